@@ -6050,8 +6050,7 @@ GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_si
     if (result == NULL && new_size != 0)
         (void)gpunn__fail(
             dev, GPUNN_ERR_MEMORY,
-            "out of host memory: %zu bytes could not be allocated; free memory or use a smaller model",
-            new_size);
+            "out of host memory: allocating %zu bytes failed; free memory or use a smaller model", new_size);
     return result;
 }
 
@@ -6085,8 +6084,8 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     size_t limit = dev->args.memory_limit;
     if (limit && (size > limit || dev->allocated > limit - size)) {
         (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                          "%zu bytes more would pass the device's memory_limit of %zu (%zu are in use); use "
-                          "a smaller batch or raise it",
+                          "%zu more bytes would exceed the device's memory_limit of %zu (%zu are in use); "
+                          "use a smaller batch or raise the limit",
                           size, limit, dev->allocated);
         return NULL;
     }
@@ -6098,7 +6097,7 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
             return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
         (void)gpunn__fail(
             dev, GPUNN_ERR_MEMORY,
-            "out of memory on %s: %zu bytes could not be allocated, %zu are in use; use a smaller batch",
+            "out of memory on %s: allocating %zu bytes failed, %zu are in use; use a smaller batch",
             dev->info.name, size, dev->allocated);
         return NULL;
     }
@@ -7187,7 +7186,7 @@ static gpunn__sum gpunn__parse_factor(gpunn__size_formula *f)
     if (length) {
         const int place = gpunn__size_find(f->model, f->at, length);
         f->at += length;
-        if (place == 0) f->fault = "a name in it is no size yet; name it before";
+        if (place == 0) f->fault = "it has a name that is not a size yet; create that size first";
         return gpunn__sum_atom(place, place > GPUNN__BATCH_ATOM ? f->model->sizes[place].multiple : 1);
     }
     if (first != '(' || f->depth == 32) return gpunn__sum_number(gpunn__parse_number(f));
@@ -7209,7 +7208,7 @@ static gpunn__sum gpunn__parse_product(gpunn__size_formula *f)
         } else if (gpunn__formula_takes(f, '/')) {
             const int64_t divisor = gpunn__parse_number(f);
             if (divisor < 1 || divisor > GPUNN__MAX_COUNT)
-                f->fault = "sizes are divided by numbers from 1 on";
+                f->fault = "a size can only be divided by an integer of 1 or more";
             if (!f->fault) sum = gpunn__sum_quotient(f->model, sum, divisor);
         } else
             break;
@@ -7411,11 +7410,10 @@ GPUNN__INTERNAL void gpunn__warn(gpunn_device *dev, const char *text);
 /* Frees a device that is closed and has no models or groups left. */
 GPUNN__INTERNAL void gpunn__device_release(gpunn_device *dev);
 
-#define GPUNN__BAD_VALUE                                                                                     \
-    "the %s is %s at training step %llu, which changed nothing: check the data, lower the learning rate or " \
-    "clip "                                                                                                  \
-    "gradients; gpunn_check_nan(loss) names the first op, such as a division by 0, or a log or square root " \
-    "of 0"
+#define GPUNN__BAD_VALUE                                                                                    \
+    "the %s is %s at training step %llu, so this step changed nothing: check the data, lower the learning " \
+    "rate or clip gradients; gpunn_check_nan(loss) names the first op that failed, such as a division by "  \
+    "0, or a log or square root of 0"
 /* Runs `run` on the backend and reports a bad loss or gradient of this or an earlier run as
  * GPUNN_ERR_NUMERIC. `what` names the call in other error messages. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
@@ -7464,11 +7462,11 @@ extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #endif
 
 #if defined(__GNUC__) && !defined(_WIN32)
-#define GPUNN__HOW_TO_LINK                                                                  \
-    "where it lies in an archive or a shared library, link with -Wl,-u,gpunn_cuda_backend " \
-    "or compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
+#define GPUNN__HOW_TO_LINK                                                                                 \
+    "if it is in an archive or a shared library, link with -Wl,-u,gpunn_cuda_backend or compile the file " \
+    "that defines GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
 #else
-#define GPUNN__HOW_TO_LINK "compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
+#define GPUNN__HOW_TO_LINK "compile the file that defines GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
 #endif
 
 /* One of these exists where NVIDIA's driver is installed: on a computer, in WSL, on a Jetson. */
@@ -7509,7 +7507,7 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
 {
     if (backend->abi != GPUNN_BACKEND_ABI) {
         (void)snprintf(message, size,
-                       "the backend has ABI %d, this gpunn.h has %d; take both files from one version",
+                       "the backend has ABI %d, but this gpunn.h has %d; use both files from one version",
                        backend->abi, GPUNN_BACKEND_ABI);
         return NULL;
     }
@@ -7541,7 +7539,7 @@ static void gpunn__log_cpu(const gpunn_device_args *args, const char *why)
     if (args->log_fn == NULL || args->type != GPUNN_DEVICE_AUTO || (unlinked && !gpunn__driver_is_there()))
         return;
     (void)snprintf(text, sizeof text, "gpunn computes on the CPU: %s",
-                   unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: put it on the "
+                   unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: add it to the "
                               "compile line; " GPUNN__HOW_TO_LINK
                             : why);
     args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
@@ -7553,30 +7551,29 @@ static gpunn_device *gpunn__device_of(gpunn_device_args args)
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
     if (args.args_ != 0 && args.args_ != GPUNN_VERSION_NUMBER)
-        return GPUNN__FAIL_NULL(
-            NULL, GPUNN_ERR_ARGUMENT,
-            "gpunn_device_open: the program was compiled with another version of gpunn.h (%d) than the "
-            "library that is linked (%d); compile both with the same header",
-            args.args_, GPUNN_VERSION_NUMBER);
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: the program was compiled with version %d of gpunn.h, but "
+                                "the linked library has version %d; compile both with the same header",
+                                args.args_, GPUNN_VERSION_NUMBER);
     if (args.threads < 0 || args.index < GPUNN_LOCAL_RANK)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: threads is %d and index %d; neither may be negative, but "
-                                "for GPUNN_LOCAL_RANK",
+                                "gpunn_device_open: threads is %d and index %d; neither may be negative, "
+                                "except index = GPUNN_LOCAL_RANK",
                                 args.threads, args.index);
     if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA",
+                                "gpunn_device_open: type %d is unknown; use GPUNN_DEVICE_AUTO, _CPU or _CUDA",
                                 (int)args.type);
     if ((args.cuda_malloc_fn == NULL) != (args.cuda_free_fn == NULL))
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: of cuda_malloc_fn and cuda_free_fn one is given; give "
-                                "both, or neither for our pool");
+                                "gpunn_device_open: only one of cuda_malloc_fn and cuda_free_fn is set; set "
+                                "both, or neither to use the built-in pool");
     if (args.stream && args.type == GPUNN_DEVICE_AUTO) args.type = GPUNN_DEVICE_CUDA;
     if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_DEVICE,
-                                "gpunn_device_open: this program was linked without gpunn_cuda.cu: put it on "
+                                "gpunn_device_open: this program was linked without gpunn_cuda.cu: add it to "
                                 "the compile line; " GPUNN__HOW_TO_LINK
-                                "; or ask for GPUNN_DEVICE_AUTO to use the CPU");
+                                "; or use GPUNN_DEVICE_AUTO, which falls back to the CPU");
     if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
     gpunn_device *dev = NULL;
     if (args.backend)
@@ -7605,9 +7602,10 @@ GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), 
     if (cuda && cuda->abi == GPUNN_BACKEND_ABI)
         cuda->report(write, user);
     else
-        write(user, cuda ? "gpunn_cuda.cu is of another version than gpunn.h; take both files from one\n"
-                         : "this program was linked without gpunn_cuda.cu; to use a GPU: "
-                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n" GPUNN__HOW_TO_LINK "\n");
+        write(user,
+              cuda ? "gpunn_cuda.cu and gpunn.h have different versions; use both files from one version\n"
+                   : "this program was linked without gpunn_cuda.cu; to use a GPU: "
+                     "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n" GPUNN__HOW_TO_LINK "\n");
 }
 
 GPUNN__INTERNAL void gpunn__warn(gpunn_device *dev, const char *text)
@@ -7628,7 +7626,8 @@ GPUNN_API void gpunn_device_close(gpunn_device *dev)
     if (dev == NULL || dev->closed) return;
     dev->closed = true;
     if (dev->models)
-        gpunn__warn(dev, "gpunn_device_close: the device has models, and is freed with the last of them");
+        gpunn__warn(dev,
+                    "gpunn_device_close: the device still has models; it is freed with the last of them");
     gpunn__device_release(dev);
 }
 
@@ -7913,8 +7912,8 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
     char                text[GPUNN__ERROR_SIZE];
     if (!gpunn__lacks_precision(model) || dev->args.log_fn == NULL) return;
     (void)snprintf(text, sizeof text,
-                   "%s has no products in BF16: this model computes in F32; GPUNN_PRECISION_F16 would "
-                   "compute in 16 bits",
+                   "%s has no matrix products in BF16, so this model computes in F32; GPUNN_PRECISION_F16 "
+                   "would compute in 16 bits",
                    dev->info.name);
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
@@ -7932,7 +7931,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
         gpunn__free(dev, model, sizeof *model);
         return GPUNN__FAIL_NULL(
             dev, GPUNN_ERR_ARGUMENT,
-            "gpunn_model_create: precision %d is none; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
+            "gpunn_model_create: precision %d is unknown; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
             (int)args.precision);
     }
     model->dev = dev;
@@ -8077,8 +8076,8 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     if (model == NULL || model->closed) return;
     model->closed = true;
     if (model->optimizers || model->children)
-        gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers, loaders or sessions, and is "
-                                "freed with the last of them");
+        gpunn__warn(model->dev, "gpunn_model_destroy: the model still has optimizers, loaders or sessions; "
+                                "it is freed with the last of them");
     gpunn__model_release(model);
 }
 
@@ -8242,7 +8241,7 @@ static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
     (void)snprintf(more, sizeof more, " and %d more have", missing - 1);
     if (missing)
         (void)snprintf(mpi->text, sizeof mpi->text,
-                       "%s: rank %d%s not come within %g seconds: look for what it does, or why it ended",
+                       "%s: rank %d%s not arrived within %g seconds: check what it is doing, or why it ended",
                        what, first, missing == 1 ? " has" : more, mpi->timeout);
     else
         (void)snprintf(mpi->text, sizeof mpi->text,
@@ -8406,17 +8405,17 @@ static GPUNN__STATUS gpunn__mpi_begin(gpunn__mpi *mpi)
     if (MPI_Initialized(&begun) != MPI_SUCCESS || MPI_Finalized(&ended) != MPI_SUCCESS || ended)
         return gpunn__fail(
             mpi->dev, GPUNN_ERR_STATE,
-            "gpunn_group_open: MPI has ended, and begins only once in a process; keep one group");
+            "gpunn_group_open: MPI has been finalized, and starts only once in a process; keep one group");
     if (!begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE,
-                           "gpunn_group_open: MPI does not begin; start the program with mpirun");
+                           "gpunn_group_open: MPI does not start; start the program with mpirun");
     mpi->begun = !begun;
     if (MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm) != MPI_SUCCESS ||
         MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
         MPI_Comm_rank(mpi->comm, &mpi->rank) != MPI_SUCCESS ||
         MPI_Comm_size(mpi->comm, &mpi->size) != MPI_SUCCESS)
         return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE,
-                           "gpunn_group_open: MPI gives no communicator of its own");
+                           "gpunn_group_open: MPI failed to create a communicator");
     mpi->waits = (int64_t *)gpunn__calloc(mpi->dev, (size_t)mpi->size * sizeof *mpi->waits);
     mpi->counts = (int *)gpunn__calloc(mpi->dev, 4 * (size_t)mpi->size * sizeof *mpi->counts);
     return mpi->waits && mpi->counts ? GPUNN_OK : GPUNN_ERR_MEMORY;
@@ -8577,7 +8576,7 @@ static void gpunn__pause(void) /* a tenth of a millisecond */
 GPUNN__INTERNAL gpunn_status gpunn__fail_timeout(char text[256], int rank, double seconds)
 {
     (void)snprintf(text, 256,
-                   "rank %d has not come within %g seconds: look for what it does, or why it ended", rank,
+                   "rank %d has not arrived within %g seconds: check what it is doing, or why it ended", rank,
                    seconds);
     return GPUNN_ERR_DEVICE;
 }
@@ -8719,8 +8718,8 @@ static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
         if (file == NULL) continue;
         (void)fclose(file);
         return gpunn__fail(store->dev, GPUNN_ERR_STATE,
-                           "gpunn_group_open: '%.200s' has files of another run's rank %d; name a folder of "
-                           "this run's alone",
+                           "gpunn_group_open: '%.200s' has files of rank %d of another run; use a separate "
+                           "folder for this run",
                            store->folder, store->rank);
     }
     store->piece = (char *)gpunn__realloc(store->dev, NULL, 0, GPUNN__GROUP_PIECE);
@@ -8836,14 +8835,14 @@ enum { GPUNN__TCP_WELL = -1, GPUNN__TCP_LEFT = -2 }; /* minus its number */
 
 static gpunn_status gpunn__tcp_left(gpunn__tcp *tcp, int rank, const char *why)
 {
-    (void)snprintf(tcp->text, sizeof tcp->text, "rank %d has left: %.100s; look for why it ended", rank, why);
+    (void)snprintf(tcp->text, sizeof tcp->text, "rank %d has left: %.100s; check why it ended", rank, why);
     return GPUNN_ERR_DEVICE;
 }
 
 static gpunn_status gpunn__tcp_notice(gpunn__tcp *tcp, int32_t notice)
 {
     if (notice >= 0) return gpunn__fail_timeout(tcp->text, notice, tcp->timeout);
-    return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 no longer hears it");
+    return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 has lost the connection to it");
 }
 
 /* Handles a failure with a rank, described by errno. Rank 0 tells all others. */
@@ -9076,7 +9075,7 @@ static bool gpunn__tcp_starved(gpunn__tcp *tcp)
 {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
     (void)snprintf(tcp->text, sizeof tcp->text,
-                   "rank %d has no socket left: %.60s; raise ulimit -n, on rank 0 by more than the %d ranks",
+                   "rank %d has no more sockets: %.60s; raise ulimit -n, on rank 0 by more than the %d ranks",
                    tcp->rank, strerror(errno), tcp->size);
     return true;
 }
@@ -9107,7 +9106,7 @@ static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double u
         return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
     if (listener < 0)
         return gpunn__fail(tcp->dev, GPUNN_ERR_IO,
-                           "gpunn_group_open: rank 0 cannot listen at port %s: %s; name another port", port,
+                           "gpunn_group_open: rank 0 cannot listen at port %s: %s; choose another port", port,
                            strerror(errno));
     gpunn_status status = GPUNN_OK;
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK;)
@@ -9153,7 +9152,7 @@ static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const c
     } while (gpunn__seconds() < until);
     return gpunn__fail(tcp->dev, GPUNN_ERR_DEVICE,
                        "gpunn_group_open: no rank 0 of %d ranks has answered at '%s', port %s, within %g "
-                       "seconds: look whether it runs there, and for a firewall",
+                       "seconds: check that it runs there and that no firewall is between",
                        tcp->size, host, port, tcp->timeout);
 }
 
@@ -9213,8 +9212,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 {
     return gpunn__fail(group->dev, GPUNN_ERR_UNSUPPORTED,
-                       "gpunn_group_open: ranks meet by TCP on POSIX systems, compiled with -std=gnu99, not "
-                       "-std=c99; give a folder in GPUNN_STORE, or use mpirun and -DGPUNN_MPI");
+                       "gpunn_group_open: TCP needs a POSIX system and -std=gnu99, not -std=c99; set "
+                       "GPUNN_STORE to a folder, or use mpirun and -DGPUNN_MPI");
 }
 #endif
 
@@ -9315,16 +9314,15 @@ GPUNN__INTERNAL void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *r
 
 static gpunn_status gpunn__gpus_connect(gpunn_group *group);
 
-#define GPUNN__WHOLE_ENGINE                                                                                 \
-    "an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give all of them, or " \
-    "none"
+#define GPUNN__WHOLE_ENGINE \
+    "a custom engine needs rank, size, all_reduce, all_gather and broadcast; set all of them, or none"
 static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     const int given = (args->all_reduce != NULL) + (args->all_gather != NULL) + (args->broadcast != NULL);
     if ((int)args->type < GPUNN_GROUP_AUTO || args->type > GPUNN_GROUP_HOST)
         return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_group_open: type %d is none; use GPUNN_GROUP_AUTO, _NCCL or _HOST",
+                           "gpunn_group_open: type %d is unknown; use GPUNN_GROUP_AUTO, _NCCL or _HOST",
                            (int)args->type);
     if (!(args->timeout >= 0 && args->timeout <= 1e9))
         return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: timeout is %g; give seconds",
@@ -9351,9 +9349,9 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
     if (status != GPUNN_OK || args->size > 1 || said == 1) return status;
     if (getenv("MASTER_ADDR")) return gpunn__master_open(group);
     return gpunn__fail(group->dev, GPUNN_ERR_STATE,
-                       "gpunn_group_open: %s is %d, but nothing says where the ranks meet: compile with "
+                       "gpunn_group_open: %s is %d, but the ranks have no place to meet: compile with "
                        "-DGPUNN_MPI and the mpicc of the MPI that starts them, or set GPUNN_STORE to a "
-                       "folder that all of them see or tcp://HOST:PORT of rank 0",
+                       "shared folder or to tcp://HOST:PORT of rank 0",
                        launcher->size, said);
 }
 
@@ -9462,12 +9460,12 @@ static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
 {
     if (group->broken)
         return gpunn__fail(group->dev, group->broken,
-                           "the group has failed before; begin anew from the last checkpoint");
+                           "the group has failed before; restart from the last checkpoint");
     if (group->args.all_reduce && group->process != GPUNN__PROCESS())
-        return gpunn__fail(
-            group->dev, GPUNN_ERR_STATE,
-            "this process was forked from rank %d, and is no rank of its group; train without a group here",
-            group->args.rank);
+        return gpunn__fail(group->dev, GPUNN_ERR_STATE,
+                           "this process was forked from rank %d and does not belong to its group; train "
+                           "without a group here",
+                           group->args.rank);
     return GPUNN_OK;
 }
 
@@ -9726,8 +9724,8 @@ GPUNN__INTERNAL gpunn_status gpunn__all_reduce_status(gpunn_group *group, gpunn_
         spoken = gpunn__broadcast_text(group, 0, what, first);
         if (spoken == GPUNN_OK) spoken = gpunn__broadcast_text(group, r, what, other);
         if (spoken != GPUNN_OK) return spoken;
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "the ranks do not do the same: rank 0 has %s; rank %d has %s", first, r, other);
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "the ranks differ: rank 0 has %s; rank %d has %s", first, r,
+                           other);
     }
     group->reported = false;
     for (int r = 0; r < size; r++) sum += (double)statuses[r].loss;
@@ -9818,7 +9816,7 @@ static void gpunn__log_host(const gpunn_group *group, gpunn_status can)
     const gpunn_device *dev = group->dev;
     char                text[GPUNN__ERROR_SIZE];
     if (dev->args.log_fn == NULL || dev->info.type != GPUNN_DEVICE_CUDA || group->args.share_gpu) return;
-    (void)snprintf(text, sizeof text, "gradients go through the host's memory: %s",
+    (void)snprintf(text, sizeof text, "gradients go through host memory: %s",
                    can == GPUNN_OK ? "other ranks have no NCCL" : dev->backend->error(dev->context));
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
@@ -9879,10 +9877,11 @@ static gpunn_status gpunn__gpus_connect(gpunn_group *group)
                                         "copies");
     if (!must) return GPUNN_OK;
     if (can == GPUNN_OK) can = GPUNN_ERR_UNSUPPORTED;
-    return gpunn__fail(dev, can, "gpunn_group_open: %s",
-                       dev->info.type != GPUNN_DEVICE_CUDA ? "NCCL is between GPUs, and the device is a CPU"
-                       : group->args.share_gpu ? "NCCL takes no two ranks on one GPU, and all need it"
-                                               : backend->error(dev->context));
+    return gpunn__fail(
+        dev, can, "gpunn_group_open: %s",
+        dev->info.type != GPUNN_DEVICE_CUDA ? "NCCL works between GPUs, but the device is a CPU"
+        : group->args.share_gpu ? "NCCL does not allow two ranks on one GPU, and all ranks need it"
+                                : backend->error(dev->context));
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange)
@@ -11125,7 +11124,7 @@ GPUNN__INTERNAL bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
             return gpunn__json_fail(j, "has a string that is not UTF-8 text");
         while (size--) *to++ = *j->at++;
     }
-    if (j->at == j->end) return gpunn__json_fail(j, "has a string without end");
+    if (j->at == j->end) return gpunn__json_fail(j, "has an unterminated string");
     j->at++;
     *to = 0;
     text->length = (size_t)(to - text->at);
@@ -11144,7 +11143,7 @@ GPUNN__INTERNAL bool gpunn__json_integer(gpunn__json *j, int64_t *value)
     }
     if (j->at == first || (*first == '0' && j->at - first > 1) || (!negative && sum == INT64_MIN) ||
         (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')))
-        return gpunn__json_fail(j, "lacks an integer where one belongs");
+        return gpunn__json_fail(j, "lacks an integer where one is needed");
     *value = negative ? sum : -sum;
     return true;
 }
@@ -11916,13 +11915,13 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
     const gpunn_tensor *other = gpunn_find(call->model, name);
     const char         *fault = NULL;
     if (name == NULL || name[0] == 0)
-        fault = "missing; give one";
+        fault = "missing; pass one";
     else if (strlen(name) >= GPUNN__NAME_SIZE)
         fault = "longer than 255 bytes; choose another";
     else if (strcmp(name, "__metadata__") == 0)
         fault = "reserved in safetensors files; choose another";
     else if (other && other != t)
-        fault = "taken; names are unique in a model";
+        fault = "already taken; names are unique in a model";
     if (fault) {
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
                                name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
@@ -11963,8 +11962,10 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
             continue;
         const char *rule = batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH";
         if (sized)
-            rule = batches ? "what varies is made by gpunn_size of this model, without C's arithmetic"
-                           : "none may vary between runs";
+            rule =
+                batches
+                    ? "a size that varies must come from gpunn_size of this model, without C arithmetic on it"
+                    : "none may vary between runs";
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
                                "shape %s is not allowed here; dimensions are 1 or more, and %s", text, rule);
         return -1;
@@ -11976,9 +11977,9 @@ GPUNN__INTERNAL int64_t gpunn__parse_size(gpunn__size_formula *formula)
 {
     const gpunn__sum sum = gpunn__parse_sum(formula);
     int64_t          dim = 0;
-    if (!formula->fault && gpunn__formula_next(formula)) formula->fault = "something stands behind its end";
+    if (!formula->fault && gpunn__formula_next(formula)) formula->fault = "it has extra text at its end";
     if (!formula->fault && (dim = gpunn__dim_of_sum(formula->model, &sum)) == 0)
-        formula->fault = "it is never a size, or too long";
+        formula->fault = "it is never a valid size, or it is too long";
     return dim;
 }
 
@@ -11995,14 +11996,14 @@ static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const 
     if (args->min < 0 || args->max < 0 || args->multiple < 0 || min > GPUNN__MAX_COUNT ||
         multiple > GPUNN__MAX_COUNT || (args->max && size.max < size.min)) {
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               ".min %lld, .max %lld and .multiple %lld leave no size; use others",
+                               ".min %lld, .max %lld and .multiple %lld allow no size; use other values",
                                (long long)args->min, (long long)args->max, (long long)args->multiple);
         return 0;
     }
     size.value = size.min / multiple;
     if (strcmp(name, "N") == 0) {
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "the name N is the batch's in specs; choose another");
+                               "the name N means the batch in specs; choose another");
         return 0;
     }
     if ((size.name = gpunn__strdup(model->dev, name)) == NULL) return 0;
@@ -12027,7 +12028,7 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
                                GPUNN__SIZE_TEXT - 1);
     else if (!is_new && (args.min || args.max || args.multiple))
         (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                               ".min, .max and .multiple are told where a name is new");
+                               ".min, .max and .multiple can be set only when a name is new");
     else if (is_new)
         dim = gpunn__new_size(&call, text, &args);
     else if ((dim = gpunn__parse_size(&formula)) == 0)
@@ -12044,7 +12045,7 @@ GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_
     if (dtype == GPUNN_DTYPE_DEFAULT) dtype = GPUNN_F32;
     if (gpunn_dtype_size(dtype) == 0 || dtype == GPUNN_F16 || dtype == GPUNN_BF16)
         return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
-                                "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
+                                "an input cannot have dtype %s; use f32, i64, i32, u8 or bool",
                                 gpunn_dtype_name(dtype));
     int rank = gpunn__rank_of(&call, &shape, 1);
     if (rank < 0) return NULL;
@@ -12056,17 +12057,17 @@ static bool gpunn__init_is_sound(const gpunn__call *call, gpunn_init init, int r
 {
     const char *fault = NULL;
     if ((int)init.kind < 0 || init.kind > GPUNN_INIT_KAIMING_UNIFORM)
-        fault = "the kind is none of gpunn_init_kind; use one of them";
+        fault = "the kind is unknown; use one of gpunn_init_kind";
     else if (!isfinite(init.a) || !isfinite(init.b))
         fault = "a or b is not finite; use finite numbers";
     else if (init.kind == GPUNN_INIT_UNIFORM && init.a > init.b)
-        fault = "a lies above b; a is the lower bound";
+        fault = "a is above b; a is the lower bound";
     else if (init.kind == GPUNN_INIT_NORMAL && init.b < 0)
         fault = "b is negative; it is the standard deviation";
     else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a < 0)
         fault = "a is negative; it is the fan-in, 0 to take it from the shape";
     else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a == 0 && rank < 2)
-        fault = "a shape of rank below 2 tells no fan-in; set .a to it";
+        fault = "a shape of rank below 2 has no fan-in; set .a to the fan-in";
     if (fault) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "initial values: %s", fault);
     return fault == NULL;
 }
@@ -12115,7 +12116,8 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
     if (t == NULL) return NULL;
     if ((uint64_t)gpunn__count(t, 1) > SIZE_MAX ||
         !gpunn__mul((size_t)gpunn__count(t, 1), sizeof *t->constant, &size))
-        return gpunn__call_fail(&call, GPUNN_ERR_MEMORY, "so many elements do not fit this machine's memory");
+        return gpunn__call_fail(&call, GPUNN_ERR_MEMORY,
+                                "that many elements do not fit in this machine's memory");
     t->constant = (float *)gpunn__realloc(model->dev, NULL, 0, size);
     if (t->constant == NULL) return gpunn__undo(&call);
     memcpy(t->constant, values, size);
@@ -12188,7 +12190,7 @@ GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved)
     if (!gpunn__begin_x(&call, "gpunn_set_saved", NULL, state, false)) return GPUNN_ERR_ARGUMENT;
     if (!state->state) {
         (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                               "the tensor is no state; use what gpunn_state gave");
+                               "the tensor is not a state; use the result of gpunn_state");
         return GPUNN_ERR_ARGUMENT;
     }
     state->saved = saved;
@@ -12222,7 +12224,7 @@ static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char 
     if (!gpunn__begin_x(call, function, t ? t->name : NULL, t, false)) return false;
     if (t->kind != GPUNN__PARAMETER)
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "the tensor is no parameter; only these have this setting");
+                               "the tensor is not a parameter; only parameters have this setting");
     return t->kind == GPUNN__PARAMETER;
 }
 
@@ -12284,7 +12286,7 @@ GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
     }
     if (mean == NULL) {
         (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                               "it is neither the result of a norm with running statistics nor a "
+                               "the tensor is neither the result of a norm with running statistics nor a "
                                "running_mean; use gpunn_find(model, \"name.running_mean\")");
         return GPUNN_ERR_ARGUMENT;
     }
@@ -12430,7 +12432,7 @@ GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int
         if (sized ? named : x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
         const char *fault = "is larger than 2^31 - 1; use smaller sizes";
         if (x.dim[i] < 0)
-            fault = "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there";
+            fault = "is the batch; use gpunn_permute or gpunn_reshape so that this axis has a fixed size";
         if (sized) fault = "varies between runs; this op needs a fixed size there";
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
                                fault);
@@ -12478,14 +12480,15 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
         result[i] = a == 1 ? b : a;
         if (a == b || a == 1 || b == 1) continue;
         char all_a[128], all_b[128], one_a[32], one_b[32];
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_SHAPE, "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
-            gpunn__dims_text(call->model, *rank, dim, all_a),
-            gpunn__dims_text(call->model, other_rank, other, all_b), i,
-            gpunn__dim_text(call->model, a, one_a), gpunn__dim_text(call->model, b, one_b),
-            gpunn__is_sized(a) || gpunn__is_sized(b) ? "; a size that varies fits only itself and 1"
-            : a < 0 || b < 0                         ? "; the batch fits only itself and 1"
-                                                     : "");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
+                               gpunn__dims_text(call->model, *rank, dim, all_a),
+                               gpunn__dims_text(call->model, other_rank, other, all_b), i,
+                               gpunn__dim_text(call->model, a, one_a), gpunn__dim_text(call->model, b, one_b),
+                               gpunn__is_sized(a) || gpunn__is_sized(b)
+                                   ? "; a size that varies broadcasts only with itself and 1"
+                               : a < 0 || b < 0 ? "; the batch broadcasts only with itself and 1"
+                                                : "");
         return false;
     }
     *rank = result_rank;
@@ -12527,7 +12530,7 @@ static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size
 {
     char one[128], other[128];
     if (i->in[0].dim[axis] == size) return true;
-    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "x is %s, but its weight %s is for %lld along axis %d",
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "x is %s, but the weight %s needs %lld along axis %d",
                            gpunn__meta_text(&i->in[0], one), gpunn__meta_text(&i->in[1], other),
                            (long long)size, axis);
     return false;
@@ -12646,7 +12649,8 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
         char text[128];
         if (gpunn__is_sized(x->dim[2 + axis])) {
             (void)gpunn__call_fail(
-                i->call, GPUNN_ERR_SHAPE, "the windows along axis %d of x %s are no formula of its size%s",
+                i->call, GPUNN_ERR_SHAPE,
+                "the number of windows along axis %d of x %s cannot be computed from its varying size%s",
                 2 + axis, gpunn__meta_text(x, text),
                 attr->ceil_mode ? "; with .ceil_mode the kernel must span the stride and the padding" : "");
             return false;
@@ -12753,7 +12757,7 @@ static bool gpunn__roi_align_rule(const gpunn__inference *i)
     if (boxes->rank != 2 || boxes->dim[1] != 5)
         (void)gpunn__call_fail(
             i->call, GPUNN_ERR_SHAPE,
-            "boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box",
+            "boxes is %s, but [k, 5] is needed: for each box the sample's number, x1, y1, x2 and y2",
             gpunn__meta_text(boxes, text));
     else if (!gpunn__measure(2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
@@ -12776,7 +12780,7 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
     if ((axes != 2 && axes != 3) || theta->rank != 3 || theta->dim[1] != axes || theta->dim[2] != axes + 1) {
         (void)gpunn__call_fail(
             i->call, GPUNN_ERR_SHAPE,
-            "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+            "theta is %s and size is %s; use [n, 2, 3] with two sizes, or [n, 3, 4] with three",
             gpunn__meta_text(theta, one), gpunn__meta_text(i->out, other));
         return false;
     }
@@ -12869,7 +12873,7 @@ static bool gpunn__reshape_rule(const gpunn__inference *i)
         return true;
     (void)gpunn__call_fail(
         i->call, GPUNN_ERR_SHAPE,
-        "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
+        "%s does not hold as many elements as %s; GPUNN_BATCH is the size of the batch, not an inferred size",
         gpunn__meta_text(i->out, to), gpunn__meta_text(x, from));
     return false;
 }
@@ -12929,7 +12933,7 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
         if ((i->out->dim[axis] = gpunn__dim_of_sum(model, &sum)) != 0) return true;
     } else if (start < 0) { /* of sizes that vary */
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "it begins %lld elements before axis %d of %s; use other sizes",
+                               "the range begins %lld elements before axis %d of %s; use other sizes",
                                -(long long)start, axis, gpunn__meta_text(&i->in[0], text));
         return false;
     } else {
@@ -12937,7 +12941,7 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
         if (start < end && (end <= size || size < 0)) return true;
     }
     (void)gpunn__call_fail(
-        i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends behind axis %d of %s; use other bounds",
+        i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends after axis %d of %s; use other bounds",
         start ? gpunn__dim_text(model, start, from) : "0",
         end > 0 || end < 0 ? gpunn__dim_text(model, end, to) : "0", axis, gpunn__meta_text(&i->in[0], text));
     return false;
@@ -12961,12 +12965,12 @@ static bool gpunn__pad_rule(const gpunn__inference *i)
         if (!outside && !(mirrored && (before > most || after > most))) continue;
         (void)gpunn__meta_text(&i->in[0], text);
         if (outside)
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", axis,
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding at 0", axis,
                                    text, missing ? "does not exist" : "is the batch");
         else
             (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                                   "%lld before and %lld after axis %d of %s, but mode %s has only %lld "
-                                   "elements for either; use less",
+                                   "padding is %lld before and %lld after axis %d of %s, but mode %s allows "
+                                   "at most %lld on each side; use less",
                                    (long long)before, (long long)after, axis, text,
                                    gpunn__pad_mode_names[mode], (long long)most);
         return false;
@@ -12986,7 +12990,7 @@ static bool gpunn__expand_rule(const gpunn__inference *i)
         fits = x->dim[axis] == 1 || x->dim[axis] == i->out->dim[first + axis];
     if (!fits)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "%s does not expand to %s; only axes of size 1 and new ones in front do",
+                               "%s does not expand to %s; only axes of size 1 and new leading axes expand",
                                gpunn__meta_text(x, from), gpunn__meta_text(i->out, to));
     return fits;
 }
@@ -13001,10 +13005,10 @@ static bool gpunn__gather_rule(const gpunn__inference *i)
         fits = k == i->attr->axis || index->dim[k] == x->dim[k] ||
                (index->dim[k] > 0 && index->dim[k] < x->dim[k]);
     if (!fits)
-        (void)gpunn__call_fail(
-            i->call, GPUNN_ERR_SHAPE,
-            "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
-            gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "x is %s and index is %s; both need the same number of axes, and only axis %d "
+                               "of index may be larger than x's",
+                               gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
     memcpy(i->out->dim, index->dim, sizeof index->dim);
     i->out->dtype = x->dtype;
     return fits;
@@ -13018,11 +13022,11 @@ static bool gpunn__scatter_add_rule(const gpunn__inference *i)
     for (int k = 0; fits && k < x->rank; k++)
         fits = src->dim[k] == index->dim[k] && (k == i->attr->axis || index->dim[k] == x->dim[k]);
     if (!fits)
-        (void)gpunn__call_fail(
-            i->call, GPUNN_ERR_SHAPE,
-            "x is %s, index %s and src %s; index and src need one shape, x's but for axis %d",
-            gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]), gpunn__meta_text(src, text[2]),
-            i->attr->axis);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "x is %s, index %s and src %s; index and src need the same shape, equal to "
+                               "x's except along axis %d",
+                               gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]),
+                               gpunn__meta_text(src, text[2]), i->attr->axis);
     return fits;
 }
 
@@ -13080,8 +13084,8 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
                                axis, text);
     else
         (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT,
-                               "k is %d, but axis %d of %s has %lld; use 1 to that", k, axis, text,
-                               (long long)size);
+                               "k is %d, but axis %d of %s has %lld elements; use 1 to that number", k, axis,
+                               text, (long long)size);
     return false;
 }
 
@@ -13143,33 +13147,34 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
         const gpunn__meta *t = &i->in[packed ? 0 : k];
         (void)gpunn__meta_text(t, text[k]);
         if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3)) {
-            (void)gpunn__call_fail(
-                i->call, GPUNN_ERR_SHAPE,
-                "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
-                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k],
-                last ? "rows, heads" : "heads, rows");
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                                   "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for q, k "
+                                   "and v in one; gpunn_reshape it",
+                                   gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k],
+                                   last ? "rows, heads" : "heads, rows");
             return false;
         }
         for (int d = 0; d < 4; d++) part[k][d] = t->dim[packed && d > 1 ? d + 1 : d];
         if (part[k][head] < 1 || part[k][3] < 1 || part[k][head] > INT32_MAX || part[k][3] > INT32_MAX) {
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                                   "%s is %s: heads and their size must be fixed, and below 2^31",
-                                   gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
+            (void)gpunn__call_fail(
+                i->call, GPUNN_ERR_SHAPE,
+                "%s is %s: the number and the size of the heads must be fixed, and below 2^31",
+                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
             return false;
         }
     }
     if (part[0][0] != part[1][0] || part[1][0] != part[2][0] || part[0][3] != part[1][3] ||
         part[1][row] != part[2][row] || part[1][head] != part[2][head]) {
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's "
-                               "rows and heads must agree",
+                               "q is %s, k %s and v %s: all need the same n, q and k the same head size, and "
+                               "k and v the same rows and heads",
                                text[0], text[1], text[2]);
         return false;
     }
     if (part[0][head] != part[1][head] && (!i->attr->enable_gqa || part[0][head] % part[1][head] != 0)) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s",
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, but k and v have %lld; %s",
                                (long long)part[0][head], (long long)part[1][head],
-                               i->attr->enable_gqa ? "theirs must divide q's"
+                               i->attr->enable_gqa ? "the heads of k and v must divide those of q"
                                                    : "set .enable_gqa to share them");
         return false;
     }
@@ -13206,7 +13211,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
     if (!fits)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
                                "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, "
-                               "most], [n] and [n] are needed",
+                               "longest], [n] and [n] are needed",
                                text[0], text[1], text[2], text[3],
                                i->attr->batch_first ? "[n, t, classes]" : "[t, n, classes]");
     i->out->rank = i->attr->reduction == GPUNN_REDUCE_NONE;
@@ -13230,7 +13235,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
         for (int k = 0; k < i->count && used + 130 < sizeof text; k++)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", k ? ", " : "",
                                      gpunn__meta_text(&i->in[k], one));
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape rule rejects %s", text);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape function does not accept %s", text);
         return false;
     }
     if (gpunn__rank_of(i->call, &result, 2) < 0) return false;
@@ -13254,14 +13259,15 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     if (!gpunn__same_dims(&whole, state)) {
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "the value is %s and the state %s; %s",
                                gpunn__meta_text(value, one), gpunn__meta_text(state, other),
-                               part ? "only along the axis may they differ, where the value has no more"
-                                    : "they must agree");
+                               part
+                                   ? "they may differ only along the axis, where the value must not be larger"
+                                   : "they must be equal");
         return false;
     }
     if (!part) return true;
     if (position->dtype != GPUNN_I64 && position->dtype != GPUNN_I32) {
         (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE,
-                               "the position is %s; use i64 or i32, of a state by gpunn_cast",
+                               "the position is %s; use i64 or i32, and gpunn_cast for a state",
                                gpunn_dtype_name(position->dtype));
         return false;
     }
@@ -13301,9 +13307,10 @@ GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gp
     if (!gpunn__shape_rule_of(op)(&i)) return false;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] != 0) continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "axis %d of its result would be no formula, or one that is too long, of %s",
-                               axis, gpunn__meta_text(&in[0], text));
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "axis %d of its result cannot be computed from %s by a formula, or the formula is too long", axis,
+            gpunn__meta_text(&in[0], text));
         return false;
     }
     return true;
@@ -13393,7 +13400,7 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
     if (dtype != GPUNN_F32 && dtype != GPUNN_I64 && dtype != GPUNN_I32 && dtype != GPUNN_U8 &&
         dtype != GPUNN_BOOL)
         return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
-                                "to %s is not possible; use f32, i64, i32, u8 or bool",
+                                "a cast to %s is not possible; use f32, i64, i32, u8 or bool",
                                 gpunn_dtype_name(dtype));
     if (dtype == x->dtype) return x;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -13413,11 +13420,11 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_ten
     const char *const *names = count == 1 ? gpunn__x_name : gpunn__abc_names;
     if (count > 3 || !gpunn__begin(&call, name, NULL, names, operands, count, 0)) return NULL;
     if ((unsigned)op >= GPUNN_INTEGER_COUNT)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the op is %d; use one of gpunn_integer_op",
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "op %d is unknown; use one of gpunn_integer_op",
                                 (int)op);
     const int most = gpunn__integer_infos[op].operands, choice = op == GPUNN_INTEGER_WHERE;
     if (count > most || count < most - (most > 1))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d operands are given; %d are needed%s", count,
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "got %d operands, but %d are needed%s", count,
                                 most, most > 1 ? ", the last of which may be a number" : "");
     memcpy(in, operands, (size_t)count * sizeof *in);
     for (int i = choice; i < count; i++)
@@ -14106,7 +14113,7 @@ static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
     } else if (isalpha((unsigned char)first) || first == '_')
         ok = gpunn__expr_name(f, result);
     else
-        ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "something is missing", f->at, first != 0);
+        ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "an operand is missing", f->at, first != 0);
     if (ok && gpunn__expr_peek(f) == '*' && f->at[1] == '*') {
         f->at += 2;
         ok = gpunn__expr_sign(f, &operand) && gpunn__expr_binary(f, GPUNN_OP_POW, *result, operand, result);
@@ -14335,7 +14342,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *co
     gpunn__formula           f;
     f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
     if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
-        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible",
+        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "got %d arguments; 1 to 8 are possible",
                                 arg_count);
     if (!gpunn__is_non_null(&f.call, args, "args") ||
         !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
@@ -14471,7 +14478,8 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
 
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
-    const char *fault = call->layer == NULL ? "the layer needs a name, which its parameters carry too"
+    const char *fault = call->layer == NULL
+                            ? "the layer needs a name, since the names of its parameters begin with it"
                         : strlen(name) >= GPUNN__NAME_SIZE - 16
                             ? "the name is too long; 239 bytes are allowed"
                         : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
@@ -14558,7 +14566,7 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
     if (!gpunn__operand(call, bias, ".bias", true)) return false;
     if (!no_bias && bias->kind == GPUNN__PARAMETER && bias->rank == 1 && bias->dim[0] == out) return true;
     (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                           ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
+                           ".bias is %s, but must be a parameter [%lld], and excludes .no_bias",
                            gpunn__shape_text(bias, text), (long long)out);
     return false;
 }
@@ -14578,7 +14586,7 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
         return NULL;
     if (args.weight && args.weight->kind != GPUNN__PARAMETER)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                ".weight is no parameter; use gpunn_matmul with .transpose_b");
+                                ".weight is not a parameter; use gpunn_matmul with .transpose_b");
     args.out_features = (int)weight_dim[0];
     if (!gpunn__apply_defaults(&call, &args) ||
         !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0]))
@@ -15068,7 +15076,7 @@ static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr,
     if (size || attr->shape.dim[i]) return true;
     (void)gpunn__call_fail(
         call, GPUNN_ERR_SHAPE,
-        "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
+        "scale_factor %g gives no formula for axis %d, which varies; use a multiple of 1/64, or .size", scale,
         2 + i);
     return false;
 }
@@ -15118,9 +15126,10 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
         }
         double size = args.size[i] ? (double)args.size[i] : floor((double)x->dim[2 + i] * scale);
         if (size < 1 || size > (double)INT32_MAX)
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                    "scale_factor %g makes %g of the %lld along axis %d; use another", scale,
-                                    size, (long long)x->dim[2 + i], 2 + i);
+            return gpunn__call_fail(
+                &call, GPUNN_ERR_SHAPE,
+                "scale_factor %g gives size %g for the %lld along axis %d; use another factor", scale, size,
+                (long long)x->dim[2 + i], 2 + i);
         attr.size[i] = (int)size;
         attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], attr.size[i], args.align_corners, scale);
     }
@@ -15245,7 +15254,7 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     for (int i = 2; i < rank; i++) one = one && x->dim[i] == 1;
     if (one)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "x is %s: one value per channel is nothing to normalise; use larger images",
+                                "x is %s: one value per channel cannot be normalised; use larger images",
                                 gpunn__shape_text(x, text));
     if (!args->track_running_stats)
         return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
@@ -15351,7 +15360,7 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
         memcmp(x1->dim, x2->dim, (size_t)last * sizeof *x1->dim) != 0)
         return gpunn__call_fail(
             &call, GPUNN_ERR_SHAPE,
-            "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
+            "x1 is %s and x2 is %s; both need 1 to %d axes, with equal sizes except for the last axis",
             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x1), last, last) ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x2), last, last))
@@ -15359,8 +15368,8 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
     const int64_t out = args.out_features, in[] = {x1->dim[last], x2->dim[last]}, dim[] = {out, in[0], in[1]};
     if (out < 1 || out * in[0] > (int64_t)INT32_MAX / in[1])
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "out_features is %d, with %lld and %lld features; set .out_features to 1 or "
-                                "more, for 2^31 weights at most",
+                                "out_features is %d for inputs of %lld and %lld features; set .out_features "
+                                "to 1 or more, so that there are at most 2^31 weights",
                                 args.out_features, (long long)in[0], (long long)in[1]);
     const float   bound = 1 / sqrtf((float)in[0]);
     gpunn_init    init = {GPUNN_INIT_UNIFORM, -bound, bound};
@@ -15541,7 +15550,7 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         if (!gpunn__operand(call, args->weights[i], name, true)) return false;
         if (!gpunn__is_weight(args->weights[i], 16))
             (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                                   "%s is no parameter; give another layer's parameters", name);
+                                   "%s is not a parameter; pass another layer's parameters", name);
         else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias ||
                  gpunn__is_weight_hr(call, args->weights[i], name, args))
             continue; /* inference checks the shapes of all others */
@@ -15769,8 +15778,9 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     char        text[128];
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (name == NULL || args.h_0 || args.c_0)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
-                                name ? "leave them out" : "give the layer a name, for theirs");
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_ARGUMENT, "with .stateful the layer creates h_0 and c_0 itself; %s",
+            name ? "leave them out" : "give the layer a name, since their names begin with it");
     if (x->rank != 3 || x->dim[n] < 1)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "x is %s, but .stateful needs three axes and a fixed number of sequences",
@@ -15976,7 +15986,7 @@ GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
         char text[128];
         return gpunn__call_fail(
             &call, GPUNN_ERR_SHAPE,
-            "the axes behind the first hold the batch more than once (x %s); use gpunn_reshape",
+            "the axes after the first hold the batch more than once (x %s); use gpunn_reshape",
             gpunn__shape_text(x, text));
     }
     return gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
@@ -16022,8 +16032,9 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
     if (count < 0) return NULL;
     char text[128];
     if (count != x->rank)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d",
-                                count, gpunn__shape_text(x, text), x->rank);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "%d axes are listed for %s; list each of its %d axes", count,
+                                gpunn__shape_text(x, text), x->rank);
     return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
 }
 
@@ -16032,7 +16043,7 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
     gpunn__call call = gpunn__call_of(NULL, "concat", NULL);
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "%d tensors are given; 1 to %d can be joined at once", count,
+                                "got %d tensors, but 1 to %d can be joined at once", count,
                                 GPUNN_MAX_OPERANDS);
     if (!gpunn__is_non_null(&call, tensors, "tensors") ||
         !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, 0))
@@ -16147,14 +16158,15 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
         if (!gpunn__joined(call.model, 2, both, &dim[i])) {
             char text[128];
             return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                    "axis %d of %s, %lld times, has more than 2^59 elements", from,
+                                    "axis %d of %s, repeated %lld times, has more than 2^59 elements", from,
                                     gpunn__shape_text(x, text), (long long)times);
         }
     }
     if (inner > GPUNN_MAX_RANK)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "with an axis for each that is repeated, x would have %d; %d are possible",
-                                inner, GPUNN_MAX_RANK);
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "with one more axis for each repeated one, x would have %d axes; %d are possible", inner,
+            GPUNN_MAX_RANK);
     gpunn_tensor *y = gpunn__reshape_to(x, inner, one);
     gpunn_shape   wide;
     memset(&wide, 0, sizeof wide);
@@ -16170,7 +16182,7 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "%d tensors are given; 1 to %d can be joined at once", count,
+                                "got %d tensors, but 1 to %d can be joined at once", count,
                                 GPUNN_MAX_OPERANDS);
     if (!gpunn__is_non_null(&call, tensors, "tensors") ||
         !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, 0))
@@ -16179,7 +16191,8 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     char one[128], other[128];
     if (rank > GPUNN_MAX_RANK || at < 0 || at >= rank)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "axis %d is not one of the result of tensors %s, which has %d and at most %d",
+                                "axis %d is not an axis of the result; tensors of shape %s give %d axes, of "
+                                "which at most %d are possible",
                                 axis, gpunn__shape_text(tensors[0], one), rank, GPUNN_MAX_RANK);
     for (int i = 0; i < count; i++) {
         int64_t dim[GPUNN_MAX_RANK];
@@ -16259,11 +16272,12 @@ static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x
     if (amount >= 1 && x->dim[at] > 0) return at;
     if (amount < 1)
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "%lld is no number of parts and no size; use 1 or more", (long long)amount);
+                               "%lld is neither a number of parts nor a size; use 1 or more",
+                               (long long)amount);
     else
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of %s %s; choose another axis", at,
                                gpunn__shape_text(x, text),
-                               gpunn__is_sized(x->dim[at]) ? "varies, and the number of parts would"
+                               gpunn__is_sized(x->dim[at]) ? "varies, and so would the number of parts"
                                                            : "is the batch, which cannot be cut");
     return -1;
 }
@@ -16294,8 +16308,8 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     if (classes < 1 || classes > 1 << 24 || index->rank == GPUNN_MAX_RANK)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
-            "classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result", classes,
-            gpunn__shape_text(index, text), GPUNN_MAX_RANK);
+            "classes is %d and index is %s; use 1 to 2^24 classes, and at most %d axes in the result",
+            classes, gpunn__shape_text(index, text), GPUNN_MAX_RANK);
     int64_t dim[GPUNN_MAX_RANK];
     memcpy(dim, index->dim, sizeof dim);
     dim[index->rank] = 1;
@@ -16336,9 +16350,10 @@ static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width,
     last[0] = dim[x->rank - 1];
     last[1] = width;
     if (!gpunn__joined(call.model, 2, last, &joined))
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "the last axis of %s, %d times, has more than 2^59 elements",
-                                gpunn__shape_text(x, text), width);
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "the last axis of %s would be %d times as long and have more than 2^59 elements",
+            gpunn__shape_text(x, text), width);
     dim[x->rank] = 1;
     gpunn_tensor *y = gpunn__reshape_to(x, x->rank + 1, dim);
     y = gpunn_mul(y, gpunn_constant(call.model, each, scale));
@@ -16461,10 +16476,10 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
                                 args.n_levels, args.n_features_per_level, args.log2_hashmap_size,
                                 (double)args.per_level_scale);
     if (!gpunn__hash_grid_of(&attr, (int)axes, args.n_features_per_level, &grid))
-        return gpunn__call_fail(
-            &call, GPUNN_ERR_ARGUMENT,
-            "%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells",
-            args.n_levels, args.base_resolution, (double)args.per_level_scale);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "%d levels that begin with %d cells and grow by %g each would exceed 2^31 "
+                                "cells; use fewer levels or a smaller scale",
+                                args.n_levels, args.base_resolution, (double)args.per_level_scale);
     const int64_t dim[2] = {grid.rows, grid.features};
     (void)snprintf(text, sizeof text, "%s.weight", name);
     gpunn_tensor *operands[] = {
@@ -16597,8 +16612,8 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
         !gpunn__joined(call.model, last - lead, index->dim + lead, &each.dim[1]))
         return gpunn__call_fail(
             &call, GPUNN_ERR_SHAPE,
-            "x is %s, index %s and batch_dims %d; [b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] "
-            "are needed, of d1 to dk only d1 one that varies, and %d axes in the result",
+            "x is %s, index %s and batch_dims %d; use x [b ..., d1, ..., dk, rest ...] and index [b ..., "
+            "places ..., k]; of d1 to dk only d1 may vary, and the result may have %d axes",
             gpunn__shape_text(x, one), gpunn__shape_text(index, other), lead, GPUNN_MAX_RANK);
     each.dim[0] = flat.dim[0];
     each.dim[2] = 1;
@@ -16674,7 +16689,7 @@ static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_
     if (r < 1 || r > 1 << 15 || dim[1] < 0 || dim[1] % channels ||
         (pixels > 1 && (dim[2] < 0 || dim[3] < 0)) || dim[2] % pixels || dim[3] % pixels)
         return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                                "factor is %d and x %s; %s must be a multiple of %s, and not vary", factor,
+                                "factor is %d and x is %s; %s must be a multiple of %s, and not vary", factor,
                                 gpunn__shape_text(x, text), is_shuffle ? "the channels" : "height and width",
                                 is_shuffle ? "its square" : "it");
     if (!is_shuffle) {
@@ -16717,8 +16732,8 @@ GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis)
     const int64_t half = x->dim[axis] / 2;
     if (half < 1 || x->dim[axis] % 2)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "axis %d of x %s has no halves; an even number that does not vary is needed",
-                                axis, gpunn__shape_text(x, text));
+                                "axis %d of x %s cannot be halved; its size must be even, and not vary", axis,
+                                gpunn__shape_text(x, text));
     gpunn_tensor *in[] = {gpunn_slice(x, axis, 0, half, 1), gpunn_slice(x, axis, half, 2 * half, 1)};
     return gpunn__call_finish(&call, in[0] && in[1] ? gpunn_expr("x * sigmoid(y)", in, 2) : NULL);
 }
@@ -16893,9 +16908,10 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset)
     const int64_t count = rows - down < columns - right ? rows - down : columns - right,
                   first = down * columns + right;
     if (rows < 0 || columns < 0 || count < 1)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "offset is %d and x %s; rows and columns must not vary, and meet it", offset,
-                                gpunn__shape_text(x, text));
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "offset is %d and x is %s; rows and columns must not vary, and the diagonal must be inside",
+            offset, gpunn__shape_text(x, text));
     memset(&flat, 0, sizeof flat);
     memcpy(flat.dim, x->dim, (size_t)axis * sizeof *x->dim);
     /* there each diagonal element lies one row and one column after the last */
@@ -16992,7 +17008,7 @@ GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correcti
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "correction is %d, but along these axes of %s %s; use correction 0",
                                 correction, gpunn__shape_text(x, text),
-                                count < 0 ? "the number of elements varies" : "are no more elements");
+                                count < 0 ? "the number of elements varies" : "there are not more elements");
     gpunn_tensor *y = gpunn_mean(gpunn_square(gpunn_sub(x, gpunn_mean(x, axes, true))), axes, keepdim);
     if (correction) y = gpunn_mul_scalar(y, (float)((double)count / (double)(count - correction)));
     return gpunn__call_finish(&call, y);
@@ -17038,10 +17054,10 @@ GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)
     if (!gpunn__begin(&call, "cdist", NULL, names, operands, 2, 2)) return NULL;
     const int d1 = x1->rank - 1, d2 = x2->rank - 1;
     if (d1 < 1 || d2 < 1 || d1 + 2 > GPUNN_MAX_RANK || d2 + 2 > GPUNN_MAX_RANK || x1->dim[d1] != x2->dim[d2])
-        return gpunn__call_fail(
-            &call, GPUNN_ERR_SHAPE,
-            "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
-            gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x1 is %s and x2 is %s, but [..., m, d] and [..., n, d] with the same d and "
+                                "at most 7 axes are needed",
+                                gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
     gpunn_tensor *apart = gpunn_sub(gpunn__unsqueeze(x1, d1), gpunn__unsqueeze(x2, d2 - 1));
     return gpunn__call_finish(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
 }
@@ -17259,7 +17275,7 @@ GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
     char        text[128];
     if (!gpunn__begin_x(&call, "sequence_mask", NULL, lengths, false)) return NULL;
     if (lengths->rank != 1 || (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32))
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s, but I64 or I32 [n] is needed",
                                 gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
     if (size == 0) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
     gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
@@ -17317,7 +17333,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *
     if (gpunn__state_of(state) == NULL)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
-            "what is assigned to is no state; use what gpunn_state or an assignment gave");
+            "the target of the assignment is not a state; use the result of gpunn_state or of an assignment");
     if (position && (attr.axis = gpunn__axis_of(&call, state, axis)) < 0) return NULL;
     attr.in_training = in_training;
     return gpunn__node(&call, &gpunn__operation_assign, &attr, operands, 3);
@@ -17346,14 +17362,14 @@ static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logi
                                gpunn__shape_text(logits, one));
     else if (draw && (draw->rank != 1 || draw->dim[0] != logits->dim[0]))
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "draw is %s and logits %s; one number a row, [n], is needed",
+                               "draw is %s and logits is %s; draw needs one number for each row, [n]",
                                gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
     else if (!(args->temperature >= 0 && isfinite(args->temperature)) || args->top_k < 0 ||
              !(args->top_p > 0 && args->top_p <= 1))
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_ARGUMENT,
-            "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
-            (double)args->temperature, args->top_k, (double)args->top_p);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "temperature is %g, top_k %d and top_p %g; temperature and top_k must be 0 or "
+                               "more, and top_p above 0 and at most 1",
+                               (double)args->temperature, args->top_k, (double)args->top_p);
     else
         return true;
     return false;
@@ -17455,19 +17471,20 @@ static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, c
     const int64_t       rows = x->dim[args->heads_last ? 1 : 2];
     char                one[128], other[128];
     if (dims < 2 || dims % 2 || dims > x->dim[3])
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_ARGUMENT,
-            "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
-            (long long)dims, (long long)x->dim[3]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               ".dims rotates %lld of a head's %lld features, in pairs; use an even number, "
+                               "at most that of the features",
+                               (long long)dims, (long long)x->dim[3]);
     else if (f && (f->rank != 1 || f->dim[0] != dims / 2))
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
                                ".frequencies is %s, but [%lld], one for each pair of features, is needed",
                                gpunn__shape_text(f, one), (long long)(dims / 2));
     else if (positions->rank < 1 || positions->rank > 2 || positions->dim[positions->rank - 1] != rows ||
              (positions->rank == 2 && positions->dim[0] != 1 && positions->dim[0] != x->dim[0]))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
-                               gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "positions is %s and x is %s; positions must be [l] or [n, l] with the n and l of x",
+            gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
     else
         return true;
     return false;
@@ -17954,10 +17971,10 @@ static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
         while (j < l->count && l->at[j] != l->at[i]) j++;
         if (j == l->count) continue;
         if (l->dim[i] != l->dim[j] || l->dim[i] < 0) {
-            (void)gpunn__call_fail(
-                call, GPUNN_ERR_SHAPE,
-                "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
-                gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
+            (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                   "%c is %s and %s in one tensor; a diagonal needs two equal, fixed sizes",
+                                   l->at[i], gpunn__dim_text(call->model, l->dim[i], one),
+                                   gpunn__dim_text(call->model, l->dim[j], other));
             return false;
         }
         rest.count = 0;
@@ -18042,8 +18059,8 @@ static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__
         !gpunn__joined(call->model, rows->count, rows->dim, &dim[batch->count + *transposed]) ||
         !gpunn__joined(call->model, columns->count, columns->dim, &dim[batch->count + !*transposed]))
         return gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
-                                "its product has more than %d axes in common, or joins axes that are the "
-                                "batch; gpunn_reshape them",
+                                "the product shares more than %d axes, or joins axes that are the batch; "
+                                "gpunn_reshape the tensors",
                                 GPUNN_MAX_RANK - 2);
     gpunn_tensor *x = gpunn__labels_permute(l, &order[*transposed]);
     return x ? gpunn__reshape_to(x, batch->count + 2, dim) : NULL;
@@ -18100,8 +18117,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
         return NULL;
     if (count < 1 || count > 2)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "%d tensors are given; one or two are possible: multiply them by twos",
-                                count);
+                                "got %d tensors, but one or two are possible; multiply two at a time", count);
     if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
     const char *c = equation;
     int         dots = 0;
@@ -18132,8 +18148,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     if (!fine)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
-            "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its "
-            "other axes, and those of the result, each once, which occur before",
+            "\"%.64s\" is not a valid equation, such as \"...ij,jk->...ik\"; name each tensor's axes by "
+            "letters, its other axes by \"...\", and then the result's axes, each once",
             equation);
     for (int i = 0; i < count; i++)
         if (!gpunn__labels_diagonal(&call, &l[i])) return gpunn__undo(&call);
@@ -18255,11 +18271,11 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) ||
         (!pairs && rank == GPUNN_MAX_RANK) || x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 ||
         x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
-        return gpunn__call_fail(
-            call, GPUNN_ERR_SHAPE,
-            "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
-            gpunn__shape_text(x, text), *axis,
-            pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                "x is %s and axis is %d; %s, and axis must be another axis with a fixed size",
+                                gpunn__shape_text(x, text), *axis,
+                                pairs ? "the last axis must have size 2, for real and imaginary parts"
+                                      : "1 to 7 axes are possible");
     if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
         return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
     if (*axis < 0) *axis += rank;
@@ -18270,9 +18286,10 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
         order.axis[count++] = i;
     }
     if (!gpunn__joined(call->model, count, others->dim, &rows))
-        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                                "the axes of x %s but axis %d hold the batch more than once; reshape it",
-                                gpunn__shape_text(x, text), *axis);
+        return gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "the axes of x %s other than axis %d hold the batch more than once; gpunn_reshape it",
+            gpunn__shape_text(x, text), *axis);
     order.axis[count++] = *axis;
     if (pairs) order.axis[count++] = rank;
     order.axis[count] = GPUNN_END;
@@ -18387,10 +18404,10 @@ GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpun
 {
     char one[128], other[128];
     if (input->rank == target->rank && memcmp(input->dim, target->dim, sizeof input->dim) == 0) return true;
-    (void)gpunn__call_fail(
-        call, GPUNN_ERR_SHAPE,
-        "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
-        gpunn__shape_text(input, one), gpunn__shape_text(target, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "input %s and target %s need the same shape, since this loss does not broadcast; "
+                           "gpunn_reshape one of them",
+                           gpunn__shape_text(input, one), gpunn__shape_text(target, other));
     return false;
 }
 
@@ -18679,8 +18696,7 @@ GPUNN__FITS(CHANNELS)
     if (!gpunn__fits_SAME(call, in, count, args)) return false;
     if (in[0]->rank < (batch ? 2 : 3))
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s",
-                               in[0]->rank,
-                               batch ? "" : ", and of [n, classes] alone there is only .batch = true");
+                               in[0]->rank, batch ? "" : "; for [n, classes] set .batch = true");
     return in[0]->rank >= (batch ? 2 : 3);
 }
 
@@ -18718,7 +18734,7 @@ GPUNN__FITS(ALONG)
     const int           axis = gpunn__axis_of(call, x1, ((const gpunn__plain_args *)args)->axis);
     if (axis < 0 || (x1->rank == x2->rank && x1->dim[axis] == x2->dim[axis])) return axis >= 0;
     (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                           "x1 %s and x2 %s need as many axes, and axis %d of one size",
+                           "x1 %s and x2 %s need the same number of axes, and the same size of axis %d",
                            gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
     return false;
 }
@@ -19323,11 +19339,10 @@ static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, con
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
     if (derive == NULL)
-        (void)gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
-                               "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's "
-                               "list has in its place",
-                               gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "",
-                               y->layer ? "'" : "");
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_UNSUPPORTED,
+            "%s%s%s%s has no derivative made of ops; replace it by an op in gpunn_grad's list",
+            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
     return derive;
 }
 
@@ -19577,8 +19592,7 @@ static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor 
     if (!gpunn__begin_derivative(call, "grad", y, grad_output, y, ".grad_output") ||
         !gpunn__is_non_null(call, inputs, "inputs") || !gpunn__is_non_null(call, gradients, "gradients"))
         return false;
-    if (count < 1)
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
+    if (count < 1) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "got %d inputs; pass one or more", count);
     for (int i = 0; i < count; i++) {
         (void)snprintf(place, sizeof place, count > 1 ? "inputs[%d]" : "x", i);
         if (!gpunn__operand(call, inputs[i], place, true)) return false;
@@ -20535,7 +20549,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
             if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build all of the "
+                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
                     t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
                     gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op),
@@ -21271,8 +21285,8 @@ static bool gpunn__is_current(gpunn__builder *b, const gpunn_tensor *t, int root
     while (seen->id != root && seen->op != GPUNN_OP_ASSIGN) seen = seen->inputs[0];
     if (!state->state || b->tensors[root].version == (seen->id == root ? 0 : seen->id + 1)) return true;
     (void)gpunn__fail(b->model->dev, GPUNN_ERR_STATE,
-                      "state '%s' is read by what runs after an assignment to it; read what gpunn_assign "
-                      "gave instead, or copy the state by an op before",
+                      "state '%s' is read after an assignment to it; read the result of gpunn_assign "
+                      "instead, or copy the state with an op first",
                       state->name);
     return false;
 }
@@ -22370,8 +22384,8 @@ GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b)
         if (t->op == GPUNN_OP_ATTENTION && b->tensors[t->id].feeds_loss && t->inputs[3] &&
             b->tensors[t->inputs[3]->id].wants) {
             (void)gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                              "scaled_dot_product_attention: its mask is learned, but has no gradient there; "
-                              "use gpunn_matmul, gpunn_add and gpunn_softmax instead");
+                              "scaled_dot_product_attention: its mask needs a gradient, which this op does "
+                              "not compute; use gpunn_matmul, gpunn_add and gpunn_softmax instead");
             return false;
         }
         bool own = b->tensors[t->id].feeds_loss && b->tensors[t->id].wants && t->kind == GPUNN__VALUE &&
@@ -22750,7 +22764,7 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     const size_t  count = (size_t)model->tensor_count;
     gpunn_status  status = GPUNN_OK;
     if (last->model != model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last are of two models", caller);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last belong to different models", caller);
     bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* what last depends on */
     if (above == NULL) return GPUNN_ERR_MEMORY;
     bool *below = above + count; /* what depends on first */
@@ -22765,9 +22779,10 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
                              gpunn__called(last), gpunn__called(first));
     for (int id = first->id + 1; id < last->id && status == GPUNN_OK; id++)
         if (above[id] && below[id] && model->tensors[id]->part)
-            status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                                 "%s: '%s' lies in another part that is recomputed; parts do not overlap",
-                                 caller, gpunn__called(model->tensors[id]));
+            status = gpunn__fail(
+                dev, GPUNN_ERR_ARGUMENT,
+                "%s: '%s' already belongs to another part that is recomputed; parts must not overlap", caller,
+                gpunn__called(model->tensors[id]));
     if (status == GPUNN_OK) {
         gpunn__invalidate(model);
         model->parts++;
@@ -22891,8 +22906,9 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
     if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
     for (int i = 0; i < out.rank; i++) out.dim[i] = gpunn__dim(b->model, out.dim[i], b->plan->batch);
     if (gpunn__same_dims(&out, &expected)) return GPUNN_OK;
-    return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: it makes %s, where its formula tells %s; use other sizes",
-                       what, gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
+    return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                       "%s: the result is %s, but its formula gives %s; use other sizes", what,
+                       gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
 /* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
@@ -22963,11 +22979,11 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
-            return gpunn__fail(
-                model->dev, GPUNN_ERR_SHAPE,
-                "batch %lld makes '%s' of op %s larger than memory can be; use a smaller batch",
-                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
-                gpunn_op_name(model->tensors[id]->op));
+            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                               "batch %lld makes '%s' of op %s larger than any memory; use a smaller batch",
+                               (long long)plan->batch,
+                               model->tensors[id]->name ? model->tensors[id]->name : "",
+                               gpunn_op_name(model->tensors[id]->op));
     }
     const bool repeats = model->parts || plan->pass_count > 1;
     const int  forward = values + copies, again = repeats ? forward : 0,
@@ -23370,8 +23386,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
         const gpunn__user_memory *user_memory = plan->slots[i].user_memory;
         if (user_memory && user_memory->data && user_memory->bytes < plan->slots[i].bytes)
             return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                               "the run writes %zu bytes to memory of %zu that a value or gradient is bound "
-                               "to; bind it to as many",
+                               "the run writes %zu bytes, but a value or gradient is bound to memory of %zu; "
+                               "bind it to as many",
                                plan->slots[i].bytes, user_memory->bytes);
     }
     plan->signature = model->generation;
@@ -23460,7 +23476,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args,
                                                gpunn_optimizer *opt, bool updates);
 
-#define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
+#define GPUNN__BAD_MODE "%s: mode %d is unknown; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
 
 /* ---- sizes of a run ---- */
 
@@ -23475,7 +23491,7 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0),
                   value = scaled / first.factor;
     if (size->name == NULL || first.atom[1] || (sum.count > 1 && !number_behind)) return true;
-    const char *fault = scaled % first.factor || value < 1                ? "is no such size"
+    const char *fault = scaled % first.factor || value < 1                ? "is not such a size"
                         : value * size->multiple < size->min              ? "makes it less than its .min"
                         : size->max && value * size->multiple > size->max ? "makes it more than its .max"
                                                                           : NULL;
@@ -23484,13 +23500,13 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     if (fault)
         (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
                           "input '%s' has %lld along axis %d, size '%s', which %s (from %lld to %lld, "
-                          "multiples of %lld; 0: no end)",
+                          "multiples of %lld; to 0: no maximum)",
                           t->name, (long long)t->held[axis], axis, text, fault, (long long)size->min,
                           (long long)size->max, (long long)size->multiple);
     else if (size->found && size->found != value)
         (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                          "input '%s' has %lld along axis %d, so that '%s' is %lld, but input '%s' tells "
-                          "%lld; write the same into all",
+                          "input '%s' has %lld along axis %d, so '%s' is %lld, but input '%s' makes it %lld; "
+                          "write the same into all",
                           t->name, (long long)t->held[axis], axis, size->name,
                           (long long)(value * size->multiple), size->found_by,
                           (long long)(size->found * size->multiple));
@@ -23925,10 +23941,11 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
         there += counts;
         trainable += counts && t->trainable;
     }
-    if (args->optimizer && there == 0) return "it trains none; does its .prefix begin the parameters' names?";
+    if (args->optimizer && there == 0)
+        return "the optimizer trains none; check that the parameters' names begin with its .prefix";
     return there > trainable && trainable == 0
                ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
-               : "it depends on none of them, or only through ops without a gradient, as comparisons are";
+               : "it depends on none of them, or only through ops without a gradient, such as comparisons";
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__plan *plan,
@@ -23998,7 +24015,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     gpunn__backpass *pass = &plan->passes[number];
     if (pass->reached_begin == pass->reached_end && !pass->differentiates)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
+                           "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
                            loss ? "loss" : "outputs",
                            args->inputs_only ? ""
                            : plan->scope     ? "trainable parameter of the optimizer or to a "
@@ -24081,21 +24098,21 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
     if (!named)
         fault = "no gpunn_backward has named it in .then since the model was built or changed";
     else if (plan == NULL || plan->pass_count == 1 || plan->generation != model->generation)
-        fault = "what it left has been overwritten by another run";
+        fault = "another run has overwritten its saved values";
     else if (plan->written != model->written || plan->weights_version != model->state.weights_version ||
              plan->user_memory_version != model->user_memory_version)
         fault = "an input, a parameter or a state has changed since";
     else if (plan->passed < 0)
         fault = "it has failed";
     else if (gpunn__pass_of(plan, loss) == 0)
-        fault = "its gradients, or those of a loss behind it in .then, have been computed";
+        fault = "its gradients, or those of a later loss in .then, have already been computed";
     else if (dev->backend->capturing && dev->backend->capturing(dev->context))
         fault = "the program's stream is being captured";
     else if (plan->scope != gpunn__scope(request) || plan->evaluates != request->evaluates)
-        fault = "its .mode, .optimizer and .inputs_only were others";
+        fault = "its .mode, .optimizer or .inputs_only was different";
     if (fault == NULL) return gpunn__pass_of(plan, loss);
     (void)gpunn__fail(dev, GPUNN_ERR_STATE,
-                      "gpunn_backward: there is no forward pass for '%s' to go on from: %s; leave .retained "
+                      "gpunn_backward: '%s' has no forward pass that can be continued: %s; leave .retained "
                       "out, or name the loss in .then of the gpunn_backward right before",
                       gpunn__called(loss), fault);
     return 0;
@@ -24142,8 +24159,8 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: optimizer and inputs_only exclude each other; give one of them", function);
     if (args.optimizer && loss && args.optimizer->model != loss->model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer",
-                           function);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: the loss and the optimizer belong to different models", function);
     if (args.retained && args.then[0])
         return gpunn__fail(
             dev, GPUNN_ERR_ARGUMENT,
@@ -24280,13 +24297,14 @@ static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_
         if (!occurs && stale == NULL) stale = &set->kernels[i];
     }
     if (stale && missing)
-        (void)snprintf(why, sizeof why, " %s (%s) finds no '%s' here;", stale->name, stale->formula, missing);
+        (void)snprintf(why, sizeof why, " %s (%s) does not find '%s' in this model;", stale->name,
+                       stale->formula, missing);
     else if (stale)
-        (void)snprintf(why, sizeof why, " %s (%s) finds its nodes connected otherwise;", stale->name,
+        (void)snprintf(why, sizeof why, " %s (%s) finds its nodes connected differently;", stale->name,
                        stale->formula);
     (void)snprintf(
         text, sizeof text,
-        "%s_kernels.h was made for another model: %d of its %d kernels serve this one;%s renew it: %s",
+        "%s_kernels.h was generated for another model: %d of its %d kernels fit this one;%s renew it: %s",
         set->name, found, set->kernel_count, why, set->command);
     if (policy == GPUNN_KERNELS_STRICT)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
@@ -24303,15 +24321,15 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
     char          hash[65] = "";
     if ((int)args.policy < GPUNN_KERNELS_AUTO || args.policy > GPUNN_KERNELS_OFF)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_use_kernels: policy %d is none; use GPUNN_KERNELS_AUTO, _STRICT or _OFF",
+                           "gpunn_use_kernels: policy %d is unknown; use GPUNN_KERNELS_AUTO, _STRICT or _OFF",
                            (int)args.policy);
     if (args.policy == GPUNN_KERNELS_OFF || (environment && strcmp(environment, "off") == 0)) set = NULL;
     int abi = set ? set->abi : GPUNN_KERNELS_ABI;
     if (set && set->cuda && abi == GPUNN_KERNELS_ABI) abi = set->cuda->abi;
     if (abi != GPUNN_KERNELS_ABI)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "gpunn_use_kernels: these kernels are for version %d of the contract and this "
-                           "gpunn.h has %d; renew them with the generator that came with it",
+                           "gpunn_use_kernels: these kernels need kernel ABI %d, but this gpunn.h has %d; "
+                           "renew them with the generator of the same version",
                            abi, GPUNN_KERNELS_ABI);
     if (set && set->cuda && set->cuda->stamp != set->stamp)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
@@ -24401,7 +24419,7 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
     if (plan == NULL)
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
                                 "'%s' has not been computed: the model has not run since it was built or "
-                                "changed; call gpunn_forward or gpunn_train_step before",
+                                "changed; first call gpunn_forward or gpunn_train_step",
                                 name);
     return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
                             "'%s' was not an output of the last run, so its memory has been used again; pass "
@@ -24529,7 +24547,7 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
                                                                                          : NAN;
     if (t && t->dtype != GPUNN_F32)
         (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
-                          "gpunn_item '%s': it is %s; only f32 and i64 are read", gpunn__called(t),
+                          "gpunn_item '%s': it is %s; only f32 and i64 can be read", gpunn__called(t),
                           gpunn_dtype_name(t->dtype));
     else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
         value = NAN;
@@ -24554,8 +24572,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char 
     char text[128];
     if (varying > 1 && gpunn__any_sized(t->rank, t->dim))
         return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
-                           "%s '%s': bytes do not tell the %d dimensions of %s that vary; use "
-                           "gpunn_write_shape or gpunn_bind_dlpack",
+                           "%s '%s': the number of bytes does not determine the %d dimensions of %s that "
+                           "vary; use gpunn_write_shape or gpunn_bind_dlpack",
                            caller, gpunn__called(t), varying, gpunn__shape_text(t, text));
     if (varying ? bytes == 0 || bytes % sample != 0 : bytes != sample)
         return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %s%zu",
@@ -24708,8 +24726,8 @@ static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char 
     const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
     if (fits != GPUNN_OK) return fits;
     if ((uintptr_t)memory % alignment != 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes",
-                           caller, gpunn__called(t), alignment);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not aligned to %zu bytes", caller,
+                           gpunn__called(t), alignment);
     if (dev->backend->reaches == NULL) return GPUNN_OK;
     gpunn_status status = dev->backend->reaches(dev->context, memory, bytes);
     if (status == GPUNN_OK) return GPUNN_OK;
@@ -24845,7 +24863,7 @@ GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
     int id = 0;
     if (gpunn__next_state(model, &id) == NULL)
         return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE,
-                                "gpunn_session_create: the model has no states; make them before");
+                                "gpunn_session_create: the model has no states; create them first");
     gpunn_session *session = gpunn__session_make(model, false);
     model->children += session != NULL;
     return session;
@@ -24857,17 +24875,18 @@ static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_sessio
     static const char caller[] = "gpunn_use_session";
     int               id = 0, states = 0;
     if (session->model != model)
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the session is of another model", caller);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the session belongs to another model",
+                           caller);
     for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL;) {
         if (++states > session->states)
-            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                               "%s: the state '%s' is newer than the session; create sessions when the model "
-                               "has all its states",
-                               caller, gpunn__called(t));
+            return gpunn__fail(
+                model->dev, GPUNN_ERR_STATE,
+                "%s: the state '%s' is newer than the session; create sessions after all states of the model",
+                caller, gpunn__called(t));
         if (model->own == NULL && t->user_memory[0].data)
             return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                               "%s: the state '%s' is bound to memory of the program; unbind it before",
-                               caller, gpunn__called(t));
+                               "%s: the state '%s' is bound to the program's memory; unbind it first", caller,
+                               gpunn__called(t));
     }
     return GPUNN_OK;
 }
@@ -24922,11 +24941,11 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
     if (memory == NULL) return NULL;
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
     if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
-    return GPUNN__FAIL_NULL(
-        t->model->dev, GPUNN_ERR_STATE,
-        "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,
-        gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
-        gpunn__stored_channels_last(t, gradient) ? " with its channels last" : "");
+    return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
+                            "%s '%s': the run stores it as %s%s; bind it to your own memory with gpunn_bind, "
+                            "or copy it with gpunn_read",
+                            caller, gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
+                            gpunn__stored_channels_last(t, gradient) ? " with its channels last" : "");
 }
 
 GPUNN_API const void *gpunn_data(gpunn_tensor *t)
@@ -25002,24 +25021,24 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
     const bool          gpu = dev->info.type == GPUNN_DEVICE_CUDA;
     const int32_t       type = managed->device_type;
     *count = 1;
-    if (managed->major != 1) return "it is of another version than DLPack 1.x";
+    if (managed->major != 1) return "its version is not DLPack 1.x";
     if (gpu ? type != GPUNN_DLPACK_CUDA && type != GPUNN_DLPACK_CUDA_MANAGED
             : type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && type != GPUNN_DLPACK_CUDA_MANAGED)
-        return gpu ? "its memory is not a GPU's" : "its memory is not the host's";
+        return gpu ? "its memory is not on a GPU" : "its memory is not on the host";
     if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index)
-        return "its memory is another GPU's";
+        return "its memory is on another GPU";
     if (managed->dtype_code != gpunn__dlpack_code(t->dtype) ||
         managed->dtype_bits != 8 * gpunn_dtype_size(t->dtype) || managed->lanes != 1)
-        return "its dtype is another";
+        return "its dtype differs";
     if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT)
-        return "it is read-only, and no input";
-    if (managed->rank != t->rank) return "its rank is another";
+        return "it is read-only, but the tensor is not an input";
+    if (managed->rank != t->rank) return "its rank differs";
     for (int axis = t->rank - 1; axis >= 0; axis--) {
         const bool    sized = gpunn__is_sized(t->dim[axis]);
         const int64_t length = managed->shape[axis], dim = sized ? 1 : t->dim[axis],
                       unit = dim < 0 ? -dim : dim;
         if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit))
-            return "its shape is another";
+            return "its shape differs";
         if (managed->stride && length > 1 && managed->stride[axis] != *count) return "it is not row-major";
         *count *= length;
     }
@@ -25222,7 +25241,7 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     gpunn_device *dev = model->dev;
     if (args.on_layer == NULL)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_inspect: on_layer is NULL; give the function that is to be told");
+                           "gpunn_inspect: on_layer is NULL; pass the function that receives the statistics");
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
     const gpunn_kernel_set *kernels = model->kernels;
@@ -25274,7 +25293,7 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
         (void)snprintf(verb, sizeof verb, "gives a gradient with");
     return gpunn__fail(
         loss->model->dev, GPUNN_ERR_NUMERIC,
-        "gpunn_check_nan: %s%s %s %lld NaN and %lld infinite of %lld numbers; all before it is finite",
+        "gpunn_check_nan: %s%s %s %lld NaN and %lld infinite of %lld numbers; everything before it is finite",
         found.op, layer, verb, (long long)found.nans, (long long)found.infinities, (long long)found.count);
 }
 
@@ -25532,7 +25551,7 @@ static GPUNN__STATUS gpunn__segments_choose(gpunn__segments *s, const gpunn__req
     if (found) return GPUNN_OK;
     return gpunn__fail(s->model->dev, GPUNN_ERR_MEMORY,
                        "gpunn_recompute_within: a training step of batch %lld holds at least %zu bytes, but "
-                       "%zu are given; give as many, or take a smaller batch",
+                       "%zu are allowed; allow as many, or use a smaller batch",
                        (long long)s->batch, s->least, s->budget);
 }
 
@@ -26740,7 +26759,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step,
         gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
         if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool",
+                                   "the CPU cannot cast %s to %s; it supports f32, i64, i32, u8 and bool",
                                    gpunn_dtype_name(from), gpunn_dtype_name(to));
         return GPUNN_OK;
     }
@@ -27390,9 +27409,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *ste
     for (int64_t i = 0; position->data && i < position->count; i++) {
         const int64_t at = gpunn__integer(position->data, position->dtype, i);
         if (at < 0 || at > c.capacity - c.rows)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "%lld at position %lld do not fit the state's %lld; check the position",
-                                   (long long)c.rows, (long long)at, (long long)c.capacity);
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_ARGUMENT,
+                "writing %lld at position %lld exceeds the state's %lld; check the position",
+                (long long)c.rows, (long long)at, (long long)c.capacity);
     }
     for (int64_t line = 0; line < c.lines; line++) {
         const int64_t at = position->data ? gpunn__integer(position->data, position->dtype, line / c.sample)
@@ -27408,7 +27428,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *s
 {
     (void)step;
     (void)action;
-    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                           "the CPU's convolutions need no other layout of the filters");
 }
 
 /* ==== >>cpu/reduce ======================================================================================= *
@@ -28352,7 +28373,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_ste
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "topk over %lld elements; 2^32 - 1 are possible", (long long)t.along.n);
+                                   "topk over %lld elements is not possible; the limit is 2^32 - 1",
+                                   (long long)t.along.n);
         step->workspace_bytes = (size_t)threads * (size_t)t.along.n * sizeof *t.codes;
         return GPUNN_OK;
     }
@@ -28458,7 +28480,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sample(gpunn__cpu *cpu, gpunn_step *ste
     s.scale = gpunn__nucleus_scale(step->attr->temperature);
     s.top_p = step->attr->top_p;
     if (action == GPUNN__PREPARE && s.n > UINT32_MAX)
-        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible",
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                               "sample from %lld classes is not possible; the limit is 2^32 - 1",
                                (long long)s.n);
     if (action == GPUNN__FORWARD)
         gpunn_parallel(gpunn__cpu_threads(cpu, 16 * step->in[0].count), gpunn__nucleus_task, &s);
@@ -28517,8 +28540,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *ste
     gpunn__along_axis(&a, &step->in[0], step->attr->axis);
     if (action == GPUNN__PREPARE) {
         if (a.n > INT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "argmax over %lld elements; the CPU can do 2^31 - 1", (long long)a.n);
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_UNSUPPORTED,
+                "argmax over %lld elements is not possible on the CPU; the limit is 2^31 - 1",
+                (long long)a.n);
         return GPUNN_OK;
     }
     a.x = (const float *)step->in[0].data;
@@ -32393,11 +32418,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
         for (int i = 0; i < 3; i++)
             if (2 * axes[i]->padding > axes[i]->kernel)
                 return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                       "padding %d exceeds half of the window's %d; use a smaller one",
+                                       "padding %d exceeds half of the window's %d; use a smaller padding",
                                        (int)axes[i]->padding, (int)axes[i]->kernel);
         if (p.z.span * p.y.span > INT32_MAX / p.x.span)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "a window has more than 2^31 cells; use smaller ones");
+                                   "a window has more than 2^31 cells; use smaller windows");
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
@@ -32921,9 +32946,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *
     for (int64_t box = 0; box < r.shape.boxes; box++) {
         const float sample = r.boxes[5 * box];
         if (!(sample >= 0 && sample < (float)r.shape.samples))
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "box %lld is of sample %g, which is outside 0 .. %lld; check the boxes",
-                                   (long long)box, (double)sample, (long long)(r.shape.samples - 1));
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_ARGUMENT,
+                "box %lld has sample number %g, which is outside 0 .. %lld; check the boxes", (long long)box,
+                (double)sample, (long long)(r.shape.samples - 1));
     }
     const double work = (double)r.shape.boxes * r.shape.bins[0] * r.shape.bins[1] * (r.shape.channels + 4) *
                         16;
@@ -33618,7 +33644,7 @@ static GPUNN__STATUS gpunn__norm_combine_ranks(gpunn__cpu *cpu, const gpunn_step
     gpunn_parallel(threads, gpunn__norm_task, b);
     b->own = NULL;
     const gpunn_status status = ranks->gather(ranks->user, all, (size_t)b->channels * sizeof *all);
-    if (status != GPUNN_OK) return gpunn__cpu_fail(cpu, status, "the ranks have not come together");
+    if (status != GPUNN_OK) return gpunn__cpu_fail(cpu, status, "the exchange between the ranks failed");
     for (int64_t i = b->channels; i < ranks->size * b->channels; i++) {
         gpunn__moments *sum = &all[i % b->channels];
         if (!b->g) {
@@ -34682,8 +34708,8 @@ static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int6
     int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
     if (times < 0 || times > c->times || length < 0 || length > c->most)
         return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                               "sample %lld has input length %lld of at most %lld and target length %lld of "
-                               "at most %lld; check the lengths",
+                               "sample %lld has input length %lld (at most %lld) and target length %lld (at "
+                               "most %lld); check the lengths",
                                (long long)sample, (long long)times, (long long)c->times, (long long)length,
                                (long long)c->most);
     for (int64_t k = 0; k < length; k++) {
@@ -34716,7 +34742,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *s
     const size_t  bytes = (size_t)doubles * sizeof *c.loss + (size_t)(rows + 3 * scratch) * sizeof *c.rows;
     if (action == GPUNN__PREPARE) {
         if (c.count > INT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "there are more than 2^31 - 1 classes");
         if (!step->backward) step->saved_bytes = step->training ? bytes : 0;
         if (step->backward)
             step->workspace_bytes = 2 * (size_t)scratch * sizeof *c.back;
@@ -36384,7 +36410,7 @@ static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
                 return gpunn__pick_fail(cpu, &p, at);
     }
     return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                           "a label is no class and is not ignore_index; check the labels");
+                           "a label is neither a class nor ignore_index; check the labels");
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -36399,7 +36425,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *ste
         step->workspace_bytes = program->cpu_workspace(step->fusion.batch, cpu->threads);
         step->cache_bytes = program->cpu_cache;
         return step->workspace_bytes == SIZE_MAX
-                   ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                   ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel does not support that size")
                    : GPUNN_OK;
     }
     for (int i = 0; i < step->input_count; i++)
@@ -36626,10 +36652,10 @@ GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function,
 {
     if (value >= low && value < high) return true;
     if (isinf(high))
-        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a finite number from %g on", function,
-                          field, (double)value, (double)low);
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; use a finite number of at least %g",
+                          function, field, (double)value, (double)low);
     else
-        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a number from %g to below %g",
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; use a number of at least %g and below %g",
                           function, field, (double)value, (double)low, (double)high);
     return false;
 }
@@ -36683,9 +36709,9 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
         if (list[i] == NULL || list[i]->model != model || list[i]->kind != GPUNN__PARAMETER)
             return gpunn__fail(
                 dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i,
-                list[i] == NULL           ? "NULL; a builder failed before, or gpunn_find knows no such name"
-                : list[i]->model != model ? "of another model"
-                                          : "no parameter; inputs, buffers and values are not trained");
+                list[i] == NULL ? "NULL; an earlier builder failed, or gpunn_find found no such name"
+                : list[i]->model != model ? "from another model"
+                                          : "not a parameter; inputs, buffers and values are not trained");
     if (prefix && (chosen->prefix = gpunn__strdup(dev, prefix)) == NULL) return GPUNN_ERR_MEMORY;
     if (count == 0) return GPUNN_OK;
     chosen->list = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *list);
@@ -36723,8 +36749,8 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
                {"beta1", given->beta1},
                {"beta2", given->beta2}};
     if (given->parameters == NULL && given->prefix == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%sprefix is NULL, and so is parameters; say which it is of", where);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sprefix and parameters are both NULL; set one of them",
+                           where);
     for (int i = 0; i < GPUNN_SETTINGS; i++) param_group->setting[i] = -1;
     gpunn_status status = gpunn__param_group_number(opt, index, "clip_norm", given->clip_norm, INFINITY,
                                                     &param_group->clip_norm);
@@ -36735,7 +36761,8 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
         const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
         if (at < 0 && own[i].given != 0)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "%s%s is given, but this optimizer has none; leave it out", where, own[i].key);
+                               "%s%s is set, but this optimizer does not have it; leave it out", where,
+                               own[i].key);
         if (at >= 0)
             status = gpunn__param_group_number(opt, index, own[i].key, own[i].given, row[at].high,
                                                &param_group->setting[at]);
@@ -37234,8 +37261,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     int          fresh = 0;
     if (model->swapped)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                           "%s: the model holds the averages of its weights, for which there are no steps "
-                           "and no checkpoints; exchange them back with gpunn_ema_swap",
+                           "%s: the model holds the averages of its weights, which cannot be trained or "
+                           "saved; exchange them back with gpunn_ema_swap",
                            opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status != GPUNN_OK) return status;
@@ -37245,10 +37272,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     for (int id = opt->considered; id < model->tensor_count; id++)
         fresh += gpunn__is_chosen(opt, model->tensors[id]);
     if (fresh && opt->shares && opt->parameter_count > 0)
-        return gpunn__fail(
-            model->dev, GPUNN_ERR_STATE,
-            "%s: layers have been added, of whose states no rank has a share; call gpunn_distribute again",
-            opt->name);
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s: layers have been added whose optimizer states are not distributed; call "
+                           "gpunn_distribute again",
+                           opt->name);
     if (fresh) {
         status = gpunn__counted_keep(opt);
         if (status == GPUNN_OK) status = gpunn__optimizer_grow(opt, fresh);
@@ -37309,7 +37336,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     gpunn_device        *dev = model->dev;
     const gpunn_backend *backend = dev->backend;
     if (!opt->uses[GPUNN__AVERAGE])
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; ask for them with gpunn_set_ema",
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; enable them with gpunn_set_ema",
                            function, opt->name);
     gpunn_status status = model->swapped == opt ? GPUNN_OK : gpunn__optimizer_prepare(opt);
     float       *piece = status == GPUNN_OK ? (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece) : NULL;
@@ -37445,15 +37472,15 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
                            "gpunn_model_to: the devices were opened with different realloc_fn or user; open "
                            "both with the same");
     if (model->own)
-        return gpunn__fail(
-            dev, GPUNN_ERR_STATE,
-            "gpunn_model_to: the model's sessions stay where they are; move it before one is used");
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "gpunn_model_to: the model has sessions, which cannot be moved; move the model "
+                           "before a session is used");
     for (int id = 0; id < model->tensor_count; id++)
         if (gpunn__is_user_owned(model->tensors[id]))
-            return gpunn__fail(dev, GPUNN_ERR_STATE,
-                               "gpunn_model_to: '%s' is bound to memory of the device that the model leaves; "
-                               "unbind it before",
-                               gpunn__called(model->tensors[id]));
+            return gpunn__fail(
+                dev, GPUNN_ERR_STATE,
+                "gpunn_model_to: '%s' is bound to memory of the model's present device; unbind it first",
+                gpunn__called(model->tensors[id]));
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         gpunn_status kept = gpunn__counted_keep(opt);
         if (kept != GPUNN_OK) return kept;
@@ -38340,7 +38367,7 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
                            "%s: the loss is of another model than the optimizer", function);
     if (args.accumulate < 0)
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
-                           "%s: accumulate is %d; give the number of calls for one update", function,
+                           "%s: accumulate is %d; use the number of calls for one update, or 0", function,
                            args.accumulate);
     gpunn_backward_args backward;
     memset(&backward, 0, sizeof backward);
@@ -38495,8 +38522,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, 
     static const char function[] = "gpunn_clip_grad_norm";
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
     if (!(max_norm > 0))
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; give one above 0", function,
-                           (double)max_norm);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; use a number above 0",
+                           function, (double)max_norm);
     double       norm = 0;
     gpunn_status status = gpunn__gradient_norm(model, function, &norm);
     if (total_norm) *total_norm = (float)norm;
@@ -38509,8 +38536,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
     static const char function[] = "gpunn_clip_grad_value";
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
     if (!(clip_value > 0))
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; give one above 0", function,
-                           (double)clip_value);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; use a number above 0",
+                           function, (double)clip_value);
     return gpunn__scale_gradients(model, function, 1, clip_value);
 }
 
@@ -38638,8 +38665,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
     s->patience = gpunn__default_int(s->patience, 10);
     s->cooldown = gpunn__default_int(s->cooldown, 0);
     if ((int)type < 0 || type > GPUNN_SCHEDULE_PLATEAU)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: type %d is no gpunn_schedule_type", function,
-                           (int)type);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: type %d is unknown; use one of gpunn_schedule_type",
+                           function, (int)type);
     if (!gpunn__check_range(dev, function, "gamma", s->gamma, 0, INFINITY) ||
         !gpunn__check_range(dev, function, "min_lr", s->min_lr, 0, INFINITY) ||
         !gpunn__check_range(dev, function, "factor", s->factor, 0, 1) ||
@@ -39266,9 +39293,10 @@ static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes,
         if (done > 0 && (uint64_t)done <= want)
             *got += (size_t)done;
         else if (r->io)
-            return gpunn__fail(r->dev, GPUNN_ERR_IO,
-                               "cannot read '%s': .io's read returned %lld for %zu bytes; look into it",
-                               gpunn__tail(r->path), (long long)done, want);
+            return gpunn__fail(
+                r->dev, GPUNN_ERR_IO,
+                "cannot read '%s': .io's read returned %lld for %zu bytes; check that function",
+                gpunn__tail(r->path), (long long)done, want);
         else if (errno != EINTR)
             return gpunn__file_fail(r->dev, false, r->path, errno);
     }
@@ -39296,7 +39324,8 @@ static GPUNN__STATUS gpunn__reader_open_io(gpunn__reader *r)
     r->limit = (uint64_t)size;
     if (size >= 0) return GPUNN_OK;
     gpunn__reader_close(r);
-    return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's size returned %lld; look into it", path,
+    return gpunn__fail(r->dev, GPUNN_ERR_IO,
+                       "cannot read '%s': .io's size returned %lld; check that function", path,
                        (long long)size);
 }
 
@@ -39467,9 +39496,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, &byte, 1, &got);
     if (status == GPUNN_OK && got)
-        status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
-                             "'%s' goes on after the end of its data; it is damaged or of another format",
-                             gpunn__tail(r->path));
+        status = gpunn__fail(
+            r->dev, GPUNN_ERR_FORMAT,
+            "'%s' has more bytes after the end of its data; it is damaged or has another format",
+            gpunn__tail(r->path));
     return status;
 }
 /* -- a whole JSON document -- */
@@ -39485,7 +39515,7 @@ static GPUNN__STATUS gpunn__document_parse(gpunn__reader *r, gpunn__document *do
 {
     gpunn_device *dev = r->dev;
     if (r->limit > GPUNN__JSON_BYTES)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; JSON of at most 64 MiB is read",
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; the limit for JSON is 64 MiB",
                            gpunn__tail(r->path), (unsigned long long)r->limit);
     document->size = (size_t)r->limit + 1;
     document->text = (char *)gpunn__realloc(dev, NULL, 0, document->size);
@@ -39497,7 +39527,7 @@ static GPUNN__STATUS gpunn__document_parse(gpunn__reader *r, gpunn__document *do
     gpunn__json json = gpunn__json_of(document->text, document->size - 1, false);
     bool        ok = gpunn__json_item(dev, &json, &document->items, 0);
     (void)gpunn__json_peek(&json, 0);
-    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "goes on after its end");
+    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "has text after its end");
     if (ok) return GPUNN_OK;
     if (json.problem == NULL) return GPUNN_ERR_MEMORY;
     return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s:%d:%d: the JSON %s", gpunn__tail(r->path), json.line + 1,
@@ -40238,7 +40268,7 @@ static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__lo
     if (size == NULL || size->max == 0 || gpunn__any_sized(input->rank - axis - 1, input->dim + axis + 1) ||
         other)
         return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                           "gpunn_loader_create: .lengths are of one gpunn_size with .max, the first "
+                           "gpunn_loader_create: .lengths need one gpunn_size with .max as the first "
                            "dimension above 1 of each sample, which '%s' %s does not have%s",
                            input->name, gpunn__shape_text(input, text),
                            other ? " as the fields before it do" : "");
@@ -40271,12 +40301,12 @@ static GPUNN__STATUS gpunn__field_input(gpunn_loader *loader, int f)
     char                     text[128];
     if (input->model != loader->model)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: the input of field %d is of another model", f);
+                           "gpunn_loader_create: the input of field %d belongs to another model", f);
     if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH ||
         (args->lengths == NULL && gpunn__any_sized(input->rank, input->dim)))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: field %d goes to '%s' %s; give a gpunn_input whose first "
-                           "dimension is GPUNN_BATCH, and where another varies, .lengths",
+                           "gpunn_loader_create: field %d goes to '%s' %s; use a gpunn_input whose first "
+                           "dimension is GPUNN_BATCH, and set .lengths if another one varies",
                            f, name, gpunn__shape_text(input, text));
     gpunn_status status = args->lengths ? gpunn__loader_lengths_check(loader, &loader->fields[f], input)
                                         : GPUNN_OK;
@@ -40310,8 +40340,8 @@ static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
                            gpunn_dtype_name(field->to));
     if (loader->args.mixup_alpha > 0 && field->to != GPUNN_F32)
         return gpunn__fail(loader->model->dev, GPUNN_ERR_DTYPE,
-                           "gpunn_loader_create: field %d ('%s') is %s, and mixup_alpha mixes all fields; "
-                           "give F32 inputs, labels as probabilities of the classes",
+                           "gpunn_loader_create: field %d ('%s') is %s, but mixup_alpha mixes all fields; "
+                           "use F32 inputs, and class probabilities as labels",
                            f, gpunn__field_name(given), gpunn_dtype_name(field->to));
     return GPUNN_OK;
 }
@@ -40335,15 +40365,15 @@ static GPUNN__STATUS gpunn__field_colours(gpunn_loader *loader, int f)
         (field->to != GPUNN_F32 || (!gpunn__field_has_pixels(field) && field->from != GPUNN_F32) ||
          input->rank != 4 || (input->dim[1] != 1 && input->dim[1] != 3)))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
-                           "gpunn_loader_create: field %d goes to '%s' %s %s from %s; colours are changed of "
-                           "F32 inputs [GPUNN_BATCH, 3 or 1, height, width] whose samples are U8 or F32",
+                           "gpunn_loader_create: field %d goes to '%s' %s %s from %s; changes of colour need "
+                           "an F32 input [GPUNN_BATCH, 3 or 1, height, width] with U8 or F32 samples",
                            f, gpunn__field_name(given), gpunn_dtype_name(field->to),
                            gpunn__shape_text(input, text), gpunn_dtype_name(field->from));
     if (field->axis && (field->jitters || loader->args.mixup_alpha > 0))
-        return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
-                           "gpunn_loader_create: field %d goes to '%s' %s; with .lengths samples are neither "
-                           "mixed nor changed in colour",
-                           f, gpunn__field_name(given), gpunn__shape_text(input, text));
+        return gpunn__fail(
+            loader->model->dev, GPUNN_ERR_SHAPE,
+            "gpunn_loader_create: field %d goes to '%s' %s; .lengths excludes mixup and changes of colour", f,
+            gpunn__field_name(given), gpunn__shape_text(input, text));
     if (!(b >= 0 && b <= FLT_MAX && c >= 0 && c <= FLT_MAX && s >= 0 && s <= FLT_MAX && h >= 0 && h <= 0.5f))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_loader_create: field %d ('%s') has brightness %g, contrast %g, saturation "
@@ -40626,12 +40656,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
     if (place < 0)
         return gpunn__fail(
             loader->model->dev, GPUNN_ERR_STATE,
-            "the saved loader stood behind %lld batches of %lld samples of all ranks, where no batch of %lld "
-            "begins; load it with other batches, or save where an epoch has ended",
+            "the saved loader had read %lld batches of %lld samples on all ranks, where no batch of %lld "
+            "begins; load it with another batch size, or save at the end of an epoch",
             (long long)position, (long long)batch, (long long)gpunn__loader_batch(loader));
     if (epoch < 0 || place > loader->batches)
         return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT,
-                           "the saved loader stood at batch %lld of epoch %lld, this one has %lld batches; "
+                           "the saved loader was at batch %lld of epoch %lld, but this one has %lld batches; "
                            "create it with the data and batch size of the saved run",
                            (long long)place, (long long)epoch, (long long)loader->batches);
     gpunn__loader_move(loader, epoch, place);
@@ -40952,7 +40982,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
                     if (item->rank < GPUNN_MAX_RANK) item->dim[item->rank] = dim;
                     item->rank++; /* stays below GPUNN__MAX_HEADER */
                 } while (gpunn__json_take(j, ','));
-                if (!gpunn__json_expect(j, ']', "has a shape without end")) return false;
+                if (!gpunn__json_expect(j, ']', "has an unterminated shape")) return false;
             }
         } else if (gpunn__slice_is(&key, "data_offsets") && !offsets++) {
             int64_t begin = 0, end = 0;
@@ -40968,7 +40998,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
         else if (!gpunn__json_pass(dev, j))
             return false;
     } while (gpunn__json_take(j, ','));
-    if (!gpunn__json_expect(j, '}', "has a tensor's description without end")) return false;
+    if (!gpunn__json_expect(j, '}', "has an unterminated description of a tensor")) return false;
     if (!dtypes || !shapes || !offsets)
         return gpunn__json_fail(j, "lacks a tensor's dtype, shape or data_offsets");
     if (item->encoding &&
@@ -41007,12 +41037,12 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
                     !gpunn__json_string(j, &item->text))
                     return false;
             } while (gpunn__json_take(j, ','));
-            if (!gpunn__json_expect(j, '}', "has a __metadata__ without end")) return false;
+            if (!gpunn__json_expect(j, '}', "has an unterminated __metadata__")) return false;
         } while (gpunn__json_take(j, ','));
         if (!gpunn__json_expect(j, '}', "has no end")) return false;
     }
     (void)gpunn__json_peek(j, 0);
-    return j->at == j->end || gpunn__json_fail(j, "goes on after its end");
+    return j->at == j->end || gpunn__json_fail(j, "has text after its end");
 }
 
 GPUNN__INTERNAL void gpunn__archive_close(gpunn__archive *a)
@@ -41057,14 +41087,14 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
                            path);
     if (memcmp(head, "version ", 8) == 0)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no safetensors file, but looks like a pointer of Git LFS; fetch the file "
-                           "with git lfs pull",
+                           "'%s' is not a safetensors file, but looks like a pointer of Git LFS; fetch the "
+                           "file with git lfs pull",
                            path);
     for (int i = 0; i < 8; i++) length |= (uint64_t)head[i] << (8 * i);
     if (length > GPUNN__MAX_HEADER || length < 2 || r->limit < sizeof head + length)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no safetensors file, or is cut short: its header would have %llu bytes, "
-                           "the file has %llu; write or download it again",
+                           "'%s' is not a safetensors file, or is cut short: its header would have %llu "
+                           "bytes, the file has %llu; write or download it again",
                            path, (unsigned long long)length, (unsigned long long)r->limit);
     a->header_bytes = (size_t)length;
     a->header = (char *)gpunn__realloc(dev, NULL, 0, a->header_bytes);
@@ -41076,10 +41106,10 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     bool        parsed = gpunn__parse_header(dev, &json, &a->tensors, &a->notes);
     if (!parsed && json.problem == NULL) return GPUNN_ERR_MEMORY;
     if (!parsed)
-        return gpunn__fail(
-            dev, GPUNN_ERR_FORMAT,
-            "'%s' is damaged or no safetensors file: its header %s (byte %lld); write or download it again",
-            path, json.problem, (long long)(json.at - a->header) + 8);
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is damaged or not a safetensors file: its header %s (byte %lld); write or "
+                           "download it again",
+                           path, json.problem, (long long)(json.at - a->header) + 8);
 
     uint64_t end = 0, bytes = r->limit - sizeof head - length;
     char     shown[128];
@@ -41089,7 +41119,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
         const gpunn__entry *item = &a->tensors.items[i];
         if (item->begin != end || item->end > bytes)
             return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "'%s' is damaged: tensor '%s' is said to lie at bytes %llu to %llu, but the "
+                               "'%s' is damaged: its header puts tensor '%s' at bytes %llu to %llu, but the "
                                "one before ends at %llu and the data at %llu; write or download it again",
                                path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin,
                                (unsigned long long)item->end, (unsigned long long)end,
@@ -41180,15 +41210,16 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
     char               shown[128], file[128];
     gpunn_status       status = GPUNN_OK;
     if (map == 0 || item[map].kind != GPUNN__J_OBJECT)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no index of shards: it has no \"weight_map\"; load the weights' file",
-                           path);
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "'%s' is not an index of shards: it has no \"weight_map\"; load the file that holds the weights",
+            path);
     for (int i = map + 1; i < item[map].next && status == GPUNN_OK; i = item[i + 1].next) {
         const gpunn__slice *name = &item[i + 1].text;
         if (item[i + 1].kind != GPUNN__J_STRING || !gpunn__is_file_name(name))
             return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "%s:%d:%d: the shard is %s, which is no file beside the index; put all shards "
-                               "into its folder",
+                               "%s:%d:%d: the shard is %s, which does not name a file beside the index; put "
+                               "all shards into its folder",
                                path, item[i + 1].line, item[i + 1].column,
                                name->at ? gpunn__printable(name, shown) : "no string");
         if (gpunn__shard_find(a, name) == NULL) status = gpunn__shard_open(a, io, name->at);
@@ -41287,8 +41318,8 @@ static GPUNN__STATUS gpunn__check_map(gpunn_device *dev, const gpunn_rename *map
         int stars = gpunn__count_stars(map->from);
         if (map->to == NULL || stars > GPUNN__STARS || gpunn__count_stars(map->to) > stars)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_load: .map has the pair '%.120s', '%.120s'; up to 8 * may stand in the "
-                               "first and no more in the second",
+                               "gpunn_load: .map has the pair '%.120s', '%.120s'; the first may have up to 8 "
+                               "*, and the second no more than the first",
                                map->from, map->to ? map->to : "NULL");
     }
     return GPUNN_OK;
@@ -41323,9 +41354,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpu
     }
     const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
     return twice
-               ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                             "gpunn_load: .map gives two tensors of '%s' the name '%s'; rename one otherwise",
-                             gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown))
+               ? gpunn__fail(
+                     dev, GPUNN_ERR_ARGUMENT,
+                     "gpunn_load: .map gives two tensors of '%s' the name '%s'; choose another name for one",
+                     gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown))
                : GPUNN_OK;
 }
 
@@ -41929,7 +41961,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int
     }
     return good ? GPUNN_OK
                 : gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                              "gpunn_checkpoint_load: '%s' is damaged: its history is not that of %d epochs; "
+                              "gpunn_checkpoint_load: '%s' is damaged: its history does not have %d epochs; "
                               "use an older checkpoint",
                               gpunn__tail(a->reader.path), record->epochs);
 }
@@ -41960,10 +41992,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
         return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load",
                            function, path);
     if (!gpunn__slice_is(&version->text, GPUNN__CHECKPOINT_VERSION))
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "%s: '%s' is of version %s, this gpunn.h reads version " GPUNN__CHECKPOINT_VERSION
-                           "; use the gpunn.h that wrote it",
-                           function, path, gpunn__printable(&version->text, shown));
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "%s: '%s' has version %s, but this gpunn.h reads version " GPUNN__CHECKPOINT_VERSION
+            "; use the gpunn.h that wrote it",
+            function, path, gpunn__printable(&version->text, shown));
     if (!gpunn__slice_is(&kind->text, name))
         return gpunn__fail(
             dev, GPUNN_ERR_STATE,
@@ -41972,7 +42005,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
     if (averages && !resume->opt.uses[GPUNN__AVERAGE])
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s: '%s' was saved with averages of the weights, which %s does not keep; call "
-                           "gpunn_set_ema before",
+                           "gpunn_set_ema first",
                            function, path, name);
     for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
@@ -41999,8 +42032,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
         const char  *key = gpunn__rules[rule.kind].state[k];
         if (gpunn__has_state(rule.kind, setting, k) == resume->opt.uses[k]) continue;
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "%s: '%s' was saved with %s %g, but %s has %s %g; create it alike", function, path,
-                           key, (double)gpunn__setting_of(rule.kind, setting, key), name, key,
+                           "%s: '%s' was saved with %s %g, but %s has %s %g; create it with the saved value",
+                           function, path, key, (double)gpunn__setting_of(rule.kind, setting, key), name, key,
                            (double)gpunn__setting_of(rule.kind, rule.setting, key));
     }
     char place[320];
@@ -42326,16 +42359,16 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
         if (o->parts > 0)
             status = gpunn__fail(
                 model->dev, GPUNN_ERR_STATE,
-                "gpunn_checkpoint_save: %s has accumulated %d part%s of its next update, which no checkpoint "
-                "has; make the update before, by gpunn_train_step or gpunn_optimizer_step",
+                "gpunn_checkpoint_save: %s has accumulated %d part%s of its next update, which a checkpoint "
+                "cannot hold; first finish the update with gpunn_train_step or gpunn_optimizer_step",
                 o->name, o->parts, o->parts == 1 ? "" : "s");
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         if (gpunn__is_saved(t) && strncmp(t->name, "optimizer.", 10) == 0)
             return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_checkpoint_save: names that begin with 'optimizer.' are the "
-                               "optimizer's; rename '%.120s'",
+                               "gpunn_checkpoint_save: names that begin with 'optimizer.' belong to the "
+                               "optimizer; rename '%.120s'",
                                t->name);
     }
     gpunn__resume *resume = gpunn__resume_make(opt, &count);
@@ -42462,7 +42495,7 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
     if (status == GPUNN_OK && loader && !list->loader)
         status = gpunn__fail(
             dev, GPUNN_ERR_STATE,
-            "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
+            "gpunn_checkpoint_load: '%s' was saved without a loader; pass NULL for the loader",
             gpunn__tail(path));
     if (status == GPUNN_OK)
         status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
@@ -42862,10 +42895,10 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
         if (!gpunn__is_saved(tensors[i])) continue;
         if ((strncmp(tensors[i]->name, t->layer, length) != 0 || tensors[i]->name[length] != '.') &&
             w->status == GPUNN_OK)
-            w->status = gpunn__fail(w->dev, GPUNN_ERR_UNSUPPORTED,
-                                    "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but its name no "
-                                    "longer says so; give it back its name",
-                                    tensors[i]->name, t->layer);
+            w->status = gpunn__fail(
+                w->dev, GPUNN_ERR_UNSUPPORTED,
+                "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but has been renamed; restore its name",
+                tensors[i]->name, t->layer);
     }
     bool all = parameters > 0 && frozen == parameters;
     if (all) gpunn__emitf(w, ", \"trainable\": false");
@@ -43048,7 +43081,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     if (!ours)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; "
-                           "give this one's");
+                           "use those of this model");
     gpunn__recipe recipe = spec->recipe;
     if (args.optimizer) gpunn__recipe_of(args.optimizer, &recipe);
     const gpunn_tensor *loss = args.loss ? args.loss : spec->loss;
@@ -43170,7 +43203,7 @@ static bool gpunn__all_read(gpunn__loading *l, int object, const char *of)
         for (int k = object + 1; k < i; k = items[k + 1].next)
             if (items[k].text.length == items[i].text.length &&
                 memcmp(items[k].text.at, items[i].text.at, items[i].text.length) == 0)
-                return gpunn__wrong(l, i, "\"%s\" stands here twice; give it once",
+                return gpunn__wrong(l, i, "\"%s\" appears here twice; give it once",
                                     gpunn__printable(&items[i].text, shown));
         return gpunn__wrong(l, i, "%s has no \"%s\"; check its spelling", of,
                             gpunn__printable(&items[i].text, shown));
@@ -43321,7 +43354,7 @@ static bool gpunn__dim_at(gpunn__loading *l, int item, const char *key, int64_t 
     if (i->text.length >= GPUNN__SIZE_TEXT) formula.fault = "it is too long";
     if (!formula.fault && (*dim = gpunn__parse_size(&formula)) != 0) return true;
     return gpunn__wrong(l, item,
-                        "\"%s\" must be made of sizes, and \"%s\" is none: %s (at byte %d); use names of "
+                        "\"%s\" must be made of sizes, but \"%s\" is not: %s (at byte %d); use names of "
                         "\"sizes\", \"batch\" and integers with + - * /",
                         key, gpunn__printable(&i->text, shown), formula.fault, (int)(formula.at - text));
 }
@@ -43543,7 +43576,8 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
     for (int i = 0; i < GPUNN_MAX_RANK && dim[i] && count >= 0; i++)
         count = dim[i] < 0 || dim[i] > given / count ? -1 : count * dim[i];
     if (count != given) {
-        (void)gpunn__wrong(l, list, "\"values\" must have as many numbers as \"shape\" tells, not %d", given);
+        (void)gpunn__wrong(l, list, "\"values\" must have as many numbers as \"shape\" has elements, not %d",
+                           given);
         return NULL;
     }
     size_t size = (size_t)(given ? given : 1) * sizeof(float);
@@ -43575,8 +43609,8 @@ static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_
     if ((!args.no_bias && count != 4 * directions) || weights[1]->rank != 2 ||
         weights[1]->dim[1] > INT32_MAX) {
         (void)gpunn__wrong(l, list,
-                           "\"weights\" must be weight_ih, weight_hh [.., hidden_size] and, both or none, "
-                           "bias_ih, bias_hh for each direction");
+                           "\"weights\" must be weight_ih and weight_hh [.., hidden_size], with both or none "
+                           "of bias_ih and bias_hh, for each direction");
         return NULL;
     }
     args.hidden_size = (int)weights[1]->dim[1];
@@ -43607,8 +43641,8 @@ static bool gpunn__scales_at(gpunn__loading *l, int item, int axes, double *scal
         if ((list && gpunn__item_count(l, item) != axes) || number->kind != GPUNN__J_NUMBER ||
             !gpunn__json_double(&number->text, &scales[i]) || (scales[i] == 0 && !list))
             return gpunn__wrong(l, item,
-                                "\"scale_factor\" must be a number that is not 0, or a list with one for "
-                                "each spatial axis, 0 where size alone tells");
+                                "\"scale_factor\" must be a number other than 0, or a list with one for each "
+                                "spatial axis, which is 0 if only size counts");
     }
     return true;
 }
@@ -43875,7 +43909,7 @@ static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn
     gpunn__word *word = gpunn__word_at(l, text);
     if (word->t && word->t != t)
         return gpunn__wrong(
-            l, item, "\"%.100s\" is another tensor already; ids and names are unique in a model", text);
+            l, item, "\"%.100s\" already names another tensor; ids and names are unique in a model", text);
     l->word_count += word->text == NULL;
     word->text = text;
     word->t = t;
@@ -43932,7 +43966,7 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
         return false;
     if (t->id < first && !as && !by_id && name)
         return gpunn__wrong(
-            l, item, "the op hands on a tensor that exists already and has its name; give an \"id\" instead");
+            l, item, "the op returns an existing tensor, which already has a name; give an \"id\" instead");
     gpunn__stand_at(l, item);
     if (t->id >= first && name && t->name == NULL && gpunn_set_name(t, name) == NULL) return false;
     return gpunn__all_read(l, item, e.op);
@@ -44058,9 +44092,9 @@ static bool gpunn__spec_sizes(gpunn__loading *l)
             return gpunn__wrong(l, i, "\"sizes\" must have at most %d names", (int)GPUNN__SPEC_SIZES);
         if (name->length == 0 || gpunn__size_name(name->at) != name->length ||
             gpunn__size_find(l->model, name->at, name->length))
-            return gpunn__wrong(l, i,
-                                "\"%s\" is no new name of a size: letters, digits, '_', and not \"batch\"",
-                                gpunn__printable(name, shown));
+            return gpunn__wrong(
+                l, i, "\"%s\" is not a new name of a size: use letters, digits and '_', and not \"batch\"",
+                gpunn__printable(name, shown));
         if (!gpunn__be(l, i + 1, "sizes", GPUNN__J_OBJECT, what)) return false;
         for (int k = 0; k < 3; k++) {
             const int item = gpunn__look(l, i + 1, bounds[k].key);
@@ -44153,8 +44187,8 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     const gpunn__recipe *recipe = &model->spec.recipe;
     if (!recipe->is_set)
         return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE,
-                                "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; "
-                                "make one with gpunn_sgd");
+                                "gpunn_spec_optimizer: the model was not loaded from a spec with an "
+                                "\"optimizer\"; create one, as with gpunn_sgd");
     gpunn_optimizer *opt = gpunn__optimizer_create(model, recipe->kind, recipe->setting, NULL);
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);
@@ -44203,7 +44237,7 @@ static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__enc
     fits = fits && gpunn__mul(count, encoding->bytes, &bytes);
     if (!fits || bytes > r->limit)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is damaged or cut short: its header tells of more elements than the file "
+                           "'%s' is damaged or cut short: its header promises more elements than the file "
                            "can hold; download it again",
                            path);
     if (!gpunn__mul(count, gpunn_dtype_size(encoding->dtype), &bytes))
@@ -44237,7 +44271,7 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
     if (head[0] || head[1] || encoding == NULL || rank < 1 || rank > GPUNN_MAX_RANK)
         return gpunn__fail(
             r->dev, GPUNN_ERR_FORMAT,
-            "'%s' is no IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
+            "'%s' is not an IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
             gpunn__tail(r->path), head[0], head[1], head[2], head[3]);
     status = gpunn__reader_read(r, raw, 4 * (size_t)rank);
     if (status != GPUNN_OK) return status;
@@ -44276,13 +44310,13 @@ GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn
 static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran, int *rank, int64_t *dim)
 {
     int types = 0, orders = 0, shapes = 0;
-    if (!gpunn__json_expect(j, '{', "is no dictionary")) return false;
+    if (!gpunn__json_expect(j, '{', "is not a dictionary")) return false;
     while (!gpunn__json_peek(j, '}')) {
         gpunn__slice key;
         if (!gpunn__json_string(j, &key) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
         if (gpunn__slice_is(&key, "descr") && !types++) {
             if (gpunn__json_peek(j, '['))
-                return gpunn__json_fail(j, "has records, which no gpunn_array can hold");
+                return gpunn__json_fail(j, "has records, which a gpunn_array cannot hold");
             if (!gpunn__json_string(j, type)) return false;
         } else if (gpunn__slice_is(&key, "fortran_order") && !orders++) {
             *fortran = gpunn__json_peek(j, 'T');
@@ -44297,7 +44331,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
                 if (!gpunn__json_integer(j, &dim[(*rank)++])) return false;
                 (void)gpunn__json_take(j, 'L'); /* written by Python 2 */
                 if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')'))
-                    return gpunn__json_fail(j, "has a shape without end");
+                    return gpunn__json_fail(j, "has an unterminated shape");
             }
             j->at++;
         } else
@@ -44307,7 +44341,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
     }
     j->at++;
     (void)gpunn__json_peek(j, 0);
-    if (j->at != j->end) return gpunn__json_fail(j, "goes on after its end");
+    if (j->at != j->end) return gpunn__json_fail(j, "has text after its end");
     return (types && orders && shapes) || gpunn__json_fail(j, "lacks descr, fortran_order or shape");
 }
 
@@ -44354,7 +44388,7 @@ static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
                       (uint32_t)head[11] << 24;
     if (memcmp(head, "\x93NUMPY", 6) != 0 || head[6] < 1 || head[6] > 3 || length > sizeof header)
         return gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no .npy file of version 1 to 3; write it with numpy.save", path);
+                           "'%s' is not a .npy file of version 1 to 3; write it with numpy.save", path);
     status = gpunn__reader_read(r, header, length);
     if (status != GPUNN_OK) return status;
 
@@ -44425,7 +44459,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
     }
     if (!fits || bytes != array->bytes)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it",
+                           "%s: bytes is %zu, which does not match dtype %s and the dimensions; correct it",
                            function, array->bytes, gpunn_dtype_name(array->dtype));
     used += snprintf(text + used, (size_t)(room - used), "), }");
     /* the elements begin at a multiple of 64, after spaces and a newline */
@@ -44472,14 +44506,14 @@ static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int 
         if (status != GPUNN_OK || got == 0) break;
         int label = record[labels_bytes - 1];
         if (got < record_bytes)
-            status = gpunn__fail(
-                dev, GPUNN_ERR_FORMAT,
-                "'%s' is cut short or not of %d classes: its size is no multiple of %zu; download it again",
-                gpunn__tail(path), classes, record_bytes);
+            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                                 "'%s' is cut short or does not have %d classes: its size is not a multiple "
+                                 "of %zu; download it again",
+                                 gpunn__tail(path), classes, record_bytes);
         else if (label >= classes)
             status = gpunn__fail(
                 dev, GPUNN_ERR_FORMAT,
-                "'%s' is damaged or not of %d classes: image %zu has the label %d; download it again",
+                "'%s' is damaged or does not have %d classes: image %zu has the label %d; download it again",
                 gpunn__tail(path), classes, *n - first, label);
         if (status != GPUNN_OK) break;
         status = gpunn__array_grow(dev, images, *n, IMAGE);
@@ -44557,8 +44591,8 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     else if (item->encoding == NULL || item->encoding->dtype == GPUNN_DTYPE_DEFAULT ||
              item->rank > GPUNN_MAX_RANK)
         status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                             "%s: in '%s' the tensor '%s' is of type %s and rank %d; convert it to F32 or "
-                             "I64 of rank 8 at most",
+                             "%s: in '%s' the tensor '%s' has type %s and rank %d; convert it to F32 or I64 "
+                             "with a rank of at most 8",
                              function, gpunn__tail(path), gpunn__printable(&item->name, shown),
                              item->encoding ? item->encoding->safetensors : "unknown here", item->rank);
     if (status == GPUNN_OK)
@@ -44607,10 +44641,9 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
         bool sound = names[i] && *names[i] && strcmp(names[i], "__metadata__") != 0, fits = bytes > 0;
         for (int k = 0; k < i && sound; k++) sound = strcmp(names[k], names[i]) != 0;
         if (!sound)
-            return gpunn__fail(
-                dev, GPUNN_ERR_ARGUMENT,
-                "%s: name %d is missing, \"__metadata__\" or the same as one before; choose another",
-                function, i);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%s: name %d is missing, \"__metadata__\" or a repetition; choose another",
+                               function, i);
         for (int k = 0; k < array->rank && fits; k++)
             fits = array->dim[k] > 0 && (uint64_t)array->dim[k] <= SIZE_MAX &&
                    gpunn__mul(bytes, (size_t)array->dim[k], &bytes);
@@ -44775,8 +44808,8 @@ static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_t
 {
     char text[128];
     if (t->model != model)
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the %s is of another model than the loader",
-                           function, what);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "%s: the %s and the loader belong to different models", function, what);
     if (t->dtype != GPUNN_F32 || gpunn__count(t, 1) != 1 || gpunn__count(t, 2) != 1)
         return gpunn__fail(
             model->dev, GPUNN_ERR_SHAPE,
@@ -45029,7 +45062,7 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
                                             : "place for the scores");
     gpunn_device *dev = loader->model->dev;
     if (logits->model != loader->model || labels->model != loader->model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s are of another model than the loader",
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s and the loader belong to different models",
                            function, logits->model != loader->model ? "logits" : "labels");
     if (logits->rank != 2 || logits->dtype != GPUNN_F32 || labels->rank != 1 ||
         labels->dim[0] != logits->dim[0] ||
@@ -45406,7 +45439,7 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
                            args->loss ? "train" : "loss");
     if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: the %s loader is of another model than the optimizer", function,
+                           "%s: the %s loader and the optimizer belong to different models", function,
                            args->train->model != opt->model ? "train" : "validation");
     if (args->epochs < 0 || args->patience < 0 || args->accumulate < 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
@@ -45836,12 +45869,14 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     const gpunn_tensor *first = args.loss ? args.loss : args.outputs[0];
     if (first == NULL || args.runs < 0 || !(args.peak_flops >= 0 && args.peak_bytes >= 0) ||
         (args.optimizer && args.loss == NULL))
-        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
-                           args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
-                           : first == NULL ? "neither .loss nor .outputs, or NULL; a builder failed before"
-                                           : "runs and peaks may not be negative");
+        return gpunn__fail(
+            p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
+            args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
+            : first == NULL
+                ? ".loss and .outputs are both NULL; an earlier builder failed, or set one of them"
+                : "runs and peaks may not be negative");
     if (first->model != model || (args.optimizer && args.optimizer->model != model))
-        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: the %s is of another model",
+        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: the %s belongs to another model",
                            first->model != model ? "tensor" : "optimizer");
     if (p.dev->backend->time == NULL)
         return gpunn__fail(p.dev, GPUNN_ERR_UNSUPPORTED,

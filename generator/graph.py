@@ -138,7 +138,7 @@ def broadcast(a, b, what="shapes"):
         if x != y and x != 1 and y != 1:
             raise GraphError("%s %s and %s do not broadcast (axis %d: %s against %s)%s" % (
                 what, shape_text(a), shape_text(b), axis, dim_text(x), dim_text(y),
-                "; a size that varies fits only itself and 1" if any_varies((x, y)) else "; the batch fits only itself and 1" if x < 0 or y < 0 else ""), "inputs")
+                "; a size that varies broadcasts only with itself and 1" if any_varies((x, y)) else "; the batch broadcasts only with itself and 1" if x < 0 or y < 0 else ""), "inputs")
         result.append(y if x == 1 else x)
     return tuple(result)
 
@@ -193,7 +193,7 @@ def check_fixed(x, axes):
         if not 0 < x.shape[axis] <= MAX_INT:
             raise GraphError("axis %d of x %s %s" % (
                 axis, shape_text(x.shape), "varies between runs; this op needs a fixed size there" if varies(x.shape[axis]) else
-                "is the batch; permute or reshape it so that a fixed size stands there"
+                "is the batch; use permute or reshape so that this axis has a fixed size"
                 if x.shape[axis] < 0 else "is larger than 2^31 - 1; use smaller sizes"), "inputs")
 
 
@@ -223,7 +223,7 @@ def check_weight(weight, shape, rows, columns):
 
 def check_equal_shapes(input, target):
     if input.shape != target.shape:
-        raise GraphError("input %s and target %s differ, and nothing is broadcast here; reshape one of them" % (
+        raise GraphError("input %s and target %s need the same shape, since this loss does not broadcast; reshape one of them" % (
             shape_text(input.shape), shape_text(target.shape)), "inputs")
 
 
@@ -301,7 +301,7 @@ class Graph:
     def append(self, kind, op, attrs, dtype, shape, inputs=(), layer=None):
         shape = tuple(shape)
         if 0 in shape:
-            raise GraphError("its result %s would have an axis that is no formula of its operands' sizes" % shape_text(shape))
+            raise GraphError("its result %s would have an axis that cannot be computed from its operands' sizes by a formula" % shape_text(shape))
         if measure(shape) is None:
             raise GraphError("shape %s has more than 2^59 elements; use smaller sizes" % shape_text(shape))
         if len(self.tensors) >= MAX_TENSORS:
@@ -317,7 +317,7 @@ class Graph:
     def set_name(self, t, name, key="name"):
         check_name(name, MAX_NAME, key)
         if self.names.setdefault(name, t) is not t:
-            raise GraphError("the name '%s' is taken; names are unique in a model" % name, key)
+            raise GraphError("the name '%s' is already taken; names are unique in a model" % name, key)
         t.name = name
         return t
 
@@ -361,10 +361,10 @@ class Graph:
     @staticmethod
     def sound_init(init, shape):
         kind, a, b = init["kind"], f32(init["a"]), f32(init["b"])
-        fault = ("a lies above b; a is the lower bound" if kind == "uniform" and a > b else
+        fault = ("a is above b; a is the lower bound" if kind == "uniform" and a > b else
                  "b is negative; it is the standard deviation" if kind == "normal" and b < 0 else
                  "a is negative; it is the fan-in, 0 to take it from the shape" if kind == "kaiming_uniform" and a < 0 else
-                 "a shape of rank below 2 tells no fan-in; set \"a\" to it"
+                 "a shape of rank below 2 has no fan-in; set \"a\" to the fan-in"
                  if kind == "kaiming_uniform" and a == 0 and len(shape) < 2 else None)
         if fault:
             raise GraphError("initial values: " + fault, "init")
@@ -402,7 +402,7 @@ class Graph:
         arity, gives_bool = table.integers()[operation]
         choice = operation == "where"
         if not arity - (arity > 1) <= len(operands) <= arity:
-            raise GraphError("%d operands are given; %d are needed%s" % (
+            raise GraphError("got %d operands, but %d are needed%s" % (
                 len(operands), arity, ", the last of which may be a number" if arity > 1 else ""), "inputs")
         for t in operands[choice:]:
             if t.dtype == "f32":
@@ -450,7 +450,7 @@ class Graph:
         if weight is not None:
             check_weight(weight, weight_shape, "out_features", "x's features")
             if weight.kind != "parameter":
-                raise GraphError("weight is no parameter; use matmul with transpose_b", "weight")
+                raise GraphError("weight is not a parameter; use matmul with transpose_b", "weight")
         return self.affine("linear", {}, x, name, weight_shape, bias, out_features, x.shape[:-1] + (out_features,), weight)
 
     def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None):
@@ -473,7 +473,7 @@ class Graph:
         """bias: whether there is one, or the one to take; out: its size."""
         fan_in, own_bias = measure(weight_shape[1:])[0], None if isinstance(bias, bool) else bias
         if own_bias is not None and (own_bias.kind != "parameter" or own_bias.shape != (out,)):
-            raise GraphError("bias is %s, but a parameter [%d] is needed" % (shape_text(own_bias.shape), out), "bias")
+            raise GraphError("bias is %s, but must be a parameter [%d]" % (shape_text(own_bias.shape), out), "bias")
         if weight is None:
             weight = self.weight(name, "weight", weight_shape, "kaiming_uniform", fan_in)
         offset = own_bias or (self.weight(name, "bias", (out,), "kaiming_uniform", fan_in) if bias else None)
@@ -527,7 +527,7 @@ class Graph:
                       for i in range(len(kernel)))
         for i, size in enumerate(sizes):
             if varies(x.shape[2 + i]) and not size:
-                raise GraphError("the windows along axis %d of x %s are no formula of its size; with ceil_mode the kernel must span "
+                raise GraphError("the number of windows along axis %d of x %s cannot be computed from its varying size; with ceil_mode the kernel must span "
                                  "the stride and the padding" % (2 + i, shape_text(x.shape)), "ceil_mode")
             if size < 1 and not varies(size):
                 raise GraphError("the window spans %d along axis %d, but the padded input %s only %d; use a smaller kernel or "
@@ -678,7 +678,7 @@ class Graph:
         check_f32(x, boxes)
         check_axes(x, 2)
         if len(boxes.shape) != 2 or boxes.shape[1] != 5:
-            raise GraphError("boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box" % (
+            raise GraphError("boxes is %s, but [k, 5] is needed: for each box the sample's number, x1, y1, x2 and y2" % (
                 shape_text(boxes.shape)), "inputs")
         if measure(x.shape[2:])[0] > 1 << 30:
             raise GraphError("a channel of x %s has more than 2^30 cells; use smaller sizes" % shape_text(x.shape), "inputs")
@@ -689,7 +689,7 @@ class Graph:
         check_f32(theta)
         size, rank = tuple(size), len(size)
         if rank not in (2, 3) or 0 in size or len(theta.shape) != 3 or theta.shape[1:] != (rank, rank + 1):
-            raise GraphError("theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed" % (
+            raise GraphError("theta is %s and size is %s; use [n, 2, 3] with two sizes, or [n, 3, 4] with three" % (
                 shape_text(theta.shape), shape_text(size)), "size")
         return self.node("affine_grid", {"align_corners": align_corners}, (theta,), theta.shape[:1] + size + (rank,))
 
@@ -753,7 +753,7 @@ class Graph:
         check_f32(x)
         check_rank(x, 2 + axes, 2 + axes, layout)
         if measure(x.shape[2:]) == (1, 0):
-            raise GraphError("x is %s: one value per channel is nothing to normalise; use larger images" % shape_text(x.shape),
+            raise GraphError("x is %s: one value per channel cannot be normalised; use larger images" % shape_text(x.shape),
                              "inputs")
         check_fixed(x, [1])
         if not tracks:
@@ -805,10 +805,10 @@ class Graph:
         directions = 2 if attrs["bidirectional"] else 1
         parts = len(weights) // directions
         if len(weights) not in (2 * directions, 4 * directions) or len(weights[1].shape) != 2:
-            raise GraphError("the weights must be weight_ih, weight_hh [.., hidden_size] and, both or none, bias_ih, bias_hh for "
+            raise GraphError("the weights must be weight_ih and weight_hh [.., hidden_size], with both or none of bias_ih and bias_hh for "
                              "each direction", "weights")
         if any(not self.is_weight(t, 16) for t in weights):
-            raise GraphError("one of the weights is no parameter", "weights")
+            raise GraphError("one of the weights is not a parameter", "weights")
         if lengths is not None and lengths.dtype not in ("i64", "i32"):
             raise GraphError("lengths is %s; use i64 or i32" % lengths.dtype, "lengths")
         n, hidden = x.shape[1], weights[1].shape[1]
@@ -877,7 +877,7 @@ class Graph:
         shape = self.shape_of(shape)
         varying = any_varies(shape + tuple(x.shape))
         if product(shape) != product(x.shape) if varying else measure(shape) != measure(x.shape):
-            raise GraphError("%s does not hold as many elements as %s; \"N\" there is the batch, not what is left over" % (
+            raise GraphError("%s does not hold as many elements as %s; \"N\" is the size of the batch, not an inferred size" % (
                 shape_text(shape), shape_text(x.shape)), "shape")
         return self.node("reshape", {}, (x,), shape, x.dtype)
 
@@ -885,7 +885,7 @@ class Graph:
         check_rank(x, 2, MAX_RANK, "[n, ...]")
         joined = self.joined(x.shape[1:])
         if joined is None:
-            raise GraphError("the axes behind the first hold the batch more than once (x %s); use reshape" % shape_text(x.shape),
+            raise GraphError("the axes after the first hold the batch more than once (x %s); use reshape" % shape_text(x.shape),
                              "inputs")
         return self.node("reshape", {}, (x,), (x.shape[0], joined), x.dtype)
 
@@ -900,7 +900,7 @@ class Graph:
     def permute(self, x, dims):
         order = axis_list(x, dims)
         if len(order) != len(x.shape):
-            raise GraphError("%d axes are listed for %s; list each of its %d" % (
+            raise GraphError("%d axes are listed for %s; list each of its %d axes" % (
                 len(order), shape_text(x.shape), len(x.shape)), "dims")
         return self.node("permute", {"dims": tuple(order)}, (x,), [x.shape[axis] for axis in order], x.dtype)
 
@@ -951,7 +951,7 @@ class Graph:
                 if varies(x.shape[axis]):
                     continue
                 if amount and x.shape[axis] < 0:
-                    raise GraphError("axis %d of %s is the batch; leave its padding 0" % (axis, shape_text(x.shape)), key)
+                    raise GraphError("axis %d of %s is the batch; leave its padding at 0" % (axis, shape_text(x.shape)), key)
                 most = x.shape[axis] - (mode == "reflect")
                 if amount and amount > most and mode in ("reflect", "circular"):
                     raise GraphError("%d %s axis %d of %s, but mode %s has only %d elements for it; use less" % (
@@ -963,7 +963,7 @@ class Graph:
         shape = self.shape_of(shape)
         first = len(shape) - len(x.shape)
         if first < 0 or any(size not in (1, wanted) for size, wanted in zip(x.shape, shape[first:])):
-            raise GraphError("%s does not expand to %s; only axes of size 1 and new ones in front do" % (
+            raise GraphError("%s does not expand to %s; only axes of size 1 and new leading axes expand" % (
                 shape_text(x.shape), shape_text(shape)), "shape")
         return x if x.shape == shape else self.node("expand", {}, (x,), shape, x.dtype)
 
@@ -975,14 +975,14 @@ class Graph:
             many += [times, size] if times > 1 else [size]
             shape.append(size * times)
         if len(one) > MAX_RANK:
-            raise GraphError("with an axis for each that is repeated, x would have %d; %d are possible" % (len(one), MAX_RANK),
+            raise GraphError("with one more axis for each repeated one, x would have %d axes; %d are possible" % (len(one), MAX_RANK),
                              "repeats")
         return self.reshape(self.expand(self.reshape(x, one), many), shape)
 
     def stack(self, *tensors, dim):
         first, rank = tensors[0].shape, len(tensors[0].shape) + 1
         if rank > MAX_RANK or not -rank <= dim < rank:
-            raise GraphError("axis %d is not one of the result of tensors %s, which has %d and at most %d" % (
+            raise GraphError("axis %d is not an axis of the result; tensors of shape %s give %d axes, of which at most %d are possible" % (
                 dim, shape_text(first), rank, MAX_RANK), "dim")
         axis, parts = dim % rank, []
         for i, t in enumerate(tensors):
@@ -996,7 +996,7 @@ class Graph:
         if index.dtype not in CLASS_DTYPES:
             raise GraphError("index is %s, but class numbers are needed; use i64, i32 or u8" % index.dtype, "inputs")
         if num_classes > 1 << 24 or len(index.shape) == MAX_RANK:
-            raise GraphError("classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result" % (
+            raise GraphError("classes is %d and index is %s; use 1 to 2^24 classes, and at most %d axes in the result" % (
                 num_classes, shape_text(index.shape), MAX_RANK), "num_classes")
         x = self.reshape(self.cast(index, "f32"), index.shape + (1,))
         return self.apply("eq", (x, self.constant((num_classes,), range(num_classes))))
@@ -1036,7 +1036,7 @@ class Graph:
                  "per_level_scale": f32(per_level_scale)}
         levels = hash_levels(attrs, x.shape[-1])
         if len(levels) < n_levels:
-            raise GraphError("%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells" % (
+            raise GraphError("%d levels that begin with %d cells and grow by %g each would exceed 2^31 cells; use fewer levels or a smaller scale" % (
                 n_levels, base_resolution, per_level_scale), "n_levels")
         rows = sum(level[2] for level in levels)
         table = self.weight(name, "weight", (rows, n_features_per_level), "uniform")
@@ -1065,7 +1065,7 @@ class Graph:
         fits = len(index.shape) == len(x.shape) and all(
             i == axis or size == whole or 0 < size < whole for i, (size, whole) in enumerate(zip(index.shape, x.shape)))
         if not fits:
-            raise GraphError("x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's" % (
+            raise GraphError("x is %s and index is %s; both need the same number of axes, and only axis %d of index may be larger than x's" % (
                 shape_text(x.shape), shape_text(index.shape), axis), "inputs")
         for i, size in enumerate(index.shape):
             if i != axis and size != x.shape[i]:
@@ -1085,7 +1085,7 @@ class Graph:
         check_indices(index, "index")
         axis = axis_of(x, dim)
         if src.shape != index.shape or src.shape[:axis] + src.shape[axis + 1:] != x.shape[:axis] + x.shape[axis + 1:]:
-            raise GraphError("x is %s, index %s and src %s; index and src need one shape, x's but for axis %d" % (
+            raise GraphError("x is %s, index %s and src %s; index and src need the same shape, equal to x's except along axis %d" % (
                 shape_text(x.shape), shape_text(index.shape), shape_text(src.shape), axis), "inputs")
         return self.node(op, {"dim": axis}, (x, index, src), x.shape, x.dtype)
 
@@ -1146,7 +1146,7 @@ class Graph:
         if size < 0 and not varies(size):
             raise GraphError("axis %d of %s is the batch; choose another axis" % (axis, shape_text(x.shape)), "dim")
         if size < k and not varies(size):
-            raise GraphError("k is %d, but axis %d of %s has %d; use 1 to that" % (k, axis, shape_text(x.shape), size), "k")
+            raise GraphError("k is %d, but axis %d of %s has %d elements; use 1 to that number" % (k, axis, shape_text(x.shape), size), "k")
         shape = x.shape[:axis] + (k,) + x.shape[axis + 1:]
         return self.node("topk_indices", {"dim": axis, "largest": largest}, (x,), shape, "i64")
 
@@ -1155,10 +1155,10 @@ class Graph:
         if len(logits.shape) != 2 or (logits.shape[1] < 1 and not varies(logits.shape[1])):
             raise GraphError("logits is %s, but [n, classes] is needed; reshape it" % shape_text(logits.shape), "inputs")
         if draw.shape != logits.shape[:1]:
-            raise GraphError("draw is %s and logits %s; one number a row, [n], is needed" % (
+            raise GraphError("draw is %s and logits is %s; draw needs one number for each row, [n]" % (
                 shape_text(draw.shape), shape_text(logits.shape)), "inputs")
         if top_p == 0:
-            raise GraphError("top_p is 0; above 0 to 1 is possible", "top_p")
+            raise GraphError("top_p is 0; it must be above 0 and at most 1", "top_p")
         return self.node("sample", {"temperature": f32(temperature), "top_p": f32(top_p)}, (logits, draw), draw.shape, "i64")
 
     def cumsum(self, x, dim):
@@ -1207,25 +1207,25 @@ class Graph:
         check_f32(*operands)
         whole = len(operands) == 1
         if len(operands) == 2:
-            raise GraphError("2 inputs are given; q, k and v are needed, or one value for all", "inputs")
+            raise GraphError("got 2 inputs; q, k and v are needed, or one value for all", "inputs")
         last = whole or heads_last
         head, row = (2, 1) if last else (1, 2)
         parts = []
         for name, t in zip("qkv", operands * 3 if whole else operands):
             if len(t.shape) != (5 if whole else 4) or (whole and t.shape[2] != 3):
-                raise GraphError("%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; reshape it" % (
+                raise GraphError("%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for q, k and v in one; reshape it" % (
                     name, shape_text(t.shape), "rows, heads" if last else "heads, rows"), "inputs")
             parts.append(t.shape[:2] + t.shape[3:] if whole else t.shape)
             if not all(1 <= parts[-1][axis] <= MAX_INT for axis in (head, 3)):
-                raise GraphError("%s is %s: heads and their size must be fixed, and below 2^31" % (name, shape_text(t.shape)),
+                raise GraphError("%s is %s: the number and the size of the heads must be fixed, and below 2^31" % (name, shape_text(t.shape)),
                                  "inputs")
         q, k, v = parts
         if not q[0] == k[0] == v[0] or q[3] != k[3] or k[row] != v[row] or k[head] != v[head]:
-            raise GraphError("q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's rows and heads must agree" %
+            raise GraphError("q is %s, k %s and v %s: all need the same n, q and k the same head size, and k and v the same rows and heads" %
                              tuple(map(shape_text, parts)), "inputs")
         if q[head] != k[head] and (not enable_gqa or q[head] % k[head]):
-            raise GraphError("q has %d heads, k and v %d; %s" % (
-                q[head], k[head], "theirs must divide q's" if enable_gqa else "set enable_gqa to share them"), "inputs")
+            raise GraphError("q has %d heads, but k and v have %d; %s" % (
+                q[head], k[head], "the heads of k and v must divide those of q" if enable_gqa else "set enable_gqa to share them"), "inputs")
         if mask is not None:
             scores = (q[0], q[head], q[row], k[row])
             if mask.dtype not in ("bool", "f32"):
@@ -1302,13 +1302,13 @@ class Graph:
         dims = dims or size
         pairs = dims // 2
         if dims < 2 or dims % 2 or dims > size:
-            raise GraphError("%d features of the %d of a head turn, in pairs; use an even number of them" % (dims, size), "dims")
+            raise GraphError("dims rotates %d of a head's %d features, in pairs; use an even number, at most that of the features" % (dims, size), "dims")
         if frequencies is not None and (frequencies.dtype != "f32" or frequencies.shape != (pairs,)):
             raise GraphError("frequencies is %s %s, but f32 [%d], one for each pair of features, is needed" % (
                 frequencies.dtype, shape_text(frequencies.shape), pairs), "frequencies")
         if not 1 <= len(positions.shape) <= 2 or positions.shape[-1] != x.shape[rows] or (
                 len(positions.shape) == 2 and positions.shape[0] not in (1, x.shape[0])):
-            raise GraphError("positions is %s and x %s; [l] or [n, l] of x's n and l is needed" % (
+            raise GraphError("positions is %s and x is %s; positions must be [l] or [n, l] with the n and l of x" % (
                 shape_text(positions.shape), shape_text(x.shape)), "inputs")
         if frequencies is None:
             frequencies = self.constant((pairs,), [setting(f32(theta)) ** (-i / pairs) for i in range(pairs)])
@@ -1329,15 +1329,15 @@ class Graph:
         while root.op == "assign":
             root = self.tensors[root.inputs[0]]
         if root.kind != "state":
-            raise GraphError("what is assigned to is no state; use one, or an assignment to one", "inputs")
+            raise GraphError("the target of the assignment is not a state; use a state or the result of an assignment", "inputs")
         check_f32(value)
         axis, whole = axis_of(state, axis, "axis") if position else 0, list(value.shape)
         if position and len(whole) == len(state.shape) and whole[axis] <= state.shape[axis]:
             whole[axis] = state.shape[axis]
         if tuple(whole) != state.shape:
             raise GraphError("the value is %s and the state %s; %s" % (shape_text(value.shape), shape_text(
-                state.shape), "only along the axis may they differ, where the value has no more" if position else
-                "they must agree"), "inputs")
+                state.shape), "they may differ only along the axis, where the value must not be larger" if position else
+                "they must be equal"), "inputs")
         if position:
             check_indices(position, "the position")
             if position.shape not in ((), (1,)) and (axis == 0 or position.shape != state.shape[:1]):
@@ -1463,7 +1463,7 @@ class Graph:
         """One or two tensors: sums, then elementwise where nothing is summed over both, else a product of matrices."""
         check_f32(*tensors)
         if len(tensors) > 2:
-            raise GraphError("%d tensors are given; one or two are possible: multiply them by twos" % len(tensors), "inputs")
+            raise GraphError("got %d tensors, but one or two are possible; multiply two at a time" % len(tensors), "inputs")
         given, arrow, wanted = equation.replace("*", "?").replace("...", "*").replace(" ", "").partition("->")
         texts = given.split(",")
         labels = [dotted(own, len(t.shape) - len(own) + 1) for t, own in zip(tensors, texts)]
@@ -1475,8 +1475,8 @@ class Graph:
             all(isinstance(label, int) or "a" <= label.lower() <= "z" for label in own) and len(own) <= MAX_RANK
             for own in labels + [result]) and len(set(result)) == len(result) and set(result) <= set(every)
         if not sound:
-            raise GraphError("\"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other "
-                             "axes, and those of the result, each once, which occur before" % equation, "equation")
+            raise GraphError("\"%s\" is not a valid equation, such as \"...ij,jk->...ik\"; name each tensor's axes by letters, its "
+                             "other axes by \"...\", and then the result's axes, each once" % equation, "equation")
         for i, (t, own) in enumerate(zip(tensors, labels)):
             if len(own) != len(t.shape):
                 raise GraphError("\"%s\" has %d letters for tensors[%d], which is %s" % (
@@ -1510,7 +1510,7 @@ class Graph:
             i = next(i for i, label in enumerate(own) if own.count(label) > 1)
             j = own.index(own[i], i + 1)
             if x.shape[i] != x.shape[j] or x.shape[i] < 0:
-                raise GraphError("%s is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed" % (
+                raise GraphError("%s is %s and %s in one tensor; a diagonal needs two equal, fixed sizes" % (
                     own[i], dim_text(x.shape[i]), dim_text(x.shape[j])), "inputs")
             rest = [axis for axis in range(len(own)) if axis not in (i, j)]
             x = self.permute(x, rest + [i, j])
@@ -1551,7 +1551,7 @@ class Graph:
             for group in (first, second):
                 joined = self.joined([sizes[label] for label in group])
                 if joined is None or len(batch) + 2 > MAX_RANK:
-                    raise GraphError("its product has more than %d axes in common, or joins axes that are the batch; reshape them" %
+                    raise GraphError("the product shares more than %d axes, or joins axes that are the batch; reshape the tensors" %
                                      (MAX_RANK - 2), "equation")
                 shape.append(joined)
             return self.reshape(self.rearranged(part, batch + first + second), shape), transposed
@@ -1642,7 +1642,7 @@ class Graph:
         sample = 0 if batch_first else 1
         if len(x.shape) != 3 or x.shape[2] < 0 or [len(t.shape) for t in rest] != [2, 1, 1] or (targets.shape[1] < 0 and not varies(targets.shape[1])) or any(
                 t.shape[0] != x.shape[sample] for t in rest):
-            raise GraphError("log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are "
+            raise GraphError("log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, longest], [n] and [n] are "
                              "needed" % (tuple(shape_text(t.shape) for t in (x,) + rest) + (
                                  "[n, t, classes]" if batch_first else "[t, n, classes]",)), "inputs")
         if blank >= x.shape[2]:
@@ -1653,7 +1653,7 @@ class Graph:
     def custom(self, *operands, kind, shape, numbers=()):
         """An op of the program's own; only the program knows its shape rule."""
         if not re.fullmatch("[A-Za-z0-9_.-]{1,63}", kind):
-            raise GraphError("kind '%s' is no name of an op: letters, digits, '_', '.', '-'" % kind, "kind")
+            raise GraphError("kind '%s' is not a name of an op: use letters, digits, '_', '.', '-'" % kind, "kind")
         if len(operands) > MAX_CUSTOM_INPUTS:
             raise GraphError("%d inputs are given, but an op of one's own has at most %d" % (
                 len(operands), MAX_CUSTOM_INPUTS), "inputs")
@@ -1712,7 +1712,7 @@ class Graph:
         check_equal_shapes(x, target)
         if len(x.shape) < (2 if batch else 3):
             raise GraphError("x has %d axes; [n, classes, ...] is needed%s" % (
-                len(x.shape), "" if batch else ", and of [n, classes] alone there is only \"batch\": true"), "inputs")
+                len(x.shape), "" if batch else "; for [n, classes] set \"batch\": true"), "inputs")
 
     def fits_triplet(self, anchor, positive, negative, p, **_):
         self.fits_same(anchor, positive, negative)
@@ -1732,7 +1732,7 @@ class Graph:
     def fits_along(x1, x2, dim, **_):
         axis = axis_of(x1, dim)
         if len(x1.shape) != len(x2.shape) or x1.shape[axis] != x2.shape[axis]:
-            raise GraphError("x1 %s and x2 %s need as many axes, and axis %d of one size" % (
+            raise GraphError("x1 %s and x2 %s need the same number of axes, and the same size of axis %d" % (
                 shape_text(x1.shape), shape_text(x2.shape), axis), "inputs")
 
 

@@ -302,7 +302,7 @@ class _Parser:
         elif first and first in LETTERS:
             result = self.name()
         else:
-            raise self.error(self.at, "unexpected" if first else "something is missing", first)
+            raise self.error(self.at, "unexpected" if first else "an operand is missing", first)
         if self.peek() and self.text[self.at:self.at + 2] == "**":
             self.at += 2
             result = self.binary("pow", result, self.sign())

@@ -154,7 +154,7 @@ def dim_of(terms):
         size.terms, size.text = key, sum_text(terms)
         if (len(terms) > MOST_TERMS or any(len(atoms) > MOST_FACTORS or abs(count) > MOST for atoms, count in key) or
                 len(size.text) > MOST_TEXT):
-            raise SizeError("it is never a size, or too long")
+            raise SizeError("it is never a valid size, or it is too long")
         _known[key] = size
     return _known[key]
 
@@ -232,7 +232,7 @@ class Formula:
         self.text, self.sizes, self.at, self.depth = text, sizes, 0, 0
 
     def fail(self, fault):
-        raise SizeError("\"%s\" is no size: %s (at byte %d)" % (self.text, fault, self.at))
+        raise SizeError("\"%s\" is not a size: %s (at byte %d)" % (self.text, fault, self.at))
 
     def takes(self, pattern):
         found = re.compile(" *(%s)" % pattern).match(self.text, self.at)
@@ -245,7 +245,7 @@ class Formula:
             return {(BATCH,): 1}
         if name:
             if name not in self.sizes:
-                self.fail("a name in it is no size; tell it in \"sizes\"")
+                self.fail("it has a name that is not a size; define it in \"sizes\"")
             return {(Atom(name, self.sizes[name]),): self.sizes[name]}
         if self.depth < MOST_DEPTH and self.takes(r"\("):
             self.depth += 1
@@ -267,7 +267,7 @@ class Formula:
             elif sign == "/":
                 divisor = self.number()
                 if not 1 <= divisor <= MOST:
-                    self.fail("sizes are divided by numbers from 1 on")
+                    self.fail("a size can only be divided by an integer of 1 or more")
                 result = quotient(result, divisor)
             else:
                 return result
@@ -284,9 +284,9 @@ class Formula:
     def dim(self):
         terms = self.sum()
         if self.text[self.at:].strip(" "):
-            self.fail("something stands behind its end")
+            self.fail("it has extra text at its end")
         try:
             dim = dim_of(terms)
         except SizeError as fault:
             self.fail(fault)
-        return dim if dim != 0 and (dim > 0 or any(terms)) and dim <= MOST else self.fail("it is never a size, or too long")
+        return dim if dim != 0 and (dim > 0 or any(terms)) and dim <= MOST else self.fail("it is never a valid size, or it is too long")

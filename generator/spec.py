@@ -204,7 +204,7 @@ class Loader:
                 check_name(entry["id"], MAX_NAME, "id")
             if name_key in entry:
                 if t not in made:
-                    raise GraphError("the op hands on a tensor that exists already, which cannot be named again", name_key)
+                    raise GraphError("the op returns an existing tensor, which cannot be named again", name_key)
                 self.graph.set_name(t, entry[name_key], name_key)
             self.settle(entry, made)
         except (GraphError, SizeError) as fault:
@@ -288,7 +288,7 @@ class Loader:
         root = json_text.read(self.source)
         at = getattr(root, "at", 0)
         if isinstance(root, Object) and "gpunn_spec" not in root:
-            self.fail(at, "this is no gpunn spec: it lacks \"gpunn_spec\": 1")
+            self.fail(at, "this is not a gpunn spec: it lacks \"gpunn_spec\": 1")
         self.check(root, at, dict(schema(), properties=dict(schema()["properties"], tensors={
             "type": "array", "title": "a list of tensors"}, optimizer={})), "the spec")
         values = self.filled(root, schema())
@@ -314,7 +314,7 @@ class Loader:
             bounds = {"min": -(-least // multiple) * multiple, "max": most // multiple * multiple, "multiple": multiple}
             if name in ("batch", "N") or (most and bounds["max"] < bounds["min"]):
                 self.fail(root["sizes"].key_at[name], "size '%s' %s" % (
-                    name, "has bounds that leave none" if name not in ("batch", "N") else "is the batch; choose another name"))
+                    name, "has bounds that allow no size" if name not in ("batch", "N") else "is the batch; choose another name"))
             named[name] = bounds
         return named
 

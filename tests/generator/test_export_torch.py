@@ -398,7 +398,7 @@ class Varying(Export):
             self.assertEqual(sizes["T"], {"min": least} if least > 1 else {}, least)
         sizes, _ = self.shapes(lambda self, x: x.mean(1, keepdim=True) * self.table[x.shape[1]:, None], table=torch.rand(20))
         self.assertEqual(sizes["T"], {"max": 19})
-        with self.assertRaisesRegex(export_torch.Unsupported, "size 'T' has bounds that leave none"):
+        with self.assertRaisesRegex(export_torch.Unsupported, "size 'T' has bounds that allow no size"):
             self.shapes(lambda self, x: x[:, 5:] * 2, {"T": {"max": 5}})
 
     def test_numbers_may_be_0_or_less(self):
@@ -430,7 +430,7 @@ class Varying(Export):
             with self.assertRaisesRegex(ValueError, part):
                 self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 1), dynamic_shapes=shapes)
         for bounds, part in (({"X": {}}, "no axis has the name X"), ({"T": {"most": 3}}, "bounds: .* has no 'most'"),
-                             ({"T": {"min": 5, "max": 4}}, "bounds: size 'T' has bounds that leave none")):
+                             ({"T": {"min": 5, "max": 4}}, "bounds: size 'T' has bounds that allow no size")):
             with self.assertRaisesRegex(export_torch.Refused, part):
                 self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T"}}, bounds=bounds)
 

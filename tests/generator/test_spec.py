@@ -224,7 +224,7 @@ class Refused(unittest.TestCase):
     def test_states(self):
         state = '{"op":"state","name":"s","shape":[3]},{"op":"input","name":"i","dtype":"i64","shape":[3]},'
         for text, sentence in (
-                ('"assign","inputs":["x","x"]', "no state"), ('"assign","inputs":["s","x"]', "must agree"),
+                ('"assign","inputs":["x","x"]', "not a state"), ('"assign","inputs":["s","x"]', "must be equal"),
                 ('"assign","inputs":["s","s"],"position":"x"', "integers"),
                 ('"assign","inputs":["s","s"],"position":"i"', "one number, or one for each"),
                 ('"assign","inputs":["s","s"],"position":"i","axis":1', "axis 1"),
@@ -254,7 +254,7 @@ class Refused(unittest.TestCase):
         whole = '{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":[2]}],\n %s}'
         two = '{"gpunn_spec":1,"loss":\n"l","tensors":[{"op":"input","name":"x","shape":%s},{"op":"%s","id":"l","inputs":["x"]}]}'
         for text, place, sentence in (
-                ("[]", "1:1", "must be an object"), ("{}", "1:1", "no gpunn spec"),
+                ("[]", "1:1", "must be an object"), ("{}", "1:1", "not a gpunn spec"),
                 ('{"gpunn_spec":2,"tensors":[]}', "1:15", "must be 1"),
                 ('{"gpunn_spec":true,"tensors":[]}', "1:15", "must be 1"), ('{"gpunn_spec":1}', "1:1", "lacks 'tensors'"),
                 ('{"gpunn_spec":1,"tensors":{}}', "1:27", "list of tensors"),
@@ -297,7 +297,7 @@ class Refused(unittest.TestCase):
                 ('{"op":"input","name":"q","shape":[0]}', "4:35", "item 1"),
                 ('{"op":"input","name":"q","shape":["N","N"]}', "4:34", "one dimension"),
                 ('{"op":"input","name":"q","shape":["2N"]}', "4:34", "one dimension"),
-                ('{"op":"input","name":"q","shape":["0N"]}', "4:34", "\"0N\" is no size"),
+                ('{"op":"input","name":"q","shape":["0N"]}', "4:34", "\"0N\" is not a size"),
                 ('{"op":"input","name":"q","shape":[1,1,1,1,1,1,1,1,1]}', "4:34", "list of sizes"),
                 ('{"op":"input","name":"q","shape":[1048576,1048576,1048576]}', "4:7", "2\\^59"),
                 ('{"op":"parameter","name":"p","shape":["N"]}', "4:38", "do not vary between runs"),
@@ -363,8 +363,8 @@ class Refused(unittest.TestCase):
                  "do not fit"),
                 ('{"op":"parameter","name":"p","shape":[4]},\n{"op":"cross_entropy","inputs":["p","y"]}', "5:32", "do not fit"),
                 ('{"op":"cast","inputs":["v"],"dtype":"f16"}', "4:37", "one of"),
-                ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"w"}', "4:50", "exists already"),
-                ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"v"}', "4:50", "exists already"),
+                ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"w"}', "4:50", "returns an existing tensor"),
+                ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"v"}', "4:50", "returns an existing tensor"),
                 ('{"op":"relu","inputs":["v"],"id":"%s"}' % ("\u00e9" * 128), "4:34", "256 bytes"),
                 ('{"op":"reshape","inputs":["x"],"shape":["N",3]}', "4:40", "as many elements"),
                 ('{"op":"reshape","inputs":["x"],"shape":[-1,3]}', "4:41", "integer of 1 or more"),
@@ -382,20 +382,20 @@ class Refused(unittest.TestCase):
                 ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"mask":"v"}', "4:47", "do not broadcast"),
                 ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"dropout_p":2}', "4:73", "from 0 to 1"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":1,"end":2},\n'
-                 '{"op":"scaled_dot_product_attention","inputs":["x","s","s"]}', "5:47", "q has 4 heads, k and v 2; set enable_gqa"),
+                 '{"op":"scaled_dot_product_attention","inputs":["x","s","s"]}', "5:47", "q has 4 heads, but k and v have 2; set enable_gqa"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":1,"end":3},\n'
                  '{"op":"scaled_dot_product_attention","inputs":["x","s","s"],"enable_gqa":true}', "5:47", "must divide"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":2,"end":3},\n'
-                 '{"op":"scaled_dot_product_attention","inputs":["x","x","s"]}', "5:47", "must agree"),
+                 '{"op":"scaled_dot_product_attention","inputs":["x","x","s"]}', "5:47", "the same head size"),
                 ('{"op":"cross_entropy","inputs":["v","v"]}', "4:32", "class numbers"),
                 ('{"op":"cross_entropy","inputs":["x","y"]}', "4:32", "do not fit"),
                 ('{"op":"cross_entropy","inputs":["v","y"],"reduction":"batchmean"}', "4:54", "one of mean, sum, none"),
-                ('{"op":"mse_loss","inputs":["v","x"]}', "4:27", "nothing is broadcast"),
+                ('{"op":"mse_loss","inputs":["v","x"]}', "4:27", "does not broadcast"),
                 ('{"op":"bce_loss","inputs":["v","v"],"weight":"x"}', "4:27", "do not broadcast"),
                 ('{"op":"bce_loss","inputs":["v","v"],"weight":"w"}', "4:46", "no tensor 'w'"),
                 ('{"op":"huber_loss","inputs":["v","v"],"delta":0}', "4:47", "a positive number"),
-                ('{"op":"custom","kind":"a b","inputs":["v"],"shape":[1]}', "4:23", "no name of an op"),
-                ('{"op":"custom","kind":"%s","inputs":["v"],"shape":[1]}' % ("n" * 64), "4:23", "no name of an op"),
+                ('{"op":"custom","kind":"a b","inputs":["v"],"shape":[1]}', "4:23", "not a name of an op"),
+                ('{"op":"custom","kind":"%s","inputs":["v"],"shape":[1]}' % ("n" * 64), "4:23", "not a name of an op"),
                 ('{"op":"custom","kind":"a","inputs":["v"]}', "4:1", "lacks 'shape'"),
                 ('{"op":"custom","inputs":["v"],"shape":[1]}', "4:1", "lacks 'kind'"),
                 ('{"op":"custom","kind":"a","inputs":[%s],"shape":[1]}' % ",".join(['"v"'] * 17), "4:36", "at most 16"),
@@ -423,13 +423,13 @@ class Refused(unittest.TestCase):
                 ('{"N":{}}', "1:26", "is the batch"),
                 ('{"T":{"min":0}}', "1:37", "an integer of 1 or more"),
                 ('{"T":{"most":3}}', "1:31", "no 'most'"),
-                ('{"T":{"min":9,"max":15,"multiple":8}}', "1:26", "leave none")):
+                ('{"T":{"min":9,"max":15,"multiple":8}}', "1:26", "allow no size")):
             self.refuse('{"gpunn_spec":1,"sizes":%s,"tensors":[]}' % sizes, place, sentence)
         begun = '{"gpunn_spec":1,"sizes":{"T":{},"H":{"multiple":4}},"tensors":[{"op":"input","name":"x","shape":["N","T",8]},\n'
         for entry, place, sentence in (
-                ('{"op":"input","name":"y","shape":["T + S"]}', "2:34", '"T [+] S" is no size: a name in it is no size'),
-                ('{"op":"input","name":"y","shape":["T - T"]}', "2:34", "never a size"),
-                ('{"op":"input","name":"y","shape":["T T"]}', "2:34", "something stands behind its end"),
+                ('{"op":"input","name":"y","shape":["T + S"]}', "2:34", '"T [+] S" is not a size: it has a name that is not a size'),
+                ('{"op":"input","name":"y","shape":["T - T"]}', "2:34", "never a valid size"),
+                ('{"op":"input","name":"y","shape":["T T"]}', "2:34", "it has extra text at its end"),
                 ('{"op":"input","name":"y","shape":["T * T * T * T * T"]}', "2:34", "too long"),
                 ('{"op":"parameter","name":"y","shape":["T"]}', "2:38", "do not vary"),
                 ('{"op":"reshape","inputs":["x"],"shape":["T",8]}', "2:40", "as many elements"),

@@ -60,7 +60,7 @@ def hang(ranks, hanging, missing):
     """Ranks that do not come are named by the others, within the time that they wait, and their processes end."""
     out, _, error = mpirun(ranks, "hang", str(hanging))
     for rank in range(ranks - hanging):
-        assert re.search(rf"^rank {rank}: \d+ the group has failed: all_gather: {missing} not come within 2 sec", out, re.M), \
+        assert re.search(rf"^rank {rank}: \d+ the group has failed: all_gather: {missing} not arrived within 2 sec", out, re.M), \
             f"{out}{error[-2000:]}"
 
 

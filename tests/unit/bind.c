@@ -311,7 +311,7 @@ static void test_refused(void **state)
     FAILS(p.dev, gpunn_bind(weight, memory, bytes - 4), GPUNN_ERR_SHAPE, "fc1.weight", "bytes");
     FAILS(p.dev, gpunn_bind_grad(weight, memory, bytes + 4), GPUNN_ERR_SHAPE, "gpunn_bind_grad",
           "fc1.weight");
-    FAILS(p.dev, gpunn_bind(weight, memory + 2, bytes), GPUNN_ERR_ARGUMENT, "multiple of");
+    FAILS(p.dev, gpunn_bind(weight, memory + 2, bytes), GPUNN_ERR_ARGUMENT, "not aligned to");
     FAILS(p.dev, gpunn_bind(p.n.x, memory, 10), GPUNN_ERR_SHAPE, "'x'", "multiple of");
     FAILS(p.dev, gpunn_bind(constant, memory, 4), GPUNN_ERR_STATE, "constant");
     FAILS(p.dev, gpunn_bind_grad(p.n.t, memory, 8), GPUNN_ERR_DTYPE, "f32");
@@ -521,7 +521,7 @@ static void test_dlpack(void **state)
     REFUSED(dtype_bits, 64, "dtype");
     REFUSED(lanes, 2, "dtype");
     REFUSED(rank, 3, "rank");
-    REFUSED(byte_offset, 66, "multiple of");
+    REFUSED(byte_offset, 66, "not aligned to");
     stride[0] = 40;
     FAILS(p.dev, gpunn_bind_dlpack(p.n.x, lent), GPUNN_ERR_ARGUMENT, "row-major");
     stride[0] = 36, shape[2] = 5;

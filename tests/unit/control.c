@@ -182,7 +182,7 @@ static void test_lists(void **state)
     FAILS_NULL(dev, gpunn_adam(f->model, .parameters = list, .parameter_count = 3), GPUNN_ERR_ARGUMENT,
                "parameters[2] is NULL");
     FAILS_NULL(dev, gpunn_adam(f->model, .parameters = &p.real, .parameter_count = 1), GPUNN_ERR_ARGUMENT,
-               "no parameter");
+               "not a parameter");
     gpunn_optimizer *none = MADE(dev, gpunn_adam(f->model, .prefix = "makr."));
     FAILS(dev, gpunn_train_step(none, p.loss[0]), GPUNN_ERR_STATE, "of the optimizer", ".prefix");
     gpunn_optimizer *deep = MADE(dev, gpunn_adam(f->model, .prefix = "later.deep.")),
@@ -209,9 +209,9 @@ static void test_detached_loss(void **state)
     net_write(dev, n, 3, 1);
     OK(dev, gpunn_train_step(opt, n.loss));
     float *before = read_weights(dev, f->model, &count);
-    FAILS(dev, gpunn_train_step(opt, cut), GPUNN_ERR_STATE, "no gradient goes from the loss",
+    FAILS(dev, gpunn_train_step(opt, cut), GPUNN_ERR_STATE, "no gradient flows from the loss",
           "it depends on none of them");
-    FAILS(dev, gpunn_backward(cut), GPUNN_ERR_STATE, "no gradient goes from the loss");
+    FAILS(dev, gpunn_backward(cut), GPUNN_ERR_STATE, "no gradient flows from the loss");
     float *after = read_weights(dev, f->model, &count);
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
     assert_int_equal(gpunn_step_count(opt), 1);
@@ -423,9 +423,9 @@ static void test_groups(void **state)
                                          {.prefix = "a.", .clip_norm = -1}};
     FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad), GPUNN_ERR_ARGUMENT, "group_count is 0");
     FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].",
-               "prefix is NULL");
+               "prefix and parameters are both NULL");
     FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 1, .group_count = 1), GPUNN_ERR_ARGUMENT,
-               "groups[0].beta1", "has none");
+               "groups[0].beta1", "does not have it");
     FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 2, .group_count = 1), GPUNN_ERR_ARGUMENT,
                "groups[0].lr is -1");
     FAILS_NULL(dev, gpunn_sgd(f->model, .prefix = "a.", .groups = bad + 3, .group_count = 1),
@@ -543,7 +543,7 @@ static void test_untouched(void **state)
     assert_memory_equal(slopes[0], slopes[1], sizeof slopes[0]);
     FAILS(dev, gpunn_backward(loss[0], .inputs_only = true, .optimizer = opt[0]), GPUNN_ERR_ARGUMENT,
           "exclude");
-    FAILS(dev, gpunn_backward(loss[0], .optimizer = opt[1]), GPUNN_ERR_ARGUMENT, "another model");
+    FAILS(dev, gpunn_backward(loss[0], .optimizer = opt[1]), GPUNN_ERR_ARGUMENT, "different models");
     FAILS(dev, gpunn_backward(loss[0], .mode = (gpunn_mode)7), GPUNN_ERR_ARGUMENT, "mode 7");
     FAILS(NULL, gpunn_backward(NULL), GPUNN_ERR_ARGUMENT, "NULL");
     for (int i = 0; i < 2; i++) gpunn_optimizer_destroy(opt[i]);
@@ -813,14 +813,14 @@ static void test_recompute_misuse(void **state)
                  *other = gpunn_cos(x);
     OK(dev, gpunn_recompute(a, c));
     OK(dev, gpunn_recompute(c, gpunn_tanh(gpunn_tanh(c))));
-    FAILS(dev, gpunn_recompute(x, c), GPUNN_ERR_ARGUMENT, "'b' lies in another part");
+    FAILS(dev, gpunn_recompute(x, c), GPUNN_ERR_ARGUMENT, "'b' already belongs to another part");
     FAILS(dev, gpunn_recompute(c, a), GPUNN_ERR_ARGUMENT, "'tanh' is not computed from 'sin'");
     FAILS(dev, gpunn_recompute(other, c), GPUNN_ERR_ARGUMENT, "'sin' is not computed from 'cos'");
     FAILS(dev, gpunn_recompute(a, NULL), GPUNN_ERR_ARGUMENT, "last is NULL");
     FAILS(NULL, gpunn_recompute(NULL, NULL), GPUNN_ERR_ARGUMENT, "first is NULL");
     gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
     gpunn_tensor *far = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1));
-    FAILS(dev, gpunn_recompute(far, c), GPUNN_ERR_ARGUMENT, "two models");
+    FAILS(dev, gpunn_recompute(far, c), GPUNN_ERR_ARGUMENT, "different models");
     gpunn_model_destroy(model);
 }
 
@@ -960,8 +960,12 @@ static void test_retained_misuse(void **state)
           "exclude each other");
     FAILS(dev, gpunn_backward(loss[0], .then = {x}), GPUNN_ERR_SHAPE, "one computed f32 number");
     for (int i = 0; i < 6; i++) {
-        static const char *const faults[] = {"have been computed", "another run", "has changed",
-                                             "has changed",        "were others", "another run"};
+        static const char *const faults[] = {"have already been computed",
+                                             "another run",
+                                             "has changed",
+                                             "has changed",
+                                             "was different",
+                                             "another run"};
         float                   *values = read_floats(dev, weight, &(int64_t){0});
         OK(dev, gpunn_backward(loss[0], .then = {loss[1], loss[2]}));
         if (i == 0) OK(dev, gpunn_backward(loss[2], .retained = true));
@@ -973,12 +977,12 @@ static void test_retained_misuse(void **state)
             OK(dev, gpunn_backward(loss[0], .then = {loss[1], loss[2]}, .mode = GPUNN_MODE_EVALUATION));
         if (i == 5) OK(dev, gpunn_backward(loss[0]));
         FAILS(dev, gpunn_backward(loss[1], .optimizer = i == 4 ? opt : NULL, .retained = true),
-              GPUNN_ERR_STATE, "no forward pass for 'sum' to go on from", faults[i]);
+              GPUNN_ERR_STATE, "'sum' has no forward pass that can be continued", faults[i]);
         free(values);
     }
     OK(dev, gpunn_backward(loss[2], .then = {loss[0], loss[1]}, .optimizer = opt));
     FAILS(dev, gpunn_backward(loss[0], .optimizer = opt, .retained = true), GPUNN_ERR_STATE,
-          "no gradient goes from the loss");
+          "no gradient flows from the loss");
     OK(dev, gpunn_backward(loss[1], .optimizer = opt, .retained = true));
     if (f->backend->type == GPUNN_DEVICE_CPU) { /* a GPU tells of it later */
         float bad[BATCH * 32] = {NAN};

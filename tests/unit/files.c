@@ -333,7 +333,7 @@ static void arrays_other_dtypes(void **state)
         (void)snprintf(name, sizeof name, "w%d", k);
         if (strcmp(type->type, "U64") == 0) {
             FAILS(f->dev, gpunn_read_safetensors(f->dev, path, name, &array), GPUNN_ERR_UNSUPPORTED,
-                  "of type U64");
+                  "has type U64");
             continue;
         }
         OK(f->dev, gpunn_read_safetensors(f->dev, path, name, &array));
@@ -1107,7 +1107,7 @@ static void idx_types(void **state)
     file_write(path, empty, sizeof empty);
     FAILS(f->dev, load_idx(f, path), GPUNN_ERR_FORMAT, "no elements");
     file_write(path, "GIF89a..", 8);
-    FAILS(f->dev, load_idx(f, path), GPUNN_ERR_FORMAT, "no IDX file", "47 49 46 38");
+    FAILS(f->dev, load_idx(f, path), GPUNN_ERR_FORMAT, "not an IDX file", "47 49 46 38");
     FAILS(NULL, gpunn_read_idx(NULL, path, &(gpunn_array){0}), GPUNN_ERR_ARGUMENT, "device");
     FAILS(f->dev, gpunn_read_idx(f->dev, path, NULL), GPUNN_ERR_ARGUMENT, "NULL");
     FAILS(f->dev, gpunn_read_idx(f->dev, NULL, &(gpunn_array){0}), GPUNN_ERR_ARGUMENT, "NULL");
@@ -1152,7 +1152,7 @@ static void idx_compressed(void **state)
         memset(data, 0, 8);
     }
     assert_int_equal(gzclose(gz), Z_OK);
-    FAILS(f->dev, load_idx(f, path), GPUNN_ERR_FORMAT, "goes on after the end");
+    FAILS(f->dev, load_idx(f, path), GPUNN_ERR_FORMAT, "has more bytes after the end");
     for (long n = 1;; n++) { /* zlib's memory comes from the hook too */
         f->memory.fail_at = f->memory.calls + n;
         gpunn_status status = load_idx(f, path);
@@ -1332,7 +1332,8 @@ static void npy_headers(void **state)
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (0,)}", GPUNN_ERR_FORMAT, "no elements"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (-6,)}", GPUNN_ERR_FORMAT, "no elements"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (7,)}", GPUNN_ERR_FORMAT, "cut short"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (5,)}", GPUNN_ERR_FORMAT, "goes on"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (5,)}", GPUNN_ERR_FORMAT,
+         "more bytes after the end"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 6)}", GPUNN_ERR_FORMAT,
          "more elements"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,6)}", GPUNN_ERR_FORMAT,
@@ -1343,10 +1344,10 @@ static void npy_headers(void **state)
         {"{'descr': '<f4', 'shape': (6,)}", GPUNN_ERR_FORMAT, "lacks"},
         {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", GPUNN_ERR_FORMAT,
          "twice"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} x", GPUNN_ERR_FORMAT, "goes on"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} x", GPUNN_ERR_FORMAT, "text after its end"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,", GPUNN_ERR_FORMAT, "header"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': 6}", GPUNN_ERR_FORMAT, "shape"},
-        {"{'descr': '<f4", GPUNN_ERR_FORMAT, "string without end"},
+        {"{'descr': '<f4", GPUNN_ERR_FORMAT, "unterminated string"},
         {"", GPUNN_ERR_FORMAT, "dictionary"},
     };
     for (int i = 0; i < COUNT(bad); i++) {

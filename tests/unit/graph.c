@@ -130,16 +130,17 @@ static void test_inputs(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "input 'a': shape [9223372036854775807] has more than 2^59 elements; use smaller sizes",
             gpunn_input(f->model, "a", GPUNN_F32, SHAPE(INT64_MAX)));
-    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': dtype f16 cannot be an input's; use f32, i64, i32, u8 or bool",
+    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': an input cannot have dtype f16; use f32, i64, i32, u8 or bool",
             gpunn_input(f->model, "a", GPUNN_F16, SHAPE(3)));
     REFUSED(f, GPUNN_ERR_DTYPE,
-            "input 'a': dtype no gpunn_dtype cannot be an input's; use f32, i64, i32, u8 or bool",
+            "input 'a': an input cannot have dtype no gpunn_dtype; use f32, i64, i32, u8 or bool",
             gpunn_input(f->model, "a", (gpunn_dtype)77, SHAPE(3)));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "input 'rows': the name 'rows' is taken; names are unique in a model",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "input 'rows': the name 'rows' is already taken; names are unique in a model",
             gpunn_input(f->model, "rows", GPUNN_F32, SHAPE(3)));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "input: the name is missing; give one",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "input: the name is missing; pass one",
             gpunn_input(f->model, "", GPUNN_F32, SHAPE(3)));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "input: the name is missing; give one",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "input: the name is missing; pass one",
             gpunn_input(f->model, NULL, GPUNN_F32, SHAPE(3)));
 }
 
@@ -169,22 +170,23 @@ static void test_parameters(void **state)
             gpunn_constant(f->model, SHAPE(B, 3), values));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "constant: values is NULL; pass as many floats as the shape has elements",
             gpunn_constant(f->model, SHAPE(3), NULL));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'w': the name 'w' is taken; names are unique in a model",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "parameter 'w': the name 'w' is already taken; names are unique in a model",
             gpunn_parameter(f->model, "w", SHAPE(3), none));
     REFUSED(
         f, GPUNN_ERR_ARGUMENT,
         "parameter '__metadata__': the name '__metadata__' is reserved in safetensors files; choose another",
         gpunn_parameter(f->model, "__metadata__", SHAPE(3), none));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "parameter 'v': initial values: a shape of rank below 2 tells no fan-in; set .a to it",
+            "parameter 'v': initial values: a shape of rank below 2 has no fan-in; set .a to the fan-in",
             gpunn_parameter(f->model, "v", SHAPE(3), kaiming));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: a lies above b; a is the lower bound",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: a is above b; a is the lower bound",
             gpunn_parameter(f->model, "v", SHAPE(3), uniform));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "parameter 'v': initial values: b is negative; it is the standard deviation",
             gpunn_parameter(f->model, "v", SHAPE(3), normal));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "parameter 'v': initial values: the kind is none of gpunn_init_kind; use one of them",
+            "parameter 'v': initial values: the kind is unknown; use one of gpunn_init_kind",
             gpunn_parameter(f->model, "v", SHAPE(3), wrong));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: a or b is not finite; use finite numbers",
             gpunn_parameter(f->model, "v", SHAPE(3), nan));
@@ -214,10 +216,10 @@ static void test_settings(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_lr_scale 'fc.weight': scale is -1; use 0 or a positive number",
             gpunn_set_lr_scale(w, -1) == GPUNN_OK ? w : NULL);
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "gpunn_set_trainable 'rows': the tensor is no parameter; only these have this setting",
+            "gpunn_set_trainable 'rows': the tensor is not a parameter; only parameters have this setting",
             gpunn_set_trainable(f->rows, true) == GPUNN_OK ? w : NULL);
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "gpunn_set_decay: the tensor is no parameter; only these have this setting",
+            "gpunn_set_decay: the tensor is not a parameter; only parameters have this setting",
             gpunn_set_decay(y, true) == GPUNN_OK ? w : NULL);
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "gpunn_set_init 'fc.weight': initial values: a is negative; it is the fan-in, 0 to take it from "
@@ -242,9 +244,10 @@ static void test_names(void **state)
     assert_null(gpunn_find(f->model, "hidden"));
     assert_null(gpunn_find(f->model, NULL));
     assert_null(gpunn_find(NULL, "rows"));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_name: the name 'rows' is taken; names are unique in a model",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "gpunn_set_name: the name 'rows' is already taken; names are unique in a model",
             gpunn_set_name(y, "rows"));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_name: the name is missing; give one", gpunn_set_name(y, ""));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_name: the name is missing; pass one", gpunn_set_name(y, ""));
     assert_string_equal(gpunn_tensor_name(y), "features");
     assert_string_equal(gpunn_dtype_name(GPUNN_BF16), "bf16");
     assert_int_equal(gpunn_dtype_size(GPUNN_I64), 8);
@@ -301,15 +304,14 @@ static void test_broadcasting(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE, "add: shapes [batch, 4] and [3] do not broadcast (axis 1: 4 against 3)",
             gpunn_add(four, f->three));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "sub: shapes [4, 1] and [batch, 4] do not broadcast (axis 0: 4 against batch); the batch fits "
-            "only itself and 1",
+            "sub: shapes [4, 1] and [batch, 4] do not broadcast (axis 0: 4 against batch); the batch "
+            "broadcasts only with itself and 1",
             gpunn_sub(column, four));
     gpunn_tensor *twice = gpunn_concat((gpunn_tensor *[]){four, four}, 2, 0);
     check_shape(f, twice, SHAPE(2 * B, 4));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "mul: shapes [2 batch, 4] and [batch, 4] do not broadcast (axis 0: 2 batch against batch); the "
-            "batch fits only "
-            "itself and 1",
+            "batch broadcasts only with itself and 1",
             gpunn_mul(twice, four));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "leaky_relu: an attribute is NaN; pass a number",
             gpunn_leaky_relu(four, NAN));
@@ -337,20 +339,22 @@ static void test_linear(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "linear 'fc1': the name is taken by another layer; names are unique in a model",
             gpunn_linear(f->rows, "fc1", .out_features = 3));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear: the layer needs a name, which its parameters carry too",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "linear: the layer needs a name, since the names of its parameters begin with it",
             gpunn_linear(f->rows, "", .out_features = 3));
     REFUSED(f, GPUNN_ERR_DTYPE, "linear 'fc4': x is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_linear(f->labels, "fc4", .out_features = 3));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "linear 'fc4': axis 1 of x [3, batch] is the batch; gpunn_permute or gpunn_reshape it so that a "
-            "fixed size stands there",
+            "linear 'fc4': axis 1 of x [3, batch] is the batch; use gpunn_permute or gpunn_reshape so that "
+            "this axis has a fixed size",
             gpunn_linear(across, "fc4", .out_features = 3));
     REFUSED(f, GPUNN_ERR_SHAPE, "linear 'fc4': x is [], but [..., features] is needed; gpunn_reshape it",
             gpunn_linear(scalar, "fc4", .out_features = 3));
     /* The weight is taken away again when the bias cannot be made. */
     gpunn_init none = {GPUNN_INIT_DEFAULT, 0, 0};
     assert_non_null(gpunn_parameter(f->model, "fc5.bias", SHAPE(1), none));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc5': the name 'fc5.bias' is taken; names are unique in a model",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "linear 'fc5': the name 'fc5.bias' is already taken; names are unique in a model",
             gpunn_linear(f->rows, "fc5", .out_features = 3));
     assert_null(gpunn_find(f->model, "fc5.weight"));
 }
@@ -532,7 +536,8 @@ static void test_interpolate(void **state)
             "interpolate: size is 7 and scale_factor -1 along axis 3; set .size to 1 to 2^31 - 1 or "
             ".scale_factor to 1e-9 to 1e9",
             gpunn_interpolate(f->image, .size = {7, 7}, .scale_factors = {1, -1}));
-    REFUSED(f, GPUNN_ERR_SHAPE, "interpolate: scale_factor 0.05 makes 0 of the 14 along axis 2; use another",
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "interpolate: scale_factor 0.05 gives size 0 for the 14 along axis 2; use another factor",
             gpunn_interpolate(f->image, .scale_factor = 0.05));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "interpolate: size[1] or scale_factors[1] is set, but x has 1 spatial axis; leave it out",
@@ -630,8 +635,8 @@ static void test_sampling(void **state)
     check_shape(f, gpunn_roi_align(f->image, boxes, .output_size = 3, .output_shape = {0, 2}),
                 SHAPE(7, 6, 3, 2));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "roi_align: boxes is [batch, 20], but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of "
-            "each box",
+            "roi_align: boxes is [batch, 20], but [k, 5] is needed: for each box the sample's number, x1, "
+            "y1, x2 and y2",
             gpunn_roi_align(f->image, f->rows, .output_size = 3));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "roi_align: x is [2, 3, 4, 5, 6], but [n, channels, height, width] is needed; gpunn_reshape it",
@@ -654,8 +659,8 @@ static void test_sampling(void **state)
     REFUSED(f, GPUNN_ERR_DTYPE, "affine_grid: theta is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_affine_grid(whole, SHAPE(4, 5), false));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "affine_grid: theta is [batch, 2, 3] and size [4, 5, 6]; [n, 2, 3] and two sizes or [n, 3, 4] "
-            "and three are needed",
+            "affine_grid: theta is [batch, 2, 3] and size is [4, 5, 6]; use [n, 2, 3] with two sizes, or [n, "
+            "3, 4] with three",
             gpunn_affine_grid(theta, SHAPE(4, 5, 6), false));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "affine_grid: shape [batch, 5] is not allowed here; dimensions are 1 or more, and none may be "
@@ -715,8 +720,8 @@ static void test_other_layers(void **state)
             gpunn_instance_norm2d(f->rows, "in"));
     gpunn_tensor *dots = gpunn_reshape(f->rows, SHAPE(B, 20, 1, 1));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "instance_norm2d 'in': x is [batch, 20, 1, 1]: one value per channel is nothing to normalise; "
-            "use larger images",
+            "instance_norm2d 'in': x is [batch, 20, 1, 1]: one value per channel cannot be normalised; use "
+            "larger images",
             gpunn_instance_norm2d(dots, "in"));
     check_shape(f, gpunn_batch_norm2d(f->image, "bn4", .no_running_stats = true), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_batch_norm1d(f->rows, "bn5", .no_running_stats = true, .no_affine = true),
@@ -774,7 +779,8 @@ static void test_other_layers(void **state)
         "linear 'l': .weight is [9, 20], but [out_features, x's features] is needed, where out_features is 8",
         gpunn_linear(f->rows, "l", .out_features = 8, .weight = gpunn_find(f->model, "words.weight")));
     gpunn_tensor *computed = gpunn_neg(gpunn_find(f->model, "words.weight"));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'l': .weight is no parameter; use gpunn_matmul with .transpose_b",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "linear 'l': .weight is not a parameter; use gpunn_matmul with .transpose_b",
             gpunn_linear(f->rows, "l", .weight = computed));
     check_shape(f, gpunn_layer_norm(f->rows, "ln1"), SHAPE(B, 20));
     check_shape(f, gpunn_layer_norm(f->image, "ln2", .dims = 3), SHAPE(B, 6, 14, 14));
@@ -790,7 +796,8 @@ static void test_other_layers(void **state)
     assert_null(gpunn_find(f->model, "rms1.bias"));
     assert_float_equal(gpunn_rms_norm(f->three, "rms2", .no_affine = true)->attr.eps, 1.1920929e-7f, 0);
     assert_null(gpunn_find(f->model, "rms2.weight"));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "layer_norm: the layer needs a name, which its parameters carry too",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "layer_norm: the layer needs a name, since the names of its parameters begin with it",
             gpunn_layer_norm(f->rows, ""));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "rms_norm 'ln1': the name is taken by another layer; names are unique in a model",
@@ -801,9 +808,8 @@ static void test_other_layers(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "rms_norm 'ln': dims is 0; set .dims to 1 or more",
             gpunn_rms_norm(f->rows, "ln", .dims = GPUNN_ZERO));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "layer_norm 'ln': axis 0 of x [batch, 20] is the batch; gpunn_permute or gpunn_reshape it so "
-            "that a fixed size "
-            "stands there",
+            "layer_norm 'ln': axis 0 of x [batch, 20] is the batch; use gpunn_permute or gpunn_reshape so "
+            "that this axis has a fixed size",
             gpunn_layer_norm(f->rows, "ln", .dims = 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "layer_norm 'ln': eps is -1; use a positive number",
             gpunn_layer_norm(f->rows, "ln", .eps = -1));
@@ -869,7 +875,7 @@ static void test_recurrent(void **state)
     assert_int_equal(gpunn_parameter_count(f->model), parameters);
     REFUSED(f, GPUNN_ERR_SHAPE, "gru: weight_ih is [12, 4], but [9, 4] is needed",
             gpunn_gru(steps, NULL, .hidden_size = 3, .weights = shared));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru: .weights[0] is no parameter; give another layer's parameters",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru: .weights[0] is not a parameter; pass another layer's parameters",
             gpunn_gru(steps, NULL, .hidden_size = 3, .no_bias = true, .weights = doubled));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "lstm 'a': the name is taken by another layer; names are unique in a model",
@@ -973,18 +979,16 @@ static void test_reshape(void **state)
     check_shape(f, gpunn_flatten(f->image), SHAPE(B, 1176));
     check_shape(f, gpunn_flatten(middle), SHAPE(3, 4 * B));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "reshape: [batch, 21] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the "
-            "batch, not what is "
-            "left over",
+            "reshape: [batch, 21] does not hold as many elements as [batch, 20]; GPUNN_BATCH is the size of "
+            "the batch, not an inferred size",
             gpunn_reshape(f->rows, SHAPE(B, 21)));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "reshape: [20] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, "
-            "not what is left over",
+            "reshape: [20] does not hold as many elements as [batch, 20]; GPUNN_BATCH is the size of the "
+            "batch, not an inferred size",
             gpunn_reshape(f->rows, SHAPE(20)));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "reshape: [batch, batch, 20] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is "
-            "the batch, not what "
-            "is left over",
+            "reshape: [batch, batch, 20] does not hold as many elements as [batch, 20]; GPUNN_BATCH is the "
+            "size of the batch, not an inferred size",
             gpunn_reshape(f->rows, SHAPE(B, B, 20)));
     REFUSED(f, GPUNN_ERR_SHAPE, "reshape: shape [batch, 0, 20] has a dimension 0; the smallest is 1",
             gpunn_reshape(f->rows, SHAPE(B, 0, 20)));
@@ -993,7 +997,7 @@ static void test_reshape(void **state)
     check_shape(f, gpunn_permute(middle, GPUNN_AXES(1, 2, 0)), SHAPE(B, 4, 3));
     check_shape(f, gpunn_permute(middle, GPUNN_AXES(-1, 0, 1)), SHAPE(4, 3, B));
     check_shape(f, gpunn_permute(input(f, SHAPE(0)), GPUNN_ALL), SHAPE(0));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: 2 axes are listed for [3, batch, 4]; list each of its 3",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: 2 axes are listed for [3, batch, 4]; list each of its 3 axes",
             gpunn_permute(middle, GPUNN_AXES(1, 0)));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: axis 1 is listed twice; name each axis once",
             gpunn_permute(middle, GPUNN_AXES(1, -2, 0)));
@@ -1026,7 +1030,7 @@ static void test_concat_slice_pad(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "concat: tensors[1] is NULL",
             gpunn_concat((gpunn_tensor *[]){a, NULL}, 2, 2));
     assert_null(gpunn_concat(two, 0, 0));
-    assert_string_equal(gpunn_error(NULL), "concat: 0 tensors are given; 1 to 64 can be joined at once");
+    assert_string_equal(gpunn_error(NULL), "concat: got 0 tensors, but 1 to 64 can be joined at once");
     gpunn_clear_error(NULL);
 
     check_shape(f, gpunn_slice(ten, 1, 2, 9, 3), SHAPE(B, 3));
@@ -1045,21 +1049,21 @@ static void test_concat_slice_pad(void **state)
                 SHAPE(B, 6, 18, 20));
     check_shape(f, gpunn_pad(f->image, .before = {0, 5}, .after = {0, 0, 13}, .mode = GPUNN_PAD_REFLECT),
                 SHAPE(B, 11, 27, 14));
-    REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 0 of [batch, 10] is the batch; leave its padding 0",
+    REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 0 of [batch, 10] is the batch; leave its padding at 0",
             gpunn_pad(ten, .before = {1}));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "pad: 1 before and 10 after axis 1 of [batch, 10], but mode reflect has only 9 elements for "
-            "either; use less",
+            "pad: padding is 1 before and 10 after axis 1 of [batch, 10], but mode reflect allows at most 9 "
+            "on each side; use less",
             gpunn_pad(ten, .before = {0, 1}, .after = {0, 10}, .mode = GPUNN_PAD_REFLECT));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "pad: 11 before and 0 after axis 1 of [batch, 10], but mode circular has only 10 elements for "
-            "either; use less",
+            "pad: padding is 11 before and 0 after axis 1 of [batch, 10], but mode circular allows at most "
+            "10 on each side; use less",
             gpunn_pad(ten, .before = {0, 11}, .mode = GPUNN_PAD_CIRCULAR));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: .value is not used by mode replicate; leave it out",
             gpunn_pad(ten, .before = {0, 11}, .mode = GPUNN_PAD_REPLICATE, .value = 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: mode is 4; use one of gpunn_pad_mode",
             gpunn_pad(ten, .mode = (gpunn_pad_mode)4));
-    REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 2 of [batch, 10] does not exist; leave its padding 0",
+    REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 2 of [batch, 10] does not exist; leave its padding at 0",
             gpunn_pad(ten, .after = {0, 0, 1}));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "pad: -1 before and 0 after axis 1 are out of range; use 0 or more, gpunn_slice to cut",
@@ -1067,7 +1071,7 @@ static void test_concat_slice_pad(void **state)
 
     assert_int_equal(gpunn_tensor_dtype(gpunn_cast(f->labels, GPUNN_F32)), GPUNN_F32);
     assert_ptr_equal(gpunn_cast(f->labels, GPUNN_I64), f->labels);
-    REFUSED(f, GPUNN_ERR_DTYPE, "cast: to bf16 is not possible; use f32, i64, i32, u8 or bool",
+    REFUSED(f, GPUNN_ERR_DTYPE, "cast: a cast to bf16 is not possible; use f32, i64, i32, u8 or bool",
             gpunn_cast(ten, GPUNN_BF16));
 }
 
@@ -1079,9 +1083,11 @@ static void test_orders_and_copies(void **state)
     assert_int_equal(gpunn_tensor_dtype(places), GPUNN_I64);
     check_shape(f, gpunn_topk(f->rows, 20, 1, false, NULL), SHAPE(B, 20));
     check_shape(f, gpunn_topk_indices(f->rows, 1, 1, true), SHAPE(B, 1));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "topk_indices: k is 21, but axis 1 of [batch, 20] has 20; use 1 to that",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "topk_indices: k is 21, but axis 1 of [batch, 20] has 20 elements; use 1 to that number",
             gpunn_topk(f->rows, 21, 1, true, &places));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "topk_indices: k is 0, but axis 1 of [batch, 20] has 20; use 1 to that",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "topk_indices: k is 0, but axis 1 of [batch, 20] has 20 elements; use 1 to that number",
             gpunn_topk_indices(f->rows, 0, -1, true));
     REFUSED(f, GPUNN_ERR_SHAPE, "topk_indices: axis 0 of [batch, 20] is the batch; choose another axis",
             gpunn_topk(f->rows, 1, 0, true, NULL));
@@ -1097,19 +1103,18 @@ static void test_orders_and_copies(void **state)
             "var: correction is 1, but along these axes of [batch, 20] the number of elements varies; use "
             "correction 0",
             gpunn_std(f->rows, GPUNN_ALL, 1, false));
-    REFUSED(
-        f, GPUNN_ERR_SHAPE,
-        "var: correction is 20, but along these axes of [batch, 20] are no more elements; use correction 0",
-        gpunn_var(f->rows, GPUNN_AXES(1), 20, false));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "var: correction is 20, but along these axes of [batch, 20] there are not more elements; use "
+            "correction 0",
+            gpunn_var(f->rows, GPUNN_AXES(1), 20, false));
     check_shape(f, gpunn_norm(f->image, 3, GPUNN_AXES(1), false), SHAPE(B, 14, 14));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "norm: p is 0; use a number above 0, or INFINITY",
             gpunn_norm(f->rows, 0, GPUNN_ALL, false));
     check_shape(f, gpunn_pairwise_distance(f->image, f->image, 1, 0), SHAPE(B, 6, 14));
     check_shape(f, gpunn_cdist(f->image, gpunn_slice(f->image, 2, 0, 9, 1), 2), SHAPE(B, 6, 14, 9));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "cdist: x1 is [batch, 20] and x2 [batch, 6, 14, 14], but [..., m, d] and [..., n, d] of one d "
-            "and at most 7 axes are "
-            "needed",
+            "cdist: x1 is [batch, 20] and x2 is [batch, 6, 14, 14], but [..., m, d] and [..., n, d] with the "
+            "same d and at most 7 axes are needed",
             gpunn_cdist(f->rows, f->image, 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "norm: p is -1; use a number above 0, or INFINITY",
             gpunn_cdist(f->rows, f->rows, -1));
@@ -1131,7 +1136,7 @@ static void test_orders_and_copies(void **state)
             gpunn_one_hot(f->rows, 4));
     REFUSED(
         f, GPUNN_ERR_ARGUMENT,
-        "one_hot: classes is 0 and index [batch]; 1 to 2^24 classes are possible, and 8 axes of the result",
+        "one_hot: classes is 0 and index is [batch]; use 1 to 2^24 classes, and at most 8 axes in the result",
         gpunn_one_hot(f->labels, 0));
     check_shape(f, gpunn_frequency_encoding(f->rows, 6), SHAPE(B, 240));
     gpunn_tensor *total = gpunn_sum(f->rows, GPUNN_ALL, false);
@@ -1159,8 +1164,8 @@ static void test_orders_and_copies(void **state)
             "1 to 8, 4 to 28, and 1 or more",
             gpunn_hash_grid_encoding(points, "h", .n_levels = 33));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "hash_grid_encoding 'h': 32 levels from 16 cells on, each 2 times as fine as the one before, end "
-            "above 2^31 cells",
+            "hash_grid_encoding 'h': 32 levels that begin with 16 cells and grow by 2 each would exceed 2^31 "
+            "cells; use fewer levels or a smaller scale",
             gpunn_hash_grid_encoding(points, "h", .n_levels = 32));
     REFUSED(f, GPUNN_ERR_DTYPE, "one_blob_encoding: x is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_one_blob_encoding(f->labels, 2));
@@ -1169,15 +1174,15 @@ static void test_orders_and_copies(void **state)
     check_shape(f, gpunn_expand(f->three, SHAPE(B, 2, 3)), SHAPE(B, 2, 3));
     assert_ptr_equal(gpunn_expand(f->rows, SHAPE(B, 20)), f->rows);
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "expand: [3] does not expand to [batch, 4]; only axes of size 1 and new ones in front do",
+            "expand: [3] does not expand to [batch, 4]; only axes of size 1 and new leading axes expand",
             gpunn_expand(f->three, SHAPE(B, 4)));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "expand: [batch, 20] does not expand to [20]; only axes of size 1 and new ones in front do",
+            "expand: [batch, 20] does not expand to [20]; only axes of size 1 and new leading axes expand",
             gpunn_expand(f->rows, SHAPE(20)));
     check_shape(f, gpunn_tile(f->rows, SHAPE(3, 1, 2)), SHAPE(3, B, 40));
     check_shape(f, gpunn_tile(f->rows, SHAPE(2, 1)), SHAPE(2 * B, 20));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "tile: with an axis for each that is repeated, x would have 10; 8 are possible",
+            "tile: with one more axis for each repeated one, x would have 10 axes; 8 are possible",
             gpunn_tile(f->image, SHAPE(2, 2, 2, 2, 2)));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "tile: shape [batch] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
@@ -1185,10 +1190,11 @@ static void test_orders_and_copies(void **state)
     check_shape(f, gpunn_stack(two, 2, 1), SHAPE(B, 2, 20));
     check_shape(f, gpunn_stack(two, 2, -1), SHAPE(B, 20, 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "stack: axis 3 is not one of the result of tensors [batch, 20], which has 3 and at most 8",
+            "stack: axis 3 is not an axis of the result; tensors of shape [batch, 20] give 3 axes, of which "
+            "at most 8 are possible",
             gpunn_stack(two, 2, 3));
     assert_null(gpunn_stack(two, 0, 0));
-    assert_string_equal(gpunn_error(NULL), "stack: 0 tensors are given; 1 to 64 can be joined at once");
+    assert_string_equal(gpunn_error(NULL), "stack: got 0 tensors, but 1 to 64 can be joined at once");
     gpunn_clear_error(NULL);
     two[1] = f->three;
     REFUSED(f, GPUNN_ERR_SHAPE,
@@ -1201,7 +1207,7 @@ static void test_orders_and_copies(void **state)
     check_shape(f, parts[2], SHAPE(B, 6));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "split: there are 5 parts, but parts has room for 4",
             gpunn_split(f->rows, 4, 1, parts, 4) ? f->rows : NULL);
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "chunk: 0 is no number of parts and no size; use 1 or more",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "chunk: 0 is neither a number of parts nor a size; use 1 or more",
             gpunn_chunk(f->rows, 0, 1, parts, 4) ? f->rows : NULL);
     REFUSED(f, GPUNN_ERR_SHAPE,
             "split: axis 0 of [batch, 20] is the batch, which cannot be cut; choose another axis",
@@ -1213,10 +1219,10 @@ static void test_orders_and_copies(void **state)
     assert_string_equal(gpunn_error(f->dev), "chunk: there are 20 parts, but parts has room for 4");
     gpunn_clear_error(f->dev);
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "tile: axis 1 of [batch, 20], 9223372036854775807 times, has more than 2^59 elements",
+            "tile: axis 1 of [batch, 20], repeated 9223372036854775807 times, has more than 2^59 elements",
             gpunn_tile(f->rows, SHAPE(1, INT64_MAX)));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "tile: axis 0 of [batch, 20], 1152921504606846976 times, has more than 2^59 elements",
+            "tile: axis 0 of [batch, 20], repeated 1152921504606846976 times, has more than 2^59 elements",
             gpunn_tile(f->rows, SHAPE(INT64_C(1) << 60, 1)));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "input 'i': shape [9223372036854775808 batch] is not allowed here; dimensions are 1 or more, and "
@@ -1255,15 +1261,15 @@ static void test_einsum(void **state)
                                         "......,bi", "...,bi->......", "...i....,bi", "b7,bi"};
     for (int i = 0; i < (int)(sizeof wrong / sizeof *wrong); i++) {
         char text[256];
-        (void)snprintf(text, sizeof text,
-                       "einsum: \"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, "
-                       "\"...\" for its other axes, and "
-                       "those of the result, each once, which occur before",
-                       wrong[i]);
+        (void)snprintf(
+            text, sizeof text,
+            "einsum: \"%s\" is not a valid equation, such as \"...ij,jk->...ik\"; name each tensor's axes by "
+            "letters, its other axes by \"...\", and then the result's axes, each once",
+            wrong[i]);
         REFUSED(f, GPUNN_ERR_ARGUMENT, text, gpunn_einsum(wrong[i], two, 2));
     }
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "einsum: b is batch and 20 in one tensor; a diagonal needs two equal sizes that are fixed",
+            "einsum: b is batch and 20 in one tensor; a diagonal needs two equal, fixed sizes",
             gpunn_einsum("bb,bi", two, 2));
     check_shape(f, gpunn_einsum("bcii->bic", &f->image, 1), SHAPE(B, 14, 6));
     check_shape(f, gpunn_einsum("...ii", &f->image, 1), SHAPE(B, 6));
@@ -1277,7 +1283,7 @@ static void test_einsum(void **state)
             gpunn_einsum("...bij,bi", two, 2));
     assert_null(gpunn_einsum("bi,bi,bi->b", two, 3));
     assert_string_equal(gpunn_error(NULL),
-                        "einsum: 3 tensors are given; one or two are possible: multiply them by twos");
+                        "einsum: got 3 tensors, but one or two are possible; multiply two at a time");
     gpunn_clear_error(NULL);
 }
 
@@ -1289,20 +1295,16 @@ static void test_gather_nd(void **state)
     check_shape(f, gpunn_gather_nd(f->image, places, 1), SHAPE(B, 5, 14));
     check_shape(f, gpunn_gather_nd(f->image, places, 0), SHAPE(B, 5, 14, 14));
     check_shape(f, gpunn_gather_nd(f->rows, single, 0), SHAPE(B, 5, 20));
-#define BOTH                                                                                              \
-    "[b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, of d1 to dk only d1 one that " \
-    "varies, "
-    REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 20], index [batch, 5, 2] and batch_dims 1; " BOTH
-            "and 8 axes in the result",
+#define BOTH                                                                                          \
+    "use x [b ..., d1, ..., dk, rest ...] and index [b ..., places ..., k]; of d1 to dk only d1 may " \
+    "vary, and the result may have 8 axes"
+    REFUSED(f, GPUNN_ERR_SHAPE, "gather_nd: x is [batch, 20], index [batch, 5, 2] and batch_dims 1; " BOTH,
             gpunn_gather_nd(f->rows, places, 1));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims 3; " BOTH
-            "and 8 axes in the result",
+            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims 3; " BOTH,
             gpunn_gather_nd(f->image, places, 3));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims -1; " BOTH
-            "and 8 axes in the result",
+            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims -1; " BOTH,
             gpunn_gather_nd(f->image, places, -1));
     REFUSED(f, GPUNN_ERR_DTYPE, "gather_nd: index is f32, but integers are needed; use i64 or i32",
             gpunn_gather_nd(f->image, f->rows, 0));
@@ -1348,14 +1350,12 @@ static void test_reductions(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "gather: axis 4 is not one of [batch, 6, 14, 14]; use -4 to 3",
             gpunn_gather(f->image, 4, index));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather: x is [batch, 20] and index [batch, 6, 3, 14]; index needs as many axes, and none but "
-            "axis 1 may be larger "
-            "than x's",
+            "gather: x is [batch, 20] and index is [batch, 6, 3, 14]; both need the same number of axes, and "
+            "only axis 1 of index may be larger than x's",
             gpunn_gather(f->rows, 1, index));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather: x is [batch, 6, 3, 14] and index [batch, 6, 14, 14]; index needs as many axes, and none "
-            "but axis 1 may be "
-            "larger than x's",
+            "gather: x is [batch, 6, 3, 14] and index is [batch, 6, 14, 14]; both need the same number of "
+            "axes, and only axis 1 of index may be larger than x's",
             gpunn_gather(index->inputs[0], 1, large));
     gpunn_tensor *one = gpunn_input(f->model, "one", GPUNN_I64, GPUNN_SHAPE(3)), *added;
     gpunn_tensor *small = gpunn_cast(index, GPUNN_F32);
@@ -1364,8 +1364,7 @@ static void test_reductions(void **state)
             gpunn_scatter_add(f->image, 2, small, small));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "scatter_add: x is [batch, 6, 14, 14], index [batch, 6, 3, 14] and src [batch, 6, 3, 14]; index "
-            "and src need one "
-            "shape, x's but for axis 1",
+            "and src need the same shape, equal to x's except along axis 1",
             gpunn_scatter_add(f->image, 1, index, small));
     check_shape(f, gpunn_scatter(f->image, 2, index, small), SHAPE(B, 6, 14, 14));
     REFUSED(f, GPUNN_ERR_DTYPE, "scatter: x is f32 and src i32; gpunn_cast one of them",
@@ -1386,26 +1385,26 @@ static void test_reductions(void **state)
     check_shape(f, gpunn_pixel_shuffle(pixels, 2), SHAPE(B, 1, 4, 6));
     check_shape(f, gpunn_depth_to_space(pixels, 2), SHAPE(B, 1, 4, 6));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "space_to_depth: factor is 3 and x [batch, 6, 14, 14]; height and width must be a multiple of "
+            "space_to_depth: factor is 3 and x is [batch, 6, 14, 14]; height and width must be a multiple of "
             "it, and not vary",
             gpunn_space_to_depth(f->image, 3));
     gpunn_tensor *half = gpunn_glu(f->image, 1), *positive = gpunn_relu(f->rows);
     check_shape(f, half, SHAPE(B, 3, 14, 14));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "glu: axis 1 of x [batch, 3, 14, 14] has no halves; an even number that does not vary is needed",
+            "glu: axis 1 of x [batch, 3, 14, 14] cannot be halved; its size must be even, and not vary",
             gpunn_glu(half, 1));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "glu: axis 0 of x [batch, 20] has no halves; an even number that does not vary is needed",
+            "glu: axis 0 of x [batch, 20] cannot be halved; its size must be even, and not vary",
             gpunn_glu(f->rows, 0));
     check_shape(f, gpunn_bilinear(f->rows, positive, "pair", .out_features = 7), SHAPE(B, 7));
     check_shape(f, gpunn_find(f->model, "pair.weight"), SHAPE(7, 20, 20));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "bilinear 'b': x1 is [batch, 20] and x2 [3]; 1 to 7 axes, all but the last of the same sizes, "
-            "are needed",
+            "bilinear 'b': x1 is [batch, 20] and x2 is [3]; both need 1 to 7 axes, with equal sizes except "
+            "for the last axis",
             gpunn_bilinear(f->rows, f->three, "b", .out_features = 7));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "bilinear 'b': out_features is 0, with 20 and 20 features; set .out_features to 1 or more, for "
-            "2^31 weights at most",
+            "bilinear 'b': out_features is 0 for inputs of 20 and 20 features; set .out_features to 1 or "
+            "more, so that there are at most 2^31 weights",
             gpunn_bilinear(f->rows, f->rows, "b"));
     gpunn_tensor *columns = gpunn_unfold(f->image, .kernel_shape = {3, 2}, .padding = 1, .stride = 2,
                                          .dilations = {2});
@@ -1434,12 +1433,12 @@ static void test_reductions(void **state)
             gpunn_fold(columns, .kernel_size = 2, .output_size = {14, 14}));
     check_shape(f, gpunn_pixel_unshuffle(f->image, 7), SHAPE(B, 294, 2, 2));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "pixel_shuffle: factor is 2 and x [batch, 6, 14, 14]; the channels must be a multiple of its "
+            "pixel_shuffle: factor is 2 and x is [batch, 6, 14, 14]; the channels must be a multiple of its "
             "square, and not vary",
             gpunn_pixel_shuffle(f->image, 2));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "pixel_unshuffle: factor is 0 and x [batch, 6, 14, 14]; height and width must be a multiple of "
-            "it, and not vary",
+            "pixel_unshuffle: factor is 0 and x is [batch, 6, 14, 14]; height and width must be a multiple "
+            "of it, and not vary",
             gpunn_pixel_unshuffle(f->image, 0));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "pixel_shuffle: x is [batch, 20], but [n, c, h, w] is needed; gpunn_reshape it",
@@ -1447,10 +1446,12 @@ static void test_reductions(void **state)
     check_shape(f, gpunn_tril(f->rows, -3), SHAPE(B, 20));
     check_shape(f, gpunn_diagonal(f->image, -3), SHAPE(B, 6, 11));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "diagonal: offset is 14 and x [batch, 6, 14, 14]; rows and columns must not vary, and meet it",
+            "diagonal: offset is 14 and x is [batch, 6, 14, 14]; rows and columns must not vary, and the "
+            "diagonal must be inside",
             gpunn_diagonal(f->image, 14));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "diagonal: offset is 0 and x [batch, 20]; rows and columns must not vary, and meet it",
+            "diagonal: offset is 0 and x is [batch, 20]; rows and columns must not vary, and the diagonal "
+            "must be inside",
             gpunn_diagonal(f->rows, 0));
     REFUSED(f, GPUNN_ERR_SHAPE, "diagonal: x is [3], but [..., rows, columns] is needed; gpunn_reshape it",
             gpunn_diagonal(line, 0));
@@ -1467,12 +1468,12 @@ static void test_reductions(void **state)
     check_shape(f, gpunn_rotary_embedding(f->image, rows, .dims = 12, .frequencies = factors),
                 SHAPE(B, 6, 14, 14));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "rotary_embedding: positions is [14] and x [batch, 6, 14, 14]; [l] or [n, l] of x's n and l is "
-            "needed",
+            "rotary_embedding: positions is [14] and x is [batch, 6, 14, 14]; positions must be [l] or [n, "
+            "l] with the n and l of x",
             gpunn_rotary_embedding(f->image, rows, .heads_last = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "rotary_embedding: 16 features of the 14 of a head turn, in pairs; use an even number of them "
-            "for .dims",
+            "rotary_embedding: .dims rotates 16 of a head's 14 features, in pairs; use an even number, at "
+            "most that of the features",
             gpunn_rotary_embedding(f->image, rows, .dims = 16));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "rotary_embedding: .frequencies is [6], but [7], one for each pair of features, is needed",
@@ -1549,14 +1550,14 @@ static void test_integers(void **state)
             gpunn_div(plane, plane));
     REFUSED(f, GPUNN_ERR_DTYPE, "add: x is f32, but integers are needed; convert it with gpunn_cast",
             gpunn_integer_scalar(GPUNN_INTEGER_ADD, f->rows, 1));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "integer: the op is 23; use one of gpunn_integer_op",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "integer: op 23 is unknown; use one of gpunn_integer_op",
             gpunn_integer_scalar(GPUNN_INTEGER_COUNT, wide, 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "where: 1 operands are given; 3 are needed, the last of which may be a number",
+            "where: got 1 operands, but 3 are needed, the last of which may be a number",
             gpunn_integer_scalar(GPUNN_INTEGER_WHERE, wide, 1));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "add: shapes [batch, 20] and [batch] do not broadcast (axis 1: 20 against batch); the batch fits "
-            "only itself and 1",
+            "add: shapes [batch, 20] and [batch] do not broadcast (axis 1: 20 against batch); the batch "
+            "broadcasts only with itself and 1",
             gpunn_add(plane, wide));
     gpunn_tensor *unlike[] = {wide, narrow};
     REFUSED(f, GPUNN_ERR_DTYPE, "concat: tensors[0] is i64 and tensors[1] i32; gpunn_cast one of them",
@@ -1574,13 +1575,12 @@ static void test_fourier(void **state)
     check_shape(f, gpunn_irfft(pairs, 14, -1, GPUNN_FFT_BACKWARD), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_irfft(pairs, 15, 3, GPUNN_FFT_BACKWARD), SHAPE(B, 6, 14, 15));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "rfft: x is [batch, 20] and the axis 0; 1 to 7 axes are possible, and that axis must be one of "
-            "those before and fixed",
+            "rfft: x is [batch, 20] and axis is 0; 1 to 7 axes are possible, and axis must be another axis "
+            "with a fixed size",
             gpunn_rfft(f->rows, 0, GPUNN_FFT_BACKWARD));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "irfft: x is [batch, 20] and the axis -1; the last axis must be 2, of real and imaginary parts, "
-            "and that axis must be "
-            "one of those before and fixed",
+            "irfft: x is [batch, 20] and axis is -1; the last axis must have size 2, for real and imaginary "
+            "parts, and axis must be another axis with a fixed size",
             gpunn_irfft(f->rows, 38, -1, GPUNN_FFT_BACKWARD));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "irfft: n is 16 and x [batch, 6, 14, 8, 2]; n / 2 + 1 must be the size of axis 3",
@@ -1612,8 +1612,8 @@ static void test_matmul(void **state)
             "matmul: a is [3] and b [3, 5], but both need two axes or more; gpunn_reshape them",
             gpunn_matmul(f->three, b));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "matmul: leading axes [batch] and [7] do not broadcast (axis 0: batch against 7); the batch fits "
-            "only itself and 1",
+            "matmul: leading axes [batch] and [7] do not broadcast (axis 0: batch against 7); the batch "
+            "broadcasts only with itself and 1",
             gpunn_matmul(a, seven));
 }
 
@@ -1637,30 +1637,28 @@ static void test_attention(void **state)
     assert_int_equal(y->attr.site + 1, f->model->random_streams);
     REFUSED(f, GPUNN_ERR_SHAPE,
             "scaled_dot_product_attention: q is [batch, 20], but [n, heads, rows, e] is needed, or [n, rows, "
-            "3, heads, e] for all; "
-            "gpunn_reshape it",
+            "3, heads, e] for q, k and v in one; gpunn_reshape it",
             gpunn_scaled_dot_product_attention(f->rows, k, v));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "scaled_dot_product_attention: k is [batch, 7, 3, 4, 8], but [n, rows, heads, e] is needed, or "
-            "[n, rows, 3, heads, e] "
-            "for all; gpunn_reshape it",
+            "[n, rows, 3, heads, e] for q, k and v in one; gpunn_reshape it",
             gpunn_scaled_dot_product_attention(q, all, v, .heads_last = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "scaled_dot_product_attention: k is NULL",
             gpunn_scaled_dot_product_attention(q, NULL, NULL));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "scaled_dot_product_attention: q is [1, 2, batch, 8]: heads and their size must be fixed, and "
-            "below 2^31",
+            "scaled_dot_product_attention: q is [1, 2, batch, 8]: the number and the size of the heads must "
+            "be fixed, and below 2^31",
             gpunn_scaled_dot_product_attention(long_q, long_q, long_q, .heads_last = true));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "scaled_dot_product_attention: q is [batch, 4, 7, 8], k [batch, 4, 9, 8] and v [batch, 4, 7, 8]: "
-            "n, the size of q's and "
-            "k's heads and k's and v's rows and heads must agree",
+            "all need the same n, q and k the same head size, and k and v the same rows and heads",
             gpunn_scaled_dot_product_attention(q, k, q));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "scaled_dot_product_attention: q has 4 heads, k and v 2; set .enable_gqa to share them",
+            "scaled_dot_product_attention: q has 4 heads, but k and v have 2; set .enable_gqa to share them",
             gpunn_scaled_dot_product_attention(q, pair, pair));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "scaled_dot_product_attention: q has 2 heads, k and v 4; theirs must divide q's",
+            "scaled_dot_product_attention: q has 2 heads, but k and v have 4; the heads of k and v must "
+            "divide those of q",
             gpunn_scaled_dot_product_attention(pair, k, v, .enable_gqa = true));
     REFUSED(f, GPUNN_ERR_DTYPE,
             "scaled_dot_product_attention: .mask is i64, but must be bool (true: takes part) or f32 (added "
@@ -1729,13 +1727,13 @@ static void test_attention_layers(void **state)
     check_shape(f, gpunn_find(f->model, "d.norm3.weight"), SHAPE(12));
     check_shape(f, gpunn_linear(x, "shares", .out_features = 12, .bias = bias), SHAPE(B, 7, 12));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "linear 'short': .bias is [12], but a parameter [5] is needed, without .no_bias",
+            "linear 'short': .bias is [12], but must be a parameter [5], and excludes .no_bias",
             gpunn_linear(x, "short", .out_features = 5, .bias = bias));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "multi_head_attention 'm': num_heads is 5, but must divide the size of query [batch, 7, 12]",
             gpunn_multi_head_attention(x, x, x, "m", .num_heads = 5));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "multi_head_attention: the layer needs a name, which its parameters carry too",
+            "multi_head_attention: the layer needs a name, since the names of its parameters begin with it",
             gpunn_multi_head_attention(x, x, x, "", .num_heads = 3));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "multi_head_attention 'm': key is [batch, 20], but [n, rows, size] (.batch_first) or [rows, n, "
@@ -1795,8 +1793,8 @@ static void test_losses(void **state)
                 SHAPE(0));
     check_shape(f, gpunn_kl_div(f->three, f->three, .reduction = GPUNN_REDUCE_BATCHMEAN), SHAPE(0));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "mse_loss: input [batch, 20] and target [batch, 1] differ, and nothing is broadcast here; "
-            "gpunn_reshape one of them",
+            "mse_loss: input [batch, 20] and target [batch, 1] need the same shape, since this loss does not "
+            "broadcast; gpunn_reshape one of them",
             gpunn_mse_loss(f->rows, column));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: .weight is for bce_loss, not used here; leave it out",
             gpunn_mse_loss(f->rows, t, .weight = weight));
@@ -1833,9 +1831,8 @@ static void test_registration_losses(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "ncc_loss: eps is -1; use a finite number from 0 on",
             gpunn_ncc_loss(f->image, f->image, .eps = -1));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "ncc_loss: input [batch, 6, 14, 14] and target [batch, 6, 14, 13] differ, and nothing is "
-            "broadcast here; "
-            "gpunn_reshape one of them",
+            "ncc_loss: input [batch, 6, 14, 14] and target [batch, 6, 14, 13] need the same shape, since "
+            "this loss does not broadcast; gpunn_reshape one of them",
             gpunn_ncc_loss(f->image, other));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "ncc_loss: x is [batch, 20], but [n, channels, ...] of one to three more axes is needed; "
@@ -1945,9 +1942,8 @@ static void test_margin_losses(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "cosine_embedding_loss: margin is inf; use a finite number",
             gpunn_cosine_embedding_loss(x, other, sign, .margin = INFINITY));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "hinge_embedding_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast "
-            "here; gpunn_reshape "
-            "one of them",
+            "hinge_embedding_loss: input [batch, 20] and target [batch, 19] need the same shape, since this "
+            "loss does not broadcast; gpunn_reshape one of them",
             gpunn_hinge_embedding_loss(x, narrow));
     REFUSED(f, GPUNN_ERR_DTYPE,
             "hinge_embedding_loss: target is i64, but f32 is needed; convert it with gpunn_cast",
@@ -1955,14 +1951,12 @@ static void test_margin_losses(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "hinge_embedding_loss: target is NULL",
             gpunn_hinge_embedding_loss(x, NULL));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "margin_ranking_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast "
-            "here; gpunn_reshape "
-            "one of them",
+            "margin_ranking_loss: input [batch, 20] and target [batch, 19] need the same shape, since this "
+            "loss does not broadcast; gpunn_reshape one of them",
             gpunn_margin_ranking_loss(x, narrow, x));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "margin_ranking_loss: input [batch, 20] and target [batch] differ, and nothing is broadcast "
-            "here; gpunn_reshape one "
-            "of them",
+            "margin_ranking_loss: input [batch, 20] and target [batch] need the same shape, since this loss "
+            "does not broadcast; gpunn_reshape one of them",
             gpunn_margin_ranking_loss(x, other, sign));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "margin_ranking_loss: x2 is NULL", gpunn_margin_ranking_loss(x, NULL, x));
     REFUSED(f, GPUNN_ERR_SHAPE, "multi_margin_loss: x has 4 axes, but [n, classes] is needed",
@@ -1992,14 +1986,12 @@ static void test_margin_losses(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "triplet_margin_loss: eps is inf; use a finite number",
             gpunn_triplet_margin_loss(x, other, x, .eps = INFINITY));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "triplet_margin_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast "
-            "here; gpunn_reshape "
-            "one of them",
+            "triplet_margin_loss: input [batch, 20] and target [batch, 19] need the same shape, since this "
+            "loss does not broadcast; gpunn_reshape one of them",
             gpunn_triplet_margin_loss(x, other, narrow));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "triplet_margin_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast "
-            "here; gpunn_reshape "
-            "one of them",
+            "triplet_margin_loss: input [batch, 20] and target [batch, 19] need the same shape, since this "
+            "loss does not broadcast; gpunn_reshape one of them",
             gpunn_triplet_margin_loss(x, narrow, other));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "triplet_margin_loss: negative is NULL",
             gpunn_triplet_margin_loss(x, other, NULL));
@@ -2027,15 +2019,16 @@ static void test_margin_losses(void **state)
             "[], are needed",
             gpunn_cosine_embedding_loss(scalar, scalar, scalar));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "cosine_embedding_loss: input [batch, 20] and target [batch, 19] differ, and nothing is "
-            "broadcast here; gpunn_reshape "
-            "one of them",
+            "cosine_embedding_loss: input [batch, 20] and target [batch, 19] need the same shape, since this "
+            "loss does not broadcast; gpunn_reshape one of them",
             gpunn_cosine_embedding_loss(x, narrow, sign));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "cosine_similarity: x1 [batch, 20] and x2 [20] need as many axes, and axis 1 of one size",
+            "cosine_similarity: x1 [batch, 20] and x2 [20] need the same number of axes, and the same size "
+            "of axis 1",
             gpunn_cosine_similarity(x, weight, -1, 0));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "cosine_similarity: x1 [batch, 20] and x2 [batch, 19] need as many axes, and axis 1 of one size",
+            "cosine_similarity: x1 [batch, 20] and x2 [batch, 19] need the same number of axes, and the same "
+            "size of axis 1",
             gpunn_cosine_similarity(x, narrow, 1, 0));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "cosine_similarity: eps is -1; use a finite number from 0 on",
             gpunn_cosine_similarity(x, other, 1, -1));
@@ -2058,9 +2051,8 @@ static void test_dice_loss(void **state)
     check_shape(f, gpunn_dice_loss(f->rows, f->rows, .reduction = GPUNN_REDUCE_NONE, .batch = true),
                 SHAPE(20));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "dice_loss: input [batch, 6, 14, 14] and target [batch, 6, 14, 13] differ, and nothing is "
-            "broadcast here; "
-            "gpunn_reshape one of them",
+            "dice_loss: input [batch, 6, 14, 14] and target [batch, 6, 14, 13] need the same shape, since "
+            "this loss does not broadcast; gpunn_reshape one of them",
             gpunn_dice_loss(x, other));
     REFUSED(f, GPUNN_ERR_DTYPE, "dice_loss: target is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_dice_loss(x, f->labels));
@@ -2070,8 +2062,7 @@ static void test_dice_loss(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "dice_loss: reduction is -1; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
             gpunn_dice_loss(x, x, .reduction = (gpunn_reduction)-1));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "dice_loss: x has 2 axes; [n, classes, ...] is needed, and of [n, classes] alone there is only "
-            ".batch = true",
+            "dice_loss: x has 2 axes; [n, classes, ...] is needed; for [n, classes] set .batch = true",
             gpunn_dice_loss(f->rows, f->rows));
     REFUSED(f, GPUNN_ERR_SHAPE, "dice_loss: x has 1 axes; [n, classes, ...] is needed",
             gpunn_dice_loss(f->three, f->three, .batch = true));
@@ -2110,7 +2101,7 @@ static void test_ctc_loss(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "ctc_loss: target_lengths is NULL", gpunn_ctc_loss(x, words, n, NULL));
 #define UNFIT(x, targets, input_lengths, target_lengths, ordered)                                           \
     "ctc_loss: log_probabilities " x ", targets " targets " and lengths " input_lengths ", " target_lengths \
-    " do not fit; " ordered ", [n, most], [n] and [n] are needed"
+    " do not fit; " ordered ", [n, longest], [n] and [n] are needed"
     REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, 5]", "[batch, 3]", "[batch]", "[batch]", "[t, n, classes]"),
             gpunn_ctc_loss(flat, words, n, n));
     REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, batch, 5]", "[batch]", "[batch]", "[batch]", "[t, n, classes]"),
@@ -2160,7 +2151,7 @@ static void test_custom(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "custom 'own': .numbers[7] is nan; use finite numbers",
             gpunn_custom(&op, two, .numbers = {1, 0, 0, 0, 0, 0, 0, NAN}));
     op.shape = refuse_shapes;
-    REFUSED(f, GPUNN_ERR_SHAPE, "custom 'own': its shape rule refuses [batch, 20], [batch]",
+    REFUSED(f, GPUNN_ERR_SHAPE, "custom 'own': its shape function does not accept [batch, 20], [batch]",
             gpunn_custom(&op, two));
     REFUSED(f, GPUNN_ERR_SHAPE, "custom 'own': shape [batch, 0, 3] has a dimension 0; the smallest is 1",
             gpunn_custom(&op, two, .numbers = {1}));
@@ -2212,22 +2203,22 @@ static void test_other_ends(void **state)
                  *ranked = gpunn_input(f->model, "ranked", GPUNN_I64, SHAPE(B, 1)),
                  *flag = gpunn_cast(f->rows, GPUNN_BOOL),
                  *middle = gpunn_expand(gpunn_matmul(f->rows, f->rows, .transpose_b = true), SHAPE(3, B, B));
-    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': dtype bf16 cannot be an input's; use f32, i64, i32, u8 or bool",
+    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': an input cannot have dtype bf16; use f32, i64, i32, u8 or bool",
             gpunn_input(f->model, "a", GPUNN_BF16, SHAPE(3)));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "clamp: an attribute is NaN; pass a number", gpunn_clamp(f->rows, 0, NAN));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "flatten: the axes behind the first hold the batch more than once (x [3, batch, batch]); use "
+            "flatten: the axes after the first hold the batch more than once (x [3, batch, batch]); use "
             "gpunn_reshape",
             gpunn_flatten(middle));
     assert_null(gpunn_concat(two, 65, 0));
-    assert_string_equal(gpunn_error(NULL), "concat: 65 tensors are given; 1 to 64 can be joined at once");
+    assert_string_equal(gpunn_error(NULL), "concat: got 65 tensors, but 1 to 64 can be joined at once");
     gpunn_clear_error(NULL);
     assert_null(gpunn_stack(two, 65, 0));
-    assert_string_equal(gpunn_error(NULL), "stack: 65 tensors are given; 1 to 64 can be joined at once");
+    assert_string_equal(gpunn_error(NULL), "stack: got 65 tensors, but 1 to 64 can be joined at once");
     gpunn_clear_error(NULL);
     assert_null(gpunn_einsum("", two, 0));
     assert_string_equal(gpunn_error(NULL),
-                        "einsum: 0 tensors are given; one or two are possible: multiply them by twos");
+                        "einsum: got 0 tensors, but one or two are possible; multiply two at a time");
     gpunn_clear_error(NULL);
     REFUSED(f, GPUNN_ERR_SHAPE,
             "prelu 'p': num_parameters is 3, but must be 1 or the channels of axis 1 (input [3])",
@@ -2246,13 +2237,14 @@ static void test_other_ends(void **state)
         f, GPUNN_ERR_SHAPE,
         "linear 'l': .weight is [20], but [out_features, x's features] is needed, where out_features is 0",
         gpunn_linear(f->rows, "l", .weight = b));
-    REFUSED(f, GPUNN_ERR_SHAPE, "linear 'l': .bias is [20], but a parameter [20] is needed, without .no_bias",
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "linear 'l': .bias is [20], but must be a parameter [20], and excludes .no_bias",
             gpunn_linear(f->rows, "l", .out_features = 20, .bias = b, .no_bias = true));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "linear 'l': .bias is [20, 9], but a parameter [20] is needed, without .no_bias",
+            "linear 'l': .bias is [20, 9], but must be a parameter [20], and excludes .no_bias",
             gpunn_linear(f->rows, "l", .out_features = 20, .bias = w));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "linear 'l': .bias is [20, 1], but a parameter [20] is needed, without .no_bias",
+            "linear 'l': .bias is [20, 1], but must be a parameter [20], and excludes .no_bias",
             gpunn_linear(f->rows, "l", .out_features = 20, .bias = rank2));
     REFUSED(f, GPUNN_ERR_DTYPE, "linear 'l': .bias is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_linear(f->rows, "l", .out_features = 20, .bias = f->labels));
@@ -2315,16 +2307,16 @@ static void test_other_ends(void **state)
             gpunn_grid_sample(f->image, fits, .padding_mode = (gpunn_grid_padding)3));
     gpunn_tensor *theta = input(f, SHAPE(B, 2, 3)), *wide = input(f, SHAPE(B, 2, 4));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "affine_grid: theta is [batch, 2, 3] and size [4]; [n, 2, 3] and two sizes or [n, 3, 4] and "
-            "three are needed",
+            "affine_grid: theta is [batch, 2, 3] and size is [4]; use [n, 2, 3] with two sizes, or [n, 3, 4] "
+            "with three",
             gpunn_affine_grid(theta, SHAPE(4), false));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "affine_grid: theta is [batch, 20] and size [4, 5]; [n, 2, 3] and two sizes or [n, 3, 4] and "
-            "three are needed",
+            "affine_grid: theta is [batch, 20] and size is [4, 5]; use [n, 2, 3] with two sizes, or [n, 3, "
+            "4] with three",
             gpunn_affine_grid(f->rows, SHAPE(4, 5), false));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "affine_grid: theta is [batch, 2, 4] and size [4, 5]; [n, 2, 3] and two sizes or [n, 3, 4] and "
-            "three are needed",
+            "affine_grid: theta is [batch, 2, 4] and size is [4, 5]; use [n, 2, 3] with two sizes, or [n, 3, "
+            "4] with three",
             gpunn_affine_grid(wide, SHAPE(4, 5), false));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: mode is -1; use one of gpunn_interpolate_mode",
             gpunn_interpolate(f->image, .scale_factor = 2, .mode = (gpunn_interpolate_mode)-1));
@@ -2344,7 +2336,7 @@ static void test_other_ends(void **state)
             ".scale_factor to 1e-9 to 1e9",
             gpunn_interpolate(f->image, .size = {-1, 3}));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "interpolate: scale_factor 1e+09 makes 1.4e+10 of the 14 along axis 2; use another",
+            "interpolate: scale_factor 1e+09 gives size 1.4e+10 for the 14 along axis 2; use another factor",
             gpunn_interpolate(f->image, .scale_factor = 1e9));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: mode is -1; use one of gpunn_pad_mode",
             gpunn_pad(f->rows, .mode = (gpunn_pad_mode)-1));
@@ -2363,32 +2355,33 @@ static void test_other_ends(void **state)
     /* copies */
     gpunn_tensor *deeps[2] = {deep, deep};
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "stack: axis 0 is not one of the result of tensors [1, 1, 1, 1, 1, 1, 1, 3], which has 9 and at "
-            "most 8",
+            "stack: axis 0 is not an axis of the result; tensors of shape [1, 1, 1, 1, 1, 1, 1, 3] give 9 "
+            "axes, of which at most 8 are possible",
             gpunn_stack(deeps, 2, 0));
     two[1] = f->rows;
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "stack: axis -4 is not one of the result of tensors [batch, 20], which has 3 and at most 8",
+            "stack: axis -4 is not an axis of the result; tensors of shape [batch, 20] give 3 axes, of which "
+            "at most 8 are possible",
             gpunn_stack(two, 2, -4));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "one_hot: classes is 16777217 and index [batch]; 1 to 2^24 classes are possible, and 8 axes of "
+            "one_hot: classes is 16777217 and index is [batch]; use 1 to 2^24 classes, and at most 8 axes in "
             "the result",
             gpunn_one_hot(f->labels, (1 << 24) + 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "one_hot: classes is 4 and index [1, 1, 1, 1, 1, 1, 1, 3]; 1 to 2^24 classes are possible, and 8 "
-            "axes of the result",
+            "one_hot: classes is 4 and index is [1, 1, 1, 1, 1, 1, 1, 3]; use 1 to 2^24 classes, and at most "
+            "8 axes in the result",
             gpunn_one_hot(codes, 4));
     REFUSED(f, GPUNN_ERR_DTYPE, "one_hot: index is bool, but class numbers are needed; use i64, i32 or u8",
             gpunn_one_hot(flag, 4));
     gpunn_tensor *square[2] = {middle, middle};
     REFUSED(f, GPUNN_ERR_UNSUPPORTED,
-            "einsum: its product has more than 6 axes in common, or joins axes that are the batch; "
-            "gpunn_reshape them",
+            "einsum: the product shares more than 6 axes, or joins axes that are the batch; gpunn_reshape "
+            "the tensors",
             gpunn_einsum("aij,bij->ab", square, 2));
 
     REFUSED(f, GPUNN_ERR_UNSUPPORTED,
-            "einsum: its product has more than 6 axes in common, or joins axes that are the batch; "
-            "gpunn_reshape them",
+            "einsum: the product shares more than 6 axes, or joins axes that are the batch; gpunn_reshape "
+            "the tensors",
             gpunn_einsum("abcdefgh,abcdefgh->abcdefg", deeps, 2));
 
     /* attention */
@@ -2396,10 +2389,10 @@ static void test_other_ends(void **state)
                  *thin = input(f, SHAPE(B, 4, 7, 6)), *two_heads = input(f, SHAPE(B, 2, 7, 8)),
                  *four = input(f, SHAPE(B, 7, 4, 4, 8)), *batched = input(f, SHAPE(7, 4, 3, B)),
                  *five = input(f, SHAPE(2, B, 4, 7, 7));
-#define UNFIT(q, k, v)                                           \
-    "scaled_dot_product_attention: q is " q ", k " k " and v " v \
-    ": n, the size of q's and k's heads and k's and v's rows "   \
-    "and heads must agree"
+#define UNFIT(q, k, v)                                                         \
+    "scaled_dot_product_attention: q is " q ", k " k " and v " v               \
+    ": all need the same n, q and k the same head size, and k and v the same " \
+    "rows and heads"
     REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[3, 4, 7, 8]", "[batch, 4, 7, 8]", "[batch, 4, 7, 8]"),
             gpunn_scaled_dot_product_attention(few, q, q));
     REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[batch, 4, 7, 8]", "[batch, 4, 7, 8]", "[3, 4, 7, 8]"),
@@ -2411,12 +2404,11 @@ static void test_other_ends(void **state)
 #undef UNFIT
     REFUSED(f, GPUNN_ERR_SHAPE,
             "scaled_dot_product_attention: q is [batch, 7, 4, 4, 8], but [n, rows, heads, e] is needed, or "
-            "[n, rows, 3, heads, e] "
-            "for all; gpunn_reshape it",
+            "[n, rows, 3, heads, e] for q, k and v in one; gpunn_reshape it",
             gpunn_scaled_dot_product_attention(four, NULL, NULL));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "scaled_dot_product_attention: q is [7, 4, 3, batch]: heads and their size must be fixed, and "
-            "below 2^31",
+            "scaled_dot_product_attention: q is [7, 4, 3, batch]: the number and the size of the heads must "
+            "be fixed, and below 2^31",
             gpunn_scaled_dot_product_attention(batched, batched, batched));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "scaled_dot_product_attention: .mask [2, batch, 4, 7, 7] is larger than [n, heads, l, s], here "
@@ -2477,13 +2469,13 @@ static void test_other_ends(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_decoder 't': num_layers is -3; set .num_layers to 1 or more",
             gpunn_transformer_decoder(x, y, "t", .nhead = 2, .num_layers = -3, .batch_first = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "transformer_encoder: the layer needs a name, which its parameters carry too",
+            "transformer_encoder: the layer needs a name, since the names of its parameters begin with it",
             gpunn_transformer_encoder(x, "", .nhead = 2));
 
     /* losses */
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "mse_loss: input [batch, 20] and target [3] differ, and nothing is broadcast here; gpunn_reshape "
-            "one of them",
+            "mse_loss: input [batch, 20] and target [3] need the same shape, since this loss does not "
+            "broadcast; gpunn_reshape one of them",
             gpunn_mse_loss(f->rows, f->three));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: reduction is -1; use one of gpunn_reduction",
             gpunn_mse_loss(f->rows, f->rows, .reduction = (gpunn_reduction)-1));
@@ -2687,8 +2679,8 @@ static void test_expr_names(void **state)
 static void test_expr_errors(void **state)
 {
     static const char *const cases[][2] = {
-        {"", "gpunn_expr: something is missing at character 1 of \"\""},
-        {"x +", "gpunn_expr: something is missing at character 4 of \"x +\""},
+        {"", "gpunn_expr: an operand is missing at character 1 of \"\""},
+        {"x +", "gpunn_expr: an operand is missing at character 4 of \"x +\""},
         {"x * foo", "gpunn_expr: unknown name 'foo' at character 5 of \"x * foo\""},
         {"bar(x)", "gpunn_expr: unknown function 'bar' at character 1 of \"bar(x)\""},
         {"prod(x)", "gpunn_expr: unknown function 'prod' at character 1 of \"prod(x)\""},
@@ -2720,9 +2712,9 @@ static void test_expr_errors(void **state)
         {"K(x)", "gpunn_expr: a number is needed here, an attribute of 'K' at character 3 of \"K(x)\""},
         {"Kexp(x)", "gpunn_expr: unknown function 'Kexp' at character 1 of \"Kexp(x)\""},
         {"x = y", "gpunn_expr: ';' is missing at character 6 of \"x = y\""},
-        {"t = y; ", "gpunn_expr: something is missing at character 8 of \"t = y; \""},
+        {"t = y; ", "gpunn_expr: an operand is missing at character 8 of \"t = y; \""},
         {"x if y", "gpunn_expr: 'else' is missing at character 7 of \"x if y\""},
-        {"x and", "gpunn_expr: something is missing at character 6 of \"x and\""},
+        {"x and", "gpunn_expr: an operand is missing at character 6 of \"x and\""},
         {"(x", "gpunn_expr: ')' is missing at character 3 of \"(x\""},
         {"x)", "gpunn_expr: unexpected ')' at character 2 of \"x)\""},
         {"x y", "gpunn_expr: unexpected 'y' at character 3 of \"x y\""},
@@ -2770,7 +2762,7 @@ static void test_expr_errors(void **state)
     REFUSED(f, GPUNN_ERR_DTYPE, "eq: b is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_expr("x == y", (gpunn_tensor *[]){f->rows, f->labels}, 2));
     assert_null(gpunn_expr("x", args, 9));
-    assert_string_equal(gpunn_error(NULL), "gpunn_expr: 9 arguments are given; 1 to 8 are possible");
+    assert_string_equal(gpunn_error(NULL), "gpunn_expr: got 9 arguments; 1 to 8 are possible");
 }
 
 /* ---- every builder, elementwise and else, once ---- */
@@ -2900,21 +2892,20 @@ static void test_other_sizes(void **state)
                 "4], kernel 5, dilation "
                 "1, padding 0); use a smaller kernel or more padding");
     check_other(f, conv, SHAPE(3, 7, 14, 14), none,
-                "conv2d 'c': x is [3, 7, 14, 14], but its weight [9, 6, 5, 5] is for 6 along axis 1");
+                "conv2d 'c': x is [3, 7, 14, 14], but the weight [9, 6, 5, 5] needs 6 along axis 1");
     const gpunn_tensor *linear = gpunn_linear(f->rows, "l", .out_features = 4);
     check_other(f, linear, SHAPE(7, 20), SHAPE(7, 4), NULL);
     check_other(f, linear, SHAPE(7, 21), none,
-                "linear 'l': x is [7, 21], but its weight [4, 20] is for 20 along axis 1");
+                "linear 'l': x is [7, 21], but the weight [4, 20] needs 20 along axis 1");
     const gpunn_tensor *norm = gpunn_layer_norm(f->image, "n", .dims = 2);
     check_other(f, norm, SHAPE(2, 9, 14, 14), SHAPE(2, 9, 14, 14), NULL);
     check_other(f, norm, SHAPE(2, 9, 14, 15), none,
-                "layer_norm 'n': x is [2, 9, 14, 15], but its weight [14, 14] is for 14 along axis 3");
+                "layer_norm 'n': x is [2, 9, 14, 15], but the weight [14, 14] needs 14 along axis 3");
     const gpunn_tensor *heads = gpunn_reshape(f->rows, SHAPE(B, 4, 5));
     check_other(f, heads, SHAPE(B, 5, 4), SHAPE(B, 4, 5), NULL);
     check_other(f, heads, SHAPE(3, 20), none,
-                "reshape: [batch, 4, 5] does not hold as many elements as [3, 20]; GPUNN_BATCH there is the "
-                "batch, not what is "
-                "left over");
+                "reshape: [batch, 4, 5] does not hold as many elements as [3, 20]; GPUNN_BATCH is the size "
+                "of the batch, not an inferred size");
     const gpunn_tensor *sum = gpunn_sum(f->image, GPUNN_AXES(1, 3), true);
     check_other(f, sum, SHAPE(5, 2, 7, 1), SHAPE(5, 1, 7, 1), NULL);
 }

@@ -449,7 +449,7 @@ static void test_tcp_faults(void **state)
         (world){.size = 3, .patience = 60, .run = check_tcp_left, .store = free_port(store), .timeout = 60},
         stored_main);
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .size = 3, .timeout = 0.05), GPUNN_ERR_DEVICE,
-               "rank 1 has not come within 0.05 seconds");
+               "rank 1 has not arrived within 0.05 seconds");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .rank = 1, .size = 3, .timeout = 0.05),
                GPUNN_ERR_DEVICE, "no rank 0 of 3 ranks has answered at '127.0.0.1'", "0.05 seconds");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://[::1]:70000", .size = 2), GPUNN_ERR_ARGUMENT,
@@ -599,8 +599,7 @@ static bool check_scaled(const ranks *r)
 {
     const task task = {.precision = GPUNN_PRECISION_F16};
     ranked     n = ranked_open(r->dev, &task);
-    const bool good = refused(r, gpunn_distribute(n.opt, r->group), "the ranks do not do the same",
-                              "a loss scale");
+    const bool good = refused(r, gpunn_distribute(n.opt, r->group), "the ranks differ", "a loss scale");
     ranked_close(&n);
     return good;
 }
@@ -924,8 +923,7 @@ static bool    check_copies(const ranks *r)
 
 static void test_copies(void **state)
 {
-    if (emulator_set == NULL || own_gpus())
-        SKIP("no emulated GPU whose gradients go through the host's memory");
+    if (emulator_set == NULL || own_gpus()) SKIP("no emulated GPU whose gradients go through host memory");
     gpunn_backend failing = gpunn_emulator_backend;
     failing.upload = failing_upload;
     failing.download = failing_download;
@@ -959,7 +957,7 @@ static void *unlike_main(void *user)
     const ranks   r = {dev, NULL, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, gpunn_group_open(dev, ENGINE(p), .share_gpu = true, .type = GPUNN_GROUP_HOST,
                                           .bf16_gradients = p->rank == 1) == NULL) &&
-              refused(&r, gpunn_last_status(dev), "the ranks do not do the same", "gradients as BF16");
+              refused(&r, gpunn_last_status(dev), "the ranks differ", "gradients as BF16");
     gpunn_device_close(dev);
     return NULL;
 }
@@ -1144,7 +1142,7 @@ static void test_store_used(void **state)
     assert_non_null(file);
     (void)fclose(file);
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder), GPUNN_ERR_STATE,
-               "files of another run's rank 0");
+               "files of rank 0 of another run");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "no such folder"), GPUNN_ERR_IO, "rank 0's file",
                "no such folder");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder, .rank = 2, .size = 2), GPUNN_ERR_ARGUMENT,
@@ -1159,7 +1157,7 @@ static bool check_store_missing(const ranks *r)
     bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
     if (gpunn_group_rank(r->group) < 2)
         good = good && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_ERR_DEVICE) &&
-               EXPECT(r, strstr(gpunn_error(r->dev), "rank 2 has not come within 0.2 seconds"));
+               EXPECT(r, strstr(gpunn_error(r->dev), "rank 2 has not arrived within 0.2 seconds"));
     gpunn_clear_error(r->dev);
     ranked_close(&n);
     return good;
@@ -1218,11 +1216,11 @@ static bool check_stuck(const ranks *r)
     good = good && EXPECT(r, graph || gpunn_train_step(n.opt, n.loss) == GPUNN_OK) &&
            EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_ERR_DEVICE) &&
            /* the first that gives up */
-           EXPECT(r, strstr(gpunn_error(r->dev), "a rank has not come within 2 seconds") ||
-                         strstr(gpunn_error(r->dev), "NCCL says remote process exited"));
+           EXPECT(r, strstr(gpunn_error(r->dev), "a rank has not arrived within 2 seconds") ||
+                         strstr(gpunn_error(r->dev), "NCCL reports remote process exited"));
     gpunn_clear_error(r->dev);
     good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
-           EXPECT(r, strstr(gpunn_error(r->dev), "begin anew from the last checkpoint"));
+           EXPECT(r, strstr(gpunn_error(r->dev), "restart from the last checkpoint"));
     emulator_set("EMULATOR_NCCL", "1");
     ranked_close(&n);
     if (graph) caller_forget_graph(graph);
@@ -1288,7 +1286,7 @@ static bool check_late(const ranks *r)
            EXPECT(r, rank == 1 || strncmp(gpunn_error(r->dev), "rank 1: ", 8) == 0);
     gpunn_clear_error(r->dev);
     good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
-           EXPECT(r, strstr(gpunn_error(r->dev), "begin anew from the last checkpoint"));
+           EXPECT(r, strstr(gpunn_error(r->dev), "restart from the last checkpoint"));
     ranked_close(&n);
     return good;
 }
@@ -1451,7 +1449,7 @@ static bool check_middle(const ranks *r)
         .batch_size = 5, .shuffle = true, .seed = 5);
     good = good && EXPECT(r, gpunn_checkpoint_load(n.opt, odd, path) == GPUNN_ERR_STATE) &&
            EXPECT(r, strstr(gpunn_error(r->dev),
-                            "stood behind 3 batches of 4 samples of all ranks, where no batch of 5 begins"));
+                            "had read 3 batches of 4 samples on all ranks, where no batch of 5 begins"));
     gpunn_loader_destroy(odd);
     ranked_close(&n);
     return good;

@@ -391,8 +391,8 @@ static void shards(void **state)
         {MAP("\"a\": \"..\""), {"..", "beside the index"}, GPUNN_ERR_FORMAT},
         {MAP("\"a\": \"\""), {"index", "beside the index"}, GPUNN_ERR_FORMAT},
         {MAP("\"a\": \"x-1.safetensors\\u0000\""), {"index", "beside the index"}, GPUNN_ERR_FORMAT},
-        {MAP("\"a\": 1"), {"1:54", "no file"}, GPUNN_ERR_FORMAT},
-        {MAP("\"a\": \"index.json\""), {"index.json", "no safetensors file"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": 1"), {"1:54", "does not name a file"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"index.json\""), {"index.json", "not a safetensors file"}, GPUNN_ERR_FORMAT},
         {"{\"weight_map\": []}", {"weight_map"}, GPUNN_ERR_FORMAT},
         {"[]", {"weight_map"}, GPUNN_ERR_FORMAT},
         {"{\"weight_map\": {}", {"index.json:1:", "JSON"}, GPUNN_ERR_FORMAT},
@@ -860,7 +860,7 @@ static void narrow_weights_move(void **state)
     } else
         FAILS(cpu, gpunn_forward(&y, 1), GPUNN_ERR_UNSUPPORTED,
               "conv: .inference = true keeps 'conv.weight' in bf16", "conv2d cannot read on",
-              "build all of the model");
+              "build the whole model");
     OK(f->dev, gpunn_model_to(model, f->dev));
     run_words(f, words, y, 2, after);
     assert_memory_equal(after, before, sizeof after);

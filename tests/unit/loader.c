@@ -645,7 +645,7 @@ static void test_bad_lengths(void **state)
     FAILS_NULL(f->dev,
                gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2,
                                    .lengths = own, .mixup_alpha = 0.4f),
-               GPUNN_ERR_SHAPE, "sound", "neither mixed");
+               GPUNN_ERR_SHAPE, "sound", ".lengths excludes mixup");
 }
 
 static void test_errors(void **state)

@@ -226,7 +226,7 @@ static void test_gradients(void **state)
     OK(dev, gpunn_read(e, noise, sizeof noise));
     for (int i = 0; i < 16; i++) assert_true(fabs(as_tensor[i] - exp((double)values[i]) * noise[i]) < 1e-5);
     FAILS(dev, gpunn_backward(shape_only, .inputs_only = true), GPUNN_ERR_STATE,
-          "no gradient goes from the loss");
+          "no gradient flows from the loss");
 }
 
 /* ---- rrelu ---- */

@@ -271,7 +271,7 @@ static void test_no_gradient(void **state)
     float         dx[2];
     OK(f->dev, gpunn_write(x, FLOATS(1, -1), 8));
     FAILS(f->dev, gpunn_backward(steps), GPUNN_ERR_STATE,
-          "only through ops without a gradient, as comparisons are");
+          "only through ops without a gradient, such as comparisons");
     OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, "l.weight"), false));
     OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, "l.bias"), false));
     FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE,
@@ -387,8 +387,10 @@ static void test_swapped(void **state)
     FAILS(f->dev, gpunn_train_step(opt, n.loss), GPUNN_ERR_STATE, "gpunn_adam", "averages", "gpunn_ema_swap");
     FAILS(f->dev, gpunn_train_step(other, n.loss), GPUNN_ERR_STATE, "gpunn_sgd", "gpunn_ema_swap");
     FAILS(f->dev, gpunn_optimizer_step(opt), GPUNN_ERR_STATE, "gpunn_ema_swap");
-    FAILS(f->dev, gpunn_checkpoint_save(opt, NULL, path), GPUNN_ERR_STATE, "checkpoints", "gpunn_ema_swap");
-    FAILS(f->dev, gpunn_checkpoint_load(opt, NULL, path), GPUNN_ERR_STATE, "checkpoints", "gpunn_ema_swap");
+    FAILS(f->dev, gpunn_checkpoint_save(opt, NULL, path), GPUNN_ERR_STATE, "trained or saved",
+          "gpunn_ema_swap");
+    FAILS(f->dev, gpunn_checkpoint_load(opt, NULL, path), GPUNN_ERR_STATE, "trained or saved",
+          "gpunn_ema_swap");
     FAILS(f->dev, gpunn_set_ema(opt, 0), GPUNN_ERR_STATE, "gpunn_set_ema", "gpunn_ema_swap");
     FAILS(f->dev, gpunn_ema_swap(other), GPUNN_ERR_STATE, "gpunn_sgd keeps no averages");
 
@@ -843,7 +845,7 @@ static void test_bad_boxes(void **state)
             OK(f->dev, gpunn_write(t, boxes, sizeof boxes));
             boxes[5] = 1;
             if (f->backend->type == GPUNN_DEVICE_CPU) {
-                FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_ARGUMENT, "roi_align: box 1 is of sample ",
+                FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_ARGUMENT, "roi_align: box 1 has sample number ",
                       ", which is outside 0 .. 1; check the boxes");
                 continue;
             }

@@ -332,11 +332,11 @@ static void test_formulas(void **state)
                                      GPUNN_SHAPE(gpunn_size(p.model, "H / 8"), T));
     FAILS_NULL(p.dev, gpunn_add(whole, part), GPUNN_ERR_SHAPE, "[H, T]", "[H / 8, T]");
     static const char *const wrong[][2] = {{"T -", "missing"},
-                                           {"S + 1", "no size yet"},
+                                           {"S + 1", "not a size yet"},
                                            {"(T", ") is missing"},
-                                           {"T T", "behind its end"},
-                                           {"T - T", "never a size"},
-                                           {"T / 0", "from 1 on"},
+                                           {"T T", "extra text at its end"},
+                                           {"T - T", "never a valid size"},
+                                           {"T / 0", "integer of 1 or more"},
                                            {"T * T * T * T * T", "too long"},
                                            {"", "missing"}};
     for (int i = 0; i < COUNT(wrong); i++) {
@@ -347,9 +347,10 @@ static void test_formulas(void **state)
                    GPUNN_ERR_SHAPE, "no size");
     }
     (void)gpunn_size(p.model, "T", .max = 3);
-    check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "where a name is new", (const char *)NULL);
+    check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "only when a name is new",
+                   (const char *)NULL);
     (void)gpunn_size(p.model, "U", .min = 9, .max = 15, .multiple = 8);
-    check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "leave no size", (const char *)NULL);
+    check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "allow no size", (const char *)NULL);
     const int64_t counted[] = {T + 1, T - 1, T / 2, T / 4, -T};
     for (int i = 0; i < COUNT(counted); i++) /* C's arithmetic gives no size */
         FAILS_NULL(p.dev, gpunn_input(p.model, "no", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, counted[i], 2)),
@@ -372,7 +373,7 @@ static void test_refusals(void **state)
     gpunn_tensor *later = gpunn_input(p.model, "later", GPUNN_F32,
                                       GPUNN_SHAPE(gpunn_size(p.model, "2 * T + 1")));
     FAILS_NULL(p.dev, gpunn_add(x, w), GPUNN_ERR_SHAPE, "[batch, T, 2]", "[S]",
-               "a size that varies fits only itself");
+               "a size that varies broadcasts only with itself");
     FAILS_NULL(p.dev, gpunn_linear(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "l", .out_features = 2),
                GPUNN_ERR_SHAPE, "axis 2", "varies between runs");
     FAILS_NULL(p.dev, gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, T, 3)), GPUNN_ERR_SHAPE, "[batch, T, 3]");
@@ -391,7 +392,7 @@ static void test_refusals(void **state)
           "[batch, T, 2]");
     OK(p.dev, gpunn_write_shape(x, values, GPUNN_SHAPE(2, 6, 2)));
     OK(p.dev, gpunn_write(z, values, 7 * 2 * sizeof(float)));
-    FAILS(p.dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE, "'x' tells 6", "'z' has 7", "'T'");
+    FAILS(p.dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE, "'x' makes it 6", "'z' has 7", "'T'");
     OK(p.dev, gpunn_write(z, values, 6 * 2 * sizeof(float)));
     OK(p.dev, gpunn_forward(&y, 1));
     gpunn_shape shape = gpunn_tensor_sizes(gpunn_find(p.model, "x"));
@@ -409,7 +410,7 @@ static void test_refusals(void **state)
     OK(p.dev, gpunn_write(z, values, 1 * 2 * sizeof(float)));
     FAILS(p.dev, gpunn_forward(&cut, 1), GPUNN_ERR_SHAPE, ".min");
     OK(p.dev, gpunn_write(later, values, 12 * sizeof(float)));
-    FAILS(p.dev, gpunn_forward(&sum, 1), GPUNN_ERR_SHAPE, "'later'", "12", "2 * T + 1", "no such size");
+    FAILS(p.dev, gpunn_forward(&sum, 1), GPUNN_ERR_SHAPE, "'later'", "12", "2 * T + 1", "not such a size");
     OK(p.dev, gpunn_write(later, values, 13 * sizeof(float)));
     OK(p.dev, gpunn_forward(&sum, 1));
     OK(p.dev, gpunn_write(w, values, 6 * sizeof(float)));

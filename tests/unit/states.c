@@ -71,8 +71,7 @@ static void test_order(void **state)
     gpunn_tensor *c = MADE(f->dev, gpunn_state(f->model, "c", GPUNN_SHAPE(2), zeros));
     gpunn_tensor *new_c = MADE(f->dev, gpunn_assign(c, gpunn_add_scalar(c, 3)));
     gpunn_tensor *after = MADE(f->dev, gpunn_add(new_c, gpunn_exp(c)));
-    FAILS(f->dev, gpunn_forward(&after, 1), GPUNN_ERR_STATE,
-          "state 'c' is read by what runs after an assignment");
+    FAILS(f->dev, gpunn_forward(&after, 1), GPUNN_ERR_STATE, "state 'c' is read after an assignment");
     gpunn_tensor *right = MADE(f->dev, gpunn_relu(gpunn_reshape(new_c, GPUNN_SHAPE(2, 1))));
     run(f, right);
     expect(f, right, FLOATS(3, 3), 2);
@@ -101,7 +100,7 @@ static void test_places(void **state)
     put(f, at, 4);
     if (f->backend->type == GPUNN_DEVICE_CPU)
         FAILS(f->dev, gpunn_forward(&all, 1), GPUNN_ERR_ARGUMENT,
-              "assign: 1 at position 4 do not fit the state's 4");
+              "assign: writing 1 at position 4 exceeds the state's 4");
     else
         run(f, all);
     expect(f, cache, FLOATS(0, 1, 2, 8, 0, 3, 4, 9), 8);
@@ -159,7 +158,8 @@ static void test_sample(void **state)
     check_sample(f, gpunn_sample(x, draw, .temperature = GPUNN_ZERO), draw, FLOATS(0, 0.3f, 0.6f, 0.99f),
                  CLASSES(1, 1, 1, 1));
     FAILS_NULL(f->dev, gpunn_sample(x, NULL, .top_k = 2), GPUNN_ERR_ARGUMENT, "draw is NULL");
-    FAILS_NULL(f->dev, gpunn_sample(x, one, .top_k = 2), GPUNN_ERR_SHAPE, "one number a row, [n], is needed");
+    FAILS_NULL(f->dev, gpunn_sample(x, one, .top_k = 2), GPUNN_ERR_SHAPE,
+               "draw needs one number for each row, [n]");
     FAILS_NULL(f->dev, gpunn_sample(draw, draw, .top_k = 2), GPUNN_ERR_SHAPE, "[n, classes] is needed");
     FAILS_NULL(f->dev, gpunn_sample(x, draw, .top_p = 1.5f), GPUNN_ERR_ARGUMENT, "top_p 1.5");
     FAILS_NULL(f->dev, gpunn_sample(x, draw, .temperature = -1), GPUNN_ERR_ARGUMENT, "temperature is -1");
@@ -195,16 +195,16 @@ static void test_refusals(void **state)
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, 3)),
                  *at = scalar_input(f, "at", GPUNN_I64);
     gpunn_tensor *s = MADE(dev, gpunn_state(f->model, "s", GPUNN_SHAPE(2, 2), zeros));
-    FAILS_NULL(dev, gpunn_assign(x, x), GPUNN_ERR_ARGUMENT, "is no state");
+    FAILS_NULL(dev, gpunn_assign(x, x), GPUNN_ERR_ARGUMENT, "is not a state");
     FAILS_NULL(dev, gpunn_assign(s, x), GPUNN_ERR_SHAPE,
-               "the value is [2, 3] and the state [2, 2]; they must agree");
+               "the value is [2, 3] and the state [2, 2]; they must be equal");
     FAILS_NULL(dev, gpunn_assign_at(s, 1, at, x), GPUNN_ERR_SHAPE, "only along the axis");
     FAILS_NULL(dev, gpunn_assign_at(s, 2, at, s), GPUNN_ERR_ARGUMENT, "axis");
     FAILS_NULL(dev, gpunn_assign_at(s, 0, x, s), GPUNN_ERR_DTYPE, "the position is f32");
     FAILS_NULL(dev, gpunn_assign(s, NULL), GPUNN_ERR_ARGUMENT, "the value is NULL");
     FAILS_NULL(dev, gpunn_state(f->model, "s", GPUNN_SHAPE(2), zeros), GPUNN_ERR_ARGUMENT, "'s'");
     FAILS_NULL(dev, gpunn_state(f->model, "b", GPUNN_SHAPE(GPUNN_BATCH), zeros), GPUNN_ERR_SHAPE, "atch");
-    FAILS(dev, gpunn_set_saved(x, true), GPUNN_ERR_ARGUMENT, "is no state");
+    FAILS(dev, gpunn_set_saved(x, true), GPUNN_ERR_ARGUMENT, "is not a state");
     assert_int_equal(gpunn_reset_states(NULL), GPUNN_ERR_ARGUMENT);
 }
 
@@ -632,10 +632,10 @@ static void test_bad_specs(void **state)
     static const struct {
         const char *entry, *word;
     } bad[] = {
-        {"{\"op\": \"assign\", \"inputs\": [\"x\", \"x\"]}", "no state"},
+        {"{\"op\": \"assign\", \"inputs\": [\"x\", \"x\"]}", "not a state"},
         {"{\"op\": \"assign\", \"inputs\": [\"gone\", \"x\"]}", "gone"},
         {"{\"op\": \"assign\", \"inputs\": [\"s\"]}", "inputs"},
-        {"{\"op\": \"assign\", \"inputs\": [\"s\", \"x\"]}", "must agree"},
+        {"{\"op\": \"assign\", \"inputs\": [\"s\", \"x\"]}", "must be equal"},
         {"{\"op\": \"assign\", \"inputs\": [\"s\", \"s\"], \"position\": \"x\"}", "i64"},
         {"{\"op\": \"assign\", \"inputs\": [\"s\", \"s\"], \"position\": \"i\", \"axis\": 1}", "axis 1"},
         {"{\"op\": \"assign\", \"inputs\": [\"s\", \"s\"], \"at\": 1}", "\"at\""},

@@ -17,11 +17,11 @@ extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #endif
 
 #if defined(__GNUC__) && !defined(_WIN32)
-#define GPUNN__HOW_TO_LINK                                                                  \
-    "where it lies in an archive or a shared library, link with -Wl,-u,gpunn_cuda_backend " \
-    "or compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
+#define GPUNN__HOW_TO_LINK                                                                                 \
+    "if it is in an archive or a shared library, link with -Wl,-u,gpunn_cuda_backend or compile the file " \
+    "that defines GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
 #else
-#define GPUNN__HOW_TO_LINK "compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
+#define GPUNN__HOW_TO_LINK "compile the file that defines GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
 #endif
 
 /* One of these exists where NVIDIA's driver is installed: on a computer, in WSL, on a Jetson. */
@@ -62,7 +62,7 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
 {
     if (backend->abi != GPUNN_BACKEND_ABI) {
         (void)snprintf(message, size,
-                       "the backend has ABI %d, this gpunn.h has %d; take both files from one version",
+                       "the backend has ABI %d, but this gpunn.h has %d; use both files from one version",
                        backend->abi, GPUNN_BACKEND_ABI);
         return NULL;
     }
@@ -94,7 +94,7 @@ static void gpunn__log_cpu(const gpunn_device_args *args, const char *why)
     if (args->log_fn == NULL || args->type != GPUNN_DEVICE_AUTO || (unlinked && !gpunn__driver_is_there()))
         return;
     (void)snprintf(text, sizeof text, "gpunn computes on the CPU: %s",
-                   unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: put it on the "
+                   unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: add it to the "
                               "compile line; " GPUNN__HOW_TO_LINK
                             : why);
     args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
@@ -106,30 +106,29 @@ static gpunn_device *gpunn__device_of(gpunn_device_args args)
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
     if (args.args_ != 0 && args.args_ != GPUNN_VERSION_NUMBER)
-        return GPUNN__FAIL_NULL(
-            NULL, GPUNN_ERR_ARGUMENT,
-            "gpunn_device_open: the program was compiled with another version of gpunn.h (%d) than the "
-            "library that is linked (%d); compile both with the same header",
-            args.args_, GPUNN_VERSION_NUMBER);
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: the program was compiled with version %d of gpunn.h, but "
+                                "the linked library has version %d; compile both with the same header",
+                                args.args_, GPUNN_VERSION_NUMBER);
     if (args.threads < 0 || args.index < GPUNN_LOCAL_RANK)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: threads is %d and index %d; neither may be negative, but "
-                                "for GPUNN_LOCAL_RANK",
+                                "gpunn_device_open: threads is %d and index %d; neither may be negative, "
+                                "except index = GPUNN_LOCAL_RANK",
                                 args.threads, args.index);
     if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA",
+                                "gpunn_device_open: type %d is unknown; use GPUNN_DEVICE_AUTO, _CPU or _CUDA",
                                 (int)args.type);
     if ((args.cuda_malloc_fn == NULL) != (args.cuda_free_fn == NULL))
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: of cuda_malloc_fn and cuda_free_fn one is given; give "
-                                "both, or neither for our pool");
+                                "gpunn_device_open: only one of cuda_malloc_fn and cuda_free_fn is set; set "
+                                "both, or neither to use the built-in pool");
     if (args.stream && args.type == GPUNN_DEVICE_AUTO) args.type = GPUNN_DEVICE_CUDA;
     if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_DEVICE,
-                                "gpunn_device_open: this program was linked without gpunn_cuda.cu: put it on "
+                                "gpunn_device_open: this program was linked without gpunn_cuda.cu: add it to "
                                 "the compile line; " GPUNN__HOW_TO_LINK
-                                "; or ask for GPUNN_DEVICE_AUTO to use the CPU");
+                                "; or use GPUNN_DEVICE_AUTO, which falls back to the CPU");
     if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
     gpunn_device *dev = NULL;
     if (args.backend)
@@ -158,9 +157,10 @@ GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), 
     if (cuda && cuda->abi == GPUNN_BACKEND_ABI)
         cuda->report(write, user);
     else
-        write(user, cuda ? "gpunn_cuda.cu is of another version than gpunn.h; take both files from one\n"
-                         : "this program was linked without gpunn_cuda.cu; to use a GPU: "
-                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n" GPUNN__HOW_TO_LINK "\n");
+        write(user,
+              cuda ? "gpunn_cuda.cu and gpunn.h have different versions; use both files from one version\n"
+                   : "this program was linked without gpunn_cuda.cu; to use a GPU: "
+                     "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n" GPUNN__HOW_TO_LINK "\n");
 }
 
 GPUNN__INTERNAL void gpunn__warn(gpunn_device *dev, const char *text)
@@ -181,7 +181,8 @@ GPUNN_API void gpunn_device_close(gpunn_device *dev)
     if (dev == NULL || dev->closed) return;
     dev->closed = true;
     if (dev->models)
-        gpunn__warn(dev, "gpunn_device_close: the device has models, and is freed with the last of them");
+        gpunn__warn(dev,
+                    "gpunn_device_close: the device still has models; it is freed with the last of them");
     gpunn__device_release(dev);
 }
 

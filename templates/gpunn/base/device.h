@@ -11,11 +11,10 @@ GPUNN__INTERNAL void gpunn__warn(gpunn_device *dev, const char *text);
 /* Frees a device that is closed and has no models or groups left. */
 GPUNN__INTERNAL void gpunn__device_release(gpunn_device *dev);
 
-#define GPUNN__BAD_VALUE                                                                                     \
-    "the %s is %s at training step %llu, which changed nothing: check the data, lower the learning rate or " \
-    "clip "                                                                                                  \
-    "gradients; gpunn_check_nan(loss) names the first op, such as a division by 0, or a log or square root " \
-    "of 0"
+#define GPUNN__BAD_VALUE                                                                                    \
+    "the %s is %s at training step %llu, so this step changed nothing: check the data, lower the learning " \
+    "rate or clip gradients; gpunn_check_nan(loss) names the first op that failed, such as a division by "  \
+    "0, or a log or square root of 0"
 /* Runs `run` on the backend and reports a bad loss or gradient of this or an earlier run as
  * GPUNN_ERR_NUMERIC. `what` names the call in other error messages. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);

@@ -134,7 +134,7 @@ GPUNN__INTERNAL bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
             return gpunn__json_fail(j, "has a string that is not UTF-8 text");
         while (size--) *to++ = *j->at++;
     }
-    if (j->at == j->end) return gpunn__json_fail(j, "has a string without end");
+    if (j->at == j->end) return gpunn__json_fail(j, "has an unterminated string");
     j->at++;
     *to = 0;
     text->length = (size_t)(to - text->at);
@@ -153,7 +153,7 @@ GPUNN__INTERNAL bool gpunn__json_integer(gpunn__json *j, int64_t *value)
     }
     if (j->at == first || (*first == '0' && j->at - first > 1) || (!negative && sum == INT64_MIN) ||
         (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')))
-        return gpunn__json_fail(j, "lacks an integer where one belongs");
+        return gpunn__json_fail(j, "lacks an integer where one is needed");
     *value = negative ? sum : -sum;
     return true;
 }

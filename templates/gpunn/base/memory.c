@@ -39,8 +39,7 @@ GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_si
     if (result == NULL && new_size != 0)
         (void)gpunn__fail(
             dev, GPUNN_ERR_MEMORY,
-            "out of host memory: %zu bytes could not be allocated; free memory or use a smaller model",
-            new_size);
+            "out of host memory: allocating %zu bytes failed; free memory or use a smaller model", new_size);
     return result;
 }
 
@@ -74,8 +73,8 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     size_t limit = dev->args.memory_limit;
     if (limit && (size > limit || dev->allocated > limit - size)) {
         (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                          "%zu bytes more would pass the device's memory_limit of %zu (%zu are in use); use "
-                          "a smaller batch or raise it",
+                          "%zu more bytes would exceed the device's memory_limit of %zu (%zu are in use); "
+                          "use a smaller batch or raise the limit",
                           size, limit, dev->allocated);
         return NULL;
     }
@@ -87,7 +86,7 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
             return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
         (void)gpunn__fail(
             dev, GPUNN_ERR_MEMORY,
-            "out of memory on %s: %zu bytes could not be allocated, %zu are in use; use a smaller batch",
+            "out of memory on %s: allocating %zu bytes failed, %zu are in use; use a smaller batch",
             dev->info.name, size, dev->allocated);
         return NULL;
     }

@@ -23,8 +23,8 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
     char                text[GPUNN__ERROR_SIZE];
     if (!gpunn__lacks_precision(model) || dev->args.log_fn == NULL) return;
     (void)snprintf(text, sizeof text,
-                   "%s has no products in BF16: this model computes in F32; GPUNN_PRECISION_F16 would "
-                   "compute in 16 bits",
+                   "%s has no matrix products in BF16, so this model computes in F32; GPUNN_PRECISION_F16 "
+                   "would compute in 16 bits",
                    dev->info.name);
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
@@ -42,7 +42,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
         gpunn__free(dev, model, sizeof *model);
         return GPUNN__FAIL_NULL(
             dev, GPUNN_ERR_ARGUMENT,
-            "gpunn_model_create: precision %d is none; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
+            "gpunn_model_create: precision %d is unknown; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
             (int)args.precision);
     }
     model->dev = dev;
@@ -187,7 +187,7 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     if (model == NULL || model->closed) return;
     model->closed = true;
     if (model->optimizers || model->children)
-        gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers, loaders or sessions, and is "
-                                "freed with the last of them");
+        gpunn__warn(model->dev, "gpunn_model_destroy: the model still has optimizers, loaders or sessions; "
+                                "it is freed with the last of them");
     gpunn__model_release(model);
 }

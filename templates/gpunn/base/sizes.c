@@ -431,7 +431,7 @@ static gpunn__sum gpunn__parse_factor(gpunn__size_formula *f)
     if (length) {
         const int place = gpunn__size_find(f->model, f->at, length);
         f->at += length;
-        if (place == 0) f->fault = "a name in it is no size yet; name it before";
+        if (place == 0) f->fault = "it has a name that is not a size yet; create that size first";
         return gpunn__sum_atom(place, place > GPUNN__BATCH_ATOM ? f->model->sizes[place].multiple : 1);
     }
     if (first != '(' || f->depth == 32) return gpunn__sum_number(gpunn__parse_number(f));
@@ -453,7 +453,7 @@ static gpunn__sum gpunn__parse_product(gpunn__size_formula *f)
         } else if (gpunn__formula_takes(f, '/')) {
             const int64_t divisor = gpunn__parse_number(f);
             if (divisor < 1 || divisor > GPUNN__MAX_COUNT)
-                f->fault = "sizes are divided by numbers from 1 on";
+                f->fault = "a size can only be divided by an integer of 1 or more";
             if (!f->fault) sum = gpunn__sum_quotient(f->model, sum, divisor);
         } else
             break;

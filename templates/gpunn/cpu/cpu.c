@@ -160,7 +160,7 @@ static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
                 return gpunn__pick_fail(cpu, &p, at);
     }
     return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                           "a label is no class and is not ignore_index; check the labels");
+                           "a label is neither a class nor ignore_index; check the labels");
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -175,7 +175,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *ste
         step->workspace_bytes = program->cpu_workspace(step->fusion.batch, cpu->threads);
         step->cache_bytes = program->cpu_cache;
         return step->workspace_bytes == SIZE_MAX
-                   ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                   ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel does not support that size")
                    : GPUNN_OK;
     }
     for (int i = 0; i < step->input_count; i++)

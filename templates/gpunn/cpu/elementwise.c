@@ -457,7 +457,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step,
         gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
         if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool",
+                                   "the CPU cannot cast %s to %s; it supports f32, i64, i32, u8 and bool",
                                    gpunn_dtype_name(from), gpunn_dtype_name(to));
         return GPUNN_OK;
     }

@@ -317,7 +317,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_ste
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "topk over %lld elements; 2^32 - 1 are possible", (long long)t.along.n);
+                                   "topk over %lld elements is not possible; the limit is 2^32 - 1",
+                                   (long long)t.along.n);
         step->workspace_bytes = (size_t)threads * (size_t)t.along.n * sizeof *t.codes;
         return GPUNN_OK;
     }
@@ -423,7 +424,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sample(gpunn__cpu *cpu, gpunn_step *ste
     s.scale = gpunn__nucleus_scale(step->attr->temperature);
     s.top_p = step->attr->top_p;
     if (action == GPUNN__PREPARE && s.n > UINT32_MAX)
-        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible",
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                               "sample from %lld classes is not possible; the limit is 2^32 - 1",
                                (long long)s.n);
     if (action == GPUNN__FORWARD)
         gpunn_parallel(gpunn__cpu_threads(cpu, 16 * step->in[0].count), gpunn__nucleus_task, &s);
@@ -482,8 +484,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *ste
     gpunn__along_axis(&a, &step->in[0], step->attr->axis);
     if (action == GPUNN__PREPARE) {
         if (a.n > INT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "argmax over %lld elements; the CPU can do 2^31 - 1", (long long)a.n);
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_UNSUPPORTED,
+                "argmax over %lld elements is not possible on the CPU; the limit is 2^31 - 1",
+                (long long)a.n);
         return GPUNN_OK;
     }
     a.x = (const float *)step->in[0].data;

@@ -380,8 +380,8 @@ static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int6
     int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
     if (times < 0 || times > c->times || length < 0 || length > c->most)
         return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                               "sample %lld has input length %lld of at most %lld and target length %lld of "
-                               "at most %lld; check the lengths",
+                               "sample %lld has input length %lld (at most %lld) and target length %lld (at "
+                               "most %lld); check the lengths",
                                (long long)sample, (long long)times, (long long)c->times, (long long)length,
                                (long long)c->most);
     for (int64_t k = 0; k < length; k++) {
@@ -414,7 +414,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *s
     const size_t  bytes = (size_t)doubles * sizeof *c.loss + (size_t)(rows + 3 * scratch) * sizeof *c.rows;
     if (action == GPUNN__PREPARE) {
         if (c.count > INT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "there are more than 2^31 - 1 classes");
         if (!step->backward) step->saved_bytes = step->training ? bytes : 0;
         if (step->backward)
             step->workspace_bytes = 2 * (size_t)scratch * sizeof *c.back;

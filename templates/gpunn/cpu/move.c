@@ -434,9 +434,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *ste
     for (int64_t i = 0; position->data && i < position->count; i++) {
         const int64_t at = gpunn__integer(position->data, position->dtype, i);
         if (at < 0 || at > c.capacity - c.rows)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "%lld at position %lld do not fit the state's %lld; check the position",
-                                   (long long)c.rows, (long long)at, (long long)c.capacity);
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_ARGUMENT,
+                "writing %lld at position %lld exceeds the state's %lld; check the position",
+                (long long)c.rows, (long long)at, (long long)c.capacity);
     }
     for (int64_t line = 0; line < c.lines; line++) {
         const int64_t at = position->data ? gpunn__integer(position->data, position->dtype, line / c.sample)
@@ -452,5 +453,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *s
 {
     (void)step;
     (void)action;
-    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                           "the CPU's convolutions need no other layout of the filters");
 }

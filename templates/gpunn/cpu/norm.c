@@ -302,7 +302,7 @@ static GPUNN__STATUS gpunn__norm_combine_ranks(gpunn__cpu *cpu, const gpunn_step
     gpunn_parallel(threads, gpunn__norm_task, b);
     b->own = NULL;
     const gpunn_status status = ranks->gather(ranks->user, all, (size_t)b->channels * sizeof *all);
-    if (status != GPUNN_OK) return gpunn__cpu_fail(cpu, status, "the ranks have not come together");
+    if (status != GPUNN_OK) return gpunn__cpu_fail(cpu, status, "the exchange between the ranks failed");
     for (int64_t i = b->channels; i < ranks->size * b->channels; i++) {
         gpunn__moments *sum = &all[i % b->channels];
         if (!b->g) {

@@ -382,11 +382,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
         for (int i = 0; i < 3; i++)
             if (2 * axes[i]->padding > axes[i]->kernel)
                 return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                       "padding %d exceeds half of the window's %d; use a smaller one",
+                                       "padding %d exceeds half of the window's %d; use a smaller padding",
                                        (int)axes[i]->padding, (int)axes[i]->kernel);
         if (p.z.span * p.y.span > INT32_MAX / p.x.span)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "a window has more than 2^31 cells; use smaller ones");
+                                   "a window has more than 2^31 cells; use smaller windows");
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;

@@ -497,9 +497,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *
     for (int64_t box = 0; box < r.shape.boxes; box++) {
         const float sample = r.boxes[5 * box];
         if (!(sample >= 0 && sample < (float)r.shape.samples))
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "box %lld is of sample %g, which is outside 0 .. %lld; check the boxes",
-                                   (long long)box, (double)sample, (long long)(r.shape.samples - 1));
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_ARGUMENT,
+                "box %lld has sample number %g, which is outside 0 .. %lld; check the boxes", (long long)box,
+                (double)sample, (long long)(r.shape.samples - 1));
     }
     const double work = (double)r.shape.boxes * r.shape.bins[0] * r.shape.bins[1] * (r.shape.channels + 4) *
                         16;

@@ -484,11 +484,10 @@ static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, con
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
     if (derive == NULL)
-        (void)gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
-                               "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's "
-                               "list has in its place",
-                               gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "",
-                               y->layer ? "'" : "");
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_UNSUPPORTED,
+            "%s%s%s%s has no derivative made of ops; replace it by an op in gpunn_grad's list",
+            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
     return derive;
 }
 
@@ -738,8 +737,7 @@ static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor 
     if (!gpunn__begin_derivative(call, "grad", y, grad_output, y, ".grad_output") ||
         !gpunn__is_non_null(call, inputs, "inputs") || !gpunn__is_non_null(call, gradients, "gradients"))
         return false;
-    if (count < 1)
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
+    if (count < 1) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "got %d inputs; pass one or more", count);
     for (int i = 0; i < count; i++) {
         (void)snprintf(place, sizeof place, count > 1 ? "inputs[%d]" : "x", i);
         if (!gpunn__operand(call, inputs[i], place, true)) return false;

@@ -530,7 +530,7 @@ static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
     } else if (isalpha((unsigned char)first) || first == '_')
         ok = gpunn__expr_name(f, result);
     else
-        ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "something is missing", f->at, first != 0);
+        ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "an operand is missing", f->at, first != 0);
     if (ok && gpunn__expr_peek(f) == '*' && f->at[1] == '*') {
         f->at += 2;
         ok = gpunn__expr_sign(f, &operand) && gpunn__expr_binary(f, GPUNN_OP_POW, *result, operand, result);
@@ -759,7 +759,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *co
     gpunn__formula           f;
     f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
     if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
-        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible",
+        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "got %d arguments; 1 to 8 are possible",
                                 arg_count);
     if (!gpunn__is_non_null(&f.call, args, "args") ||
         !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))

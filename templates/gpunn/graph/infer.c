@@ -30,7 +30,7 @@ GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int
         if (sized ? named : x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
         const char *fault = "is larger than 2^31 - 1; use smaller sizes";
         if (x.dim[i] < 0)
-            fault = "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there";
+            fault = "is the batch; use gpunn_permute or gpunn_reshape so that this axis has a fixed size";
         if (sized) fault = "varies between runs; this op needs a fixed size there";
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
                                fault);
@@ -78,14 +78,15 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
         result[i] = a == 1 ? b : a;
         if (a == b || a == 1 || b == 1) continue;
         char all_a[128], all_b[128], one_a[32], one_b[32];
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_SHAPE, "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
-            gpunn__dims_text(call->model, *rank, dim, all_a),
-            gpunn__dims_text(call->model, other_rank, other, all_b), i,
-            gpunn__dim_text(call->model, a, one_a), gpunn__dim_text(call->model, b, one_b),
-            gpunn__is_sized(a) || gpunn__is_sized(b) ? "; a size that varies fits only itself and 1"
-            : a < 0 || b < 0                         ? "; the batch fits only itself and 1"
-                                                     : "");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
+                               gpunn__dims_text(call->model, *rank, dim, all_a),
+                               gpunn__dims_text(call->model, other_rank, other, all_b), i,
+                               gpunn__dim_text(call->model, a, one_a), gpunn__dim_text(call->model, b, one_b),
+                               gpunn__is_sized(a) || gpunn__is_sized(b)
+                                   ? "; a size that varies broadcasts only with itself and 1"
+                               : a < 0 || b < 0 ? "; the batch broadcasts only with itself and 1"
+                                                : "");
         return false;
     }
     *rank = result_rank;
@@ -127,7 +128,7 @@ static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size
 {
     char one[128], other[128];
     if (i->in[0].dim[axis] == size) return true;
-    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "x is %s, but its weight %s is for %lld along axis %d",
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "x is %s, but the weight %s needs %lld along axis %d",
                            gpunn__meta_text(&i->in[0], one), gpunn__meta_text(&i->in[1], other),
                            (long long)size, axis);
     return false;
@@ -246,7 +247,8 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
         char text[128];
         if (gpunn__is_sized(x->dim[2 + axis])) {
             (void)gpunn__call_fail(
-                i->call, GPUNN_ERR_SHAPE, "the windows along axis %d of x %s are no formula of its size%s",
+                i->call, GPUNN_ERR_SHAPE,
+                "the number of windows along axis %d of x %s cannot be computed from its varying size%s",
                 2 + axis, gpunn__meta_text(x, text),
                 attr->ceil_mode ? "; with .ceil_mode the kernel must span the stride and the padding" : "");
             return false;
@@ -353,7 +355,7 @@ static bool gpunn__roi_align_rule(const gpunn__inference *i)
     if (boxes->rank != 2 || boxes->dim[1] != 5)
         (void)gpunn__call_fail(
             i->call, GPUNN_ERR_SHAPE,
-            "boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box",
+            "boxes is %s, but [k, 5] is needed: for each box the sample's number, x1, y1, x2 and y2",
             gpunn__meta_text(boxes, text));
     else if (!gpunn__measure(2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
@@ -376,7 +378,7 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
     if ((axes != 2 && axes != 3) || theta->rank != 3 || theta->dim[1] != axes || theta->dim[2] != axes + 1) {
         (void)gpunn__call_fail(
             i->call, GPUNN_ERR_SHAPE,
-            "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+            "theta is %s and size is %s; use [n, 2, 3] with two sizes, or [n, 3, 4] with three",
             gpunn__meta_text(theta, one), gpunn__meta_text(i->out, other));
         return false;
     }
@@ -469,7 +471,7 @@ static bool gpunn__reshape_rule(const gpunn__inference *i)
         return true;
     (void)gpunn__call_fail(
         i->call, GPUNN_ERR_SHAPE,
-        "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
+        "%s does not hold as many elements as %s; GPUNN_BATCH is the size of the batch, not an inferred size",
         gpunn__meta_text(i->out, to), gpunn__meta_text(x, from));
     return false;
 }
@@ -529,7 +531,7 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
         if ((i->out->dim[axis] = gpunn__dim_of_sum(model, &sum)) != 0) return true;
     } else if (start < 0) { /* of sizes that vary */
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "it begins %lld elements before axis %d of %s; use other sizes",
+                               "the range begins %lld elements before axis %d of %s; use other sizes",
                                -(long long)start, axis, gpunn__meta_text(&i->in[0], text));
         return false;
     } else {
@@ -537,7 +539,7 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
         if (start < end && (end <= size || size < 0)) return true;
     }
     (void)gpunn__call_fail(
-        i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends behind axis %d of %s; use other bounds",
+        i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends after axis %d of %s; use other bounds",
         start ? gpunn__dim_text(model, start, from) : "0",
         end > 0 || end < 0 ? gpunn__dim_text(model, end, to) : "0", axis, gpunn__meta_text(&i->in[0], text));
     return false;
@@ -561,12 +563,12 @@ static bool gpunn__pad_rule(const gpunn__inference *i)
         if (!outside && !(mirrored && (before > most || after > most))) continue;
         (void)gpunn__meta_text(&i->in[0], text);
         if (outside)
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", axis,
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding at 0", axis,
                                    text, missing ? "does not exist" : "is the batch");
         else
             (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                                   "%lld before and %lld after axis %d of %s, but mode %s has only %lld "
-                                   "elements for either; use less",
+                                   "padding is %lld before and %lld after axis %d of %s, but mode %s allows "
+                                   "at most %lld on each side; use less",
                                    (long long)before, (long long)after, axis, text,
                                    gpunn__pad_mode_names[mode], (long long)most);
         return false;
@@ -586,7 +588,7 @@ static bool gpunn__expand_rule(const gpunn__inference *i)
         fits = x->dim[axis] == 1 || x->dim[axis] == i->out->dim[first + axis];
     if (!fits)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "%s does not expand to %s; only axes of size 1 and new ones in front do",
+                               "%s does not expand to %s; only axes of size 1 and new leading axes expand",
                                gpunn__meta_text(x, from), gpunn__meta_text(i->out, to));
     return fits;
 }
@@ -601,10 +603,10 @@ static bool gpunn__gather_rule(const gpunn__inference *i)
         fits = k == i->attr->axis || index->dim[k] == x->dim[k] ||
                (index->dim[k] > 0 && index->dim[k] < x->dim[k]);
     if (!fits)
-        (void)gpunn__call_fail(
-            i->call, GPUNN_ERR_SHAPE,
-            "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
-            gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "x is %s and index is %s; both need the same number of axes, and only axis %d "
+                               "of index may be larger than x's",
+                               gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
     memcpy(i->out->dim, index->dim, sizeof index->dim);
     i->out->dtype = x->dtype;
     return fits;
@@ -618,11 +620,11 @@ static bool gpunn__scatter_add_rule(const gpunn__inference *i)
     for (int k = 0; fits && k < x->rank; k++)
         fits = src->dim[k] == index->dim[k] && (k == i->attr->axis || index->dim[k] == x->dim[k]);
     if (!fits)
-        (void)gpunn__call_fail(
-            i->call, GPUNN_ERR_SHAPE,
-            "x is %s, index %s and src %s; index and src need one shape, x's but for axis %d",
-            gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]), gpunn__meta_text(src, text[2]),
-            i->attr->axis);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "x is %s, index %s and src %s; index and src need the same shape, equal to "
+                               "x's except along axis %d",
+                               gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]),
+                               gpunn__meta_text(src, text[2]), i->attr->axis);
     return fits;
 }
 
@@ -680,8 +682,8 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
                                axis, text);
     else
         (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT,
-                               "k is %d, but axis %d of %s has %lld; use 1 to that", k, axis, text,
-                               (long long)size);
+                               "k is %d, but axis %d of %s has %lld elements; use 1 to that number", k, axis,
+                               text, (long long)size);
     return false;
 }
 
@@ -743,33 +745,34 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
         const gpunn__meta *t = &i->in[packed ? 0 : k];
         (void)gpunn__meta_text(t, text[k]);
         if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3)) {
-            (void)gpunn__call_fail(
-                i->call, GPUNN_ERR_SHAPE,
-                "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
-                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k],
-                last ? "rows, heads" : "heads, rows");
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                                   "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for q, k "
+                                   "and v in one; gpunn_reshape it",
+                                   gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k],
+                                   last ? "rows, heads" : "heads, rows");
             return false;
         }
         for (int d = 0; d < 4; d++) part[k][d] = t->dim[packed && d > 1 ? d + 1 : d];
         if (part[k][head] < 1 || part[k][3] < 1 || part[k][head] > INT32_MAX || part[k][3] > INT32_MAX) {
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                                   "%s is %s: heads and their size must be fixed, and below 2^31",
-                                   gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
+            (void)gpunn__call_fail(
+                i->call, GPUNN_ERR_SHAPE,
+                "%s is %s: the number and the size of the heads must be fixed, and below 2^31",
+                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
             return false;
         }
     }
     if (part[0][0] != part[1][0] || part[1][0] != part[2][0] || part[0][3] != part[1][3] ||
         part[1][row] != part[2][row] || part[1][head] != part[2][head]) {
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's "
-                               "rows and heads must agree",
+                               "q is %s, k %s and v %s: all need the same n, q and k the same head size, and "
+                               "k and v the same rows and heads",
                                text[0], text[1], text[2]);
         return false;
     }
     if (part[0][head] != part[1][head] && (!i->attr->enable_gqa || part[0][head] % part[1][head] != 0)) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s",
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, but k and v have %lld; %s",
                                (long long)part[0][head], (long long)part[1][head],
-                               i->attr->enable_gqa ? "theirs must divide q's"
+                               i->attr->enable_gqa ? "the heads of k and v must divide those of q"
                                                    : "set .enable_gqa to share them");
         return false;
     }
@@ -806,7 +809,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
     if (!fits)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
                                "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, "
-                               "most], [n] and [n] are needed",
+                               "longest], [n] and [n] are needed",
                                text[0], text[1], text[2], text[3],
                                i->attr->batch_first ? "[n, t, classes]" : "[t, n, classes]");
     i->out->rank = i->attr->reduction == GPUNN_REDUCE_NONE;
@@ -830,7 +833,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
         for (int k = 0; k < i->count && used + 130 < sizeof text; k++)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", k ? ", " : "",
                                      gpunn__meta_text(&i->in[k], one));
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape rule rejects %s", text);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape function does not accept %s", text);
         return false;
     }
     if (gpunn__rank_of(i->call, &result, 2) < 0) return false;
@@ -854,14 +857,15 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     if (!gpunn__same_dims(&whole, state)) {
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "the value is %s and the state %s; %s",
                                gpunn__meta_text(value, one), gpunn__meta_text(state, other),
-                               part ? "only along the axis may they differ, where the value has no more"
-                                    : "they must agree");
+                               part
+                                   ? "they may differ only along the axis, where the value must not be larger"
+                                   : "they must be equal");
         return false;
     }
     if (!part) return true;
     if (position->dtype != GPUNN_I64 && position->dtype != GPUNN_I32) {
         (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE,
-                               "the position is %s; use i64 or i32, of a state by gpunn_cast",
+                               "the position is %s; use i64 or i32, and gpunn_cast for a state",
                                gpunn_dtype_name(position->dtype));
         return false;
     }
@@ -901,9 +905,10 @@ GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gp
     if (!gpunn__shape_rule_of(op)(&i)) return false;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] != 0) continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "axis %d of its result would be no formula, or one that is too long, of %s",
-                               axis, gpunn__meta_text(&in[0], text));
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "axis %d of its result cannot be computed from %s by a formula, or the formula is too long", axis,
+            gpunn__meta_text(&in[0], text));
         return false;
     }
     return true;

@@ -54,7 +54,7 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
     if (dtype != GPUNN_F32 && dtype != GPUNN_I64 && dtype != GPUNN_I32 && dtype != GPUNN_U8 &&
         dtype != GPUNN_BOOL)
         return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
-                                "to %s is not possible; use f32, i64, i32, u8 or bool",
+                                "a cast to %s is not possible; use f32, i64, i32, u8 or bool",
                                 gpunn_dtype_name(dtype));
     if (dtype == x->dtype) return x;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -74,11 +74,11 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_ten
     const char *const *names = count == 1 ? gpunn__x_name : gpunn__abc_names;
     if (count > 3 || !gpunn__begin(&call, name, NULL, names, operands, count, 0)) return NULL;
     if ((unsigned)op >= GPUNN_INTEGER_COUNT)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the op is %d; use one of gpunn_integer_op",
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "op %d is unknown; use one of gpunn_integer_op",
                                 (int)op);
     const int most = gpunn__integer_infos[op].operands, choice = op == GPUNN_INTEGER_WHERE;
     if (count > most || count < most - (most > 1))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d operands are given; %d are needed%s", count,
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "got %d operands, but %d are needed%s", count,
                                 most, most > 1 ? ", the last of which may be a number" : "");
     memcpy(in, operands, (size_t)count * sizeof *in);
     for (int i = choice; i < count; i++)

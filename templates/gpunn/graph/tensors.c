@@ -171,13 +171,13 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
     const gpunn_tensor *other = gpunn_find(call->model, name);
     const char         *fault = NULL;
     if (name == NULL || name[0] == 0)
-        fault = "missing; give one";
+        fault = "missing; pass one";
     else if (strlen(name) >= GPUNN__NAME_SIZE)
         fault = "longer than 255 bytes; choose another";
     else if (strcmp(name, "__metadata__") == 0)
         fault = "reserved in safetensors files; choose another";
     else if (other && other != t)
-        fault = "taken; names are unique in a model";
+        fault = "already taken; names are unique in a model";
     if (fault) {
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
                                name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
@@ -218,8 +218,10 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
             continue;
         const char *rule = batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH";
         if (sized)
-            rule = batches ? "what varies is made by gpunn_size of this model, without C's arithmetic"
-                           : "none may vary between runs";
+            rule =
+                batches
+                    ? "a size that varies must come from gpunn_size of this model, without C arithmetic on it"
+                    : "none may vary between runs";
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
                                "shape %s is not allowed here; dimensions are 1 or more, and %s", text, rule);
         return -1;
@@ -231,9 +233,9 @@ GPUNN__INTERNAL int64_t gpunn__parse_size(gpunn__size_formula *formula)
 {
     const gpunn__sum sum = gpunn__parse_sum(formula);
     int64_t          dim = 0;
-    if (!formula->fault && gpunn__formula_next(formula)) formula->fault = "something stands behind its end";
+    if (!formula->fault && gpunn__formula_next(formula)) formula->fault = "it has extra text at its end";
     if (!formula->fault && (dim = gpunn__dim_of_sum(formula->model, &sum)) == 0)
-        formula->fault = "it is never a size, or too long";
+        formula->fault = "it is never a valid size, or it is too long";
     return dim;
 }
 
@@ -250,14 +252,14 @@ static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const 
     if (args->min < 0 || args->max < 0 || args->multiple < 0 || min > GPUNN__MAX_COUNT ||
         multiple > GPUNN__MAX_COUNT || (args->max && size.max < size.min)) {
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               ".min %lld, .max %lld and .multiple %lld leave no size; use others",
+                               ".min %lld, .max %lld and .multiple %lld allow no size; use other values",
                                (long long)args->min, (long long)args->max, (long long)args->multiple);
         return 0;
     }
     size.value = size.min / multiple;
     if (strcmp(name, "N") == 0) {
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "the name N is the batch's in specs; choose another");
+                               "the name N means the batch in specs; choose another");
         return 0;
     }
     if ((size.name = gpunn__strdup(model->dev, name)) == NULL) return 0;
@@ -282,7 +284,7 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
                                GPUNN__SIZE_TEXT - 1);
     else if (!is_new && (args.min || args.max || args.multiple))
         (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                               ".min, .max and .multiple are told where a name is new");
+                               ".min, .max and .multiple can be set only when a name is new");
     else if (is_new)
         dim = gpunn__new_size(&call, text, &args);
     else if ((dim = gpunn__parse_size(&formula)) == 0)
@@ -299,7 +301,7 @@ GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_
     if (dtype == GPUNN_DTYPE_DEFAULT) dtype = GPUNN_F32;
     if (gpunn_dtype_size(dtype) == 0 || dtype == GPUNN_F16 || dtype == GPUNN_BF16)
         return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
-                                "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
+                                "an input cannot have dtype %s; use f32, i64, i32, u8 or bool",
                                 gpunn_dtype_name(dtype));
     int rank = gpunn__rank_of(&call, &shape, 1);
     if (rank < 0) return NULL;
@@ -311,17 +313,17 @@ static bool gpunn__init_is_sound(const gpunn__call *call, gpunn_init init, int r
 {
     const char *fault = NULL;
     if ((int)init.kind < 0 || init.kind > GPUNN_INIT_KAIMING_UNIFORM)
-        fault = "the kind is none of gpunn_init_kind; use one of them";
+        fault = "the kind is unknown; use one of gpunn_init_kind";
     else if (!isfinite(init.a) || !isfinite(init.b))
         fault = "a or b is not finite; use finite numbers";
     else if (init.kind == GPUNN_INIT_UNIFORM && init.a > init.b)
-        fault = "a lies above b; a is the lower bound";
+        fault = "a is above b; a is the lower bound";
     else if (init.kind == GPUNN_INIT_NORMAL && init.b < 0)
         fault = "b is negative; it is the standard deviation";
     else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a < 0)
         fault = "a is negative; it is the fan-in, 0 to take it from the shape";
     else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a == 0 && rank < 2)
-        fault = "a shape of rank below 2 tells no fan-in; set .a to it";
+        fault = "a shape of rank below 2 has no fan-in; set .a to the fan-in";
     if (fault) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "initial values: %s", fault);
     return fault == NULL;
 }
@@ -370,7 +372,8 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
     if (t == NULL) return NULL;
     if ((uint64_t)gpunn__count(t, 1) > SIZE_MAX ||
         !gpunn__mul((size_t)gpunn__count(t, 1), sizeof *t->constant, &size))
-        return gpunn__call_fail(&call, GPUNN_ERR_MEMORY, "so many elements do not fit this machine's memory");
+        return gpunn__call_fail(&call, GPUNN_ERR_MEMORY,
+                                "that many elements do not fit in this machine's memory");
     t->constant = (float *)gpunn__realloc(model->dev, NULL, 0, size);
     if (t->constant == NULL) return gpunn__undo(&call);
     memcpy(t->constant, values, size);
@@ -443,7 +446,7 @@ GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved)
     if (!gpunn__begin_x(&call, "gpunn_set_saved", NULL, state, false)) return GPUNN_ERR_ARGUMENT;
     if (!state->state) {
         (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                               "the tensor is no state; use what gpunn_state gave");
+                               "the tensor is not a state; use the result of gpunn_state");
         return GPUNN_ERR_ARGUMENT;
     }
     state->saved = saved;
@@ -477,7 +480,7 @@ static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char 
     if (!gpunn__begin_x(call, function, t ? t->name : NULL, t, false)) return false;
     if (t->kind != GPUNN__PARAMETER)
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "the tensor is no parameter; only these have this setting");
+                               "the tensor is not a parameter; only parameters have this setting");
     return t->kind == GPUNN__PARAMETER;
 }
 
@@ -539,7 +542,7 @@ GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
     }
     if (mean == NULL) {
         (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                               "it is neither the result of a norm with running statistics nor a "
+                               "the tensor is neither the result of a norm with running statistics nor a "
                                "running_mean; use gpunn_find(model, \"name.running_mean\")");
         return GPUNN_ERR_ARGUMENT;
     }

@@ -56,7 +56,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int
     }
     return good ? GPUNN_OK
                 : gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                              "gpunn_checkpoint_load: '%s' is damaged: its history is not that of %d epochs; "
+                              "gpunn_checkpoint_load: '%s' is damaged: its history does not have %d epochs; "
                               "use an older checkpoint",
                               gpunn__tail(a->reader.path), record->epochs);
 }
@@ -87,10 +87,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
         return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load",
                            function, path);
     if (!gpunn__slice_is(&version->text, GPUNN__CHECKPOINT_VERSION))
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "%s: '%s' is of version %s, this gpunn.h reads version " GPUNN__CHECKPOINT_VERSION
-                           "; use the gpunn.h that wrote it",
-                           function, path, gpunn__printable(&version->text, shown));
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "%s: '%s' has version %s, but this gpunn.h reads version " GPUNN__CHECKPOINT_VERSION
+            "; use the gpunn.h that wrote it",
+            function, path, gpunn__printable(&version->text, shown));
     if (!gpunn__slice_is(&kind->text, name))
         return gpunn__fail(
             dev, GPUNN_ERR_STATE,
@@ -99,7 +100,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
     if (averages && !resume->opt.uses[GPUNN__AVERAGE])
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s: '%s' was saved with averages of the weights, which %s does not keep; call "
-                           "gpunn_set_ema before",
+                           "gpunn_set_ema first",
                            function, path, name);
     for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
@@ -126,8 +127,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
         const char  *key = gpunn__rules[rule.kind].state[k];
         if (gpunn__has_state(rule.kind, setting, k) == resume->opt.uses[k]) continue;
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "%s: '%s' was saved with %s %g, but %s has %s %g; create it alike", function, path,
-                           key, (double)gpunn__setting_of(rule.kind, setting, key), name, key,
+                           "%s: '%s' was saved with %s %g, but %s has %s %g; create it with the saved value",
+                           function, path, key, (double)gpunn__setting_of(rule.kind, setting, key), name, key,
                            (double)gpunn__setting_of(rule.kind, rule.setting, key));
     }
     char place[320];

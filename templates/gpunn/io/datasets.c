@@ -42,7 +42,7 @@ static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__enc
     fits = fits && gpunn__mul(count, encoding->bytes, &bytes);
     if (!fits || bytes > r->limit)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is damaged or cut short: its header tells of more elements than the file "
+                           "'%s' is damaged or cut short: its header promises more elements than the file "
                            "can hold; download it again",
                            path);
     if (!gpunn__mul(count, gpunn_dtype_size(encoding->dtype), &bytes))
@@ -76,7 +76,7 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
     if (head[0] || head[1] || encoding == NULL || rank < 1 || rank > GPUNN_MAX_RANK)
         return gpunn__fail(
             r->dev, GPUNN_ERR_FORMAT,
-            "'%s' is no IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
+            "'%s' is not an IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
             gpunn__tail(r->path), head[0], head[1], head[2], head[3]);
     status = gpunn__reader_read(r, raw, 4 * (size_t)rank);
     if (status != GPUNN_OK) return status;
@@ -115,13 +115,13 @@ GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn
 static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran, int *rank, int64_t *dim)
 {
     int types = 0, orders = 0, shapes = 0;
-    if (!gpunn__json_expect(j, '{', "is no dictionary")) return false;
+    if (!gpunn__json_expect(j, '{', "is not a dictionary")) return false;
     while (!gpunn__json_peek(j, '}')) {
         gpunn__slice key;
         if (!gpunn__json_string(j, &key) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
         if (gpunn__slice_is(&key, "descr") && !types++) {
             if (gpunn__json_peek(j, '['))
-                return gpunn__json_fail(j, "has records, which no gpunn_array can hold");
+                return gpunn__json_fail(j, "has records, which a gpunn_array cannot hold");
             if (!gpunn__json_string(j, type)) return false;
         } else if (gpunn__slice_is(&key, "fortran_order") && !orders++) {
             *fortran = gpunn__json_peek(j, 'T');
@@ -136,7 +136,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
                 if (!gpunn__json_integer(j, &dim[(*rank)++])) return false;
                 (void)gpunn__json_take(j, 'L'); /* written by Python 2 */
                 if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')'))
-                    return gpunn__json_fail(j, "has a shape without end");
+                    return gpunn__json_fail(j, "has an unterminated shape");
             }
             j->at++;
         } else
@@ -146,7 +146,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
     }
     j->at++;
     (void)gpunn__json_peek(j, 0);
-    if (j->at != j->end) return gpunn__json_fail(j, "goes on after its end");
+    if (j->at != j->end) return gpunn__json_fail(j, "has text after its end");
     return (types && orders && shapes) || gpunn__json_fail(j, "lacks descr, fortran_order or shape");
 }
 
@@ -193,7 +193,7 @@ static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
                       (uint32_t)head[11] << 24;
     if (memcmp(head, "\x93NUMPY", 6) != 0 || head[6] < 1 || head[6] > 3 || length > sizeof header)
         return gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no .npy file of version 1 to 3; write it with numpy.save", path);
+                           "'%s' is not a .npy file of version 1 to 3; write it with numpy.save", path);
     status = gpunn__reader_read(r, header, length);
     if (status != GPUNN_OK) return status;
 
@@ -264,7 +264,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
     }
     if (!fits || bytes != array->bytes)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it",
+                           "%s: bytes is %zu, which does not match dtype %s and the dimensions; correct it",
                            function, array->bytes, gpunn_dtype_name(array->dtype));
     used += snprintf(text + used, (size_t)(room - used), "), }");
     /* the elements begin at a multiple of 64, after spaces and a newline */
@@ -311,14 +311,14 @@ static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int 
         if (status != GPUNN_OK || got == 0) break;
         int label = record[labels_bytes - 1];
         if (got < record_bytes)
-            status = gpunn__fail(
-                dev, GPUNN_ERR_FORMAT,
-                "'%s' is cut short or not of %d classes: its size is no multiple of %zu; download it again",
-                gpunn__tail(path), classes, record_bytes);
+            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                                 "'%s' is cut short or does not have %d classes: its size is not a multiple "
+                                 "of %zu; download it again",
+                                 gpunn__tail(path), classes, record_bytes);
         else if (label >= classes)
             status = gpunn__fail(
                 dev, GPUNN_ERR_FORMAT,
-                "'%s' is damaged or not of %d classes: image %zu has the label %d; download it again",
+                "'%s' is damaged or does not have %d classes: image %zu has the label %d; download it again",
                 gpunn__tail(path), classes, *n - first, label);
         if (status != GPUNN_OK) break;
         status = gpunn__array_grow(dev, images, *n, IMAGE);
@@ -396,8 +396,8 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     else if (item->encoding == NULL || item->encoding->dtype == GPUNN_DTYPE_DEFAULT ||
              item->rank > GPUNN_MAX_RANK)
         status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                             "%s: in '%s' the tensor '%s' is of type %s and rank %d; convert it to F32 or "
-                             "I64 of rank 8 at most",
+                             "%s: in '%s' the tensor '%s' has type %s and rank %d; convert it to F32 or I64 "
+                             "with a rank of at most 8",
                              function, gpunn__tail(path), gpunn__printable(&item->name, shown),
                              item->encoding ? item->encoding->safetensors : "unknown here", item->rank);
     if (status == GPUNN_OK)
@@ -446,10 +446,9 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
         bool sound = names[i] && *names[i] && strcmp(names[i], "__metadata__") != 0, fits = bytes > 0;
         for (int k = 0; k < i && sound; k++) sound = strcmp(names[k], names[i]) != 0;
         if (!sound)
-            return gpunn__fail(
-                dev, GPUNN_ERR_ARGUMENT,
-                "%s: name %d is missing, \"__metadata__\" or the same as one before; choose another",
-                function, i);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%s: name %d is missing, \"__metadata__\" or a repetition; choose another",
+                               function, i);
         for (int k = 0; k < array->rank && fits; k++)
             fits = array->dim[k] > 0 && (uint64_t)array->dim[k] <= SIZE_MAX &&
                    gpunn__mul(bytes, (size_t)array->dim[k], &bytes);

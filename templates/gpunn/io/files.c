@@ -425,9 +425,10 @@ static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes,
         if (done > 0 && (uint64_t)done <= want)
             *got += (size_t)done;
         else if (r->io)
-            return gpunn__fail(r->dev, GPUNN_ERR_IO,
-                               "cannot read '%s': .io's read returned %lld for %zu bytes; look into it",
-                               gpunn__tail(r->path), (long long)done, want);
+            return gpunn__fail(
+                r->dev, GPUNN_ERR_IO,
+                "cannot read '%s': .io's read returned %lld for %zu bytes; check that function",
+                gpunn__tail(r->path), (long long)done, want);
         else if (errno != EINTR)
             return gpunn__file_fail(r->dev, false, r->path, errno);
     }
@@ -455,7 +456,8 @@ static GPUNN__STATUS gpunn__reader_open_io(gpunn__reader *r)
     r->limit = (uint64_t)size;
     if (size >= 0) return GPUNN_OK;
     gpunn__reader_close(r);
-    return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's size returned %lld; look into it", path,
+    return gpunn__fail(r->dev, GPUNN_ERR_IO,
+                       "cannot read '%s': .io's size returned %lld; check that function", path,
                        (long long)size);
 }
 
@@ -626,9 +628,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, &byte, 1, &got);
     if (status == GPUNN_OK && got)
-        status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
-                             "'%s' goes on after the end of its data; it is damaged or of another format",
-                             gpunn__tail(r->path));
+        status = gpunn__fail(
+            r->dev, GPUNN_ERR_FORMAT,
+            "'%s' has more bytes after the end of its data; it is damaged or has another format",
+            gpunn__tail(r->path));
     return status;
 }
 /* -- a whole JSON document -- */
@@ -644,7 +647,7 @@ static GPUNN__STATUS gpunn__document_parse(gpunn__reader *r, gpunn__document *do
 {
     gpunn_device *dev = r->dev;
     if (r->limit > GPUNN__JSON_BYTES)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; JSON of at most 64 MiB is read",
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; the limit for JSON is 64 MiB",
                            gpunn__tail(r->path), (unsigned long long)r->limit);
     document->size = (size_t)r->limit + 1;
     document->text = (char *)gpunn__realloc(dev, NULL, 0, document->size);
@@ -656,7 +659,7 @@ static GPUNN__STATUS gpunn__document_parse(gpunn__reader *r, gpunn__document *do
     gpunn__json json = gpunn__json_of(document->text, document->size - 1, false);
     bool        ok = gpunn__json_item(dev, &json, &document->items, 0);
     (void)gpunn__json_peek(&json, 0);
-    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "goes on after its end");
+    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "has text after its end");
     if (ok) return GPUNN_OK;
     if (json.problem == NULL) return GPUNN_ERR_MEMORY;
     return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s:%d:%d: the JSON %s", gpunn__tail(r->path), json.line + 1,

@@ -102,7 +102,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
                     if (item->rank < GPUNN_MAX_RANK) item->dim[item->rank] = dim;
                     item->rank++; /* stays below GPUNN__MAX_HEADER */
                 } while (gpunn__json_take(j, ','));
-                if (!gpunn__json_expect(j, ']', "has a shape without end")) return false;
+                if (!gpunn__json_expect(j, ']', "has an unterminated shape")) return false;
             }
         } else if (gpunn__slice_is(&key, "data_offsets") && !offsets++) {
             int64_t begin = 0, end = 0;
@@ -118,7 +118,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
         else if (!gpunn__json_pass(dev, j))
             return false;
     } while (gpunn__json_take(j, ','));
-    if (!gpunn__json_expect(j, '}', "has a tensor's description without end")) return false;
+    if (!gpunn__json_expect(j, '}', "has an unterminated description of a tensor")) return false;
     if (!dtypes || !shapes || !offsets)
         return gpunn__json_fail(j, "lacks a tensor's dtype, shape or data_offsets");
     if (item->encoding &&
@@ -157,12 +157,12 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
                     !gpunn__json_string(j, &item->text))
                     return false;
             } while (gpunn__json_take(j, ','));
-            if (!gpunn__json_expect(j, '}', "has a __metadata__ without end")) return false;
+            if (!gpunn__json_expect(j, '}', "has an unterminated __metadata__")) return false;
         } while (gpunn__json_take(j, ','));
         if (!gpunn__json_expect(j, '}', "has no end")) return false;
     }
     (void)gpunn__json_peek(j, 0);
-    return j->at == j->end || gpunn__json_fail(j, "goes on after its end");
+    return j->at == j->end || gpunn__json_fail(j, "has text after its end");
 }
 
 GPUNN__INTERNAL void gpunn__archive_close(gpunn__archive *a)
@@ -207,14 +207,14 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
                            path);
     if (memcmp(head, "version ", 8) == 0)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no safetensors file, but looks like a pointer of Git LFS; fetch the file "
-                           "with git lfs pull",
+                           "'%s' is not a safetensors file, but looks like a pointer of Git LFS; fetch the "
+                           "file with git lfs pull",
                            path);
     for (int i = 0; i < 8; i++) length |= (uint64_t)head[i] << (8 * i);
     if (length > GPUNN__MAX_HEADER || length < 2 || r->limit < sizeof head + length)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no safetensors file, or is cut short: its header would have %llu bytes, "
-                           "the file has %llu; write or download it again",
+                           "'%s' is not a safetensors file, or is cut short: its header would have %llu "
+                           "bytes, the file has %llu; write or download it again",
                            path, (unsigned long long)length, (unsigned long long)r->limit);
     a->header_bytes = (size_t)length;
     a->header = (char *)gpunn__realloc(dev, NULL, 0, a->header_bytes);
@@ -226,10 +226,10 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     bool        parsed = gpunn__parse_header(dev, &json, &a->tensors, &a->notes);
     if (!parsed && json.problem == NULL) return GPUNN_ERR_MEMORY;
     if (!parsed)
-        return gpunn__fail(
-            dev, GPUNN_ERR_FORMAT,
-            "'%s' is damaged or no safetensors file: its header %s (byte %lld); write or download it again",
-            path, json.problem, (long long)(json.at - a->header) + 8);
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is damaged or not a safetensors file: its header %s (byte %lld); write or "
+                           "download it again",
+                           path, json.problem, (long long)(json.at - a->header) + 8);
 
     uint64_t end = 0, bytes = r->limit - sizeof head - length;
     char     shown[128];
@@ -239,7 +239,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
         const gpunn__entry *item = &a->tensors.items[i];
         if (item->begin != end || item->end > bytes)
             return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "'%s' is damaged: tensor '%s' is said to lie at bytes %llu to %llu, but the "
+                               "'%s' is damaged: its header puts tensor '%s' at bytes %llu to %llu, but the "
                                "one before ends at %llu and the data at %llu; write or download it again",
                                path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin,
                                (unsigned long long)item->end, (unsigned long long)end,
@@ -330,15 +330,16 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
     char               shown[128], file[128];
     gpunn_status       status = GPUNN_OK;
     if (map == 0 || item[map].kind != GPUNN__J_OBJECT)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no index of shards: it has no \"weight_map\"; load the weights' file",
-                           path);
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "'%s' is not an index of shards: it has no \"weight_map\"; load the file that holds the weights",
+            path);
     for (int i = map + 1; i < item[map].next && status == GPUNN_OK; i = item[i + 1].next) {
         const gpunn__slice *name = &item[i + 1].text;
         if (item[i + 1].kind != GPUNN__J_STRING || !gpunn__is_file_name(name))
             return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "%s:%d:%d: the shard is %s, which is no file beside the index; put all shards "
-                               "into its folder",
+                               "%s:%d:%d: the shard is %s, which does not name a file beside the index; put "
+                               "all shards into its folder",
                                path, item[i + 1].line, item[i + 1].column,
                                name->at ? gpunn__printable(name, shown) : "no string");
         if (gpunn__shard_find(a, name) == NULL) status = gpunn__shard_open(a, io, name->at);
@@ -437,8 +438,8 @@ static GPUNN__STATUS gpunn__check_map(gpunn_device *dev, const gpunn_rename *map
         int stars = gpunn__count_stars(map->from);
         if (map->to == NULL || stars > GPUNN__STARS || gpunn__count_stars(map->to) > stars)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_load: .map has the pair '%.120s', '%.120s'; up to 8 * may stand in the "
-                               "first and no more in the second",
+                               "gpunn_load: .map has the pair '%.120s', '%.120s'; the first may have up to 8 "
+                               "*, and the second no more than the first",
                                map->from, map->to ? map->to : "NULL");
     }
     return GPUNN_OK;
@@ -473,9 +474,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpu
     }
     const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
     return twice
-               ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                             "gpunn_load: .map gives two tensors of '%s' the name '%s'; rename one otherwise",
-                             gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown))
+               ? gpunn__fail(
+                     dev, GPUNN_ERR_ARGUMENT,
+                     "gpunn_load: .map gives two tensors of '%s' the name '%s'; choose another name for one",
+                     gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown))
                : GPUNN_OK;
 }
 

@@ -285,16 +285,16 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
         if (o->parts > 0)
             status = gpunn__fail(
                 model->dev, GPUNN_ERR_STATE,
-                "gpunn_checkpoint_save: %s has accumulated %d part%s of its next update, which no checkpoint "
-                "has; make the update before, by gpunn_train_step or gpunn_optimizer_step",
+                "gpunn_checkpoint_save: %s has accumulated %d part%s of its next update, which a checkpoint "
+                "cannot hold; first finish the update with gpunn_train_step or gpunn_optimizer_step",
                 o->name, o->parts, o->parts == 1 ? "" : "s");
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         if (gpunn__is_saved(t) && strncmp(t->name, "optimizer.", 10) == 0)
             return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_checkpoint_save: names that begin with 'optimizer.' are the "
-                               "optimizer's; rename '%.120s'",
+                               "gpunn_checkpoint_save: names that begin with 'optimizer.' belong to the "
+                               "optimizer; rename '%.120s'",
                                t->name);
     }
     gpunn__resume *resume = gpunn__resume_make(opt, &count);
@@ -421,7 +421,7 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
     if (status == GPUNN_OK && loader && !list->loader)
         status = gpunn__fail(
             dev, GPUNN_ERR_STATE,
-            "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
+            "gpunn_checkpoint_load: '%s' was saved without a loader; pass NULL for the loader",
             gpunn__tail(path));
     if (status == GPUNN_OK)
         status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);

@@ -92,7 +92,7 @@ static bool gpunn__all_read(gpunn__loading *l, int object, const char *of)
         for (int k = object + 1; k < i; k = items[k + 1].next)
             if (items[k].text.length == items[i].text.length &&
                 memcmp(items[k].text.at, items[i].text.at, items[i].text.length) == 0)
-                return gpunn__wrong(l, i, "\"%s\" stands here twice; give it once",
+                return gpunn__wrong(l, i, "\"%s\" appears here twice; give it once",
                                     gpunn__printable(&items[i].text, shown));
         return gpunn__wrong(l, i, "%s has no \"%s\"; check its spelling", of,
                             gpunn__printable(&items[i].text, shown));
@@ -243,7 +243,7 @@ static bool gpunn__dim_at(gpunn__loading *l, int item, const char *key, int64_t 
     if (i->text.length >= GPUNN__SIZE_TEXT) formula.fault = "it is too long";
     if (!formula.fault && (*dim = gpunn__parse_size(&formula)) != 0) return true;
     return gpunn__wrong(l, item,
-                        "\"%s\" must be made of sizes, and \"%s\" is none: %s (at byte %d); use names of "
+                        "\"%s\" must be made of sizes, but \"%s\" is not: %s (at byte %d); use names of "
                         "\"sizes\", \"batch\" and integers with + - * /",
                         key, gpunn__printable(&i->text, shown), formula.fault, (int)(formula.at - text));
 }
@@ -465,7 +465,8 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
     for (int i = 0; i < GPUNN_MAX_RANK && dim[i] && count >= 0; i++)
         count = dim[i] < 0 || dim[i] > given / count ? -1 : count * dim[i];
     if (count != given) {
-        (void)gpunn__wrong(l, list, "\"values\" must have as many numbers as \"shape\" tells, not %d", given);
+        (void)gpunn__wrong(l, list, "\"values\" must have as many numbers as \"shape\" has elements, not %d",
+                           given);
         return NULL;
     }
     size_t size = (size_t)(given ? given : 1) * sizeof(float);
@@ -497,8 +498,8 @@ static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_
     if ((!args.no_bias && count != 4 * directions) || weights[1]->rank != 2 ||
         weights[1]->dim[1] > INT32_MAX) {
         (void)gpunn__wrong(l, list,
-                           "\"weights\" must be weight_ih, weight_hh [.., hidden_size] and, both or none, "
-                           "bias_ih, bias_hh for each direction");
+                           "\"weights\" must be weight_ih and weight_hh [.., hidden_size], with both or none "
+                           "of bias_ih and bias_hh, for each direction");
         return NULL;
     }
     args.hidden_size = (int)weights[1]->dim[1];
@@ -529,8 +530,8 @@ static bool gpunn__scales_at(gpunn__loading *l, int item, int axes, double *scal
         if ((list && gpunn__item_count(l, item) != axes) || number->kind != GPUNN__J_NUMBER ||
             !gpunn__json_double(&number->text, &scales[i]) || (scales[i] == 0 && !list))
             return gpunn__wrong(l, item,
-                                "\"scale_factor\" must be a number that is not 0, or a list with one for "
-                                "each spatial axis, 0 where size alone tells");
+                                "\"scale_factor\" must be a number other than 0, or a list with one for each "
+                                "spatial axis, which is 0 if only size counts");
     }
     return true;
 }
@@ -797,7 +798,7 @@ static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn
     gpunn__word *word = gpunn__word_at(l, text);
     if (word->t && word->t != t)
         return gpunn__wrong(
-            l, item, "\"%.100s\" is another tensor already; ids and names are unique in a model", text);
+            l, item, "\"%.100s\" already names another tensor; ids and names are unique in a model", text);
     l->word_count += word->text == NULL;
     word->text = text;
     word->t = t;
@@ -854,7 +855,7 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
         return false;
     if (t->id < first && !as && !by_id && name)
         return gpunn__wrong(
-            l, item, "the op hands on a tensor that exists already and has its name; give an \"id\" instead");
+            l, item, "the op returns an existing tensor, which already has a name; give an \"id\" instead");
     gpunn__stand_at(l, item);
     if (t->id >= first && name && t->name == NULL && gpunn_set_name(t, name) == NULL) return false;
     return gpunn__all_read(l, item, e.op);
@@ -980,9 +981,9 @@ static bool gpunn__spec_sizes(gpunn__loading *l)
             return gpunn__wrong(l, i, "\"sizes\" must have at most %d names", (int)GPUNN__SPEC_SIZES);
         if (name->length == 0 || gpunn__size_name(name->at) != name->length ||
             gpunn__size_find(l->model, name->at, name->length))
-            return gpunn__wrong(l, i,
-                                "\"%s\" is no new name of a size: letters, digits, '_', and not \"batch\"",
-                                gpunn__printable(name, shown));
+            return gpunn__wrong(
+                l, i, "\"%s\" is not a new name of a size: use letters, digits and '_', and not \"batch\"",
+                gpunn__printable(name, shown));
         if (!gpunn__be(l, i + 1, "sizes", GPUNN__J_OBJECT, what)) return false;
         for (int k = 0; k < 3; k++) {
             const int item = gpunn__look(l, i + 1, bounds[k].key);
@@ -1075,8 +1076,8 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     const gpunn__recipe *recipe = &model->spec.recipe;
     if (!recipe->is_set)
         return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE,
-                                "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; "
-                                "make one with gpunn_sgd");
+                                "gpunn_spec_optimizer: the model was not loaded from a spec with an "
+                                "\"optimizer\"; create one, as with gpunn_sgd");
     gpunn_optimizer *opt = gpunn__optimizer_create(model, recipe->kind, recipe->setting, NULL);
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);

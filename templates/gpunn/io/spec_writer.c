@@ -361,10 +361,10 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
         if (!gpunn__is_saved(tensors[i])) continue;
         if ((strncmp(tensors[i]->name, t->layer, length) != 0 || tensors[i]->name[length] != '.') &&
             w->status == GPUNN_OK)
-            w->status = gpunn__fail(w->dev, GPUNN_ERR_UNSUPPORTED,
-                                    "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but its name no "
-                                    "longer says so; give it back its name",
-                                    tensors[i]->name, t->layer);
+            w->status = gpunn__fail(
+                w->dev, GPUNN_ERR_UNSUPPORTED,
+                "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but has been renamed; restore its name",
+                tensors[i]->name, t->layer);
     }
     bool all = parameters > 0 && frozen == parameters;
     if (all) gpunn__emitf(w, ", \"trainable\": false");
@@ -547,7 +547,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     if (!ours)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; "
-                           "give this one's");
+                           "use those of this model");
     gpunn__recipe recipe = spec->recipe;
     if (args.optimizer) gpunn__recipe_of(args.optimizer, &recipe);
     const gpunn_tensor *loss = args.loss ? args.loss : spec->loss;

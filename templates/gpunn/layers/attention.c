@@ -78,19 +78,20 @@ static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, c
     const int64_t       rows = x->dim[args->heads_last ? 1 : 2];
     char                one[128], other[128];
     if (dims < 2 || dims % 2 || dims > x->dim[3])
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_ARGUMENT,
-            "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
-            (long long)dims, (long long)x->dim[3]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               ".dims rotates %lld of a head's %lld features, in pairs; use an even number, "
+                               "at most that of the features",
+                               (long long)dims, (long long)x->dim[3]);
     else if (f && (f->rank != 1 || f->dim[0] != dims / 2))
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
                                ".frequencies is %s, but [%lld], one for each pair of features, is needed",
                                gpunn__shape_text(f, one), (long long)(dims / 2));
     else if (positions->rank < 1 || positions->rank > 2 || positions->dim[positions->rank - 1] != rows ||
              (positions->rank == 2 && positions->dim[0] != 1 && positions->dim[0] != x->dim[0]))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
-                               gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "positions is %s and x is %s; positions must be [l] or [n, l] with the n and l of x",
+            gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
     else
         return true;
     return false;

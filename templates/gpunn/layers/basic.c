@@ -86,7 +86,8 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
 
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
-    const char *fault = call->layer == NULL ? "the layer needs a name, which its parameters carry too"
+    const char *fault = call->layer == NULL
+                            ? "the layer needs a name, since the names of its parameters begin with it"
                         : strlen(name) >= GPUNN__NAME_SIZE - 16
                             ? "the name is too long; 239 bytes are allowed"
                         : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
@@ -173,7 +174,7 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
     if (!gpunn__operand(call, bias, ".bias", true)) return false;
     if (!no_bias && bias->kind == GPUNN__PARAMETER && bias->rank == 1 && bias->dim[0] == out) return true;
     (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                           ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
+                           ".bias is %s, but must be a parameter [%lld], and excludes .no_bias",
                            gpunn__shape_text(bias, text), (long long)out);
     return false;
 }
@@ -193,7 +194,7 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
         return NULL;
     if (args.weight && args.weight->kind != GPUNN__PARAMETER)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                ".weight is no parameter; use gpunn_matmul with .transpose_b");
+                                ".weight is not a parameter; use gpunn_matmul with .transpose_b");
     args.out_features = (int)weight_dim[0];
     if (!gpunn__apply_defaults(&call, &args) ||
         !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0]))
@@ -683,7 +684,7 @@ static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr,
     if (size || attr->shape.dim[i]) return true;
     (void)gpunn__call_fail(
         call, GPUNN_ERR_SHAPE,
-        "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
+        "scale_factor %g gives no formula for axis %d, which varies; use a multiple of 1/64, or .size", scale,
         2 + i);
     return false;
 }
@@ -733,9 +734,10 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
         }
         double size = args.size[i] ? (double)args.size[i] : floor((double)x->dim[2 + i] * scale);
         if (size < 1 || size > (double)INT32_MAX)
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                    "scale_factor %g makes %g of the %lld along axis %d; use another", scale,
-                                    size, (long long)x->dim[2 + i], 2 + i);
+            return gpunn__call_fail(
+                &call, GPUNN_ERR_SHAPE,
+                "scale_factor %g gives size %g for the %lld along axis %d; use another factor", scale, size,
+                (long long)x->dim[2 + i], 2 + i);
         attr.size[i] = (int)size;
         attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], attr.size[i], args.align_corners, scale);
     }
@@ -860,7 +862,7 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     for (int i = 2; i < rank; i++) one = one && x->dim[i] == 1;
     if (one)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "x is %s: one value per channel is nothing to normalise; use larger images",
+                                "x is %s: one value per channel cannot be normalised; use larger images",
                                 gpunn__shape_text(x, text));
     if (!args->track_running_stats)
         return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
@@ -966,7 +968,7 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
         memcmp(x1->dim, x2->dim, (size_t)last * sizeof *x1->dim) != 0)
         return gpunn__call_fail(
             &call, GPUNN_ERR_SHAPE,
-            "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
+            "x1 is %s and x2 is %s; both need 1 to %d axes, with equal sizes except for the last axis",
             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x1), last, last) ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x2), last, last))
@@ -974,8 +976,8 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
     const int64_t out = args.out_features, in[] = {x1->dim[last], x2->dim[last]}, dim[] = {out, in[0], in[1]};
     if (out < 1 || out * in[0] > (int64_t)INT32_MAX / in[1])
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "out_features is %d, with %lld and %lld features; set .out_features to 1 or "
-                                "more, for 2^31 weights at most",
+                                "out_features is %d for inputs of %lld and %lld features; set .out_features "
+                                "to 1 or more, so that there are at most 2^31 weights",
                                 args.out_features, (long long)in[0], (long long)in[1]);
     const float   bound = 1 / sqrtf((float)in[0]);
     gpunn_init    init = {GPUNN_INIT_UNIFORM, -bound, bound};

@@ -96,10 +96,10 @@ static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
         while (j < l->count && l->at[j] != l->at[i]) j++;
         if (j == l->count) continue;
         if (l->dim[i] != l->dim[j] || l->dim[i] < 0) {
-            (void)gpunn__call_fail(
-                call, GPUNN_ERR_SHAPE,
-                "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
-                gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
+            (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                   "%c is %s and %s in one tensor; a diagonal needs two equal, fixed sizes",
+                                   l->at[i], gpunn__dim_text(call->model, l->dim[i], one),
+                                   gpunn__dim_text(call->model, l->dim[j], other));
             return false;
         }
         rest.count = 0;
@@ -184,8 +184,8 @@ static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__
         !gpunn__joined(call->model, rows->count, rows->dim, &dim[batch->count + *transposed]) ||
         !gpunn__joined(call->model, columns->count, columns->dim, &dim[batch->count + !*transposed]))
         return gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
-                                "its product has more than %d axes in common, or joins axes that are the "
-                                "batch; gpunn_reshape them",
+                                "the product shares more than %d axes, or joins axes that are the batch; "
+                                "gpunn_reshape the tensors",
                                 GPUNN_MAX_RANK - 2);
     gpunn_tensor *x = gpunn__labels_permute(l, &order[*transposed]);
     return x ? gpunn__reshape_to(x, batch->count + 2, dim) : NULL;
@@ -242,8 +242,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
         return NULL;
     if (count < 1 || count > 2)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "%d tensors are given; one or two are possible: multiply them by twos",
-                                count);
+                                "got %d tensors, but one or two are possible; multiply two at a time", count);
     if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
     const char *c = equation;
     int         dots = 0;
@@ -274,8 +273,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     if (!fine)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
-            "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its "
-            "other axes, and those of the result, each once, which occur before",
+            "\"%.64s\" is not a valid equation, such as \"...ij,jk->...ik\"; name each tensor's axes by "
+            "letters, its other axes by \"...\", and then the result's axes, each once",
             equation);
     for (int i = 0; i < count; i++)
         if (!gpunn__labels_diagonal(&call, &l[i])) return gpunn__undo(&call);
@@ -397,11 +396,11 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) ||
         (!pairs && rank == GPUNN_MAX_RANK) || x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 ||
         x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
-        return gpunn__call_fail(
-            call, GPUNN_ERR_SHAPE,
-            "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
-            gpunn__shape_text(x, text), *axis,
-            pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                "x is %s and axis is %d; %s, and axis must be another axis with a fixed size",
+                                gpunn__shape_text(x, text), *axis,
+                                pairs ? "the last axis must have size 2, for real and imaginary parts"
+                                      : "1 to 7 axes are possible");
     if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
         return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
     if (*axis < 0) *axis += rank;
@@ -412,9 +411,10 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
         order.axis[count++] = i;
     }
     if (!gpunn__joined(call->model, count, others->dim, &rows))
-        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                                "the axes of x %s but axis %d hold the batch more than once; reshape it",
-                                gpunn__shape_text(x, text), *axis);
+        return gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "the axes of x %s other than axis %d hold the batch more than once; gpunn_reshape it",
+            gpunn__shape_text(x, text), *axis);
     order.axis[count++] = *axis;
     if (pairs) order.axis[count++] = rank;
     order.axis[count] = GPUNN_END;

@@ -51,8 +51,7 @@ GPUNN__FITS(CHANNELS)
     if (!gpunn__fits_SAME(call, in, count, args)) return false;
     if (in[0]->rank < (batch ? 2 : 3))
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s",
-                               in[0]->rank,
-                               batch ? "" : ", and of [n, classes] alone there is only .batch = true");
+                               in[0]->rank, batch ? "" : "; for [n, classes] set .batch = true");
     return in[0]->rank >= (batch ? 2 : 3);
 }
 
@@ -90,7 +89,7 @@ GPUNN__FITS(ALONG)
     const int           axis = gpunn__axis_of(call, x1, ((const gpunn__plain_args *)args)->axis);
     if (axis < 0 || (x1->rank == x2->rank && x1->dim[axis] == x2->dim[axis])) return axis >= 0;
     (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                           "x1 %s and x2 %s need as many axes, and axis %d of one size",
+                           "x1 %s and x2 %s need the same number of axes, and the same size of axis %d",
                            gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
     return false;
 }

@@ -15,10 +15,10 @@ GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpun
 {
     char one[128], other[128];
     if (input->rank == target->rank && memcmp(input->dim, target->dim, sizeof input->dim) == 0) return true;
-    (void)gpunn__call_fail(
-        call, GPUNN_ERR_SHAPE,
-        "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
-        gpunn__shape_text(input, one), gpunn__shape_text(target, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "input %s and target %s need the same shape, since this loss does not broadcast; "
+                           "gpunn_reshape one of them",
+                           gpunn__shape_text(input, one), gpunn__shape_text(target, other));
     return false;
 }
 

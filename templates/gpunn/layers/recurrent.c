@@ -153,7 +153,7 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         if (!gpunn__operand(call, args->weights[i], name, true)) return false;
         if (!gpunn__is_weight(args->weights[i], 16))
             (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                                   "%s is no parameter; give another layer's parameters", name);
+                                   "%s is not a parameter; pass another layer's parameters", name);
         else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias ||
                  gpunn__is_weight_hr(call, args->weights[i], name, args))
             continue; /* inference checks the shapes of all others */
@@ -381,8 +381,9 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     char        text[128];
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (name == NULL || args.h_0 || args.c_0)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
-                                name ? "leave them out" : "give the layer a name, for theirs");
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_ARGUMENT, "with .stateful the layer creates h_0 and c_0 itself; %s",
+            name ? "leave them out" : "give the layer a name, since their names begin with it");
     if (x->rank != 3 || x->dim[n] < 1)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "x is %s, but .stateful needs three axes and a fixed number of sequences",

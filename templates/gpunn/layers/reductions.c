@@ -79,7 +79,7 @@ GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correcti
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "correction is %d, but along these axes of %s %s; use correction 0",
                                 correction, gpunn__shape_text(x, text),
-                                count < 0 ? "the number of elements varies" : "are no more elements");
+                                count < 0 ? "the number of elements varies" : "there are not more elements");
     gpunn_tensor *y = gpunn_mean(gpunn_square(gpunn_sub(x, gpunn_mean(x, axes, true))), axes, keepdim);
     if (correction) y = gpunn_mul_scalar(y, (float)((double)count / (double)(count - correction)));
     return gpunn__call_finish(&call, y);
@@ -125,10 +125,10 @@ GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)
     if (!gpunn__begin(&call, "cdist", NULL, names, operands, 2, 2)) return NULL;
     const int d1 = x1->rank - 1, d2 = x2->rank - 1;
     if (d1 < 1 || d2 < 1 || d1 + 2 > GPUNN_MAX_RANK || d2 + 2 > GPUNN_MAX_RANK || x1->dim[d1] != x2->dim[d2])
-        return gpunn__call_fail(
-            &call, GPUNN_ERR_SHAPE,
-            "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
-            gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x1 is %s and x2 is %s, but [..., m, d] and [..., n, d] with the same d and "
+                                "at most 7 axes are needed",
+                                gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
     gpunn_tensor *apart = gpunn_sub(gpunn__unsqueeze(x1, d1), gpunn__unsqueeze(x2, d2 - 1));
     return gpunn__call_finish(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
 }
@@ -346,7 +346,7 @@ GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
     char        text[128];
     if (!gpunn__begin_x(&call, "sequence_mask", NULL, lengths, false)) return NULL;
     if (lengths->rank != 1 || (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32))
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s, but I64 or I32 [n] is needed",
                                 gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
     if (size == 0) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
     gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));

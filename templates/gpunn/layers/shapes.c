@@ -37,7 +37,7 @@ GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
         char text[128];
         return gpunn__call_fail(
             &call, GPUNN_ERR_SHAPE,
-            "the axes behind the first hold the batch more than once (x %s); use gpunn_reshape",
+            "the axes after the first hold the batch more than once (x %s); use gpunn_reshape",
             gpunn__shape_text(x, text));
     }
     return gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
@@ -83,8 +83,9 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
     if (count < 0) return NULL;
     char text[128];
     if (count != x->rank)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d",
-                                count, gpunn__shape_text(x, text), x->rank);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "%d axes are listed for %s; list each of its %d axes", count,
+                                gpunn__shape_text(x, text), x->rank);
     return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
 }
 
@@ -93,7 +94,7 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
     gpunn__call call = gpunn__call_of(NULL, "concat", NULL);
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "%d tensors are given; 1 to %d can be joined at once", count,
+                                "got %d tensors, but 1 to %d can be joined at once", count,
                                 GPUNN_MAX_OPERANDS);
     if (!gpunn__is_non_null(&call, tensors, "tensors") ||
         !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, 0))
@@ -208,14 +209,15 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
         if (!gpunn__joined(call.model, 2, both, &dim[i])) {
             char text[128];
             return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                    "axis %d of %s, %lld times, has more than 2^59 elements", from,
+                                    "axis %d of %s, repeated %lld times, has more than 2^59 elements", from,
                                     gpunn__shape_text(x, text), (long long)times);
         }
     }
     if (inner > GPUNN_MAX_RANK)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "with an axis for each that is repeated, x would have %d; %d are possible",
-                                inner, GPUNN_MAX_RANK);
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "with one more axis for each repeated one, x would have %d axes; %d are possible", inner,
+            GPUNN_MAX_RANK);
     gpunn_tensor *y = gpunn__reshape_to(x, inner, one);
     gpunn_shape   wide;
     memset(&wide, 0, sizeof wide);
@@ -231,7 +233,7 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "%d tensors are given; 1 to %d can be joined at once", count,
+                                "got %d tensors, but 1 to %d can be joined at once", count,
                                 GPUNN_MAX_OPERANDS);
     if (!gpunn__is_non_null(&call, tensors, "tensors") ||
         !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, 0))
@@ -240,7 +242,8 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     char one[128], other[128];
     if (rank > GPUNN_MAX_RANK || at < 0 || at >= rank)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "axis %d is not one of the result of tensors %s, which has %d and at most %d",
+                                "axis %d is not an axis of the result; tensors of shape %s give %d axes, of "
+                                "which at most %d are possible",
                                 axis, gpunn__shape_text(tensors[0], one), rank, GPUNN_MAX_RANK);
     for (int i = 0; i < count; i++) {
         int64_t dim[GPUNN_MAX_RANK];
@@ -320,11 +323,12 @@ static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x
     if (amount >= 1 && x->dim[at] > 0) return at;
     if (amount < 1)
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "%lld is no number of parts and no size; use 1 or more", (long long)amount);
+                               "%lld is neither a number of parts nor a size; use 1 or more",
+                               (long long)amount);
     else
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of %s %s; choose another axis", at,
                                gpunn__shape_text(x, text),
-                               gpunn__is_sized(x->dim[at]) ? "varies, and the number of parts would"
+                               gpunn__is_sized(x->dim[at]) ? "varies, and so would the number of parts"
                                                            : "is the batch, which cannot be cut");
     return -1;
 }
@@ -355,8 +359,8 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     if (classes < 1 || classes > 1 << 24 || index->rank == GPUNN_MAX_RANK)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
-            "classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result", classes,
-            gpunn__shape_text(index, text), GPUNN_MAX_RANK);
+            "classes is %d and index is %s; use 1 to 2^24 classes, and at most %d axes in the result",
+            classes, gpunn__shape_text(index, text), GPUNN_MAX_RANK);
     int64_t dim[GPUNN_MAX_RANK];
     memcpy(dim, index->dim, sizeof dim);
     dim[index->rank] = 1;
@@ -397,9 +401,10 @@ static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width,
     last[0] = dim[x->rank - 1];
     last[1] = width;
     if (!gpunn__joined(call.model, 2, last, &joined))
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "the last axis of %s, %d times, has more than 2^59 elements",
-                                gpunn__shape_text(x, text), width);
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "the last axis of %s would be %d times as long and have more than 2^59 elements",
+            gpunn__shape_text(x, text), width);
     dim[x->rank] = 1;
     gpunn_tensor *y = gpunn__reshape_to(x, x->rank + 1, dim);
     y = gpunn_mul(y, gpunn_constant(call.model, each, scale));
@@ -522,10 +527,10 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
                                 args.n_levels, args.n_features_per_level, args.log2_hashmap_size,
                                 (double)args.per_level_scale);
     if (!gpunn__hash_grid_of(&attr, (int)axes, args.n_features_per_level, &grid))
-        return gpunn__call_fail(
-            &call, GPUNN_ERR_ARGUMENT,
-            "%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells",
-            args.n_levels, args.base_resolution, (double)args.per_level_scale);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "%d levels that begin with %d cells and grow by %g each would exceed 2^31 "
+                                "cells; use fewer levels or a smaller scale",
+                                args.n_levels, args.base_resolution, (double)args.per_level_scale);
     const int64_t dim[2] = {grid.rows, grid.features};
     (void)snprintf(text, sizeof text, "%s.weight", name);
     gpunn_tensor *operands[] = {
@@ -658,8 +663,8 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
         !gpunn__joined(call.model, last - lead, index->dim + lead, &each.dim[1]))
         return gpunn__call_fail(
             &call, GPUNN_ERR_SHAPE,
-            "x is %s, index %s and batch_dims %d; [b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] "
-            "are needed, of d1 to dk only d1 one that varies, and %d axes in the result",
+            "x is %s, index %s and batch_dims %d; use x [b ..., d1, ..., dk, rest ...] and index [b ..., "
+            "places ..., k]; of d1 to dk only d1 may vary, and the result may have %d axes",
             gpunn__shape_text(x, one), gpunn__shape_text(index, other), lead, GPUNN_MAX_RANK);
     each.dim[0] = flat.dim[0];
     each.dim[2] = 1;
@@ -735,7 +740,7 @@ static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_
     if (r < 1 || r > 1 << 15 || dim[1] < 0 || dim[1] % channels ||
         (pixels > 1 && (dim[2] < 0 || dim[3] < 0)) || dim[2] % pixels || dim[3] % pixels)
         return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                                "factor is %d and x %s; %s must be a multiple of %s, and not vary", factor,
+                                "factor is %d and x is %s; %s must be a multiple of %s, and not vary", factor,
                                 gpunn__shape_text(x, text), is_shuffle ? "the channels" : "height and width",
                                 is_shuffle ? "its square" : "it");
     if (!is_shuffle) {
@@ -778,8 +783,8 @@ GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis)
     const int64_t half = x->dim[axis] / 2;
     if (half < 1 || x->dim[axis] % 2)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "axis %d of x %s has no halves; an even number that does not vary is needed",
-                                axis, gpunn__shape_text(x, text));
+                                "axis %d of x %s cannot be halved; its size must be even, and not vary", axis,
+                                gpunn__shape_text(x, text));
     gpunn_tensor *in[] = {gpunn_slice(x, axis, 0, half, 1), gpunn_slice(x, axis, half, 2 * half, 1)};
     return gpunn__call_finish(&call, in[0] && in[1] ? gpunn_expr("x * sigmoid(y)", in, 2) : NULL);
 }
@@ -954,9 +959,10 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset)
     const int64_t count = rows - down < columns - right ? rows - down : columns - right,
                   first = down * columns + right;
     if (rows < 0 || columns < 0 || count < 1)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "offset is %d and x %s; rows and columns must not vary, and meet it", offset,
-                                gpunn__shape_text(x, text));
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "offset is %d and x is %s; rows and columns must not vary, and the diagonal must be inside",
+            offset, gpunn__shape_text(x, text));
     memset(&flat, 0, sizeof flat);
     memcpy(flat.dim, x->dim, (size_t)axis * sizeof *x->dim);
     /* there each diagonal element lies one row and one column after the last */

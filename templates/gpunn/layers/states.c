@@ -22,7 +22,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *
     if (gpunn__state_of(state) == NULL)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
-            "what is assigned to is no state; use what gpunn_state or an assignment gave");
+            "the target of the assignment is not a state; use the result of gpunn_state or of an assignment");
     if (position && (attr.axis = gpunn__axis_of(&call, state, axis)) < 0) return NULL;
     attr.in_training = in_training;
     return gpunn__node(&call, &gpunn__operation_assign, &attr, operands, 3);
@@ -51,14 +51,14 @@ static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logi
                                gpunn__shape_text(logits, one));
     else if (draw && (draw->rank != 1 || draw->dim[0] != logits->dim[0]))
         (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "draw is %s and logits %s; one number a row, [n], is needed",
+                               "draw is %s and logits is %s; draw needs one number for each row, [n]",
                                gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
     else if (!(args->temperature >= 0 && isfinite(args->temperature)) || args->top_k < 0 ||
              !(args->top_p > 0 && args->top_p <= 1))
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_ARGUMENT,
-            "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
-            (double)args->temperature, args->top_k, (double)args->top_p);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "temperature is %g, top_k %d and top_p %g; temperature and top_k must be 0 or "
+                               "more, and top_p above 0 and at most 1",
+                               (double)args->temperature, args->top_k, (double)args->top_p);
     else
         return true;
     return false;

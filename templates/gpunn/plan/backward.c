@@ -738,8 +738,8 @@ GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b)
         if (t->op == GPUNN_OP_ATTENTION && b->tensors[t->id].feeds_loss && t->inputs[3] &&
             b->tensors[t->inputs[3]->id].wants) {
             (void)gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                              "scaled_dot_product_attention: its mask is learned, but has no gradient there; "
-                              "use gpunn_matmul, gpunn_add and gpunn_softmax instead");
+                              "scaled_dot_product_attention: its mask needs a gradient, which this op does "
+                              "not compute; use gpunn_matmul, gpunn_add and gpunn_softmax instead");
             return false;
         }
         bool own = b->tensors[t->id].feeds_loss && b->tensors[t->id].wants && t->kind == GPUNN__VALUE &&

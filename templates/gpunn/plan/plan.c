@@ -296,7 +296,7 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     const size_t  count = (size_t)model->tensor_count;
     gpunn_status  status = GPUNN_OK;
     if (last->model != model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last are of two models", caller);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last belong to different models", caller);
     bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* what last depends on */
     if (above == NULL) return GPUNN_ERR_MEMORY;
     bool *below = above + count; /* what depends on first */
@@ -311,9 +311,10 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
                              gpunn__called(last), gpunn__called(first));
     for (int id = first->id + 1; id < last->id && status == GPUNN_OK; id++)
         if (above[id] && below[id] && model->tensors[id]->part)
-            status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                                 "%s: '%s' lies in another part that is recomputed; parts do not overlap",
-                                 caller, gpunn__called(model->tensors[id]));
+            status = gpunn__fail(
+                dev, GPUNN_ERR_ARGUMENT,
+                "%s: '%s' already belongs to another part that is recomputed; parts must not overlap", caller,
+                gpunn__called(model->tensors[id]));
     if (status == GPUNN_OK) {
         gpunn__invalidate(model);
         model->parts++;
@@ -437,8 +438,9 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
     if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
     for (int i = 0; i < out.rank; i++) out.dim[i] = gpunn__dim(b->model, out.dim[i], b->plan->batch);
     if (gpunn__same_dims(&out, &expected)) return GPUNN_OK;
-    return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: it makes %s, where its formula tells %s; use other sizes",
-                       what, gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
+    return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                       "%s: the result is %s, but its formula gives %s; use other sizes", what,
+                       gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
 /* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
@@ -509,11 +511,11 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
-            return gpunn__fail(
-                model->dev, GPUNN_ERR_SHAPE,
-                "batch %lld makes '%s' of op %s larger than memory can be; use a smaller batch",
-                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
-                gpunn_op_name(model->tensors[id]->op));
+            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                               "batch %lld makes '%s' of op %s larger than any memory; use a smaller batch",
+                               (long long)plan->batch,
+                               model->tensors[id]->name ? model->tensors[id]->name : "",
+                               gpunn_op_name(model->tensors[id]->op));
     }
     const bool repeats = model->parts || plan->pass_count > 1;
     const int  forward = values + copies, again = repeats ? forward : 0,
@@ -916,8 +918,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
         const gpunn__user_memory *user_memory = plan->slots[i].user_memory;
         if (user_memory && user_memory->data && user_memory->bytes < plan->slots[i].bytes)
             return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                               "the run writes %zu bytes to memory of %zu that a value or gradient is bound "
-                               "to; bind it to as many",
+                               "the run writes %zu bytes, but a value or gradient is bound to memory of %zu; "
+                               "bind it to as many",
                                plan->slots[i].bytes, user_memory->bytes);
     }
     plan->signature = model->generation;

@@ -414,7 +414,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
             if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build all of the "
+                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
                     t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
                     gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op),
@@ -1150,8 +1150,8 @@ static bool gpunn__is_current(gpunn__builder *b, const gpunn_tensor *t, int root
     while (seen->id != root && seen->op != GPUNN_OP_ASSIGN) seen = seen->inputs[0];
     if (!state->state || b->tensors[root].version == (seen->id == root ? 0 : seen->id + 1)) return true;
     (void)gpunn__fail(b->model->dev, GPUNN_ERR_STATE,
-                      "state '%s' is read by what runs after an assignment to it; read what gpunn_assign "
-                      "gave instead, or copy the state by an op before",
+                      "state '%s' is read after an assignment to it; read the result of gpunn_assign "
+                      "instead, or copy the state with an op first",
                       state->name);
     return false;
 }

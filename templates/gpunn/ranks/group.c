@@ -12,16 +12,15 @@
 
 static gpunn_status gpunn__gpus_connect(gpunn_group *group);
 
-#define GPUNN__WHOLE_ENGINE                                                                                 \
-    "an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give all of them, or " \
-    "none"
+#define GPUNN__WHOLE_ENGINE \
+    "a custom engine needs rank, size, all_reduce, all_gather and broadcast; set all of them, or none"
 static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     const int given = (args->all_reduce != NULL) + (args->all_gather != NULL) + (args->broadcast != NULL);
     if ((int)args->type < GPUNN_GROUP_AUTO || args->type > GPUNN_GROUP_HOST)
         return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_group_open: type %d is none; use GPUNN_GROUP_AUTO, _NCCL or _HOST",
+                           "gpunn_group_open: type %d is unknown; use GPUNN_GROUP_AUTO, _NCCL or _HOST",
                            (int)args->type);
     if (!(args->timeout >= 0 && args->timeout <= 1e9))
         return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: timeout is %g; give seconds",
@@ -48,9 +47,9 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
     if (status != GPUNN_OK || args->size > 1 || said == 1) return status;
     if (getenv("MASTER_ADDR")) return gpunn__master_open(group);
     return gpunn__fail(group->dev, GPUNN_ERR_STATE,
-                       "gpunn_group_open: %s is %d, but nothing says where the ranks meet: compile with "
+                       "gpunn_group_open: %s is %d, but the ranks have no place to meet: compile with "
                        "-DGPUNN_MPI and the mpicc of the MPI that starts them, or set GPUNN_STORE to a "
-                       "folder that all of them see or tcp://HOST:PORT of rank 0",
+                       "shared folder or to tcp://HOST:PORT of rank 0",
                        launcher->size, said);
 }
 
@@ -159,12 +158,12 @@ static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
 {
     if (group->broken)
         return gpunn__fail(group->dev, group->broken,
-                           "the group has failed before; begin anew from the last checkpoint");
+                           "the group has failed before; restart from the last checkpoint");
     if (group->args.all_reduce && group->process != GPUNN__PROCESS())
-        return gpunn__fail(
-            group->dev, GPUNN_ERR_STATE,
-            "this process was forked from rank %d, and is no rank of its group; train without a group here",
-            group->args.rank);
+        return gpunn__fail(group->dev, GPUNN_ERR_STATE,
+                           "this process was forked from rank %d and does not belong to its group; train "
+                           "without a group here",
+                           group->args.rank);
     return GPUNN_OK;
 }
 
@@ -423,8 +422,8 @@ GPUNN__INTERNAL gpunn_status gpunn__all_reduce_status(gpunn_group *group, gpunn_
         spoken = gpunn__broadcast_text(group, 0, what, first);
         if (spoken == GPUNN_OK) spoken = gpunn__broadcast_text(group, r, what, other);
         if (spoken != GPUNN_OK) return spoken;
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "the ranks do not do the same: rank 0 has %s; rank %d has %s", first, r, other);
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "the ranks differ: rank 0 has %s; rank %d has %s", first, r,
+                           other);
     }
     group->reported = false;
     for (int r = 0; r < size; r++) sum += (double)statuses[r].loss;
@@ -515,7 +514,7 @@ static void gpunn__log_host(const gpunn_group *group, gpunn_status can)
     const gpunn_device *dev = group->dev;
     char                text[GPUNN__ERROR_SIZE];
     if (dev->args.log_fn == NULL || dev->info.type != GPUNN_DEVICE_CUDA || group->args.share_gpu) return;
-    (void)snprintf(text, sizeof text, "gradients go through the host's memory: %s",
+    (void)snprintf(text, sizeof text, "gradients go through host memory: %s",
                    can == GPUNN_OK ? "other ranks have no NCCL" : dev->backend->error(dev->context));
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
@@ -576,10 +575,11 @@ static gpunn_status gpunn__gpus_connect(gpunn_group *group)
                                         "copies");
     if (!must) return GPUNN_OK;
     if (can == GPUNN_OK) can = GPUNN_ERR_UNSUPPORTED;
-    return gpunn__fail(dev, can, "gpunn_group_open: %s",
-                       dev->info.type != GPUNN_DEVICE_CUDA ? "NCCL is between GPUs, and the device is a CPU"
-                       : group->args.share_gpu ? "NCCL takes no two ranks on one GPU, and all need it"
-                                               : backend->error(dev->context));
+    return gpunn__fail(
+        dev, can, "gpunn_group_open: %s",
+        dev->info.type != GPUNN_DEVICE_CUDA ? "NCCL works between GPUs, but the device is a CPU"
+        : group->args.share_gpu ? "NCCL does not allow two ranks on one GPU, and all ranks need it"
+                                : backend->error(dev->context));
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange)

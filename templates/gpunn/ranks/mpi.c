@@ -65,7 +65,7 @@ static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
     (void)snprintf(more, sizeof more, " and %d more have", missing - 1);
     if (missing)
         (void)snprintf(mpi->text, sizeof mpi->text,
-                       "%s: rank %d%s not come within %g seconds: look for what it does, or why it ended",
+                       "%s: rank %d%s not arrived within %g seconds: check what it is doing, or why it ended",
                        what, first, missing == 1 ? " has" : more, mpi->timeout);
     else
         (void)snprintf(mpi->text, sizeof mpi->text,
@@ -229,17 +229,17 @@ static GPUNN__STATUS gpunn__mpi_begin(gpunn__mpi *mpi)
     if (MPI_Initialized(&begun) != MPI_SUCCESS || MPI_Finalized(&ended) != MPI_SUCCESS || ended)
         return gpunn__fail(
             mpi->dev, GPUNN_ERR_STATE,
-            "gpunn_group_open: MPI has ended, and begins only once in a process; keep one group");
+            "gpunn_group_open: MPI has been finalized, and starts only once in a process; keep one group");
     if (!begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE,
-                           "gpunn_group_open: MPI does not begin; start the program with mpirun");
+                           "gpunn_group_open: MPI does not start; start the program with mpirun");
     mpi->begun = !begun;
     if (MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm) != MPI_SUCCESS ||
         MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
         MPI_Comm_rank(mpi->comm, &mpi->rank) != MPI_SUCCESS ||
         MPI_Comm_size(mpi->comm, &mpi->size) != MPI_SUCCESS)
         return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE,
-                           "gpunn_group_open: MPI gives no communicator of its own");
+                           "gpunn_group_open: MPI failed to create a communicator");
     mpi->waits = (int64_t *)gpunn__calloc(mpi->dev, (size_t)mpi->size * sizeof *mpi->waits);
     mpi->counts = (int *)gpunn__calloc(mpi->dev, 4 * (size_t)mpi->size * sizeof *mpi->counts);
     return mpi->waits && mpi->counts ? GPUNN_OK : GPUNN_ERR_MEMORY;

@@ -70,7 +70,7 @@ static void gpunn__pause(void) /* a tenth of a millisecond */
 GPUNN__INTERNAL gpunn_status gpunn__fail_timeout(char text[256], int rank, double seconds)
 {
     (void)snprintf(text, 256,
-                   "rank %d has not come within %g seconds: look for what it does, or why it ended", rank,
+                   "rank %d has not arrived within %g seconds: check what it is doing, or why it ended", rank,
                    seconds);
     return GPUNN_ERR_DEVICE;
 }
@@ -212,8 +212,8 @@ static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
         if (file == NULL) continue;
         (void)fclose(file);
         return gpunn__fail(store->dev, GPUNN_ERR_STATE,
-                           "gpunn_group_open: '%.200s' has files of another run's rank %d; name a folder of "
-                           "this run's alone",
+                           "gpunn_group_open: '%.200s' has files of rank %d of another run; use a separate "
+                           "folder for this run",
                            store->folder, store->rank);
     }
     store->piece = (char *)gpunn__realloc(store->dev, NULL, 0, GPUNN__GROUP_PIECE);

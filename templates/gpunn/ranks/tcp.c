@@ -59,14 +59,14 @@ enum { GPUNN__TCP_WELL = -1, GPUNN__TCP_LEFT = -2 }; /* minus its number */
 
 static gpunn_status gpunn__tcp_left(gpunn__tcp *tcp, int rank, const char *why)
 {
-    (void)snprintf(tcp->text, sizeof tcp->text, "rank %d has left: %.100s; look for why it ended", rank, why);
+    (void)snprintf(tcp->text, sizeof tcp->text, "rank %d has left: %.100s; check why it ended", rank, why);
     return GPUNN_ERR_DEVICE;
 }
 
 static gpunn_status gpunn__tcp_notice(gpunn__tcp *tcp, int32_t notice)
 {
     if (notice >= 0) return gpunn__fail_timeout(tcp->text, notice, tcp->timeout);
-    return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 no longer hears it");
+    return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 has lost the connection to it");
 }
 
 /* Handles a failure with a rank, described by errno. Rank 0 tells all others. */
@@ -299,7 +299,7 @@ static bool gpunn__tcp_starved(gpunn__tcp *tcp)
 {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
     (void)snprintf(tcp->text, sizeof tcp->text,
-                   "rank %d has no socket left: %.60s; raise ulimit -n, on rank 0 by more than the %d ranks",
+                   "rank %d has no more sockets: %.60s; raise ulimit -n, on rank 0 by more than the %d ranks",
                    tcp->rank, strerror(errno), tcp->size);
     return true;
 }
@@ -330,7 +330,7 @@ static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double u
         return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
     if (listener < 0)
         return gpunn__fail(tcp->dev, GPUNN_ERR_IO,
-                           "gpunn_group_open: rank 0 cannot listen at port %s: %s; name another port", port,
+                           "gpunn_group_open: rank 0 cannot listen at port %s: %s; choose another port", port,
                            strerror(errno));
     gpunn_status status = GPUNN_OK;
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK;)
@@ -376,7 +376,7 @@ static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const c
     } while (gpunn__seconds() < until);
     return gpunn__fail(tcp->dev, GPUNN_ERR_DEVICE,
                        "gpunn_group_open: no rank 0 of %d ranks has answered at '%s', port %s, within %g "
-                       "seconds: look whether it runs there, and for a firewall",
+                       "seconds: check that it runs there and that no firewall is between",
                        tcp->size, host, port, tcp->timeout);
 }
 
@@ -436,8 +436,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 {
     return gpunn__fail(group->dev, GPUNN_ERR_UNSUPPORTED,
-                       "gpunn_group_open: ranks meet by TCP on POSIX systems, compiled with -std=gnu99, not "
-                       "-std=c99; give a folder in GPUNN_STORE, or use mpirun and -DGPUNN_MPI");
+                       "gpunn_group_open: TCP needs a POSIX system and -std=gnu99, not -std=c99; set "
+                       "GPUNN_STORE to a folder, or use mpirun and -DGPUNN_MPI");
 }
 #endif
 

@@ -24,8 +24,8 @@ static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char 
     const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
     if (fits != GPUNN_OK) return fits;
     if ((uintptr_t)memory % alignment != 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes",
-                           caller, gpunn__called(t), alignment);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not aligned to %zu bytes", caller,
+                           gpunn__called(t), alignment);
     if (dev->backend->reaches == NULL) return GPUNN_OK;
     gpunn_status status = dev->backend->reaches(dev->context, memory, bytes);
     if (status == GPUNN_OK) return GPUNN_OK;
@@ -161,7 +161,7 @@ GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
     int id = 0;
     if (gpunn__next_state(model, &id) == NULL)
         return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE,
-                                "gpunn_session_create: the model has no states; make them before");
+                                "gpunn_session_create: the model has no states; create them first");
     gpunn_session *session = gpunn__session_make(model, false);
     model->children += session != NULL;
     return session;
@@ -173,17 +173,18 @@ static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_sessio
     static const char caller[] = "gpunn_use_session";
     int               id = 0, states = 0;
     if (session->model != model)
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the session is of another model", caller);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the session belongs to another model",
+                           caller);
     for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL;) {
         if (++states > session->states)
-            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                               "%s: the state '%s' is newer than the session; create sessions when the model "
-                               "has all its states",
-                               caller, gpunn__called(t));
+            return gpunn__fail(
+                model->dev, GPUNN_ERR_STATE,
+                "%s: the state '%s' is newer than the session; create sessions after all states of the model",
+                caller, gpunn__called(t));
         if (model->own == NULL && t->user_memory[0].data)
             return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                               "%s: the state '%s' is bound to memory of the program; unbind it before",
-                               caller, gpunn__called(t));
+                               "%s: the state '%s' is bound to the program's memory; unbind it first", caller,
+                               gpunn__called(t));
     }
     return GPUNN_OK;
 }
@@ -238,11 +239,11 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
     if (memory == NULL) return NULL;
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
     if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
-    return GPUNN__FAIL_NULL(
-        t->model->dev, GPUNN_ERR_STATE,
-        "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,
-        gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
-        gpunn__stored_channels_last(t, gradient) ? " with its channels last" : "");
+    return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
+                            "%s '%s': the run stores it as %s%s; bind it to your own memory with gpunn_bind, "
+                            "or copy it with gpunn_read",
+                            caller, gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
+                            gpunn__stored_channels_last(t, gradient) ? " with its channels last" : "");
 }
 
 GPUNN_API const void *gpunn_data(gpunn_tensor *t)
@@ -318,24 +319,24 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
     const bool          gpu = dev->info.type == GPUNN_DEVICE_CUDA;
     const int32_t       type = managed->device_type;
     *count = 1;
-    if (managed->major != 1) return "it is of another version than DLPack 1.x";
+    if (managed->major != 1) return "its version is not DLPack 1.x";
     if (gpu ? type != GPUNN_DLPACK_CUDA && type != GPUNN_DLPACK_CUDA_MANAGED
             : type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && type != GPUNN_DLPACK_CUDA_MANAGED)
-        return gpu ? "its memory is not a GPU's" : "its memory is not the host's";
+        return gpu ? "its memory is not on a GPU" : "its memory is not on the host";
     if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index)
-        return "its memory is another GPU's";
+        return "its memory is on another GPU";
     if (managed->dtype_code != gpunn__dlpack_code(t->dtype) ||
         managed->dtype_bits != 8 * gpunn_dtype_size(t->dtype) || managed->lanes != 1)
-        return "its dtype is another";
+        return "its dtype differs";
     if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT)
-        return "it is read-only, and no input";
-    if (managed->rank != t->rank) return "its rank is another";
+        return "it is read-only, but the tensor is not an input";
+    if (managed->rank != t->rank) return "its rank differs";
     for (int axis = t->rank - 1; axis >= 0; axis--) {
         const bool    sized = gpunn__is_sized(t->dim[axis]);
         const int64_t length = managed->shape[axis], dim = sized ? 1 : t->dim[axis],
                       unit = dim < 0 ? -dim : dim;
         if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit))
-            return "its shape is another";
+            return "its shape differs";
         if (managed->stride && length > 1 && managed->stride[axis] != *count) return "it is not row-major";
         *count *= length;
     }

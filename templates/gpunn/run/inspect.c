@@ -157,7 +157,7 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     gpunn_device *dev = model->dev;
     if (args.on_layer == NULL)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_inspect: on_layer is NULL; give the function that is to be told");
+                           "gpunn_inspect: on_layer is NULL; pass the function that receives the statistics");
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
     const gpunn_kernel_set *kernels = model->kernels;
@@ -209,7 +209,7 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
         (void)snprintf(verb, sizeof verb, "gives a gradient with");
     return gpunn__fail(
         loss->model->dev, GPUNN_ERR_NUMERIC,
-        "gpunn_check_nan: %s%s %s %lld NaN and %lld infinite of %lld numbers; all before it is finite",
+        "gpunn_check_nan: %s%s %s %lld NaN and %lld infinite of %lld numbers; everything before it is finite",
         found.op, layer, verb, (long long)found.nans, (long long)found.infinities, (long long)found.count);
 }
 

@@ -50,7 +50,7 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
     if (plan == NULL)
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
                                 "'%s' has not been computed: the model has not run since it was built or "
-                                "changed; call gpunn_forward or gpunn_train_step before",
+                                "changed; first call gpunn_forward or gpunn_train_step",
                                 name);
     return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
                             "'%s' was not an output of the last run, so its memory has been used again; pass "
@@ -178,7 +178,7 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
                                                                                          : NAN;
     if (t && t->dtype != GPUNN_F32)
         (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
-                          "gpunn_item '%s': it is %s; only f32 and i64 are read", gpunn__called(t),
+                          "gpunn_item '%s': it is %s; only f32 and i64 can be read", gpunn__called(t),
                           gpunn_dtype_name(t->dtype));
     else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
         value = NAN;
@@ -203,8 +203,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char 
     char text[128];
     if (varying > 1 && gpunn__any_sized(t->rank, t->dim))
         return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
-                           "%s '%s': bytes do not tell the %d dimensions of %s that vary; use "
-                           "gpunn_write_shape or gpunn_bind_dlpack",
+                           "%s '%s': the number of bytes does not determine the %d dimensions of %s that "
+                           "vary; use gpunn_write_shape or gpunn_bind_dlpack",
                            caller, gpunn__called(t), varying, gpunn__shape_text(t, text));
     if (varying ? bytes == 0 || bytes % sample != 0 : bytes != sample)
         return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %s%zu",

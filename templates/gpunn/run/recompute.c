@@ -136,7 +136,7 @@ static GPUNN__STATUS gpunn__segments_choose(gpunn__segments *s, const gpunn__req
     if (found) return GPUNN_OK;
     return gpunn__fail(s->model->dev, GPUNN_ERR_MEMORY,
                        "gpunn_recompute_within: a training step of batch %lld holds at least %zu bytes, but "
-                       "%zu are given; give as many, or take a smaller batch",
+                       "%zu are allowed; allow as many, or use a smaller batch",
                        (long long)s->batch, s->least, s->budget);
 }
 

@@ -20,7 +20,7 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0),
                   value = scaled / first.factor;
     if (size->name == NULL || first.atom[1] || (sum.count > 1 && !number_behind)) return true;
-    const char *fault = scaled % first.factor || value < 1                ? "is no such size"
+    const char *fault = scaled % first.factor || value < 1                ? "is not such a size"
                         : value * size->multiple < size->min              ? "makes it less than its .min"
                         : size->max && value * size->multiple > size->max ? "makes it more than its .max"
                                                                           : NULL;
@@ -29,13 +29,13 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     if (fault)
         (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
                           "input '%s' has %lld along axis %d, size '%s', which %s (from %lld to %lld, "
-                          "multiples of %lld; 0: no end)",
+                          "multiples of %lld; to 0: no maximum)",
                           t->name, (long long)t->held[axis], axis, text, fault, (long long)size->min,
                           (long long)size->max, (long long)size->multiple);
     else if (size->found && size->found != value)
         (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                          "input '%s' has %lld along axis %d, so that '%s' is %lld, but input '%s' tells "
-                          "%lld; write the same into all",
+                          "input '%s' has %lld along axis %d, so '%s' is %lld, but input '%s' makes it %lld; "
+                          "write the same into all",
                           t->name, (long long)t->held[axis], axis, size->name,
                           (long long)(value * size->multiple), size->found_by,
                           (long long)(size->found * size->multiple));
@@ -470,10 +470,11 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
         there += counts;
         trainable += counts && t->trainable;
     }
-    if (args->optimizer && there == 0) return "it trains none; does its .prefix begin the parameters' names?";
+    if (args->optimizer && there == 0)
+        return "the optimizer trains none; check that the parameters' names begin with its .prefix";
     return there > trainable && trainable == 0
                ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
-               : "it depends on none of them, or only through ops without a gradient, as comparisons are";
+               : "it depends on none of them, or only through ops without a gradient, such as comparisons";
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__plan *plan,
@@ -543,7 +544,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     gpunn__backpass *pass = &plan->passes[number];
     if (pass->reached_begin == pass->reached_end && !pass->differentiates)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
+                           "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
                            loss ? "loss" : "outputs",
                            args->inputs_only ? ""
                            : plan->scope     ? "trainable parameter of the optimizer or to a "
@@ -626,21 +627,21 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
     if (!named)
         fault = "no gpunn_backward has named it in .then since the model was built or changed";
     else if (plan == NULL || plan->pass_count == 1 || plan->generation != model->generation)
-        fault = "what it left has been overwritten by another run";
+        fault = "another run has overwritten its saved values";
     else if (plan->written != model->written || plan->weights_version != model->state.weights_version ||
              plan->user_memory_version != model->user_memory_version)
         fault = "an input, a parameter or a state has changed since";
     else if (plan->passed < 0)
         fault = "it has failed";
     else if (gpunn__pass_of(plan, loss) == 0)
-        fault = "its gradients, or those of a loss behind it in .then, have been computed";
+        fault = "its gradients, or those of a later loss in .then, have already been computed";
     else if (dev->backend->capturing && dev->backend->capturing(dev->context))
         fault = "the program's stream is being captured";
     else if (plan->scope != gpunn__scope(request) || plan->evaluates != request->evaluates)
-        fault = "its .mode, .optimizer and .inputs_only were others";
+        fault = "its .mode, .optimizer or .inputs_only was different";
     if (fault == NULL) return gpunn__pass_of(plan, loss);
     (void)gpunn__fail(dev, GPUNN_ERR_STATE,
-                      "gpunn_backward: there is no forward pass for '%s' to go on from: %s; leave .retained "
+                      "gpunn_backward: '%s' has no forward pass that can be continued: %s; leave .retained "
                       "out, or name the loss in .then of the gpunn_backward right before",
                       gpunn__called(loss), fault);
     return 0;
@@ -687,8 +688,8 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: optimizer and inputs_only exclude each other; give one of them", function);
     if (args.optimizer && loss && args.optimizer->model != loss->model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer",
-                           function);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: the loss and the optimizer belong to different models", function);
     if (args.retained && args.then[0])
         return gpunn__fail(
             dev, GPUNN_ERR_ARGUMENT,
@@ -825,13 +826,14 @@ static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_
         if (!occurs && stale == NULL) stale = &set->kernels[i];
     }
     if (stale && missing)
-        (void)snprintf(why, sizeof why, " %s (%s) finds no '%s' here;", stale->name, stale->formula, missing);
+        (void)snprintf(why, sizeof why, " %s (%s) does not find '%s' in this model;", stale->name,
+                       stale->formula, missing);
     else if (stale)
-        (void)snprintf(why, sizeof why, " %s (%s) finds its nodes connected otherwise;", stale->name,
+        (void)snprintf(why, sizeof why, " %s (%s) finds its nodes connected differently;", stale->name,
                        stale->formula);
     (void)snprintf(
         text, sizeof text,
-        "%s_kernels.h was made for another model: %d of its %d kernels serve this one;%s renew it: %s",
+        "%s_kernels.h was generated for another model: %d of its %d kernels fit this one;%s renew it: %s",
         set->name, found, set->kernel_count, why, set->command);
     if (policy == GPUNN_KERNELS_STRICT)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
@@ -848,15 +850,15 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
     char          hash[65] = "";
     if ((int)args.policy < GPUNN_KERNELS_AUTO || args.policy > GPUNN_KERNELS_OFF)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_use_kernels: policy %d is none; use GPUNN_KERNELS_AUTO, _STRICT or _OFF",
+                           "gpunn_use_kernels: policy %d is unknown; use GPUNN_KERNELS_AUTO, _STRICT or _OFF",
                            (int)args.policy);
     if (args.policy == GPUNN_KERNELS_OFF || (environment && strcmp(environment, "off") == 0)) set = NULL;
     int abi = set ? set->abi : GPUNN_KERNELS_ABI;
     if (set && set->cuda && abi == GPUNN_KERNELS_ABI) abi = set->cuda->abi;
     if (abi != GPUNN_KERNELS_ABI)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "gpunn_use_kernels: these kernels are for version %d of the contract and this "
-                           "gpunn.h has %d; renew them with the generator that came with it",
+                           "gpunn_use_kernels: these kernels need kernel ABI %d, but this gpunn.h has %d; "
+                           "renew them with the generator of the same version",
                            abi, GPUNN_KERNELS_ABI);
     if (set && set->cuda && set->cuda->stamp != set->stamp)
         return gpunn__fail(dev, GPUNN_ERR_STATE,

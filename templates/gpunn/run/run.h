@@ -60,6 +60,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args,
                                                gpunn_optimizer *opt, bool updates);
 
-#define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
+#define GPUNN__BAD_MODE "%s: mode %d is unknown; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
 
 #endif /* GPUNN__RUN_RUN_H */

@@ -159,8 +159,8 @@ static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_t
 {
     char text[128];
     if (t->model != model)
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the %s is of another model than the loader",
-                           function, what);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "%s: the %s and the loader belong to different models", function, what);
     if (t->dtype != GPUNN_F32 || gpunn__count(t, 1) != 1 || gpunn__count(t, 2) != 1)
         return gpunn__fail(
             model->dev, GPUNN_ERR_SHAPE,
@@ -413,7 +413,7 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
                                             : "place for the scores");
     gpunn_device *dev = loader->model->dev;
     if (logits->model != loader->model || labels->model != loader->model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s are of another model than the loader",
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s and the loader belong to different models",
                            function, logits->model != loader->model ? "logits" : "labels");
     if (logits->rank != 2 || logits->dtype != GPUNN_F32 || labels->rank != 1 ||
         labels->dim[0] != logits->dim[0] ||
@@ -790,7 +790,7 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
                            args->loss ? "train" : "loss");
     if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: the %s loader is of another model than the optimizer", function,
+                           "%s: the %s loader and the optimizer belong to different models", function,
                            args->train->model != opt->model ? "train" : "validation");
     if (args->epochs < 0 || args->patience < 0 || args->accumulate < 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,

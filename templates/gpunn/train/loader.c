@@ -647,7 +647,7 @@ static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__lo
     if (size == NULL || size->max == 0 || gpunn__any_sized(input->rank - axis - 1, input->dim + axis + 1) ||
         other)
         return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                           "gpunn_loader_create: .lengths are of one gpunn_size with .max, the first "
+                           "gpunn_loader_create: .lengths need one gpunn_size with .max as the first "
                            "dimension above 1 of each sample, which '%s' %s does not have%s",
                            input->name, gpunn__shape_text(input, text),
                            other ? " as the fields before it do" : "");
@@ -680,12 +680,12 @@ static GPUNN__STATUS gpunn__field_input(gpunn_loader *loader, int f)
     char                     text[128];
     if (input->model != loader->model)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: the input of field %d is of another model", f);
+                           "gpunn_loader_create: the input of field %d belongs to another model", f);
     if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH ||
         (args->lengths == NULL && gpunn__any_sized(input->rank, input->dim)))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: field %d goes to '%s' %s; give a gpunn_input whose first "
-                           "dimension is GPUNN_BATCH, and where another varies, .lengths",
+                           "gpunn_loader_create: field %d goes to '%s' %s; use a gpunn_input whose first "
+                           "dimension is GPUNN_BATCH, and set .lengths if another one varies",
                            f, name, gpunn__shape_text(input, text));
     gpunn_status status = args->lengths ? gpunn__loader_lengths_check(loader, &loader->fields[f], input)
                                         : GPUNN_OK;
@@ -719,8 +719,8 @@ static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
                            gpunn_dtype_name(field->to));
     if (loader->args.mixup_alpha > 0 && field->to != GPUNN_F32)
         return gpunn__fail(loader->model->dev, GPUNN_ERR_DTYPE,
-                           "gpunn_loader_create: field %d ('%s') is %s, and mixup_alpha mixes all fields; "
-                           "give F32 inputs, labels as probabilities of the classes",
+                           "gpunn_loader_create: field %d ('%s') is %s, but mixup_alpha mixes all fields; "
+                           "use F32 inputs, and class probabilities as labels",
                            f, gpunn__field_name(given), gpunn_dtype_name(field->to));
     return GPUNN_OK;
 }
@@ -744,15 +744,15 @@ static GPUNN__STATUS gpunn__field_colours(gpunn_loader *loader, int f)
         (field->to != GPUNN_F32 || (!gpunn__field_has_pixels(field) && field->from != GPUNN_F32) ||
          input->rank != 4 || (input->dim[1] != 1 && input->dim[1] != 3)))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
-                           "gpunn_loader_create: field %d goes to '%s' %s %s from %s; colours are changed of "
-                           "F32 inputs [GPUNN_BATCH, 3 or 1, height, width] whose samples are U8 or F32",
+                           "gpunn_loader_create: field %d goes to '%s' %s %s from %s; changes of colour need "
+                           "an F32 input [GPUNN_BATCH, 3 or 1, height, width] with U8 or F32 samples",
                            f, gpunn__field_name(given), gpunn_dtype_name(field->to),
                            gpunn__shape_text(input, text), gpunn_dtype_name(field->from));
     if (field->axis && (field->jitters || loader->args.mixup_alpha > 0))
-        return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
-                           "gpunn_loader_create: field %d goes to '%s' %s; with .lengths samples are neither "
-                           "mixed nor changed in colour",
-                           f, gpunn__field_name(given), gpunn__shape_text(input, text));
+        return gpunn__fail(
+            loader->model->dev, GPUNN_ERR_SHAPE,
+            "gpunn_loader_create: field %d goes to '%s' %s; .lengths excludes mixup and changes of colour", f,
+            gpunn__field_name(given), gpunn__shape_text(input, text));
     if (!(b >= 0 && b <= FLT_MAX && c >= 0 && c <= FLT_MAX && s >= 0 && s <= FLT_MAX && h >= 0 && h <= 0.5f))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_loader_create: field %d ('%s') has brightness %g, contrast %g, saturation "
@@ -1035,12 +1035,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
     if (place < 0)
         return gpunn__fail(
             loader->model->dev, GPUNN_ERR_STATE,
-            "the saved loader stood behind %lld batches of %lld samples of all ranks, where no batch of %lld "
-            "begins; load it with other batches, or save where an epoch has ended",
+            "the saved loader had read %lld batches of %lld samples on all ranks, where no batch of %lld "
+            "begins; load it with another batch size, or save at the end of an epoch",
             (long long)position, (long long)batch, (long long)gpunn__loader_batch(loader));
     if (epoch < 0 || place > loader->batches)
         return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT,
-                           "the saved loader stood at batch %lld of epoch %lld, this one has %lld batches; "
+                           "the saved loader was at batch %lld of epoch %lld, but this one has %lld batches; "
                            "create it with the data and batch size of the saved run",
                            (long long)place, (long long)epoch, (long long)loader->batches);
     gpunn__loader_move(loader, epoch, place);

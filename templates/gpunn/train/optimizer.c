@@ -15,10 +15,10 @@ GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function,
 {
     if (value >= low && value < high) return true;
     if (isinf(high))
-        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a finite number from %g on", function,
-                          field, (double)value, (double)low);
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; use a finite number of at least %g",
+                          function, field, (double)value, (double)low);
     else
-        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a number from %g to below %g",
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; use a number of at least %g and below %g",
                           function, field, (double)value, (double)low, (double)high);
     return false;
 }
@@ -72,9 +72,9 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
         if (list[i] == NULL || list[i]->model != model || list[i]->kind != GPUNN__PARAMETER)
             return gpunn__fail(
                 dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i,
-                list[i] == NULL           ? "NULL; a builder failed before, or gpunn_find knows no such name"
-                : list[i]->model != model ? "of another model"
-                                          : "no parameter; inputs, buffers and values are not trained");
+                list[i] == NULL ? "NULL; an earlier builder failed, or gpunn_find found no such name"
+                : list[i]->model != model ? "from another model"
+                                          : "not a parameter; inputs, buffers and values are not trained");
     if (prefix && (chosen->prefix = gpunn__strdup(dev, prefix)) == NULL) return GPUNN_ERR_MEMORY;
     if (count == 0) return GPUNN_OK;
     chosen->list = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *list);
@@ -112,8 +112,8 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
                {"beta1", given->beta1},
                {"beta2", given->beta2}};
     if (given->parameters == NULL && given->prefix == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%sprefix is NULL, and so is parameters; say which it is of", where);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sprefix and parameters are both NULL; set one of them",
+                           where);
     for (int i = 0; i < GPUNN_SETTINGS; i++) param_group->setting[i] = -1;
     gpunn_status status = gpunn__param_group_number(opt, index, "clip_norm", given->clip_norm, INFINITY,
                                                     &param_group->clip_norm);
@@ -124,7 +124,8 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
         const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
         if (at < 0 && own[i].given != 0)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "%s%s is given, but this optimizer has none; leave it out", where, own[i].key);
+                               "%s%s is set, but this optimizer does not have it; leave it out", where,
+                               own[i].key);
         if (at >= 0)
             status = gpunn__param_group_number(opt, index, own[i].key, own[i].given, row[at].high,
                                                &param_group->setting[at]);
@@ -623,8 +624,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     int          fresh = 0;
     if (model->swapped)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                           "%s: the model holds the averages of its weights, for which there are no steps "
-                           "and no checkpoints; exchange them back with gpunn_ema_swap",
+                           "%s: the model holds the averages of its weights, which cannot be trained or "
+                           "saved; exchange them back with gpunn_ema_swap",
                            opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status != GPUNN_OK) return status;
@@ -634,10 +635,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     for (int id = opt->considered; id < model->tensor_count; id++)
         fresh += gpunn__is_chosen(opt, model->tensors[id]);
     if (fresh && opt->shares && opt->parameter_count > 0)
-        return gpunn__fail(
-            model->dev, GPUNN_ERR_STATE,
-            "%s: layers have been added, of whose states no rank has a share; call gpunn_distribute again",
-            opt->name);
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s: layers have been added whose optimizer states are not distributed; call "
+                           "gpunn_distribute again",
+                           opt->name);
     if (fresh) {
         status = gpunn__counted_keep(opt);
         if (status == GPUNN_OK) status = gpunn__optimizer_grow(opt, fresh);
@@ -698,7 +699,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     gpunn_device        *dev = model->dev;
     const gpunn_backend *backend = dev->backend;
     if (!opt->uses[GPUNN__AVERAGE])
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; ask for them with gpunn_set_ema",
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; enable them with gpunn_set_ema",
                            function, opt->name);
     gpunn_status status = model->swapped == opt ? GPUNN_OK : gpunn__optimizer_prepare(opt);
     float       *piece = status == GPUNN_OK ? (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece) : NULL;
@@ -834,15 +835,15 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
                            "gpunn_model_to: the devices were opened with different realloc_fn or user; open "
                            "both with the same");
     if (model->own)
-        return gpunn__fail(
-            dev, GPUNN_ERR_STATE,
-            "gpunn_model_to: the model's sessions stay where they are; move it before one is used");
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "gpunn_model_to: the model has sessions, which cannot be moved; move the model "
+                           "before a session is used");
     for (int id = 0; id < model->tensor_count; id++)
         if (gpunn__is_user_owned(model->tensors[id]))
-            return gpunn__fail(dev, GPUNN_ERR_STATE,
-                               "gpunn_model_to: '%s' is bound to memory of the device that the model leaves; "
-                               "unbind it before",
-                               gpunn__called(model->tensors[id]));
+            return gpunn__fail(
+                dev, GPUNN_ERR_STATE,
+                "gpunn_model_to: '%s' is bound to memory of the model's present device; unbind it first",
+                gpunn__called(model->tensors[id]));
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         gpunn_status kept = gpunn__counted_keep(opt);
         if (kept != GPUNN_OK) return kept;

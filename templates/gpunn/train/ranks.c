@@ -510,7 +510,7 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
                            "%s: the loss is of another model than the optimizer", function);
     if (args.accumulate < 0)
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
-                           "%s: accumulate is %d; give the number of calls for one update", function,
+                           "%s: accumulate is %d; use the number of calls for one update, or 0", function,
                            args.accumulate);
     gpunn_backward_args backward;
     memset(&backward, 0, sizeof backward);
@@ -665,8 +665,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, 
     static const char function[] = "gpunn_clip_grad_norm";
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
     if (!(max_norm > 0))
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; give one above 0", function,
-                           (double)max_norm);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; use a number above 0",
+                           function, (double)max_norm);
     double       norm = 0;
     gpunn_status status = gpunn__gradient_norm(model, function, &norm);
     if (total_norm) *total_norm = (float)norm;
@@ -679,8 +679,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
     static const char function[] = "gpunn_clip_grad_value";
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
     if (!(clip_value > 0))
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; give one above 0", function,
-                           (double)clip_value);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; use a number above 0",
+                           function, (double)clip_value);
     return gpunn__scale_gradients(model, function, 1, clip_value);
 }
 

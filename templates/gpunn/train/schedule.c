@@ -67,8 +67,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
     s->patience = gpunn__default_int(s->patience, 10);
     s->cooldown = gpunn__default_int(s->cooldown, 0);
     if ((int)type < 0 || type > GPUNN_SCHEDULE_PLATEAU)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: type %d is no gpunn_schedule_type", function,
-                           (int)type);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: type %d is unknown; use one of gpunn_schedule_type",
+                           function, (int)type);
     if (!gpunn__check_range(dev, function, "gamma", s->gamma, 0, INFINITY) ||
         !gpunn__check_range(dev, function, "min_lr", s->min_lr, 0, INFINITY) ||
         !gpunn__check_range(dev, function, "factor", s->factor, 0, 1) ||
