@@ -591,7 +591,7 @@ static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, cons
     bool         fatal = gpunn__cuda_is_fatal(error);
     gpunn_status status = gpunn__cuda_fail(
         cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s%s", length, what, name, text,
-        fatal ? "; the device cannot be used any more: close it, and run the program " : "",
+        fatal ? "; the device is no longer usable: close it, and run the program " : "",
         !fatal ? ""
         : cuda->plain
             ? "under compute-sanitizer"
@@ -659,8 +659,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn_
     if (!current->is_forked) return gpunn__cuda_check(cuda, current->error, "cuCtxPushCurrent");
     return cuda->dead = gpunn__cuda_fail(
                cuda, GPUNN_ERR_DEVICE,
-               "this process was forked after the device was opened, and a CUDA context does not survive a "
-               "fork; open the device after the fork, or start the process by exec");
+               "this process was forked after the device was opened, but a CUDA context does not survive a "
+               "fork; open the device after the fork, or start the process with exec");
 }
 
 GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
@@ -676,10 +676,10 @@ GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
 GPUNN__INTERNAL gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
 {
     if (!gpunn__cuda_capturing(cuda)) return GPUNN_OK;
-    return gpunn__cuda_fail(
-        cuda, GPUNN_ERR_STATE,
-        "the program's stream is being captured, which takes no %s; do this before or after the capture",
-        what);
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
+                            "the program's stream is being captured, which does not allow a %s; do this "
+                            "before or after the capture",
+                            what);
 }
 
 GPUNN__INTERNAL void gpunn__cuda_clear(void)
@@ -693,7 +693,7 @@ GPUNN__INTERNAL void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes)
     if (ptr)
         memset(ptr, 0, bytes);
     else
-        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes could not be allocated",
+        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: allocating %zu bytes failed",
                                bytes);
     return ptr;
 }
@@ -824,7 +824,7 @@ GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes)
     if (gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") != GPUNN_OK) return NULL;
     if ((uintptr_t)ptr % GPUNN__CUDA_ALIGN == 0) return ptr;
     (void)gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                           "cuda_malloc_fn gave memory that is not at a multiple of %d bytes",
+                           "cuda_malloc_fn returned memory that is not aligned to %d bytes",
                            (int)GPUNN__CUDA_ALIGN);
     (void)gpunn__pool_free(cuda, ptr, bytes, cuda->stream);
     return NULL;
@@ -990,7 +990,7 @@ static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, si
     if (!gpunn__is_on_device(where)) return GPUNN_OK;
     if (where->type == cudaMemoryTypeDevice && where->device != cuda->device)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                                "the memory is GPU %d's, and the model is on GPU %d", where->device,
+                                "the memory is on GPU %d, but the model is on GPU %d", where->device,
                                 cuda->device);
     GPUNN__CUDA(cuda, cudaPointerGetAttributes(&last, (const char *)memory + (bytes ? bytes - 1 : 0)));
     if (gpunn__is_on_device(&last)) return GPUNN_OK;
@@ -1014,8 +1014,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_reaches(void *context, const void *memo
     GPUNN__TRY(gpunn__cuda_locate(cuda, memory, bytes, &where));
     if (gpunn__is_on_device(&where) || gpunn__reads_host(cuda, memory, &where)) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                            "the memory is the host's, and the model is on GPU %d; give memory of "
-                            "cudaMalloc's, or use gpunn_write and gpunn_read",
+                            "the memory is on the host, but the model is on GPU %d; use memory from "
+                            "cudaMalloc, or gpunn_write and gpunn_read",
                             cuda->device);
 }
 
@@ -1489,14 +1489,14 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         if (module->version / 10000 == (size_t)major) return true;
         (void)snprintf(text, text_size,
                        "%.200s is %s %s, but this program was built with %s; install %s %d, or build with "
-                       "the other one's header",
+                       "the header of the other version",
                        module->path, title, gpunn__version_text(module->version, has), needs, title, major);
         return false;
     }
     if (module->failure[0]) {
         (void)snprintf(text, text_size,
-                       "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
-                       major, module->failure, variable);
+                       "%s %d does not load: %s; reinstall it, or set %s to the folder of another copy",
+                       title, major, module->failure, variable);
         return false;
     }
     for (int other = major + 1; other >= major - 1; other -= 2) {
@@ -1504,7 +1504,7 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         if (!gpunn__module_find(module, file, variable)) continue;
         gpunn__module_describe(module, version_function);
         (void)snprintf(text, text_size,
-                       "only %s %s is here (%.200s), but this program was built with %s and needs %d; "
+                       "only %s %s was found (%.200s), but this program was built with %s and needs %d; "
                        "install that, or set %s to its folder",
                        title, gpunn__version_text(module->version, has), module->path, needs, major,
                        variable);
@@ -1639,8 +1639,8 @@ static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
     cudnnStatus_t status = libraries->cudnnCreate(&libraries->dnn);
     if (status == CUDNN_STATUS_SUCCESS) status = libraries->cudnnSetStream(libraries->dnn, cuda->stream);
     if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cudnnCreate of %s: %s", libraries->dnn_module.path,
-                            libraries->cudnnGetErrorString(status));
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cudnnCreate of %s failed: %s",
+                            libraries->dnn_module.path, libraries->cudnnGetErrorString(status));
 }
 #else
 static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
@@ -1660,7 +1660,7 @@ GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         if (libraries->dnn_status != GPUNN_OK) {
             char text[sizeof cuda->text + 64];
             (void)snprintf(text, sizeof text,
-                           "convolutions, attention and recurrent layers go slower ways: %s", cuda->text);
+                           "convolutions, attention and recurrent layers use slower kernels: %s", cuda->text);
             gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
         }
     }
@@ -1711,12 +1711,12 @@ GPUNN__INTERNAL void gpunn__libraries_report(void (*write)(void *user, const cha
                        gpunn__version_text(module.version, has), gpunn__version_text(CUDNN_VERSION, built),
                        module.path);
     else
-        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions go through matrix products\n",
+        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions are computed as matrix products\n",
                        text);
 #else
     (void)snprintf(line, sizeof line,
                    "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; convolutions "
-                   "go through matrix products\n");
+                   "are computed as matrix products\n");
 #endif
     write(user, line);
 }
@@ -1832,7 +1832,7 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
 #define GPUNN__X(result, name, arguments) nccl->name = ::name;
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
 #undef GPUNN__X
-    (void)snprintf(nccl->text, sizeof nccl->text, "the emulator was asked for no NCCL");
+    (void)snprintf(nccl->text, sizeof nccl->text, "NCCL is turned off in the emulator");
     return emulator_nccl() != 0;
 }
 #else
@@ -1845,7 +1845,7 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     memset(&module, 0, sizeof module);
     if (!gpunn__module_find(&module, GPUNN__NCCL_FILE, "GPUNN_NCCL_PATH")) {
         if (module.failure[0])
-            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew",
+            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; reinstall it",
                            module.failure);
         else
             (void)snprintf(nccl->text, sizeof nccl->text,
@@ -1929,11 +1929,11 @@ static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int re
     if (nccl->comm) gpunn__nccl_abort(cuda);
     if (result == GPUNN__NCCL_IN_PROGRESS)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "%s: a rank has not come within %g seconds: look for one that has ended, or "
-                                "whose GPU or network hangs",
+                                "%s: a rank has not arrived within %g seconds: look for one that has ended, "
+                                "or whose GPU or network hangs",
                                 what, nccl->timeout);
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                            "%s: NCCL says %s; NCCL_DEBUG=WARN in the environment tells more", what,
+                            "%s: NCCL reports %s; set NCCL_DEBUG=WARN in the environment for details", what,
                             nccl->ncclGetErrorString(result));
 }
 
@@ -1987,7 +1987,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_R
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__nccl_open(cuda));
     if (cuda->nccl->comm)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the device is in another group of NCCL's");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "the device already belongs to another NCCL group");
     if (id == NULL) return GPUNN_OK;
     const int result = cuda->nccl->ncclGetUniqueId(&made);
     memcpy(id, made.bytes, sizeof made.bytes);
@@ -2044,7 +2045,7 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
 {
     if (count == 0 || cuda->nccl->comm) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                            "NCCL has failed before; begin anew from the last checkpoint");
+                            "NCCL has failed before; restart from the last checkpoint");
 }
 
 /* Starts one exchange of `count` values of that type: the exchange's own values, or BF16 copies of them. */
@@ -2133,7 +2134,7 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const g
     const int64_t own = ranks->rank * count, all = ranks->size * count;
     const size_t  each = (size_t)count * sizeof(double),
                  bytes = (size_t)all * (sizeof(double) + sizeof(float));
-    GPUNN__TRY(gpunn__outside_capture(cuda, "meeting of ranks through the host's memory"));
+    GPUNN__TRY(gpunn__outside_capture(cuda, "exchange between ranks through host memory"));
     double *host = (double *)gpunn__host_alloc(cuda, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
     float       *narrow = (float *)(host + all);
@@ -2142,7 +2143,7 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const g
     for (int64_t i = 0; i < count && there; i++) host[own + i] = (double)narrow[i];
     if (there) status = ranks->gather(ranks->user, host, each);
     if (there && status != GPUNN_OK)
-        status = gpunn__cuda_fail(cuda, status, "the ranks have not come together");
+        status = gpunn__cuda_fail(cuda, status, "the exchange between the ranks failed");
     for (int64_t i = 0; i < all && status == GPUNN_OK; i++) narrow[i] = (float)host[i];
     if (status == GPUNN_OK) status = gpunn__cuda_upload(cuda, parts, narrow, (size_t)all * sizeof *parts);
     gpunn__host_free(cuda, host, bytes);
@@ -2827,7 +2828,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
 {
     if (step->input_count == 1 && step->in[0].count != step->out.count)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "the only operand is of another size than the result; gpunn_expand it");
+                                "the only operand and the result have different sizes; use gpunn_expand");
     if (step->backward) return gpunn__map_backward(cuda, step, action);
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     gpunn__map_job job = {};
@@ -4759,7 +4760,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "topk over %lld elements; 2^32 - 1 are possible", (long long)t.along.n);
+                                    "topk over %lld elements is not possible; the limit is 2^32 - 1",
+                                    (long long)t.along.n);
         step->workspace_bytes = few ? gpunn__topk_workspace(cuda, &t) : gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
@@ -5024,7 +5026,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
     if (action == GPUNN__PREPARE) {
         if (s.n > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "sample from %lld classes; 2^32 - 1 are possible", (long long)s.n);
+                                    "sample from %lld classes is not possible; the limit is 2^32 - 1",
+                                    (long long)s.n);
         step->workspace_bytes = few ? 0 : (size_t)s.rows * sizeof *s.row;
         return GPUNN_OK;
     }
@@ -5227,7 +5230,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     if (action == GPUNN__PREPARE) {
         if (tokens->count > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "%lld tokens; the GPU can do 2^32 - 1 at once", (long long)tokens->count);
+                                    "%lld tokens are too many for the GPU; the limit is 2^32 - 1 at once",
+                                    (long long)tokens->count);
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
@@ -5436,10 +5440,10 @@ static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, c
                   places = g->slices ? g->n : g->outer * g->n * g->inner;
     if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_ROW : GPUNN__GATHER_FEW)) return GPUNN_OK;
     if (count > UINT32_MAX || places > UINT32_MAX)
-        return gpunn__cuda_fail(
-            cuda, GPUNN_ERR_UNSUPPORTED,
-            "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
-            (long long)count, (long long)places, step->attr->axis);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "%lld indices into %lld elements are too many; the GPU can add 2^32 - 1 of "
+                                "each at once, so split axis %d",
+                                (long long)count, (long long)places, step->attr->axis);
     const gpunn__sorting s = gpunn__sorting_of(cuda, 1, count);
     step->workspace_bytes = gpunn__sort_workspace(&s);
     return GPUNN_OK;
@@ -5976,7 +5980,8 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all,
                                                                      gpunn__algorithms_free, &fresh);
     if (all == NULL)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
+                                "out of host memory for the descriptors of a matrix product");
     /* cuBLASLt takes a bias only in the result's dtype, and relu's derivative only from its own relu's bit
      * mask. */
     const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) &&
@@ -5992,9 +5997,10 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     *found = all;
     return all->count > 0
                ? GPUNN_OK
-               : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                  "cuBLASLt has no algorithm for a product of %lld x %lld by %lld x %lld",
-                                  (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
+               : gpunn__cuda_fail(
+                     cuda, GPUNN_ERR_UNSUPPORTED,
+                     "cuBLASLt has no algorithm for a matrix product of %lld x %lld by %lld x %lld",
+                     (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
 }
 
 static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all,
@@ -6188,7 +6194,7 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
                                                                       NULL, &fresh);
     if (choice == NULL)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
-                                "no host memory for the choice of a product's passes");
+                                "out of host memory for the choice of a matrix product's passes");
     GPUNN__TRY(gpunn__may_time(cuda, &may));
     const gpunn_status compared = may && !choice->timed ? gpunn__product_compare(cuda, p, choice) : GPUNN_OK;
     if (choice->timed) *whole = choice->whole;
@@ -6261,7 +6267,7 @@ GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpun
     if (a->dtype == b->dtype && (d->dtype == a->dtype || d->dtype == GPUNN_F32)) return GPUNN_OK;
     return gpunn__cuda_fail(
         cuda, GPUNN_ERR_UNSUPPORTED,
-        "a product takes operands of one dtype, and its result has that dtype or F32; cast an operand");
+        "a matrix product needs operands of one dtype, and a result of that dtype or F32; cast an operand");
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
@@ -6882,7 +6888,7 @@ static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
     if (builder->status != GPUNN_OK || (uint64_t)workspace <= limit) return;
     builder->status = GPUNN_ERR_UNSUPPORTED;
     (void)snprintf(builder->text, sizeof builder->text,
-                   "it needs %lld bytes of workspace and workspace_limit is %llu", (long long)workspace,
+                   "it needs %lld bytes of workspace, but workspace_limit is %llu", (long long)workspace,
                    (unsigned long long)limit);
 }
 
@@ -6966,7 +6972,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(
     }
     (void)snprintf(choice->reason, sizeof choice->reason, "%s",
                    *builder.text ? builder.text
-                                 : "it knows none of this shape, dtype and exactness on this GPU");
+                                 : "it has none for this shape, dtype and exactness on this GPU");
     choice->searched = true;
     return GPUNN_OK;
 }
@@ -7121,7 +7127,7 @@ GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step
     char text[sizeof cuda->text + 256];
     if (cuda->slower >> kind & 1) return;
     cuda->slower |= 1u << kind;
-    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s goes a slower way, and perhaps others do: %s",
+    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s uses a slower kernel, and perhaps others do: %s",
                    gpunn__op_text(step->op), *step->name ? " '" : "", step->name, *step->name ? "'" : "",
                    step->backward ? ", backward," : "", why);
     gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
@@ -7646,8 +7652,8 @@ static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution
     *fits = false;
     if (!gpunn__dnn_available(cuda)) return GPUNN_OK;
     if (gpunn__is_depthwise(conv) && gpunn__dnn_version(cuda) < 92400)
-        (void)gpunn__cuda_fail(cuda, status,
-                               "cuDNN before 9.24 errs in depthwise convolutions of several sizes in turn");
+        (void)gpunn__cuda_fail(
+            cuda, status, "cuDNN before 9.24 computes depthwise convolutions of alternating sizes wrongly");
     else
         status = gpunn__dnn_prepare(cuda, conv, bytes);
     *fits = status == GPUNN_OK;
@@ -8210,7 +8216,7 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         for (int i = 0; i < 3; i++)
             if (2 * (int64_t)axes[i]->padding > axes[i]->kernel)
                 return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                                        "padding %d exceeds half of the window's %d; use a smaller one",
+                                        "padding %d exceeds half of the window's %d; use a smaller padding",
                                         axes[i]->padding, axes[i]->kernel);
         int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
         for (int i = 0; i < 3; i++)
@@ -9069,7 +9075,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_st
         for (int i = 1; i <= a.axes; i++)
             if (grid->dim[i] > INT32_MAX)
                 return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                        "a size is larger than 2^31 - 1; use smaller ones");
+                                        "a size is larger than 2^31 - 1; use smaller sizes");
         if (step->backward) step->workspace_bytes = (size_t)(a.samples * a.parts * 12) * sizeof *a.sums;
         return GPUNN_OK;
     }
@@ -10102,9 +10108,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
                 cuda, GPUNN_ERR_SHAPE,
                 "expected more than 1 value per channel when training; use a larger batch");
         if (b.channels > INT32_MAX || b.n * b.inner > (int64_t)1 << 33)
-            return gpunn__cuda_fail(
-                cuda, GPUNN_ERR_UNSUPPORTED,
-                "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "there are more than 2^31 channels, or more than 2^33 values in one; "
+                                    "split the input into smaller ones");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
         if (step->training && (b.parts > 1 || step->ranks))
             step->workspace_bytes = gpunn__norm_bytes(&b, b.parts);
@@ -11322,8 +11328,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
                         (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
     if (action == GPUNN__PREPARE) {
         if (c.samples > INT32_MAX || c.most > INT32_MAX / 4)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
+            return gpunn__cuda_fail(
+                cuda, GPUNN_ERR_UNSUPPORTED,
+                "there are more than 2^31 - 1 samples, or more than 2^29 - 1 labels in one");
         if (!step->backward) step->saved_bytes = step->training ? kept : 0;
         if (step->backward)
             step->workspace_bytes = (size_t)scratch * 4 * sizeof(float);
@@ -12167,7 +12174,8 @@ static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attentio
     if (cuda->args.deterministic) {
         char why[sizeof cuda->text];
         (void)snprintf(why, sizeof why, "%s", cuda->text);
-        return gpunn__cuda_fail(cuda, status, "%.400s; what needs less workspace is not deterministic", why);
+        return gpunn__cuda_fail(cuda, status,
+                                "%.400s; the plans that need less workspace are not deterministic", why);
     }
     key->adds = 1;
     return gpunn__dnn_attention_prepare(cuda, key, bytes);
@@ -12178,17 +12186,17 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
 {
     const gpunn_dtype dtype = step->in[0].dtype;
     if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype)
-        return "its result is of another dtype";
+        return "its result has another dtype";
     if (step->training && !step->evaluates && step->attr->dropout_p > 0)
-        return "cuDNN draws what dropout_p drops by itself";
-    if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
-    if (step->input_count > 4) return "lengths follow the run";
+        return "cuDNN uses its own random numbers for dropout_p";
+    if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN needs head sizes that are multiples of 8";
+    if (step->input_count > 4) return "the lengths are known only when it runs";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
     if (step->backward && (c->l == 1 || c->s == 1))
         return "cuDNN has no backward pass for sequences of length 1";
     for (int i = 0; step->backward && i < (c->packed ? 1 : 3); i++)
         if (step->grad_in[i].data == NULL || step->grad_in[i].dtype != dtype || step->accumulate[i])
-            return "cuDNN writes all of its gradients, in the dtype of the operands, and adds to none";
+            return "cuDNN overwrites all gradients, in the dtype of the operands, and cannot accumulate";
     return NULL;
 }
 
@@ -12485,7 +12493,7 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
                 if (at == *first + g % gates * size[i]) continue;
                 builder->status = GPUNN_ERR_UNSUPPORTED;
                 (void)snprintf(builder->text, sizeof builder->text,
-                               "the weights of its gates do not lie behind each other");
+                               "the weights of its gates are not contiguous");
             }
         }
 }
@@ -12506,7 +12514,7 @@ static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rn
     if (builder.status == GPUNN_OK && sizes->workspace > cuda->args.workspace_limit) {
         builder.status = GPUNN_ERR_UNSUPPORTED;
         (void)snprintf(builder.text, sizeof builder.text,
-                       "it needs %llu bytes of workspace and workspace_limit is %llu",
+                       "it needs %llu bytes of workspace, but workspace_limit is %llu",
                        (unsigned long long)sizes->workspace, (unsigned long long)cuda->args.workspace_limit);
     }
     choice->usable = builder.status == GPUNN_OK;
@@ -12532,7 +12540,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpu
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_rnn_search(cuda, key, choice));
     if (!choice->usable)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s",
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot run this recurrent layer: %s",
                                 choice->reason);
     *sizes = choice->sizes;
     return GPUNN_OK;
@@ -14645,10 +14653,10 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
     gpunn__numbers numbers;
     unsigned       keeping = (unsigned)(run->kept_count < 1024 ? run->kept_count : 1024); /* blocks */
     if (run->update_count > GPUNN__MAX_UPDATES)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "%d ranges of parameters have settings of their own, and a GPU takes %d; "
-                                "give fewer parameters their own",
-                                run->update_count, GPUNN__MAX_UPDATES);
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_UNSUPPORTED,
+            "%d ranges of parameters have settings of their own, but a GPU supports %d; set fewer",
+            run->update_count, GPUNN__MAX_UPDATES);
     numbers.seed = run->state ? run->state->seed : 0;
     numbers.step = run->state ? run->state->step : 0;
     numbers.draw = run->state ? run->state->draw : 0;
@@ -14731,15 +14739,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
             if (dtype && dtype != (gpunn_dtype)operands[i].dtype)
                 return gpunn__cuda_fail(
                     cuda, GPUNN_ERR_UNSUPPORTED,
-                    "it was made for a model of another precision: operand %d is %s here and %s there", i,
-                    gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
+                    "it was generated for a model of another precision: operand %d is %s here and %s there",
+                    i, gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
         }
         if (gpunn__short_fused(step))
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "its steps are so short that they share a launch with others");
         step->workspace_bytes = launch->workspace(step->fusion.batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX
-                   ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                   ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel does not support that size")
                    : GPUNN_OK;
     }
     for (int i = 0; i < step->input_count; i++)
@@ -14772,7 +14780,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
     int               count = 0;
     if (function == NULL)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "op '%s' has no .cuda_%s function; give it one, or open the CPU", op->name,
+                                "op '%s' has no .cuda_%s function; add one, or open a CPU device", op->name,
                                 step->backward ? "backward" : "forward");
     memset(&call, 0, sizeof call);
     call.in = in;
@@ -15079,7 +15087,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     GPUNN__ENTER(cuda);
     if (gpunn__takes_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     if (gpunn__cuda_capturing(cuda)) {
-        if (cuda->plain) return gpunn__outside_capture(cuda, "waiting, as GPUNN_PLAIN asks for");
+        if (cuda->plain) return gpunn__outside_capture(cuda, "wait for each step (GPUNN_PLAIN)");
         run->captured_only = true;
         GPUNN__TRY(gpunn__run_numbers(cuda, run, true));
         return gpunn__run_launch(cuda, run);
@@ -15154,8 +15162,8 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     }
     if (error == cudaErrorInitializationError)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "CUDA does not begin in this process; if it was forked from one that had "
-                                "used CUDA, fork before that, or start it by exec");
+                                "CUDA does not start in this process; if it was forked from one that had "
+                                "used CUDA, fork before that, or start it with exec");
     return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
 }
 
@@ -15166,8 +15174,8 @@ static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
     const cudaError_t error = gpunn__context_retain(&cuda->context, cuda->device);
     if (error == cudaErrorDevicesUnavailable)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "GPU %d is busy: another process has it to itself, or it takes none; end "
-                                "that process, wait, or use another index",
+                                "GPU %d is busy: another process uses it exclusively, or it accepts no "
+                                "processes; end that process, wait, or use another index",
                                 cuda->device);
     return gpunn__cuda_check(cuda, error, "cuDevicePrimaryCtxRetain");
 }
@@ -15235,7 +15243,8 @@ static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
     if (error == cudaErrorInvalidResourceHandle)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_DEVICE,
-            "the stream is not one of GPU %d; give the index of the GPU on which it was made", cuda->device);
+            "the stream does not belong to GPU %d; use the index of the GPU on which it was created",
+            cuda->device);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaEventRecord"));
     cuda->stream = stream;
     return GPUNN_OK;
@@ -15330,7 +15339,7 @@ static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size
     if (gpunn__cuda_begin(cuda) == GPUNN_OK) {
         if (cuda->plain)
             gpunn__cuda_log(cuda, GPUNN_LOG_INFO,
-                            "GPUNN_PLAIN is set: each step of a run is waited for, slowly");
+                            "GPUNN_PLAIN is set: the host waits for each step of a run, which is slow");
         return cuda;
     }
     (void)snprintf(message, message_size, "%s", cuda->text);

@@ -50,7 +50,7 @@ static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, cons
     bool         fatal = gpunn__cuda_is_fatal(error);
     gpunn_status status = gpunn__cuda_fail(
         cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s%s", length, what, name, text,
-        fatal ? "; the device cannot be used any more: close it, and run the program " : "",
+        fatal ? "; the device is no longer usable: close it, and run the program " : "",
         !fatal ? ""
         : cuda->plain
             ? "under compute-sanitizer"
@@ -118,8 +118,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn_
     if (!current->is_forked) return gpunn__cuda_check(cuda, current->error, "cuCtxPushCurrent");
     return cuda->dead = gpunn__cuda_fail(
                cuda, GPUNN_ERR_DEVICE,
-               "this process was forked after the device was opened, and a CUDA context does not survive a "
-               "fork; open the device after the fork, or start the process by exec");
+               "this process was forked after the device was opened, but a CUDA context does not survive a "
+               "fork; open the device after the fork, or start the process with exec");
 }
 
 GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
@@ -135,10 +135,10 @@ GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
 GPUNN__INTERNAL gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
 {
     if (!gpunn__cuda_capturing(cuda)) return GPUNN_OK;
-    return gpunn__cuda_fail(
-        cuda, GPUNN_ERR_STATE,
-        "the program's stream is being captured, which takes no %s; do this before or after the capture",
-        what);
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
+                            "the program's stream is being captured, which does not allow a %s; do this "
+                            "before or after the capture",
+                            what);
 }
 
 GPUNN__INTERNAL void gpunn__cuda_clear(void)
@@ -152,7 +152,7 @@ GPUNN__INTERNAL void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes)
     if (ptr)
         memset(ptr, 0, bytes);
     else
-        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes could not be allocated",
+        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: allocating %zu bytes failed",
                                bytes);
     return ptr;
 }

@@ -193,14 +193,14 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         if (module->version / 10000 == (size_t)major) return true;
         (void)snprintf(text, text_size,
                        "%.200s is %s %s, but this program was built with %s; install %s %d, or build with "
-                       "the other one's header",
+                       "the header of the other version",
                        module->path, title, gpunn__version_text(module->version, has), needs, title, major);
         return false;
     }
     if (module->failure[0]) {
         (void)snprintf(text, text_size,
-                       "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
-                       major, module->failure, variable);
+                       "%s %d does not load: %s; reinstall it, or set %s to the folder of another copy",
+                       title, major, module->failure, variable);
         return false;
     }
     for (int other = major + 1; other >= major - 1; other -= 2) {
@@ -208,7 +208,7 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         if (!gpunn__module_find(module, file, variable)) continue;
         gpunn__module_describe(module, version_function);
         (void)snprintf(text, text_size,
-                       "only %s %s is here (%.200s), but this program was built with %s and needs %d; "
+                       "only %s %s was found (%.200s), but this program was built with %s and needs %d; "
                        "install that, or set %s to its folder",
                        title, gpunn__version_text(module->version, has), module->path, needs, major,
                        variable);
@@ -343,8 +343,8 @@ static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
     cudnnStatus_t status = libraries->cudnnCreate(&libraries->dnn);
     if (status == CUDNN_STATUS_SUCCESS) status = libraries->cudnnSetStream(libraries->dnn, cuda->stream);
     if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cudnnCreate of %s: %s", libraries->dnn_module.path,
-                            libraries->cudnnGetErrorString(status));
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cudnnCreate of %s failed: %s",
+                            libraries->dnn_module.path, libraries->cudnnGetErrorString(status));
 }
 #else
 static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
@@ -364,7 +364,7 @@ GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         if (libraries->dnn_status != GPUNN_OK) {
             char text[sizeof cuda->text + 64];
             (void)snprintf(text, sizeof text,
-                           "convolutions, attention and recurrent layers go slower ways: %s", cuda->text);
+                           "convolutions, attention and recurrent layers use slower kernels: %s", cuda->text);
             gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
         }
     }
@@ -415,12 +415,12 @@ GPUNN__INTERNAL void gpunn__libraries_report(void (*write)(void *user, const cha
                        gpunn__version_text(module.version, has), gpunn__version_text(CUDNN_VERSION, built),
                        module.path);
     else
-        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions go through matrix products\n",
+        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions are computed as matrix products\n",
                        text);
 #else
     (void)snprintf(line, sizeof line,
                    "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; convolutions "
-                   "go through matrix products\n");
+                   "are computed as matrix products\n");
 #endif
     write(user, line);
 }

@@ -47,7 +47,7 @@ GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes)
     if (gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") != GPUNN_OK) return NULL;
     if ((uintptr_t)ptr % GPUNN__CUDA_ALIGN == 0) return ptr;
     (void)gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                           "cuda_malloc_fn gave memory that is not at a multiple of %d bytes",
+                           "cuda_malloc_fn returned memory that is not aligned to %d bytes",
                            (int)GPUNN__CUDA_ALIGN);
     (void)gpunn__pool_free(cuda, ptr, bytes, cuda->stream);
     return NULL;
@@ -213,7 +213,7 @@ static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, si
     if (!gpunn__is_on_device(where)) return GPUNN_OK;
     if (where->type == cudaMemoryTypeDevice && where->device != cuda->device)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                                "the memory is GPU %d's, and the model is on GPU %d", where->device,
+                                "the memory is on GPU %d, but the model is on GPU %d", where->device,
                                 cuda->device);
     GPUNN__CUDA(cuda, cudaPointerGetAttributes(&last, (const char *)memory + (bytes ? bytes - 1 : 0)));
     if (gpunn__is_on_device(&last)) return GPUNN_OK;
@@ -237,8 +237,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_reaches(void *context, const void *memo
     GPUNN__TRY(gpunn__cuda_locate(cuda, memory, bytes, &where));
     if (gpunn__is_on_device(&where) || gpunn__reads_host(cuda, memory, &where)) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                            "the memory is the host's, and the model is on GPU %d; give memory of "
-                            "cudaMalloc's, or use gpunn_write and gpunn_read",
+                            "the memory is on the host, but the model is on GPU %d; use memory from "
+                            "cudaMalloc, or gpunn_write and gpunn_read",
                             cuda->device);
 }
 

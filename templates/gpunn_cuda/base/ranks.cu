@@ -28,7 +28,7 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
 #define GPUNN__X(result, name, arguments) nccl->name = ::name;
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
 #undef GPUNN__X
-    (void)snprintf(nccl->text, sizeof nccl->text, "the emulator was asked for no NCCL");
+    (void)snprintf(nccl->text, sizeof nccl->text, "NCCL is turned off in the emulator");
     return emulator_nccl() != 0;
 }
 #else
@@ -41,7 +41,7 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     memset(&module, 0, sizeof module);
     if (!gpunn__module_find(&module, GPUNN__NCCL_FILE, "GPUNN_NCCL_PATH")) {
         if (module.failure[0])
-            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew",
+            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; reinstall it",
                            module.failure);
         else
             (void)snprintf(nccl->text, sizeof nccl->text,
@@ -125,11 +125,11 @@ static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int re
     if (nccl->comm) gpunn__nccl_abort(cuda);
     if (result == GPUNN__NCCL_IN_PROGRESS)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "%s: a rank has not come within %g seconds: look for one that has ended, or "
-                                "whose GPU or network hangs",
+                                "%s: a rank has not arrived within %g seconds: look for one that has ended, "
+                                "or whose GPU or network hangs",
                                 what, nccl->timeout);
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                            "%s: NCCL says %s; NCCL_DEBUG=WARN in the environment tells more", what,
+                            "%s: NCCL reports %s; set NCCL_DEBUG=WARN in the environment for details", what,
                             nccl->ncclGetErrorString(result));
 }
 
@@ -183,7 +183,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_R
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__nccl_open(cuda));
     if (cuda->nccl->comm)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the device is in another group of NCCL's");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "the device already belongs to another NCCL group");
     if (id == NULL) return GPUNN_OK;
     const int result = cuda->nccl->ncclGetUniqueId(&made);
     memcpy(id, made.bytes, sizeof made.bytes);
@@ -240,7 +241,7 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
 {
     if (count == 0 || cuda->nccl->comm) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                            "NCCL has failed before; begin anew from the last checkpoint");
+                            "NCCL has failed before; restart from the last checkpoint");
 }
 
 /* Starts one exchange of `count` values of that type: the exchange's own values, or BF16 copies of them. */
@@ -329,7 +330,7 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const g
     const int64_t own = ranks->rank * count, all = ranks->size * count;
     const size_t  each = (size_t)count * sizeof(double),
                  bytes = (size_t)all * (sizeof(double) + sizeof(float));
-    GPUNN__TRY(gpunn__outside_capture(cuda, "meeting of ranks through the host's memory"));
+    GPUNN__TRY(gpunn__outside_capture(cuda, "exchange between ranks through host memory"));
     double *host = (double *)gpunn__host_alloc(cuda, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
     float       *narrow = (float *)(host + all);
@@ -338,7 +339,7 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const g
     for (int64_t i = 0; i < count && there; i++) host[own + i] = (double)narrow[i];
     if (there) status = ranks->gather(ranks->user, host, each);
     if (there && status != GPUNN_OK)
-        status = gpunn__cuda_fail(cuda, status, "the ranks have not come together");
+        status = gpunn__cuda_fail(cuda, status, "the exchange between the ranks failed");
     for (int64_t i = 0; i < all && status == GPUNN_OK; i++) narrow[i] = (float)host[i];
     if (status == GPUNN_OK) status = gpunn__cuda_upload(cuda, parts, narrow, (size_t)all * sizeof *parts);
     gpunn__host_free(cuda, host, bytes);

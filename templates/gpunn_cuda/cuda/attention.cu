@@ -803,7 +803,8 @@ static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attentio
     if (cuda->args.deterministic) {
         char why[sizeof cuda->text];
         (void)snprintf(why, sizeof why, "%s", cuda->text);
-        return gpunn__cuda_fail(cuda, status, "%.400s; what needs less workspace is not deterministic", why);
+        return gpunn__cuda_fail(cuda, status,
+                                "%.400s; the plans that need less workspace are not deterministic", why);
     }
     key->adds = 1;
     return gpunn__dnn_attention_prepare(cuda, key, bytes);
@@ -814,17 +815,17 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
 {
     const gpunn_dtype dtype = step->in[0].dtype;
     if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype)
-        return "its result is of another dtype";
+        return "its result has another dtype";
     if (step->training && !step->evaluates && step->attr->dropout_p > 0)
-        return "cuDNN draws what dropout_p drops by itself";
-    if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
-    if (step->input_count > 4) return "lengths follow the run";
+        return "cuDNN uses its own random numbers for dropout_p";
+    if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN needs head sizes that are multiples of 8";
+    if (step->input_count > 4) return "the lengths are known only when it runs";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
     if (step->backward && (c->l == 1 || c->s == 1))
         return "cuDNN has no backward pass for sequences of length 1";
     for (int i = 0; step->backward && i < (c->packed ? 1 : 3); i++)
         if (step->grad_in[i].data == NULL || step->grad_in[i].dtype != dtype || step->accumulate[i])
-            return "cuDNN writes all of its gradients, in the dtype of the operands, and adds to none";
+            return "cuDNN overwrites all gradients, in the dtype of the operands, and cannot accumulate";
     return NULL;
 }
 

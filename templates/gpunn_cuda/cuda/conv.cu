@@ -293,7 +293,7 @@ static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
     if (builder->status != GPUNN_OK || (uint64_t)workspace <= limit) return;
     builder->status = GPUNN_ERR_UNSUPPORTED;
     (void)snprintf(builder->text, sizeof builder->text,
-                   "it needs %lld bytes of workspace and workspace_limit is %llu", (long long)workspace,
+                   "it needs %lld bytes of workspace, but workspace_limit is %llu", (long long)workspace,
                    (unsigned long long)limit);
 }
 
@@ -377,7 +377,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(
     }
     (void)snprintf(choice->reason, sizeof choice->reason, "%s",
                    *builder.text ? builder.text
-                                 : "it knows none of this shape, dtype and exactness on this GPU");
+                                 : "it has none for this shape, dtype and exactness on this GPU");
     choice->searched = true;
     return GPUNN_OK;
 }
@@ -532,7 +532,7 @@ GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step
     char text[sizeof cuda->text + 256];
     if (cuda->slower >> kind & 1) return;
     cuda->slower |= 1u << kind;
-    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s goes a slower way, and perhaps others do: %s",
+    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s uses a slower kernel, and perhaps others do: %s",
                    gpunn__op_text(step->op), *step->name ? " '" : "", step->name, *step->name ? "'" : "",
                    step->backward ? ", backward," : "", why);
     gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
@@ -1057,8 +1057,8 @@ static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution
     *fits = false;
     if (!gpunn__dnn_available(cuda)) return GPUNN_OK;
     if (gpunn__is_depthwise(conv) && gpunn__dnn_version(cuda) < 92400)
-        (void)gpunn__cuda_fail(cuda, status,
-                               "cuDNN before 9.24 errs in depthwise convolutions of several sizes in turn");
+        (void)gpunn__cuda_fail(
+            cuda, status, "cuDNN before 9.24 computes depthwise convolutions of alternating sizes wrongly");
     else
         status = gpunn__dnn_prepare(cuda, conv, bytes);
     *fits = status == GPUNN_OK;

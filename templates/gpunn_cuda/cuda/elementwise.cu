@@ -205,7 +205,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
 {
     if (step->input_count == 1 && step->in[0].count != step->out.count)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "the only operand is of another size than the result; gpunn_expand it");
+                                "the only operand and the result have different sizes; use gpunn_expand");
     if (step->backward) return gpunn__map_backward(cuda, step, action);
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     gpunn__map_job job = {};

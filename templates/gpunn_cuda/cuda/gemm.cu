@@ -206,7 +206,8 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all,
                                                                      gpunn__algorithms_free, &fresh);
     if (all == NULL)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
+                                "out of host memory for the descriptors of a matrix product");
     /* cuBLASLt takes a bias only in the result's dtype, and relu's derivative only from its own relu's bit
      * mask. */
     const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) &&
@@ -222,9 +223,10 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     *found = all;
     return all->count > 0
                ? GPUNN_OK
-               : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                  "cuBLASLt has no algorithm for a product of %lld x %lld by %lld x %lld",
-                                  (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
+               : gpunn__cuda_fail(
+                     cuda, GPUNN_ERR_UNSUPPORTED,
+                     "cuBLASLt has no algorithm for a matrix product of %lld x %lld by %lld x %lld",
+                     (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
 }
 
 static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all,
@@ -418,7 +420,7 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
                                                                       NULL, &fresh);
     if (choice == NULL)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
-                                "no host memory for the choice of a product's passes");
+                                "out of host memory for the choice of a matrix product's passes");
     GPUNN__TRY(gpunn__may_time(cuda, &may));
     const gpunn_status compared = may && !choice->timed ? gpunn__product_compare(cuda, p, choice) : GPUNN_OK;
     if (choice->timed) *whole = choice->whole;
@@ -491,7 +493,7 @@ GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpun
     if (a->dtype == b->dtype && (d->dtype == a->dtype || d->dtype == GPUNN_F32)) return GPUNN_OK;
     return gpunn__cuda_fail(
         cuda, GPUNN_ERR_UNSUPPORTED,
-        "a product takes operands of one dtype, and its result has that dtype or F32; cast an operand");
+        "a matrix product needs operands of one dtype, and a result of that dtype or F32; cast an operand");
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y,

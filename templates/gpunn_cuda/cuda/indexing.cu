@@ -426,7 +426,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "topk over %lld elements; 2^32 - 1 are possible", (long long)t.along.n);
+                                    "topk over %lld elements is not possible; the limit is 2^32 - 1",
+                                    (long long)t.along.n);
         step->workspace_bytes = few ? gpunn__topk_workspace(cuda, &t) : gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
@@ -691,7 +692,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
     if (action == GPUNN__PREPARE) {
         if (s.n > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "sample from %lld classes; 2^32 - 1 are possible", (long long)s.n);
+                                    "sample from %lld classes is not possible; the limit is 2^32 - 1",
+                                    (long long)s.n);
         step->workspace_bytes = few ? 0 : (size_t)s.rows * sizeof *s.row;
         return GPUNN_OK;
     }
@@ -894,7 +896,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     if (action == GPUNN__PREPARE) {
         if (tokens->count > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "%lld tokens; the GPU can do 2^32 - 1 at once", (long long)tokens->count);
+                                    "%lld tokens are too many for the GPU; the limit is 2^32 - 1 at once",
+                                    (long long)tokens->count);
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
@@ -1103,10 +1106,10 @@ static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, c
                   places = g->slices ? g->n : g->outer * g->n * g->inner;
     if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_ROW : GPUNN__GATHER_FEW)) return GPUNN_OK;
     if (count > UINT32_MAX || places > UINT32_MAX)
-        return gpunn__cuda_fail(
-            cuda, GPUNN_ERR_UNSUPPORTED,
-            "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
-            (long long)count, (long long)places, step->attr->axis);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "%lld indices into %lld elements are too many; the GPU can add 2^32 - 1 of "
+                                "each at once, so split axis %d",
+                                (long long)count, (long long)places, step->attr->axis);
     const gpunn__sorting s = gpunn__sorting_of(cuda, 1, count);
     step->workspace_bytes = gpunn__sort_workspace(&s);
     return GPUNN_OK;

@@ -289,8 +289,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
                         (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
     if (action == GPUNN__PREPARE) {
         if (c.samples > INT32_MAX || c.most > INT32_MAX / 4)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
+            return gpunn__cuda_fail(
+                cuda, GPUNN_ERR_UNSUPPORTED,
+                "there are more than 2^31 - 1 samples, or more than 2^29 - 1 labels in one");
         if (!step->backward) step->saved_bytes = step->training ? kept : 0;
         if (step->backward)
             step->workspace_bytes = (size_t)scratch * 4 * sizeof(float);

@@ -827,9 +827,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
                 cuda, GPUNN_ERR_SHAPE,
                 "expected more than 1 value per channel when training; use a larger batch");
         if (b.channels > INT32_MAX || b.n * b.inner > (int64_t)1 << 33)
-            return gpunn__cuda_fail(
-                cuda, GPUNN_ERR_UNSUPPORTED,
-                "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "there are more than 2^31 channels, or more than 2^33 values in one; "
+                                    "split the input into smaller ones");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
         if (step->training && (b.parts > 1 || step->ranks))
             step->workspace_bytes = gpunn__norm_bytes(&b, b.parts);

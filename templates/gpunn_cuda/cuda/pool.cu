@@ -418,7 +418,7 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         for (int i = 0; i < 3; i++)
             if (2 * (int64_t)axes[i]->padding > axes[i]->kernel)
                 return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                                        "padding %d exceeds half of the window's %d; use a smaller one",
+                                        "padding %d exceeds half of the window's %d; use a smaller padding",
                                         axes[i]->padding, axes[i]->kernel);
         int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
         for (int i = 0; i < 3; i++)

@@ -104,7 +104,7 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
                 if (at == *first + g % gates * size[i]) continue;
                 builder->status = GPUNN_ERR_UNSUPPORTED;
                 (void)snprintf(builder->text, sizeof builder->text,
-                               "the weights of its gates do not lie behind each other");
+                               "the weights of its gates are not contiguous");
             }
         }
 }
@@ -125,7 +125,7 @@ static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rn
     if (builder.status == GPUNN_OK && sizes->workspace > cuda->args.workspace_limit) {
         builder.status = GPUNN_ERR_UNSUPPORTED;
         (void)snprintf(builder.text, sizeof builder.text,
-                       "it needs %llu bytes of workspace and workspace_limit is %llu",
+                       "it needs %llu bytes of workspace, but workspace_limit is %llu",
                        (unsigned long long)sizes->workspace, (unsigned long long)cuda->args.workspace_limit);
     }
     choice->usable = builder.status == GPUNN_OK;
@@ -151,7 +151,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpu
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_rnn_search(cuda, key, choice));
     if (!choice->usable)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s",
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot run this recurrent layer: %s",
                                 choice->reason);
     *sizes = choice->sizes;
     return GPUNN_OK;

@@ -681,7 +681,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_st
         for (int i = 1; i <= a.axes; i++)
             if (grid->dim[i] > INT32_MAX)
                 return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                        "a size is larger than 2^31 - 1; use smaller ones");
+                                        "a size is larger than 2^31 - 1; use smaller sizes");
         if (step->backward) step->workspace_bytes = (size_t)(a.samples * a.parts * 12) * sizeof *a.sums;
         return GPUNN_OK;
     }

@@ -41,8 +41,8 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     }
     if (error == cudaErrorInitializationError)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "CUDA does not begin in this process; if it was forked from one that had "
-                                "used CUDA, fork before that, or start it by exec");
+                                "CUDA does not start in this process; if it was forked from one that had "
+                                "used CUDA, fork before that, or start it with exec");
     return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
 }
 
@@ -53,8 +53,8 @@ static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
     const cudaError_t error = gpunn__context_retain(&cuda->context, cuda->device);
     if (error == cudaErrorDevicesUnavailable)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "GPU %d is busy: another process has it to itself, or it takes none; end "
-                                "that process, wait, or use another index",
+                                "GPU %d is busy: another process uses it exclusively, or it accepts no "
+                                "processes; end that process, wait, or use another index",
                                 cuda->device);
     return gpunn__cuda_check(cuda, error, "cuDevicePrimaryCtxRetain");
 }
@@ -122,7 +122,8 @@ static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
     if (error == cudaErrorInvalidResourceHandle)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_DEVICE,
-            "the stream is not one of GPU %d; give the index of the GPU on which it was made", cuda->device);
+            "the stream does not belong to GPU %d; use the index of the GPU on which it was created",
+            cuda->device);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaEventRecord"));
     cuda->stream = stream;
     return GPUNN_OK;
@@ -217,7 +218,7 @@ static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size
     if (gpunn__cuda_begin(cuda) == GPUNN_OK) {
         if (cuda->plain)
             gpunn__cuda_log(cuda, GPUNN_LOG_INFO,
-                            "GPUNN_PLAIN is set: each step of a run is waited for, slowly");
+                            "GPUNN_PLAIN is set: the host waits for each step of a run, which is slow");
         return cuda;
     }
     (void)snprintf(message, message_size, "%s", cuda->text);

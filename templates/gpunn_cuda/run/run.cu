@@ -19,10 +19,10 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
     gpunn__numbers numbers;
     unsigned       keeping = (unsigned)(run->kept_count < 1024 ? run->kept_count : 1024); /* blocks */
     if (run->update_count > GPUNN__MAX_UPDATES)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "%d ranges of parameters have settings of their own, and a GPU takes %d; "
-                                "give fewer parameters their own",
-                                run->update_count, GPUNN__MAX_UPDATES);
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_UNSUPPORTED,
+            "%d ranges of parameters have settings of their own, but a GPU supports %d; set fewer",
+            run->update_count, GPUNN__MAX_UPDATES);
     numbers.seed = run->state ? run->state->seed : 0;
     numbers.step = run->state ? run->state->step : 0;
     numbers.draw = run->state ? run->state->draw : 0;
@@ -105,15 +105,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
             if (dtype && dtype != (gpunn_dtype)operands[i].dtype)
                 return gpunn__cuda_fail(
                     cuda, GPUNN_ERR_UNSUPPORTED,
-                    "it was made for a model of another precision: operand %d is %s here and %s there", i,
-                    gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
+                    "it was generated for a model of another precision: operand %d is %s here and %s there",
+                    i, gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
         }
         if (gpunn__short_fused(step))
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "its steps are so short that they share a launch with others");
         step->workspace_bytes = launch->workspace(step->fusion.batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX
-                   ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                   ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel does not support that size")
                    : GPUNN_OK;
     }
     for (int i = 0; i < step->input_count; i++)
@@ -146,7 +146,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
     int               count = 0;
     if (function == NULL)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "op '%s' has no .cuda_%s function; give it one, or open the CPU", op->name,
+                                "op '%s' has no .cuda_%s function; add one, or open a CPU device", op->name,
                                 step->backward ? "backward" : "forward");
     memset(&call, 0, sizeof call);
     call.in = in;
@@ -453,7 +453,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     GPUNN__ENTER(cuda);
     if (gpunn__takes_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     if (gpunn__cuda_capturing(cuda)) {
-        if (cuda->plain) return gpunn__outside_capture(cuda, "waiting, as GPUNN_PLAIN asks for");
+        if (cuda->plain) return gpunn__outside_capture(cuda, "wait for each step (GPUNN_PLAIN)");
         run->captured_only = true;
         GPUNN__TRY(gpunn__run_numbers(cuda, run, true));
         return gpunn__run_launch(cuda, run);
