@@ -5909,7 +5909,10 @@ GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHA
  * gpunn__fail(dev, ...). log_fn receives every failure. dev may be NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
     GPUNN__PRINTF(3, 4);
-/* The same for builders: records the failure and returns NULL. */
+/* Fails because an object is NULL: "function: the what is NULL". dev is NULL if no other argument has a device.
+ * The sentence then also names this thread's earlier failure, from which the NULL may come. */
+GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what);
+/* The same as gpunn__fail for builders: records the failure and returns NULL. */
 #ifdef __cplusplus
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
 #else
@@ -5920,7 +5923,7 @@ GPUNN__DECLARE(GPUNN__THREAD_LOCAL bool gpunn__failed_here)
 /* latest failure of this thread without a device */
 static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error;
 
-/* this thread has recorded a device's failure and not cleared it */
+/* the latest failure of this thread is a device's, and has not been cleared */
 GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here;
 
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
@@ -5940,14 +5943,25 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
         if (high || *c < 0x20 || *c == 0x7f) *c = '?';
         if (high) *++c = '?';
     }
+    gpunn__failed_here = dev != NULL;
     if (dev == NULL)
         gpunn__no_device_error = error;
     else {
-        gpunn__failed_here = true;
         if (dev->error.status == GPUNN_OK) dev->error = error;
         if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_ERROR, error.text);
     }
     return status;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what)
+{
+    static const char earlier[] = "; an earlier call failed: ";
+    const char       *first = gpunn__no_device_error.text, *cause = strstr(first, earlier);
+    cause = cause ? cause + sizeof earlier - 1 : first;
+    if (gpunn__failed_here) cause = "see gpunn_error(device)";
+    if (dev) cause = "";
+    return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL%s%s", function, what,
+                       *cause ? earlier : "", cause);
 }
 
 GPUNN_API const char *gpunn_error(const gpunn_device *dev)
@@ -7691,7 +7705,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char 
 
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
 {
-    if (dev == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_synchronize: the device is NULL");
+    if (dev == NULL) return gpunn__fail_null(NULL, "gpunn_synchronize", "device");
     gpunn_status status = dev->backend->synchronize(dev->context);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_synchronize", status);
     return dev->backend->execute ? gpunn__earlier_runs(dev, "gpunn_synchronize") : GPUNN_OK;
@@ -7921,8 +7935,7 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
 {
     if (dev == NULL) { /* keeps the message of an earlier failed gpunn_device_open */
-        if (gpunn_last_status(NULL) == GPUNN_OK)
-            (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
+        if (gpunn_last_status(NULL) == GPUNN_OK) (void)gpunn__fail_null(NULL, "gpunn_model_create", "device");
         return NULL;
     }
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
@@ -9397,9 +9410,10 @@ static void gpunn__group_free(gpunn_group *group)
 
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args)
 {
-    if (dev == NULL)
-        return (gpunn_group *)GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                               "gpunn_group_open: the device is NULL");
+    if (dev == NULL) {
+        (void)gpunn__fail_null(NULL, "gpunn_group_open", "device");
+        return NULL;
+    }
     gpunn_group *group = (gpunn_group *)gpunn__calloc(dev, sizeof *group);
     if (group == NULL) return NULL;
     group->dev = dev;
@@ -18614,9 +18628,8 @@ GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, cons
 GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_custom_op *op)
 {
     const char *fault = gpunn__custom_fault(op);
-    if (dev == NULL || fault)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_register_custom: %s",
-                           dev ? fault : "the device is NULL");
+    if (dev == NULL) return gpunn__fail_null(NULL, "gpunn_register_custom", "device");
+    if (fault) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_register_custom: %s", fault);
     const gpunn_custom_op *known = gpunn_find_custom(dev, op->name);
     if (known == op) return GPUNN_OK;
     if (known)
@@ -20261,9 +20274,10 @@ GPUNN__INTERNAL void gpunn__limit_plans(gpunn_model *model)
 
 GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_t bytes)
 {
-    if (model == NULL || count < 0)
-        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_plan_limit: %s",
-                           model ? "count is negative; use 1 or more, or 0 for 32" : "the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_set_plan_limit", "model");
+    if (count < 0)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_set_plan_limit: count is negative; use 1 or more, or 0 for 32");
     model->max_plans = count ? count : GPUNN__MAX_PLANS;
     model->plan_bytes = bytes;
     if (model->plans) gpunn__limit_plans(model);
@@ -22756,9 +22770,8 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     static const char   caller[] = "gpunn_recompute";
     const gpunn_tensor *known = first ? first : last;
     if (first == NULL || last == NULL)
-        return gpunn__fail(known ? known->model->dev : NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: %s is NULL; a builder failed before: see gpunn_error", caller,
-                           first ? "last" : "first");
+        return gpunn__fail_null(known ? known->model->dev : NULL, caller,
+                                first ? "last tensor" : "first tensor");
     gpunn_model  *model = first->model;
     gpunn_device *dev = model->dev;
     const size_t  count = (size_t)model->tensor_count;
@@ -23469,7 +23482,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__p
                                                     const gpunn__backpass *pass);
 
 /* Fails unless the loss is a single computed F32 number. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss, const char *caller);
 
 /* Runs the forward and backward pass of a loss. With opt (prepared) gradients
  * start anew; with updates its update follows. */
@@ -23772,7 +23785,7 @@ static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller
         if (outputs[i] == NULL || outputs[i]->model != model)
             return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: output %d %s", caller, i,
                                outputs[i] ? "belongs to another model than output 0; run each model by itself"
-                                          : "is NULL; a builder failed before");
+                                          : "is NULL; check the call that made it");
     return GPUNN_OK;
 }
 
@@ -23878,10 +23891,9 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
 static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller,
                                     gpunn__aim aim)
 {
-    if (outputs == NULL || count < 1 || outputs[0] == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error",
-                           caller);
+    if (outputs == NULL || count < 1)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: there are no outputs; pass at least one", caller);
+    if (outputs[0] == NULL) return gpunn__fail_null(NULL, caller, "first output");
     gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__communicating_group(outputs[0]->model) : NULL;
     const int64_t reductions = group ? group->reductions : 0;
     return gpunn__report_to_ranks(group, reductions, gpunn__forward_run(outputs, count, caller, aim));
@@ -23967,12 +23979,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__p
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss, const char *caller)
 {
     char text[128];
-    if (loss == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "the loss is NULL; a builder failed before: see gpunn_error");
+    if (loss == NULL) return gpunn__fail_null(NULL, caller, "loss");
     if (loss->dtype == GPUNN_F32 && loss->kind == GPUNN__VALUE && gpunn__count(loss, 1) == 1 &&
         gpunn__count(loss, 2) == 1)
         return GPUNN_OK;
@@ -24121,11 +24131,12 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
 static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backward_args *args,
                                           gpunn_optimizer *opt, bool updates)
 {
-    gpunn_tensor *losses[1 + GPUNN_MAX_LOSSES] = {loss};
-    int           count = 1, number = 0;
-    gpunn_status  status = gpunn__check_loss(loss);
+    static const char caller[] = "gpunn_backward";
+    gpunn_tensor     *losses[1 + GPUNN_MAX_LOSSES] = {loss};
+    int               count = 1, number = 0;
+    gpunn_status      status = gpunn__check_loss(loss, caller);
     for (; status == GPUNN_OK && count <= GPUNN_MAX_LOSSES && args->then[count - 1]; count++)
-        status = gpunn__check_loss(losses[count] = args->then[count - 1]);
+        status = gpunn__check_loss(losses[count] = args->then[count - 1], caller);
     if (status != GPUNN_OK) return status;
     gpunn_model   *model = loss->model;
     gpunn_device  *dev = model->dev;
@@ -24133,7 +24144,7 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
     request.opt = args->optimizer;
     request.inputs_only = args->inputs_only;
     request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
-    if (gpunn__check_outputs(model, "gpunn_backward", losses, count) != GPUNN_OK) return dev->error.status;
+    if (gpunn__check_outputs(model, caller, losses, count) != GPUNN_OK) return dev->error.status;
     if (args->retained && (number = gpunn__retained_pass(loss, &request)) == 0) return dev->error.status;
     gpunn__plan *plan = args->retained ? model->last : gpunn__plan_for(model, &request);
     return plan ? gpunn__train(plan, number, loss, args, opt, updates) : dev->error.status;
@@ -24239,11 +24250,11 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
                                            int count)
 {
     static const char caller[] = "gpunn_backward_from";
-    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
+    if (outputs == NULL || gradients == NULL || count < 1)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs or gradients, or the first output is NULL; a builder failed "
-                           "before: see gpunn_error",
+                           "%s: there are no outputs or no gradients; pass one gradient for each output",
                            caller);
+    if (outputs[0] == NULL) return gpunn__fail_null(NULL, caller, "first output");
     gpunn_group  *group = gpunn__communicating_group(outputs[0]->model);
     const int64_t reductions = group ? group->reductions : 0;
     gpunn_status  status = gpunn__report_to_ranks(group, reductions,
@@ -24253,7 +24264,7 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_zero_grad: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_zero_grad", "model");
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) opt->parts = 0;
     model->doubtful = false;
@@ -24315,7 +24326,7 @@ static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set,
                                           gpunn_kernels_args args)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_kernels: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_use_kernels", "model");
     gpunn_device *dev = model->dev;
     const char   *environment = getenv("GPUNN_KERNELS");
     char          hash[65] = "";
@@ -24501,8 +24512,7 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
 static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
 {
     if (t == NULL || host == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
-                           t ? "host pointer" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
     size_t        expected;
     const void   *memory = gpunn__memory_of(t, gradient, &expected);
@@ -24631,8 +24641,7 @@ GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpun
 {
     static const char caller[] = "gpunn_write_shape";
     if (t == NULL || host == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
-                           t ? "host pointer" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     int     rank = 0;
     int64_t count = 1;
     bool    fits = t->kind == GPUNN__INPUT;
@@ -24653,7 +24662,7 @@ GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpun
 
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_reset_states: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_reset_states", "model");
     gpunn_status status = gpunn__commit(model);
     if (status != GPUNN_OK) return status;
     float *staging = (float *)gpunn__realloc(model->dev, NULL, 0, GPUNN__STAGING * sizeof(float));
@@ -24683,8 +24692,7 @@ static GPUNN__STATUS gpunn__write_half_storage(const gpunn_tensor *t, const floa
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
 {
     if (t == NULL || host == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_write: the %s is NULL",
-                           t ? "host pointer" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, "gpunn_write", t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
     if (t->kind == GPUNN__INPUT) {
         int64_t      held[GPUNN_MAX_RANK];
@@ -24767,7 +24775,7 @@ static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user
 static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes,
                                         bool gradient, const int64_t *shape)
 {
-    if (t == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
+    if (t == NULL) return gpunn__fail_null(NULL, caller, "tensor");
     gpunn_model        *model = t->model;
     gpunn__user_memory *own = &t->user_memory[gradient], user_memory;
     gpunn_status        status = GPUNN_OK;
@@ -24858,8 +24866,10 @@ static gpunn_session *gpunn__session_make(gpunn_model *model, bool as_now)
 
 GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
 {
-    if (model == NULL)
-        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_session_create: the model is NULL");
+    if (model == NULL) {
+        (void)gpunn__fail_null(NULL, "gpunn_session_create", "model");
+        return NULL;
+    }
     int id = 0;
     if (gpunn__next_state(model, &id) == NULL)
         return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE,
@@ -24893,7 +24903,7 @@ static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_sessio
 
 GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_session: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_use_session", "model");
     if (session == NULL && model->own == NULL) return GPUNN_OK;
     gpunn_status status = gpunn__session_check(model, session ? session : model->own);
     if (status != GPUNN_OK) return status;
@@ -24936,7 +24946,10 @@ GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t byt
 static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradient)
 {
     size_t bytes;
-    if (t == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
+    if (t == NULL) {
+        (void)gpunn__fail_null(NULL, caller, "tensor");
+        return NULL;
+    }
     const void *memory = gpunn__memory_of(t, gradient, &bytes);
     if (memory == NULL) return NULL;
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
@@ -25051,8 +25064,7 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     gpunn_dlpack     *own = (gpunn_dlpack *)(void *)managed;
     int64_t           count;
     if (t == NULL || managed == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
-                           t ? "DLPack" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "DLPack" : "tensor");
     const char *fault = gpunn__dlpack_fault(t, own, &count);
     if (fault) {
         char text[128];
@@ -25235,7 +25247,7 @@ static GPUNN__STATUS gpunn__inspect_apart(gpunn__inspection *in, const gpunn_ten
 
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args)
 {
-    gpunn_status status = loss && args.forward_only ? GPUNN_OK : gpunn__check_loss(loss);
+    gpunn_status status = loss && args.forward_only ? GPUNN_OK : gpunn__check_loss(loss, "gpunn_inspect");
     if (status != GPUNN_OK) return status;
     gpunn_model  *model = loss->model;
     gpunn_device *dev = model->dev;
@@ -25388,7 +25400,7 @@ GPUNN__INTERNAL void gpunn__take_largest(gpunn_model *model)
 
 GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_args args)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_model_summary", "model");
     gpunn_device *dev = model->dev;
     int64_t       batch = args.batch_size ? args.batch_size : 1;
     int           count = 0;
@@ -25557,7 +25569,7 @@ static GPUNN__STATUS gpunn__segments_choose(gpunn__segments *s, const gpunn__req
 
 GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_size, size_t bytes)
 {
-    gpunn_status status = gpunn__check_loss(loss);
+    gpunn_status status = gpunn__check_loss(loss, "gpunn_recompute_within");
     if (status != GPUNN_OK) return status;
     gpunn_model  *model = loss->model;
     gpunn_device *dev = model->dev;
@@ -37295,7 +37307,7 @@ GPUNN__INTERNAL void gpunn__average_start(gpunn_optimizer *opt)
 GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
 {
     static const char function[] = "gpunn_set_ema";
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    if (opt == NULL) return gpunn__fail_null(NULL, function, "optimizer");
     gpunn_model  *model = opt->model;
     gpunn_device *dev = model->dev;
     const size_t  bytes = gpunn__states_bytes(&opt->states);
@@ -37331,7 +37343,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
 {
     enum { PIECE = 1 << 18 }; /* floats per transfer */
     static const char function[] = "gpunn_ema_swap";
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    if (opt == NULL) return gpunn__fail_null(NULL, function, "optimizer");
     gpunn_model         *model = opt->model;
     gpunn_device        *dev = model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -37463,8 +37475,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
 {
     enum { PIECE = 1 << 20 };
     if (model == NULL || dev == NULL)
-        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_to: the %s is NULL",
-                           model ? "device" : "model");
+        return gpunn__fail_null(model ? model->dev : NULL, "gpunn_model_to", model ? "device" : "model");
     gpunn_device *from = model->dev;
     if (from == dev) return GPUNN_OK;
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
@@ -38359,9 +38370,7 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     static const char function[] = "gpunn_train_step";
     gpunn_device     *dev = loss ? loss->model->dev : NULL;
     if (opt) dev = opt->model->dev;
-    if (opt == NULL || loss == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
-                           opt ? "loss" : "optimizer");
+    if (opt == NULL || loss == NULL) return gpunn__fail_null(dev, function, opt ? "loss" : "optimizer");
     if (loss->model != opt->model)
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
                            "%s: the loss is of another model than the optimizer", function);
@@ -38393,8 +38402,7 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_optimizer_step", "optimizer");
     gpunn_status status = gpunn__optimizer_prepare(opt);
     const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
@@ -38473,7 +38481,7 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
 
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_distribute: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_distribute", "optimizer");
     gpunn_model *model = opt->model;
     gpunn_group *before = opt->group;
     gpunn_status status = opt->shares ? gpunn__states_rejoin(opt) : GPUNN_OK;
@@ -38520,7 +38528,7 @@ static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *func
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm)
 {
     static const char function[] = "gpunn_clip_grad_norm";
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
+    if (model == NULL) return gpunn__fail_null(NULL, function, "model");
     if (!(max_norm > 0))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; use a number above 0",
                            function, (double)max_norm);
@@ -38534,7 +38542,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, 
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value)
 {
     static const char function[] = "gpunn_clip_grad_value";
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
+    if (model == NULL) return gpunn__fail_null(NULL, function, "model");
     if (!(clip_value > 0))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; use a number above 0",
                            function, (double)clip_value);
@@ -38546,7 +38554,7 @@ static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, con
                                  float value)
 {
     if (opt == NULL)
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+        (void)gpunn__fail_null(NULL, function, "optimizer");
     else if (gpunn__check_range(opt->model->dev, function, what, value, 0, INFINITY))
         *field = value;
 }
@@ -38584,7 +38592,7 @@ GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip)
     if (opt)
         opt->skips = skip;
     else
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_skip_nan: the optimizer is NULL");
+        (void)gpunn__fail_null(NULL, "gpunn_set_skip_nan", "optimizer");
 }
 
 GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
@@ -38718,8 +38726,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
 
 GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_set_schedule", "optimizer");
     gpunn_status status = gpunn__schedule_check(opt->model->dev, &args);
     if (status != GPUNN_OK) return status;
     opt->schedule = args;
@@ -38756,8 +38763,7 @@ static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
 
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_schedule_step: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_schedule_step", "optimizer");
     opt->schedule_step++;
     if (opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) gpunn__plateau_step(opt, metric);
     return GPUNN_OK;
@@ -40202,7 +40208,7 @@ static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, cons
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
 {
     if (loader == NULL) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_next: the loader is NULL");
+        (void)gpunn__fail_null(NULL, "gpunn_next", "loader");
         return false;
     }
     bool more = loader->position < loader->batches && gpunn__loader_outlives_fork(loader);
@@ -41780,7 +41786,7 @@ static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, con
 
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_load: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_load", "model");
     gpunn__archive archive;
     gpunn_status   status = gpunn__archive_open(model->dev, args.io, path, &archive);
     if (status != GPUNN_OK) return status;
@@ -42290,7 +42296,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char
 
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_save", "model");
     gpunn__saved saved = {model, NULL, 0};
     gpunn_status status = gpunn__commit(model);
     return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved)
@@ -42300,8 +42306,7 @@ GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
 {
     if (model == NULL || out == NULL)
-        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_save_memory: the %s is NULL",
-                           model ? "array" : "model");
+        return gpunn__fail_null(model ? model->dev : NULL, "gpunn_save_memory", model ? "array" : "model");
     gpunn__saved saved = {model, NULL, 0};
     memset(out, 0, sizeof *out);
     gpunn_status status = gpunn__commit(model);
@@ -42392,8 +42397,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
 
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_checkpoint_save", "optimizer");
     static const char function[] = "gpunn_checkpoint_save";
     gpunn_status      collected = GPUNN_OK, status = GPUNN_OK;
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && collected == GPUNN_OK;
@@ -42526,8 +42530,7 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
 
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_checkpoint_load", "optimizer");
     gpunn_status status = gpunn__checkpoint_read(opt, loader, path);
     return opt->group
                ? gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld",
@@ -43070,7 +43073,7 @@ static void gpunn__emit_outputs(gpunn__writer *w, gpunn_tensor *const *outputs, 
 
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_spec_save: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_spec_save", "model");
     gpunn_device *dev = model->dev;
     gpunn__spec  *spec = &model->spec;
     int           given = 0;
@@ -44140,7 +44143,10 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
 {
     gpunn__loading  l;
     gpunn__document document;
-    if (dev == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_spec_load: the device is NULL");
+    if (dev == NULL) {
+        (void)gpunn__fail_null(NULL, "gpunn_spec_load", "device");
+        return NULL;
+    }
     memset(&l, 0, sizeof l);
     l.dev = dev;
     l.path = path;
@@ -44212,9 +44218,9 @@ GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
 static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments,
                                         gpunn_array *out)
 {
-    if (dev == NULL || out == NULL || !arguments)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is NULL", function,
-                           dev == NULL ? "the device" : "an argument");
+    if (dev == NULL) return gpunn__fail_null(NULL, function, "device");
+    if (out == NULL || !arguments)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: an argument is NULL", function);
     memset(out, 0, sizeof *out);
     return GPUNN_OK;
 }
@@ -44432,8 +44438,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
 #undef GPUNN__X
     };
     if (dev == NULL || array == NULL || array->data == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
-                           dev == NULL ? "device" : "array or its data");
+        return gpunn__fail_null(dev, function, dev == NULL ? "device" : "array or its data");
     const char *type = "";
     size_t      bytes = gpunn_dtype_size(array->dtype);
     for (int i = 0; i < GPUNN__ENCODING_COUNT && bytes; i++)
@@ -44631,10 +44636,10 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
                                                const gpunn_array *arrays, int count)
 {
     static const char function[] = "gpunn_write_safetensors";
-    if (dev == NULL || count < 0 || (count > 0 && (names == NULL || arrays == NULL)))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s", function,
-                           dev == NULL ? "the device is NULL"
-                                       : "count is negative, or names or arrays is NULL");
+    if (dev == NULL) return gpunn__fail_null(NULL, function, "device");
+    if (count < 0 || (count > 0 && (names == NULL || arrays == NULL)))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: count is negative, or names or arrays is NULL",
+                           function);
     for (int i = 0; i < count; i++) {
         const gpunn_array *array = &arrays[i];
         size_t             bytes = gpunn_dtype_size(array->dtype);
@@ -44840,9 +44845,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     static const char function[] = "gpunn_evaluate";
     gpunn_device     *dev = loss ? loss->model->dev : NULL;
     if (loader) dev = loader->model->dev;
-    if (loader == NULL || loss == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
-                           loader ? "loss" : "loader");
+    if (loader == NULL || loss == NULL) return gpunn__fail_null(dev, function, loader ? "loss" : "loader");
     gpunn_status status = gpunn__check_number(loader->model, loss, function, "loss");
     if (status == GPUNN_OK && metric) status = gpunn__check_number(loader->model, metric, function, "metric");
     if (status != GPUNN_OK) return status;
@@ -45054,12 +45057,11 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
 {
     static const char function[] = "gpunn_evaluate_classes";
     if (loader == NULL || logits == NULL || labels == NULL || scores == NULL)
-        return gpunn__fail(loader ? loader->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL",
-                           function,
-                           loader == NULL   ? "loader"
-                           : logits == NULL ? "tensor of logits"
-                           : labels == NULL ? "tensor of labels"
-                                            : "place for the scores");
+        return gpunn__fail_null(loader ? loader->model->dev : NULL, function,
+                                loader == NULL   ? "loader"
+                                : logits == NULL ? "tensor of logits"
+                                : labels == NULL ? "tensor of labels"
+                                                 : "place for the scores");
     gpunn_device *dev = loader->model->dev;
     if (logits->model != loader->model || labels->model != loader->model)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s and the loader belong to different models",
@@ -45435,7 +45437,7 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
     gpunn_device     *dev = opt->model->dev;
     if (args->loss == NULL || args->train == NULL)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: %s is NULL; a builder failed before, or it was left out", function,
+                           "%s: .%s is NULL; set it, and check the call that made it", function,
                            args->loss ? "train" : "loss");
     if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
@@ -45460,7 +45462,7 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
 {
     if (args.epochs_run) *args.epochs_run = 0;
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_fit: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_fit", "optimizer");
     if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     gpunn_status status = gpunn__fit_check(opt, &args);
     if (opt->group)
@@ -45858,7 +45860,7 @@ static GPUNN__STATUS gpunn__profile_all(gpunn__profile *p, int runs)
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args)
 {
     gpunn__profile p;
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_profile: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_profile", "model");
     memset(&p, 0, sizeof p);
     p.dev = model->dev;
     p.model = model;

@@ -816,8 +816,8 @@ static void test_recompute_misuse(void **state)
     FAILS(dev, gpunn_recompute(x, c), GPUNN_ERR_ARGUMENT, "'b' already belongs to another part");
     FAILS(dev, gpunn_recompute(c, a), GPUNN_ERR_ARGUMENT, "'tanh' is not computed from 'sin'");
     FAILS(dev, gpunn_recompute(other, c), GPUNN_ERR_ARGUMENT, "'sin' is not computed from 'cos'");
-    FAILS(dev, gpunn_recompute(a, NULL), GPUNN_ERR_ARGUMENT, "last is NULL");
-    FAILS(NULL, gpunn_recompute(NULL, NULL), GPUNN_ERR_ARGUMENT, "first is NULL");
+    FAILS(dev, gpunn_recompute(a, NULL), GPUNN_ERR_ARGUMENT, "the last tensor is NULL");
+    FAILS(NULL, gpunn_recompute(NULL, NULL), GPUNN_ERR_ARGUMENT, "the first tensor is NULL");
     gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
     gpunn_tensor *far = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1));
     FAILS(dev, gpunn_recompute(far, c), GPUNN_ERR_ARGUMENT, "different models");
@@ -1045,7 +1045,8 @@ static void test_forward_training(void **state)
     assert_memory_equal(mean[0], mean[1], sizeof mean[0]);
     FAILS(dev, gpunn_read_grad(gpunn_find(f->model, "rows.weight"), values, sizeof values), GPUNN_ERR_STATE,
           "has no gradient");
-    FAILS(NULL, gpunn_forward_training(NULL, 1), GPUNN_ERR_ARGUMENT, "gpunn_forward_training: no outputs");
+    FAILS(NULL, gpunn_forward_training(NULL, 1), GPUNN_ERR_ARGUMENT,
+          "gpunn_forward_training: there are no outputs");
     gpunn_model_destroy(model);
 }
 

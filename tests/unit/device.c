@@ -129,6 +129,40 @@ static void test_first_error_wins(void **state)
     gpunn_device_close(dev);
 }
 
+/* A failure that leaves a NULL is named by the calls that receive the NULL, whoever looks at the end. */
+static void test_null_chain(void **state)
+{
+    (void)state;
+    static const char first[] = "gpunn_device_open: type 7 is unknown; use GPUNN_DEVICE_AUTO, _CPU or _CUDA";
+    char              last[256];
+    gpunn_clear_error(NULL);
+    gpunn_device    *none = gpunn_device_open(.type = (gpunn_device_type)7);
+    gpunn_model     *model = gpunn_model_create(none);
+    gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor    *loss = gpunn_mean(gpunn_linear(x, "fc", .out_features = 2), GPUNN_ALL, false);
+    gpunn_optimizer *opt = gpunn_sgd(model);
+    assert_true(!none && !model && !x && !loss && !opt);
+    assert_string_equal(gpunn_error(NULL), first);
+    for (int i = 0; i < 2; i++) { /* a second call still names the first failure, once */
+        assert_int_equal(gpunn_train_step(opt, loss), GPUNN_ERR_ARGUMENT);
+        (void)snprintf(last, sizeof last,
+                       "gpunn_train_step: the optimizer is NULL; an earlier call failed: %s", first);
+        assert_string_equal(gpunn_error(NULL), last);
+    }
+    gpunn_clear_error(NULL);
+    FAILS(NULL, gpunn_forward(&loss, 1), GPUNN_ERR_ARGUMENT, "gpunn_forward: the first output is NULL");
+
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
+    model = gpunn_model_create(dev);
+    x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    loss = gpunn_mean(gpunn_relu(gpunn_linear(x, "fc", .out_features = 0)), GPUNN_ALL, false);
+    FAILS(NULL, gpunn_backward(loss), GPUNN_ERR_ARGUMENT, "the loss is NULL; an earlier call failed: see",
+          "gpunn_error(device)");
+    FAILS(dev, gpunn_train_step(NULL, loss), GPUNN_ERR_ARGUMENT, "linear 'fc': out_features is 0");
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
 static void test_null(void **state)
 {
     fixture *f = *state;
@@ -722,6 +756,7 @@ int main(void)
                                        cmocka_unit_test(test_open_cuda),
                                        cmocka_unit_test(test_errors_per_thread),
                                        cmocka_unit_test(test_first_error_wins),
+                                       cmocka_unit_test(test_null_chain),
                                        test_with_device(test_null),
                                        test_with_device(test_sentences),
                                        test_with_device(test_init),

@@ -246,7 +246,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char 
 
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
 {
-    if (dev == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_synchronize: the device is NULL");
+    if (dev == NULL) return gpunn__fail_null(NULL, "gpunn_synchronize", "device");
     gpunn_status status = dev->backend->synchronize(dev->context);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_synchronize", status);
     return dev->backend->execute ? gpunn__earlier_runs(dev, "gpunn_synchronize") : GPUNN_OK;

@@ -3,7 +3,7 @@
 /* latest failure of this thread without a device */
 static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error;
 
-/* this thread has recorded a device's failure and not cleared it */
+/* the latest failure of this thread is a device's, and has not been cleared */
 GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here;
 
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
@@ -23,14 +23,25 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
         if (high || *c < 0x20 || *c == 0x7f) *c = '?';
         if (high) *++c = '?';
     }
+    gpunn__failed_here = dev != NULL;
     if (dev == NULL)
         gpunn__no_device_error = error;
     else {
-        gpunn__failed_here = true;
         if (dev->error.status == GPUNN_OK) dev->error = error;
         if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_ERROR, error.text);
     }
     return status;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what)
+{
+    static const char earlier[] = "; an earlier call failed: ";
+    const char       *first = gpunn__no_device_error.text, *cause = strstr(first, earlier);
+    cause = cause ? cause + sizeof earlier - 1 : first;
+    if (gpunn__failed_here) cause = "see gpunn_error(device)";
+    if (dev) cause = "";
+    return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL%s%s", function, what,
+                       *cause ? earlier : "", cause);
 }
 
 GPUNN_API const char *gpunn_error(const gpunn_device *dev)

@@ -32,8 +32,7 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
 {
     if (dev == NULL) { /* keeps the message of an earlier failed gpunn_device_open */
-        if (gpunn_last_status(NULL) == GPUNN_OK)
-            (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
+        if (gpunn_last_status(NULL) == GPUNN_OK) (void)gpunn__fail_null(NULL, "gpunn_model_create", "device");
         return NULL;
     }
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);

@@ -17,9 +17,9 @@ GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
 static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments,
                                         gpunn_array *out)
 {
-    if (dev == NULL || out == NULL || !arguments)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is NULL", function,
-                           dev == NULL ? "the device" : "an argument");
+    if (dev == NULL) return gpunn__fail_null(NULL, function, "device");
+    if (out == NULL || !arguments)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: an argument is NULL", function);
     memset(out, 0, sizeof *out);
     return GPUNN_OK;
 }
@@ -237,8 +237,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
 #undef GPUNN__X
     };
     if (dev == NULL || array == NULL || array->data == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
-                           dev == NULL ? "device" : "array or its data");
+        return gpunn__fail_null(dev, function, dev == NULL ? "device" : "array or its data");
     const char *type = "";
     size_t      bytes = gpunn_dtype_size(array->dtype);
     for (int i = 0; i < GPUNN__ENCODING_COUNT && bytes; i++)
@@ -436,10 +435,10 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
                                                const gpunn_array *arrays, int count)
 {
     static const char function[] = "gpunn_write_safetensors";
-    if (dev == NULL || count < 0 || (count > 0 && (names == NULL || arrays == NULL)))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s", function,
-                           dev == NULL ? "the device is NULL"
-                                       : "count is negative, or names or arrays is NULL");
+    if (dev == NULL) return gpunn__fail_null(NULL, function, "device");
+    if (count < 0 || (count > 0 && (names == NULL || arrays == NULL)))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: count is negative, or names or arrays is NULL",
+                           function);
     for (int i = 0; i < count; i++) {
         const gpunn_array *array = &arrays[i];
         size_t             bytes = gpunn_dtype_size(array->dtype);

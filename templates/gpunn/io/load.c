@@ -283,7 +283,7 @@ static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, con
 
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_load: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_load", "model");
     gpunn__archive archive;
     gpunn_status   status = gpunn__archive_open(model->dev, args.io, path, &archive);
     if (status != GPUNN_OK) return status;

@@ -216,7 +216,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char
 
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_save", "model");
     gpunn__saved saved = {model, NULL, 0};
     gpunn_status status = gpunn__commit(model);
     return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved)
@@ -226,8 +226,7 @@ GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
 {
     if (model == NULL || out == NULL)
-        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_save_memory: the %s is NULL",
-                           model ? "array" : "model");
+        return gpunn__fail_null(model ? model->dev : NULL, "gpunn_save_memory", model ? "array" : "model");
     gpunn__saved saved = {model, NULL, 0};
     memset(out, 0, sizeof *out);
     gpunn_status status = gpunn__commit(model);
@@ -318,8 +317,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
 
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_checkpoint_save", "optimizer");
     static const char function[] = "gpunn_checkpoint_save";
     gpunn_status      collected = GPUNN_OK, status = GPUNN_OK;
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && collected == GPUNN_OK;
@@ -452,8 +450,7 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
 
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_checkpoint_load", "optimizer");
     gpunn_status status = gpunn__checkpoint_read(opt, loader, path);
     return opt->group
                ? gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld",

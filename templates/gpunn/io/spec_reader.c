@@ -1029,7 +1029,10 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
 {
     gpunn__loading  l;
     gpunn__document document;
-    if (dev == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_spec_load: the device is NULL");
+    if (dev == NULL) {
+        (void)gpunn__fail_null(NULL, "gpunn_spec_load", "device");
+        return NULL;
+    }
     memset(&l, 0, sizeof l);
     l.dev = dev;
     l.path = path;

@@ -536,7 +536,7 @@ static void gpunn__emit_outputs(gpunn__writer *w, gpunn_tensor *const *outputs, 
 
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_spec_save: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_spec_save", "model");
     gpunn_device *dev = model->dev;
     gpunn__spec  *spec = &model->spec;
     int           given = 0;

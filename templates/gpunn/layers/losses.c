@@ -225,9 +225,8 @@ GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, cons
 GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_custom_op *op)
 {
     const char *fault = gpunn__custom_fault(op);
-    if (dev == NULL || fault)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_register_custom: %s",
-                           dev ? fault : "the device is NULL");
+    if (dev == NULL) return gpunn__fail_null(NULL, "gpunn_register_custom", "device");
+    if (fault) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_register_custom: %s", fault);
     const gpunn_custom_op *known = gpunn_find_custom(dev, op->name);
     if (known == op) return GPUNN_OK;
     if (known)

@@ -288,9 +288,8 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     static const char   caller[] = "gpunn_recompute";
     const gpunn_tensor *known = first ? first : last;
     if (first == NULL || last == NULL)
-        return gpunn__fail(known ? known->model->dev : NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: %s is NULL; a builder failed before: see gpunn_error", caller,
-                           first ? "last" : "first");
+        return gpunn__fail_null(known ? known->model->dev : NULL, caller,
+                                first ? "last tensor" : "first tensor");
     gpunn_model  *model = first->model;
     gpunn_device *dev = model->dev;
     const size_t  count = (size_t)model->tensor_count;

@@ -126,9 +126,10 @@ GPUNN__INTERNAL void gpunn__limit_plans(gpunn_model *model)
 
 GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_t bytes)
 {
-    if (model == NULL || count < 0)
-        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_plan_limit: %s",
-                           model ? "count is negative; use 1 or more, or 0 for 32" : "the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_set_plan_limit", "model");
+    if (count < 0)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_set_plan_limit: count is negative; use 1 or more, or 0 for 32");
     model->max_plans = count ? count : GPUNN__MAX_PLANS;
     model->plan_bytes = bytes;
     if (model->plans) gpunn__limit_plans(model);

@@ -95,9 +95,10 @@ static void gpunn__group_free(gpunn_group *group)
 
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args)
 {
-    if (dev == NULL)
-        return (gpunn_group *)GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                               "gpunn_group_open: the device is NULL");
+    if (dev == NULL) {
+        (void)gpunn__fail_null(NULL, "gpunn_group_open", "device");
+        return NULL;
+    }
     gpunn_group *group = (gpunn_group *)gpunn__calloc(dev, sizeof *group);
     if (group == NULL) return NULL;
     group->dev = dev;

@@ -65,7 +65,7 @@ static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user
 static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes,
                                         bool gradient, const int64_t *shape)
 {
-    if (t == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
+    if (t == NULL) return gpunn__fail_null(NULL, caller, "tensor");
     gpunn_model        *model = t->model;
     gpunn__user_memory *own = &t->user_memory[gradient], user_memory;
     gpunn_status        status = GPUNN_OK;
@@ -156,8 +156,10 @@ static gpunn_session *gpunn__session_make(gpunn_model *model, bool as_now)
 
 GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
 {
-    if (model == NULL)
-        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_session_create: the model is NULL");
+    if (model == NULL) {
+        (void)gpunn__fail_null(NULL, "gpunn_session_create", "model");
+        return NULL;
+    }
     int id = 0;
     if (gpunn__next_state(model, &id) == NULL)
         return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE,
@@ -191,7 +193,7 @@ static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_sessio
 
 GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_session: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_use_session", "model");
     if (session == NULL && model->own == NULL) return GPUNN_OK;
     gpunn_status status = gpunn__session_check(model, session ? session : model->own);
     if (status != GPUNN_OK) return status;
@@ -234,7 +236,10 @@ GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t byt
 static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradient)
 {
     size_t bytes;
-    if (t == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
+    if (t == NULL) {
+        (void)gpunn__fail_null(NULL, caller, "tensor");
+        return NULL;
+    }
     const void *memory = gpunn__memory_of(t, gradient, &bytes);
     if (memory == NULL) return NULL;
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
@@ -349,8 +354,7 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     gpunn_dlpack     *own = (gpunn_dlpack *)(void *)managed;
     int64_t           count;
     if (t == NULL || managed == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
-                           t ? "DLPack" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "DLPack" : "tensor");
     const char *fault = gpunn__dlpack_fault(t, own, &count);
     if (fault) {
         char text[128];

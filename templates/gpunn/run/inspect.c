@@ -151,7 +151,7 @@ static GPUNN__STATUS gpunn__inspect_apart(gpunn__inspection *in, const gpunn_ten
 
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args)
 {
-    gpunn_status status = loss && args.forward_only ? GPUNN_OK : gpunn__check_loss(loss);
+    gpunn_status status = loss && args.forward_only ? GPUNN_OK : gpunn__check_loss(loss, "gpunn_inspect");
     if (status != GPUNN_OK) return status;
     gpunn_model  *model = loss->model;
     gpunn_device *dev = model->dev;
@@ -304,7 +304,7 @@ GPUNN__INTERNAL void gpunn__take_largest(gpunn_model *model)
 
 GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_args args)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_model_summary", "model");
     gpunn_device *dev = model->dev;
     int64_t       batch = args.batch_size ? args.batch_size : 1;
     int           count = 0;

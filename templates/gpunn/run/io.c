@@ -132,8 +132,7 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
 static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
 {
     if (t == NULL || host == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
-                           t ? "host pointer" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
     size_t        expected;
     const void   *memory = gpunn__memory_of(t, gradient, &expected);
@@ -262,8 +261,7 @@ GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpun
 {
     static const char caller[] = "gpunn_write_shape";
     if (t == NULL || host == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
-                           t ? "host pointer" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     int     rank = 0;
     int64_t count = 1;
     bool    fits = t->kind == GPUNN__INPUT;
@@ -284,7 +282,7 @@ GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpun
 
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_reset_states: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_reset_states", "model");
     gpunn_status status = gpunn__commit(model);
     if (status != GPUNN_OK) return status;
     float *staging = (float *)gpunn__realloc(model->dev, NULL, 0, GPUNN__STAGING * sizeof(float));
@@ -314,8 +312,7 @@ static GPUNN__STATUS gpunn__write_half_storage(const gpunn_tensor *t, const floa
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
 {
     if (t == NULL || host == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_write: the %s is NULL",
-                           t ? "host pointer" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, "gpunn_write", t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
     if (t->kind == GPUNN__INPUT) {
         int64_t      held[GPUNN_MAX_RANK];

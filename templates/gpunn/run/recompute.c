@@ -142,7 +142,7 @@ static GPUNN__STATUS gpunn__segments_choose(gpunn__segments *s, const gpunn__req
 
 GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_size, size_t bytes)
 {
-    gpunn_status status = gpunn__check_loss(loss);
+    gpunn_status status = gpunn__check_loss(loss, "gpunn_recompute_within");
     if (status != GPUNN_OK) return status;
     gpunn_model  *model = loss->model;
     gpunn_device *dev = model->dev;

@@ -301,7 +301,7 @@ static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller
         if (outputs[i] == NULL || outputs[i]->model != model)
             return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: output %d %s", caller, i,
                                outputs[i] ? "belongs to another model than output 0; run each model by itself"
-                                          : "is NULL; a builder failed before");
+                                          : "is NULL; check the call that made it");
     return GPUNN_OK;
 }
 
@@ -407,10 +407,9 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
 static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller,
                                     gpunn__aim aim)
 {
-    if (outputs == NULL || count < 1 || outputs[0] == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error",
-                           caller);
+    if (outputs == NULL || count < 1)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: there are no outputs; pass at least one", caller);
+    if (outputs[0] == NULL) return gpunn__fail_null(NULL, caller, "first output");
     gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__communicating_group(outputs[0]->model) : NULL;
     const int64_t reductions = group ? group->reductions : 0;
     return gpunn__report_to_ranks(group, reductions, gpunn__forward_run(outputs, count, caller, aim));
@@ -496,12 +495,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__p
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss, const char *caller)
 {
     char text[128];
-    if (loss == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "the loss is NULL; a builder failed before: see gpunn_error");
+    if (loss == NULL) return gpunn__fail_null(NULL, caller, "loss");
     if (loss->dtype == GPUNN_F32 && loss->kind == GPUNN__VALUE && gpunn__count(loss, 1) == 1 &&
         gpunn__count(loss, 2) == 1)
         return GPUNN_OK;
@@ -650,11 +647,12 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
 static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backward_args *args,
                                           gpunn_optimizer *opt, bool updates)
 {
-    gpunn_tensor *losses[1 + GPUNN_MAX_LOSSES] = {loss};
-    int           count = 1, number = 0;
-    gpunn_status  status = gpunn__check_loss(loss);
+    static const char caller[] = "gpunn_backward";
+    gpunn_tensor     *losses[1 + GPUNN_MAX_LOSSES] = {loss};
+    int               count = 1, number = 0;
+    gpunn_status      status = gpunn__check_loss(loss, caller);
     for (; status == GPUNN_OK && count <= GPUNN_MAX_LOSSES && args->then[count - 1]; count++)
-        status = gpunn__check_loss(losses[count] = args->then[count - 1]);
+        status = gpunn__check_loss(losses[count] = args->then[count - 1], caller);
     if (status != GPUNN_OK) return status;
     gpunn_model   *model = loss->model;
     gpunn_device  *dev = model->dev;
@@ -662,7 +660,7 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
     request.opt = args->optimizer;
     request.inputs_only = args->inputs_only;
     request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
-    if (gpunn__check_outputs(model, "gpunn_backward", losses, count) != GPUNN_OK) return dev->error.status;
+    if (gpunn__check_outputs(model, caller, losses, count) != GPUNN_OK) return dev->error.status;
     if (args->retained && (number = gpunn__retained_pass(loss, &request)) == 0) return dev->error.status;
     gpunn__plan *plan = args->retained ? model->last : gpunn__plan_for(model, &request);
     return plan ? gpunn__train(plan, number, loss, args, opt, updates) : dev->error.status;
@@ -768,11 +766,11 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
                                            int count)
 {
     static const char caller[] = "gpunn_backward_from";
-    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
+    if (outputs == NULL || gradients == NULL || count < 1)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs or gradients, or the first output is NULL; a builder failed "
-                           "before: see gpunn_error",
+                           "%s: there are no outputs or no gradients; pass one gradient for each output",
                            caller);
+    if (outputs[0] == NULL) return gpunn__fail_null(NULL, caller, "first output");
     gpunn_group  *group = gpunn__communicating_group(outputs[0]->model);
     const int64_t reductions = group ? group->reductions : 0;
     gpunn_status  status = gpunn__report_to_ranks(group, reductions,
@@ -782,7 +780,7 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_zero_grad: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_zero_grad", "model");
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) opt->parts = 0;
     model->doubtful = false;
@@ -844,7 +842,7 @@ static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set,
                                           gpunn_kernels_args args)
 {
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_kernels: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_use_kernels", "model");
     gpunn_device *dev = model->dev;
     const char   *environment = getenv("GPUNN_KERNELS");
     char          hash[65] = "";

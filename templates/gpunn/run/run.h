@@ -53,7 +53,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__p
                                                     const gpunn__backpass *pass);
 
 /* Fails unless the loss is a single computed F32 number. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss, const char *caller);
 
 /* Runs the forward and backward pass of a loss. With opt (prepared) gradients
  * start anew; with updates its update follows. */

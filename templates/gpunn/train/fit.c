@@ -191,9 +191,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     static const char function[] = "gpunn_evaluate";
     gpunn_device     *dev = loss ? loss->model->dev : NULL;
     if (loader) dev = loader->model->dev;
-    if (loader == NULL || loss == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
-                           loader ? "loss" : "loader");
+    if (loader == NULL || loss == NULL) return gpunn__fail_null(dev, function, loader ? "loss" : "loader");
     gpunn_status status = gpunn__check_number(loader->model, loss, function, "loss");
     if (status == GPUNN_OK && metric) status = gpunn__check_number(loader->model, metric, function, "metric");
     if (status != GPUNN_OK) return status;
@@ -405,12 +403,11 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
 {
     static const char function[] = "gpunn_evaluate_classes";
     if (loader == NULL || logits == NULL || labels == NULL || scores == NULL)
-        return gpunn__fail(loader ? loader->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL",
-                           function,
-                           loader == NULL   ? "loader"
-                           : logits == NULL ? "tensor of logits"
-                           : labels == NULL ? "tensor of labels"
-                                            : "place for the scores");
+        return gpunn__fail_null(loader ? loader->model->dev : NULL, function,
+                                loader == NULL   ? "loader"
+                                : logits == NULL ? "tensor of logits"
+                                : labels == NULL ? "tensor of labels"
+                                                 : "place for the scores");
     gpunn_device *dev = loader->model->dev;
     if (logits->model != loader->model || labels->model != loader->model)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s and the loader belong to different models",
@@ -786,7 +783,7 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
     gpunn_device     *dev = opt->model->dev;
     if (args->loss == NULL || args->train == NULL)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: %s is NULL; a builder failed before, or it was left out", function,
+                           "%s: .%s is NULL; set it, and check the call that made it", function,
                            args->loss ? "train" : "loss");
     if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
@@ -811,7 +808,7 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
 {
     if (args.epochs_run) *args.epochs_run = 0;
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_fit: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_fit", "optimizer");
     if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     gpunn_status status = gpunn__fit_check(opt, &args);
     if (opt->group)

@@ -581,7 +581,7 @@ static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, cons
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
 {
     if (loader == NULL) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_next: the loader is NULL");
+        (void)gpunn__fail_null(NULL, "gpunn_next", "loader");
         return false;
     }
     bool more = loader->position < loader->batches && gpunn__loader_outlives_fork(loader);

@@ -658,7 +658,7 @@ GPUNN__INTERNAL void gpunn__average_start(gpunn_optimizer *opt)
 GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
 {
     static const char function[] = "gpunn_set_ema";
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    if (opt == NULL) return gpunn__fail_null(NULL, function, "optimizer");
     gpunn_model  *model = opt->model;
     gpunn_device *dev = model->dev;
     const size_t  bytes = gpunn__states_bytes(&opt->states);
@@ -694,7 +694,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
 {
     enum { PIECE = 1 << 18 }; /* floats per transfer */
     static const char function[] = "gpunn_ema_swap";
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    if (opt == NULL) return gpunn__fail_null(NULL, function, "optimizer");
     gpunn_model         *model = opt->model;
     gpunn_device        *dev = model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -826,8 +826,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
 {
     enum { PIECE = 1 << 20 };
     if (model == NULL || dev == NULL)
-        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_to: the %s is NULL",
-                           model ? "device" : "model");
+        return gpunn__fail_null(model ? model->dev : NULL, "gpunn_model_to", model ? "device" : "model");
     gpunn_device *from = model->dev;
     if (from == dev) return GPUNN_OK;
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)

@@ -287,7 +287,7 @@ static GPUNN__STATUS gpunn__profile_all(gpunn__profile *p, int runs)
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args)
 {
     gpunn__profile p;
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_profile: the model is NULL");
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_profile", "model");
     memset(&p, 0, sizeof p);
     p.dev = model->dev;
     p.model = model;

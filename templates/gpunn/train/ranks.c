@@ -502,9 +502,7 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     static const char function[] = "gpunn_train_step";
     gpunn_device     *dev = loss ? loss->model->dev : NULL;
     if (opt) dev = opt->model->dev;
-    if (opt == NULL || loss == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
-                           opt ? "loss" : "optimizer");
+    if (opt == NULL || loss == NULL) return gpunn__fail_null(dev, function, opt ? "loss" : "optimizer");
     if (loss->model != opt->model)
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
                            "%s: the loss is of another model than the optimizer", function);
@@ -536,8 +534,7 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_optimizer_step", "optimizer");
     gpunn_status status = gpunn__optimizer_prepare(opt);
     const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
@@ -616,7 +613,7 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
 
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_distribute: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_distribute", "optimizer");
     gpunn_model *model = opt->model;
     gpunn_group *before = opt->group;
     gpunn_status status = opt->shares ? gpunn__states_rejoin(opt) : GPUNN_OK;
@@ -663,7 +660,7 @@ static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *func
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm)
 {
     static const char function[] = "gpunn_clip_grad_norm";
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
+    if (model == NULL) return gpunn__fail_null(NULL, function, "model");
     if (!(max_norm > 0))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; use a number above 0",
                            function, (double)max_norm);
@@ -677,7 +674,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, 
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value)
 {
     static const char function[] = "gpunn_clip_grad_value";
-    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
+    if (model == NULL) return gpunn__fail_null(NULL, function, "model");
     if (!(clip_value > 0))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; use a number above 0",
                            function, (double)clip_value);
@@ -689,7 +686,7 @@ static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, con
                                  float value)
 {
     if (opt == NULL)
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+        (void)gpunn__fail_null(NULL, function, "optimizer");
     else if (gpunn__check_range(opt->model->dev, function, what, value, 0, INFINITY))
         *field = value;
 }
@@ -727,7 +724,7 @@ GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip)
     if (opt)
         opt->skips = skip;
     else
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_skip_nan: the optimizer is NULL");
+        (void)gpunn__fail_null(NULL, "gpunn_set_skip_nan", "optimizer");
 }
 
 GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)

@@ -120,8 +120,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
 
 GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_set_schedule", "optimizer");
     gpunn_status status = gpunn__schedule_check(opt->model->dev, &args);
     if (status != GPUNN_OK) return status;
     opt->schedule = args;
@@ -158,8 +157,7 @@ static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
 
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
 {
-    if (opt == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_schedule_step: the optimizer is NULL");
+    if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_schedule_step", "optimizer");
     opt->schedule_step++;
     if (opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) gpunn__plateau_step(opt, metric);
     return GPUNN_OK;
