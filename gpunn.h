@@ -337,8 +337,8 @@
  *         gpunn_forward(&own, 1);
  *
  * LOSSES  Any scalar can be trained: a loss, a weighted sum of several, or a formula that ends in gpunn_mean.
- *     The names are those of torch.nn.functional, where some end in _loss and some do not; bce is its
- *     binary_cross_entropy.
+ *     The names are those of torch.nn.functional, where some end in _loss and some do not. Two are shorter:
+ *     gpunn_bce_loss is binary_cross_entropy, gpunn_bce_with_logits is binary_cross_entropy_with_logits.
  *         gpunn_tensor *sparse = gpunn_mean(gpunn_abs(h), GPUNN_ALL, false);
  *         gpunn_tensor *total  = gpunn_add(loss, gpunn_mul_scalar(sparse, 1e-3f));
  *         gpunn_train_step(o, total);
@@ -727,7 +727,7 @@
  * COMMON MISTAKES
  *     - "x is NULL": an earlier call failed, and its error has been cleared. Print gpunn_error(dev) at the
  *       end of the chain.
- *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. bce takes
+ *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. gpunn_bce_loss takes
  *       probabilities.
  *     - the training loss falls, the validation loss does not: check that both are normalised in the same
  *       way.
@@ -15469,7 +15469,7 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
                         : args->states && args->proj_size
                             ? "states is not used with proj_size; h_n and c_n are"
                         : args->dropout != 0 && layers == 1
-                            ? "dropout is not used with one layer, since it stands between layers"
+                            ? "dropout is not used with one layer, since it acts between layers"
                         : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n)
                             ? "states is not used with several layers, batch_first, h_n or c_n"
                             : NULL;
@@ -40996,7 +40996,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
                 !gpunn__json_expect(j, ',', "lacks data_offsets") || !gpunn__json_integer(j, &end) ||
                 !gpunn__json_expect(j, ']', "lacks data_offsets"))
                 return false;
-            if (begin < 0 || end < begin) return gpunn__json_fail(j, "has data_offsets that are no range");
+            if (begin < 0 || end < begin) return gpunn__json_fail(j, "has data_offsets that are not a range");
             item->begin = (uint64_t)begin;
             item->end = (uint64_t)end;
         } else if (dtypes > 1 || shapes > 1 || offsets > 1)
@@ -45871,12 +45871,10 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     const gpunn_tensor *first = args.loss ? args.loss : args.outputs[0];
     if (first == NULL || args.runs < 0 || !(args.peak_flops >= 0 && args.peak_bytes >= 0) ||
         (args.optimizer && args.loss == NULL))
-        return gpunn__fail(
-            p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
-            args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
-            : first == NULL
-                ? ".loss and .outputs are both NULL; an earlier builder failed, or set one of them"
-                : "runs and peaks may not be negative");
+        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
+                           args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
+                           : first == NULL ? ".loss and .outputs are both NULL; set one of them"
+                                           : "runs and peaks may not be negative");
     if (first->model != model || (args.optimizer && args.optimizer->model != model))
         return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: the %s belongs to another model",
                            first->model != model ? "tensor" : "optimizer");

@@ -897,7 +897,7 @@ static void test_recurrent(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "rnn 'l': dropout is 2; use a probability from 0 to 1",
             gpunn_rnn(steps, "l", .hidden_size = 3, .num_layers = 2, .dropout = 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "rnn 'l': .dropout is not used with one layer, since it stands between layers; leave it out",
+            "rnn 'l': .dropout is not used with one layer, since it acts between layers; leave it out",
             gpunn_rnn(steps, "l", .hidden_size = 3, .dropout = 0.5f));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "gru 'l': .relu is not used by this layer; leave it out",
             gpunn_gru(steps, "l", .hidden_size = 3, .relu = true));

@@ -337,8 +337,8 @@
  *         gpunn_forward(&own, 1);
  *
  * LOSSES  Any scalar can be trained: a loss, a weighted sum of several, or a formula that ends in gpunn_mean.
- *     The names are those of torch.nn.functional, where some end in _loss and some do not; bce is its
- *     binary_cross_entropy.
+ *     The names are those of torch.nn.functional, where some end in _loss and some do not. Two are shorter:
+ *     gpunn_bce_loss is binary_cross_entropy, gpunn_bce_with_logits is binary_cross_entropy_with_logits.
  *         gpunn_tensor *sparse = gpunn_mean(gpunn_abs(h), GPUNN_ALL, false);
  *         gpunn_tensor *total  = gpunn_add(loss, gpunn_mul_scalar(sparse, 1e-3f));
  *         gpunn_train_step(o, total);
@@ -727,7 +727,7 @@
  * COMMON MISTAKES
  *     - "x is NULL": an earlier call failed, and its error has been cleared. Print gpunn_error(dev) at the
  *       end of the chain.
- *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. bce takes
+ *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. gpunn_bce_loss takes
  *       probabilities.
  *     - the training loss falls, the validation loss does not: check that both are normalised in the same
  *       way.

@@ -110,7 +110,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
                 !gpunn__json_expect(j, ',', "lacks data_offsets") || !gpunn__json_integer(j, &end) ||
                 !gpunn__json_expect(j, ']', "lacks data_offsets"))
                 return false;
-            if (begin < 0 || end < begin) return gpunn__json_fail(j, "has data_offsets that are no range");
+            if (begin < 0 || end < begin) return gpunn__json_fail(j, "has data_offsets that are not a range");
             item->begin = (uint64_t)begin;
             item->end = (uint64_t)end;
         } else if (dtypes > 1 || shapes > 1 || offsets > 1)

@@ -58,7 +58,7 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
                         : args->states && args->proj_size
                             ? "states is not used with proj_size; h_n and c_n are"
                         : args->dropout != 0 && layers == 1
-                            ? "dropout is not used with one layer, since it stands between layers"
+                            ? "dropout is not used with one layer, since it acts between layers"
                         : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n)
                             ? "states is not used with several layers, batch_first, h_n or c_n"
                             : NULL;

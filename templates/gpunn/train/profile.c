@@ -298,12 +298,10 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     const gpunn_tensor *first = args.loss ? args.loss : args.outputs[0];
     if (first == NULL || args.runs < 0 || !(args.peak_flops >= 0 && args.peak_bytes >= 0) ||
         (args.optimizer && args.loss == NULL))
-        return gpunn__fail(
-            p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
-            args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
-            : first == NULL
-                ? ".loss and .outputs are both NULL; an earlier builder failed, or set one of them"
-                : "runs and peaks may not be negative");
+        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
+                           args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
+                           : first == NULL ? ".loss and .outputs are both NULL; set one of them"
+                                           : "runs and peaks may not be negative");
     if (first->model != model || (args.optimizer && args.optimizer->model != model))
         return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: the %s belongs to another model",
                            first->model != model ? "tensor" : "optimizer");
