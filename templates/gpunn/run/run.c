@@ -20,16 +20,16 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0),
                   value = scaled / first.factor;
     if (size->name == NULL || first.atom[1] || (sum.count > 1 && !number_behind)) return true;
-    const char *fault = scaled % first.factor || value < 1                ? "is not such a size"
-                        : value * size->multiple < size->min              ? "makes it less than its .min"
-                        : size->max && value * size->multiple > size->max ? "makes it more than its .max"
+    const char *fault = scaled % first.factor || value < 1                ? "cannot have that value"
+                        : value * size->multiple < size->min              ? "would be below its .min"
+                        : size->max && value * size->multiple > size->max ? "would be above its .max"
                                                                           : NULL;
     char        text[32];
     (void)gpunn__dim_text(model, t->dim[axis], text);
     if (fault)
         (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                          "input '%s' has %lld along axis %d, size '%s', which %s (from %lld to %lld, "
-                          "multiples of %lld; to 0: no maximum)",
+                          "input '%s' has %lld along axis %d, but its size '%s' %s (.min %lld, .max %lld or "
+                          "0 for none, .multiple %lld)",
                           t->name, (long long)t->held[axis], axis, text, fault, (long long)size->min,
                           (long long)size->max, (long long)size->multiple);
     else if (size->found && size->found != value)

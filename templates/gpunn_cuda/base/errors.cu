@@ -136,8 +136,8 @@ GPUNN__INTERNAL gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const cha
 {
     if (!gpunn__cuda_capturing(cuda)) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
-                            "the program's stream is being captured, which does not allow a %s; do this "
-                            "before or after the capture",
+                            "the program's stream is being captured, which does not allow this: %s; do "
+                            "it before or after the capture",
                             what);
 }
 
