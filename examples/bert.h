@@ -101,7 +101,7 @@ static inline bool bert_read_config(const char *path, const char *model_type, be
     bool good = json_end(&j);
     free(text);
     if (good && c->hidden_size % c->num_attention_heads)
-        good = text_fail(error, "%s: hidden_size %d is no multiple of num_attention_heads %d", path,
+        good = text_fail(error, "%s: hidden_size %d is not a multiple of num_attention_heads %d", path,
                          c->hidden_size, c->num_attention_heads);
     return good;
 }

@@ -21,7 +21,7 @@
 #include <math.h>
 
 enum { CSV_MAX_COLUMNS = 1024 };
-#define CSV_BROKEN "a quote has no end, or something stands behind it"
+#define CSV_BROKEN "a quote is not closed, or text follows it"
 
 typedef struct csv {
     char *at;
@@ -110,29 +110,51 @@ static inline csv_field csv_trimmed(csv_field field)
     return field;
 }
 
-/* Why a header may lack a name that a person reads in it. */
-static inline const char *csv__reason(const csv_field *header, int width, const char *name)
+/* Whether a record of one field has another separator than commas; then error says so. */
+static inline bool csv_other_separator(int line, const csv_field *field, text_error *error)
 {
-    if (width == 1 && memchr(header->text, ';', header->bytes))
-        return "; its fields are separated by semicolons, use commas";
-    if (width == 1 && memchr(header->text, '\t', header->bytes))
-        return "; its fields are separated by tabs, use commas";
+    size_t semicolons = 0, tabs = 0;
+    for (size_t i = 0; i < field->bytes; i++) {
+        semicolons += field->text[i] == ';';
+        tabs += field->text[i] == '\t';
+    }
+    if (semicolons || tabs)
+        text_fail(error, "line %d has no ',' but %zu %s; separate its fields by ','", line,
+                  semicolons ? semicolons : tabs,
+                  semicolons  ? "';'"
+                  : tabs == 1 ? "tab"
+                              : "tabs");
+    return semicolons || tabs;
+}
+
+/* Says why the header row lacks a name: by the separator, blanks around the name, or the names it has. */
+static inline bool csv__no_column(int line, const csv_field *header, int width, const char *name,
+                                  text_error *error)
+{
+    enum { SHOWN = 8, LONGEST = 30 };
+    char   names[SHOWN * (LONGEST + 4) + 1];
+    size_t used = 0;
+    if (width == 1 && csv_other_separator(line, header, error)) return false;
     for (int i = 0; i < width; i++) {
         const csv_field field = csv_trimmed(header[i]);
-        if (csv_column(&field, 1, name) == 0) return "; it has blanks around that name, remove them";
+        if (csv_column(&field, 1, name) == 0)
+            return text_fail(
+                error, "the header names no column '%s'; it has blanks around that name, remove them", name);
     }
-    return "";
+    for (int i = 0; i < width && i < SHOWN; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.*s'", i ? ", " : "",
+                                 header[i].bytes > LONGEST ? LONGEST : (int)header[i].bytes, header[i].text);
+    return text_fail(error, "the header names no column '%s'; its columns are %s%s", name, names,
+                     width > SHOWN ? ", ..." : "");
 }
 
 /* Where the header row has each of the names. */
-static inline bool csv__places(const csv_field *header, int width, const char *const *names, int columns,
-                               int *place, text_error *error)
+static inline bool csv__places(int line, const csv_field *header, int width, const char *const *names,
+                               int columns, int *place, text_error *error)
 {
     for (int i = 0; i < columns; i++) {
         place[i] = csv_column(header, width, names[i]);
-        if (place[i] < 0)
-            return text_fail(error, "the header names no column '%s'%s", names[i],
-                             csv__reason(header, width, names[i]));
+        if (place[i] < 0) return csv__no_column(line, header, width, names[i], error);
         if (csv_column(header + place[i] + 1, width - place[i] - 1, names[i]) >= 0)
             return text_fail(error, "the header names two columns '%s'", names[i]);
     }
@@ -144,7 +166,7 @@ static inline bool csv__row(const csv *c, const csv_field *field, const char *co
 {
     for (int i = 0; i < columns; i++)
         if (!csv_number(&field[place[i]], &row[i]))
-            return text_fail(error, "line %d: '%.*s' in column '%s' is no finite number", c->line,
+            return text_fail(error, "line %d: '%.*s' in column '%s' is not a finite number", c->line,
                              field[place[i]].bytes > 30 ? 30 : (int)field[place[i]].bytes,
                              field[place[i]].text, names[i]);
     return true;
@@ -169,9 +191,9 @@ static inline bool csv__add(const csv *c, const csv_field *field, const char *co
 }
 
 /* The named columns of a table whose first record is its header: rows x columns numbers, row by row, to be
- * freed; NaN where a field is empty. The text is changed. NULL: error says which name the header lacks, which
- * line is broken, has other fields than the header or holds no number where one belongs, that there is no row
- * or no memory. */
+ * freed; NaN where a field is empty. The text is changed. NULL: error says which name the header lacks and
+ * which it has, which line has another separator than commas, is broken, has other fields than the header or
+ * holds no number where one belongs, that there is no row or no memory. */
 static inline float *csv_floats(char *text, const char *const *names, int columns, size_t *rows,
                                 text_error *error)
 {
@@ -183,14 +205,16 @@ static inline float *csv_floats(char *text, const char *const *names, int column
     bool      good = width > 0 && width <= CSV_MAX_COLUMNS && columns > 0 && columns <= CSV_MAX_COLUMNS;
     *rows = 0;
     if (!good)
-        text_fail(error, "the header is missing or broken, or there are not 1 to %d columns",
+        text_fail(error, "the header is missing or broken, or the number of columns is not 1 to %d",
                   CSV_MAX_COLUMNS);
-    good = good && csv__places(field, width, names, columns, place, error);
+    good = good && csv__places(c.line, field, width, names, columns, place, error);
     while (good && (n = csv_next(&c, field, CSV_MAX_COLUMNS)) != 0)
         if (n < 0)
             good = text_fail(error, "line %d: %s", c.line, CSV_BROKEN);
+        else if (n == 1 && width != 1 && csv_other_separator(c.line, field, error))
+            good = false;
         else if (n != width)
-            good = text_fail(error, "line %d: %d field%s, where the header has %d", c.line, n,
+            good = text_fail(error, "line %d has %d field%s, but the header has %d", c.line, n,
                              n == 1 ? "" : "s", width);
         else
             good = csv__add(&c, field, names, columns, place, &table, rows, &capacity, error);

@@ -273,7 +273,7 @@ static inline bool expression__add_item(expression__reader *r, int class, expres
     expression *e = r->e;
     if (e->item_count == EXPRESSION_MAX_ITEMS) return expression__fail(r, "its classes hold too much");
     if (r->any_case && item.kind == EXPRESSION__RANGE && item.last >= 0x80)
-        return expression__fail(r, "(?i) is known for ASCII only");
+        return expression__fail(r, "(?i) is supported for ASCII only");
     for (int i = e->classes[class].items; i >= 0; i = e->items[i].next) { /* sets of categories are one */
         expression__item *other = &e->items[i];
         if (item.kind != EXPRESSION__CATEGORIES || other->kind != item.kind || other->negated || item.negated)
@@ -311,7 +311,7 @@ static inline expression__item expression__property(expression__reader *r)
         item.first = item.last = sizeof unicode_han / sizeof *unicode_han;
     }
     if (!expression__take(r, "}") || item.first == 0)
-        expression__fail(r, "\\p is known with Han and categories, as L or Lu");
+        expression__fail(r, "\\p is supported with Han and categories, such as L or Lu");
     return item;
 }
 
@@ -336,7 +336,7 @@ static inline expression__item expression__escape(expression__reader *r)
     const char       *found;
     expression__item  item = {.kind = EXPRESSION__RANGE};
     if (c == 0) {
-        expression__fail(r, "it ends behind a backslash");
+        expression__fail(r, "it ends after a backslash");
     } else if ((found = strchr(controls, c)) != NULL) {
         r->at++;
         item.first = (unsigned char)meant[found - controls];
@@ -357,7 +357,7 @@ static inline expression__item expression__escape(expression__reader *r)
             item.kind = c == 's' || c == 'S' ? EXPRESSION__SPACES : EXPRESSION__WORDS;
         item.negated = item.negated != (c < 'a');
     } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) {
-        expression__fail(r, "it has an escape that is not known here");
+        expression__fail(r, "it has an escape that is not supported");
     } else {
         item.first = text_next(r->text, r->bytes, &r->at);
     }
@@ -378,7 +378,7 @@ static inline int expression__read_class(expression__reader *r);
 static inline void expression__read_item(expression__reader *r, int class)
 {
     if (expression__peek(r, "[:")) {
-        expression__fail(r, "[:...:] is not known here");
+        expression__fail(r, "[:...:] is not supported");
     } else if (expression__take(r, "[")) {
         const int within = expression__read_class(r);
         expression__add_item(r, class,
@@ -478,7 +478,7 @@ static inline void expression__read_round(expression__reader *r)
     } else if (expression__take(r, "?>")) {
         expression__read_within(r, EXPRESSION__ONE_WAY);
     } else if (expression__peek(r, "?")) {
-        expression__fail(r, "it has a group of a kind that is not known here");
+        expression__fail(r, "it has a group of a kind that is not supported");
     } else {
         const bool first = ++r->groups == 1;
         expression__read_group(r, r->any_case);
@@ -506,7 +506,7 @@ static inline void expression__read_escape(expression__reader *r)
         expression__add(r, (expression__step){.kind = EXPRESSION__TEXT_ENDS});
     } else if (expression__take(r, "1")) {
         if (r->single != r->e->step_count)
-            expression__fail(r, "\\1 is known behind a group of one character only");
+            expression__fail(r, "\\1 is supported only after a group of one character");
         expression__add(r, (expression__step){.kind = EXPRESSION__SAME});
     } else {
         const expression__item item = expression__escape(r);
@@ -603,7 +603,7 @@ static inline bool expression__read_piece(expression__reader *r)
         if (!expression__read_times(r, &least, &most)) break;
         const bool lazily = expression__take(r, "?"),
                    one_way = !lazily && !braces && expression__take(r, "+");
-        if (braces && lazily && least == most) expression__fail(r, "{n}? is not known here");
+        if (braces && lazily && least == most) expression__fail(r, "{n}? is not supported");
         expression__repeat(r, from, least, most, lazily);
         if (!one_way) continue;
         const int length = r->e->step_count - from + 2;

@@ -22,7 +22,7 @@ static inline gpunn_status fashion_read(gpunn_device *dev, const char *folder, c
         fprintf(stderr, "get the data with: apt-get install dataset-fashion-mnist, or say where it is with "
                         "--data FOLDER\n");
     if (status != GPUNN_OK || out->bytes == (size_t)out->dim[0] * bytes) return status;
-    fprintf(stderr, "%s in %s has not %zu bytes for each image\n", name, folder, bytes);
+    fprintf(stderr, "%s in %s does not have %zu bytes for each image\n", name, folder, bytes);
     return GPUNN_ERR_SHAPE;
 }
 #endif

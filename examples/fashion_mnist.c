@@ -186,7 +186,8 @@ static gpunn_status read_data(gpunn_device *dev, const char *folder, gpunn_array
     if (status != GPUNN_OK && gpunn_last_status(dev) != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
     for (int i = 0; i < 4 && status == GPUNN_OK; i += 2)
         if (data[i].dim[0] != data[i + 1].dim[0]) {
-            fprintf(stderr, "%s and %s in %s have not as many items\n", names[i], names[i + 1], folder);
+            fprintf(stderr, "%s and %s in %s do not have the same number of items\n", names[i], names[i + 1],
+                    folder);
             status = GPUNN_ERR_SHAPE;
         }
     return status;

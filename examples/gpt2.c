@@ -685,7 +685,7 @@ int main(int argc, char **argv)
     if (o.lr == 0) o.lr = o.large ? 6e-4f : 3e-3f;
     if (!o.large && c.pieces) s.vocabulary = c.pieces->count;
     if (good && o.resume && o.checkpoint == NULL)
-        good = fail("--resume needs --checkpoint, which says what to go on from");
+        good = fail("--resume needs --checkpoint, which names the file to continue from");
     if (good && o.context > s.positions) {
         snprintf(text, sizeof text, "--context %d is longer than this configuration's %d positions",
                  o.context, s.positions);

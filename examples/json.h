@@ -123,7 +123,7 @@ static inline bool json__take(json *j, char c)
 static inline bool json_object(json *j)
 {
     j->first = true;
-    return json__take(j, '{') || json_fail(j, "an object, {...}, belongs here");
+    return json__take(j, '{') || json_fail(j, "an object, {...}, is expected here");
 }
 
 static inline bool json__hex4(const char *at, uint32_t *value)
@@ -156,7 +156,7 @@ static inline char *json_string(json *j, size_t *bytes)
 {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     if (!json__take(j, '"')) {
-        json_fail(j, "a string belongs here");
+        json_fail(j, "a string is expected here");
         return NULL;
     }
     char *text = j->at, *to = text;
@@ -164,7 +164,7 @@ static inline char *json_string(json *j, size_t *bytes)
         const char *found;
         uint32_t    c, low;
         if ((unsigned char)*j->at < 0x20) {
-            json_fail(j, "a string does not end in its line");
+            json_fail(j, "a string does not end on its line");
             return NULL;
         }
         if (*j->at != '\\') {
@@ -181,7 +181,7 @@ static inline char *json_string(json *j, size_t *bytes)
             }
             to = text_put(to, c >= 0xd800 && c < 0xe000 ? 0xfffd : c);
         } else {
-            json_fail(j, "there is no such escape in a string");
+            json_fail(j, "this escape is not valid in a string");
             return NULL;
         }
     }
@@ -199,11 +199,11 @@ static inline char *json_key(json *j, size_t *bytes)
     j->first = false;
     if (json__take(j, '}')) return NULL;
     if (!first && !json__take(j, ',')) {
-        json_fail(j, "a comma or a } belongs here");
+        json_fail(j, "a comma or a } is expected here");
         return NULL;
     }
     char *key = json_string(j, bytes);
-    if (key && !json__take(j, ':')) json_fail(j, "a colon belongs behind a key");
+    if (key && !json__take(j, ':')) json_fail(j, "a colon is expected after a key");
     return j->failed ? NULL : key;
 }
 
@@ -219,14 +219,14 @@ static inline bool json_item(json *j)
     bool first = j->first;
     j->first = false;
     if (json__take(j, ']')) return false;
-    return first ? !j->failed : json__take(j, ',') || json_fail(j, "a comma or a ] belongs here");
+    return first ? !j->failed : json__take(j, ',') || json_fail(j, "a comma or a ] is expected here");
 }
 
 static inline double json_number(json *j)
 {
     char   c = json__peek(j), *end = j->at;
     double value = c == '-' || (c >= '0' && c <= '9') ? gpunn_strtod(j->at, &end) : 0;
-    if (end == j->at) json_fail(j, "a number belongs here");
+    if (end == j->at) json_fail(j, "a number is expected here");
     if (!j->failed) j->at = end;
     return j->failed ? 0 : value;
 }
@@ -254,7 +254,7 @@ static inline bool json__word(json *j, const char *word)
 static inline bool json_bool(json *j)
 {
     bool yes = json__word(j, "true");
-    if (!yes && !json__word(j, "false")) json_fail(j, "true or false belongs here");
+    if (!yes && !json__word(j, "false")) json_fail(j, "true or false is expected here");
     return yes;
 }
 
@@ -290,7 +290,7 @@ static inline void json_skip(json *j)
 /* Whether all went well and nothing follows. */
 static inline bool json_end(json *j)
 {
-    return !j->failed && (json__peek(j) == 0 || json_fail(j, "nothing belongs behind the end"));
+    return !j->failed && (json__peek(j) == 0 || json_fail(j, "there is extra text after the end"));
 }
 
 #endif

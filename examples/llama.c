@@ -78,7 +78,7 @@ static void read_word(json *j, const char *key, const char *wanted)
     char  text[160];
     char *word = json_string(j, NULL);
     if (word == NULL || strcmp(word, wanted) == 0) return;
-    (void)snprintf(text, sizeof text, "'%s' is \"%.40s\"; only \"%s\" is known here", key, word, wanted);
+    (void)snprintf(text, sizeof text, "'%s' is \"%.40s\"; only \"%s\" is supported", key, word, wanted);
     json_fail(j, text);
 }
 
@@ -118,7 +118,7 @@ static void read_rope(json *j, config *c)
     }
     if (!j->failed && strcmp(c->rope_type, "default") != 0 && strcmp(c->rope_type, "linear") != 0 &&
         strcmp(c->rope_type, "llama3") != 0)
-        json_fail(j, "'rope_type' is none of \"default\", \"linear\" and \"llama3\"");
+        json_fail(j, "'rope_type' is not \"default\", \"linear\" or \"llama3\"");
 }
 
 static void read_ends(json *j, config *c)
@@ -197,10 +197,10 @@ static bool settle(config *c)
 {
     if (c->num_key_value_heads == 0) c->num_key_value_heads = c->num_attention_heads;
     if (c->head_dim == 0 && c->hidden_size % c->num_attention_heads)
-        return fail("hidden_size is no multiple of num_attention_heads, and there is no head_dim");
+        return fail("hidden_size is not a multiple of num_attention_heads, and there is no head_dim");
     if (c->head_dim == 0) c->head_dim = c->hidden_size / c->num_attention_heads;
     if (c->num_attention_heads % c->num_key_value_heads)
-        return fail("num_attention_heads is no multiple of num_key_value_heads");
+        return fail("num_attention_heads is not a multiple of num_key_value_heads");
     if (c->original_max_position_embeddings == 0)
         c->original_max_position_embeddings = c->max_position_embeddings;
     return c->high_freq_factor > c->low_freq_factor || fail("high_freq_factor is not above low_freq_factor");

@@ -161,8 +161,7 @@ static inline void options_read(const option *known, size_t count, int argc, cha
         const option *o = known;
         if (argv[i][0] != '-') {
             while (operand < count && known[operand].name[0] == '-') operand++;
-            if (operand == count)
-                options_fail(argv[0], known, count, "nothing can be done with the argument '%s'", argv[i]);
+            if (operand == count) options_fail(argv[0], known, count, "unexpected argument '%s'", argv[i]);
             *known[operand++].text = argv[i];
             continue;
         }

@@ -274,7 +274,7 @@ static bool dataset_check(dataset *d, bool skip)
     bool good = broken == 0 || skip;
     if (broken)
         complain("%d broken picture%s %s\n", broken, broken == 1 ? "" : "s",
-                 skip ? "left out" : "found; mend or remove them, or go on without: --skip-broken");
+                 skip ? "left out" : "found; repair or remove them, or skip them with --skip-broken");
     while (empty < d->classes.count && left[empty]) empty++;
     if (good && empty < d->classes.count)
         complain("class '%s' has no pictures for training; add some or remove its folder\n",

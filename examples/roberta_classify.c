@@ -189,8 +189,9 @@ static bool read_csv(job *j, const char *path, dataset *d, dataset *rest, text_e
     csv_field  field[CSV_MAX_COLUMNS];
     int        width = 2, at_label = 0, at_text = 1;
     if (text == NULL) return false;
-    bool good = strlen(text) == bytes || text_fail(error, "'%s' holds a zero byte, so it is no text", path);
-    csv  c = csv_begin(text);
+    bool good = strlen(text) == bytes ||
+                text_fail(error, "'%s' holds a zero byte, so it is not a text", path);
+    csv c = csv_begin(text);
     for (int fields; good && (fields = csv_next(&c, field, CSV_MAX_COLUMNS)) != 0;) {
         if (c.line == 1 && read_header(field, fields, &at_label, &at_text)) {
             width = fields;
@@ -206,16 +207,18 @@ static bool read_csv(job *j, const char *path, dataset *d, dataset *rest, text_e
         if (broken++) continue;
         if (fields < 0)
             text_fail(&first, "line %d: %s", c.line, CSV_BROKEN);
+        else if (fields == 1 && csv_other_separator(c.line, field, &first))
+            continue;
         else if (fields != width)
-            text_fail(&first, "line %d: %d field%s, where %d belong", c.line, fields, fields == 1 ? "" : "s",
+            text_fail(&first, "line %d has %d field%s, but needs %d", c.line, fields, fields == 1 ? "" : "s",
                       width);
         else
-            text_fail(&first, "line %d: the label '%.*s' is no class", c.line,
+            text_fail(&first, "line %d: the label '%.*s' is not a class", c.line,
                       name->bytes > 30 ? 30 : (int)name->bytes, name->text);
     }
     free(text);
     if (broken)
-        fprintf(stderr, "roberta_classify: %s: %zu of %zu records are broken and left out; the first, %s\n",
+        fprintf(stderr, "roberta_classify: %s: %zu of %zu records are broken and left out; the first: %s\n",
                 path, broken, records, first.text);
     return good && (d->count > 0 || text_fail(error, "'%s' has no record of label and text", path));
 }
@@ -543,7 +546,7 @@ static bool read_data(job *j, text_error *error)
     if (j->train.count == 0 && j->o.epochs > 0)
         return text_fail(error, "there is nothing to train with; use --train, or --epochs 0");
     if (j->validation.count == 0)
-        return text_fail(error, "'%s' is too short for each tenth text to be held out; use --validation",
+        return text_fail(error, "'%s' is too short to hold out each tenth text; use --validation",
                          j->o.train);
     int    empty = 0, first = -1;
     size_t cut = j->train.cut + j->validation.cut;
@@ -590,7 +593,7 @@ static bool work(job *j, text_error *error)
     if (!build(j, (gpunn_precision)j->o.precision, error)) return false;
     if (weights && !bert_load(j->dev, j->model, weights, "classifier.", &new_head, error)) return false;
     if (new_head)
-        fprintf(stderr, "roberta_classify: '%s' has no head for %d classes; it starts anew\n", weights,
+        fprintf(stderr, "roberta_classify: '%s' has no head for %d classes; a new one is trained\n", weights,
                 j->o.classes);
     gpunn_set_clip_norm(j->adamw, j->o.clip);
     if (j->train.count) j->trainer = make_loader(j, &j->train, !j->o.no_shuffle);

@@ -143,7 +143,8 @@ static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const ch
         if (fits(t, &array))
             status = gpunn_write_shape(t, array.data, shape);
         else {
-            fprintf(stderr, "run_model: '%s' in '%s' has not the dtype (%s) or the shape of that input\n",
+            fprintf(stderr,
+                    "run_model: '%s' in '%s' does not have the dtype (%s) or the shape of that input\n",
                     gpunn_tensor_name(t), path, gpunn_dtype_name(gpunn_tensor_dtype(t)));
             status = GPUNN_ERR_SHAPE;
         }

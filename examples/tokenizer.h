@@ -1522,7 +1522,7 @@ static inline tokenizer *tokenizer_wordpiece_of(char *text, size_t bytes, const 
         if (stop == NULL) stop = end;
         if (stop > at && stop[-1] == '\r') stop--;
         if (stop == at)
-            good = text_fail(error, "%s:%d: the line is empty, where a piece belongs", name, line + 1);
+            good = text_fail(error, "%s:%d: the line is empty, but a piece is expected", name, line + 1);
         else if (line == TOKENIZER_MAX_PIECES)
             good = text_fail(error, "%s has more than %d lines", name, TOKENIZER_MAX_PIECES);
         else if (!tokenizer__add(t, line, at, (size_t)(stop - at)))
@@ -1585,7 +1585,7 @@ static inline bool tokenizer__read_vocabulary(tokenizer *t, json *j)
             good = json_fail(j, "a piece is empty or holds a character that stands for no byte; is it a "
                                 "byte-level vocabulary?");
         else if (id < t->count && t->pieces[id].text)
-            good = json_fail(j, "the id of this piece has been given to another one");
+            good = json_fail(j, "another piece already has the id of this piece");
         else if (!tokenizer__add(t, id, piece, (size_t)raw))
             good = json_fail(j, "out of memory: there are too many pieces");
     }
@@ -1661,11 +1661,11 @@ static inline bool tokenizer__take_merges(tokenizer *t, const tokenizer__pairs *
         uint32_t        slot = tokenizer__merge_slot(t, merge.left, merge.right);
         if (merge.left < 0 || merge.right < 0 || merge.result < 0)
             good = text_fail(error,
-                             "%s:%d: the vocabulary lacks a piece of this line, or both as one; do the files "
-                             "belong together?",
+                             "%s:%d: the vocabulary lacks a piece of this line, or the two joined; do the "
+                             "files belong together?",
                              path, line);
         else if (t->merge_slots[slot] >= 0)
-            good = text_fail(error, "%s:%d: the line says again what an earlier one said", path, line);
+            good = text_fail(error, "%s:%d: the line repeats an earlier one", path, line);
         else
             t->merges[t->merge_slots[slot] = t->merge_count++] = merge;
     }
@@ -1686,7 +1686,8 @@ static inline bool tokenizer__read_merges(tokenizer__pairs *pairs, const char *p
         if (length > 0 && at[length - 1] == '\r') length--;
         if ((length >= 8 && memcmp(at, "#version", 8) == 0) || (length == 0 && next == end)) continue;
         if (!tokenizer__split_pair(at, length, line, &pair))
-            return text_fail(error, "%s:%d: two pieces with one space between them belong here", path, line);
+            return text_fail(error, "%s:%d: two pieces with one space between them are expected here", path,
+                             line);
         if (!tokenizer__add_pair(pairs, pair))
             return text_fail(error, "out of memory: '%s' has too many lines", path);
     }
@@ -1805,7 +1806,7 @@ static inline bool tokenizer__is(const tokenizer__rule *rule, int string, const 
 static inline bool tokenizer__refuse(json *j, const char *what, const tokenizer__rule *rule)
 {
     char text[200];
-    (void)snprintf(text, sizeof text, "the %s '%.60s' is not known here, or not with these settings", what,
+    (void)snprintf(text, sizeof text, "the %s '%.60s' is not supported, or not with these settings", what,
                    rule->string[TOKENIZER__TYPE] ? rule->string[TOKENIZER__TYPE] : "");
     return json_fail(j, text);
 }
@@ -1848,7 +1849,7 @@ static inline bool tokenizer__take_charsmap(json *j, const tokenizer__rule *rule
     char *text = rule->string[TOKENIZER__CHARSMAP];
     long  bytes = text ? tokenizer__base64(text, rule->bytes[TOKENIZER__CHARSMAP]) : -1;
     if (bytes < 0 || !tokenizer__is_charsmap((const unsigned char *)text, (size_t)bytes))
-        return json_fail(j, "'precompiled_charsmap' is no table of SentencePiece");
+        return json_fail(j, "'precompiled_charsmap' is not a table of SentencePiece");
     *step = (tokenizer__step){.kind = TOKENIZER__PRECOMPILED, .what = text, .what_bytes = (size_t)bytes};
     return true;
 }
@@ -1863,7 +1864,7 @@ static inline expression *tokenizer__pattern_of(json *j, const tokenizer__rule *
     expression *e = bytes == 0         ? NULL
                     : rule->expression ? expression_of(text, bytes, &why)
                                        : expression_literal(text, bytes, &why);
-    (void)snprintf(sentence, sizeof sentence, "the pattern '%.*s' is not known here: %s",
+    (void)snprintf(sentence, sizeof sentence, "the pattern '%.*s' is not supported: %s",
                    bytes > 100 ? 100 : (int)bytes, text ? text : "", why ? why : "");
     return e ? e : (json_fail(j, sentence), NULL);
 }
@@ -2158,7 +2159,7 @@ static inline bool tokenizer__read_scores(tokenizer *t, json *j)
         bool pair = json_array(j) && json_item(j) && (piece = json_string(j, &bytes)) != NULL && json_item(j);
         if (pair) score = json_number(j);
         if (!pair || json_item(j))
-            (void)json_fail(j, "a piece with its score, [\"...\", -1.5], belongs here");
+            (void)json_fail(j, "a piece with its score, [\"...\", -1.5], is expected here");
         if (j->failed) return false;
         if (bytes > TOKENIZER_MAX_PIECE || !(score >= -1e30 && score <= 1e30))
             return json_fail(j, "a piece is too long or its score too large");
@@ -2175,7 +2176,7 @@ static inline bool tokenizer__read_pairs(tokenizer__pairs *pairs, json *j)
 {
     char  *text;
     size_t bytes;
-    if (!json_array(j)) return json_fail(j, "an array of merges belongs here");
+    if (!json_array(j)) return json_fail(j, "an array of merges is expected here");
     while (json_item(j)) {
         tokenizer__pair pair = {.line = j->line};
         bool            good = true;
@@ -2187,7 +2188,7 @@ static inline bool tokenizer__read_pairs(tokenizer__pairs *pairs, json *j)
             text = json_string(j, &bytes);
             good = text && tokenizer__split_pair(text, bytes, j->line, &pair);
         }
-        if (!good) return json_fail(j, "two pieces, \"a b\" or [\"a\", \"b\"], belong here");
+        if (!good) return json_fail(j, "two pieces, \"a b\" or [\"a\", \"b\"], are expected here");
         if (!tokenizer__add_pair(pairs, pair))
             return json_fail(j, "out of memory: there are too many merges");
     }
@@ -2206,7 +2207,7 @@ static inline bool tokenizer__read_model(tokenizer__reader *r, json *j)
             r->unigram = type && strcmp(type, "Unigram") == 0;
             r->wordlevel = type && strcmp(type, "WordLevel") == 0;
             if (type && !r->wordpiece && !r->unigram && !r->wordlevel && strcmp(type, "BPE") != 0)
-                (void)json_fail(j, "the model is none of BPE, Unigram, WordLevel and WordPiece");
+                (void)json_fail(j, "the model is not BPE, Unigram, WordLevel or WordPiece");
         } else if (strcmp(key, "unk_token") == 0) {
             r->unknown = tokenizer__string_or_null(j, NULL);
         } else if (strcmp(key, "unk_id") == 0) {
@@ -2218,7 +2219,7 @@ static inline bool tokenizer__read_model(tokenizer__reader *r, json *j)
         } else if (strcmp(key, "end_of_word_suffix") == 0) {
             r->suffix = tokenizer__string_or_null(j, NULL);
         } else if (strcmp(key, "dropout") == 0) {
-            if (!json_null(j) && json_number(j) != 0) (void)json_fail(j, "'dropout' is not known here");
+            if (!json_null(j) && json_number(j) != 0) (void)json_fail(j, "'dropout' is not supported");
         } else if (strcmp(key, "byte_fallback") == 0) {
             t->byte_fallback = json_bool(j);
         } else if (strcmp(key, "fuse_unk") == 0) {
@@ -2249,7 +2250,7 @@ static inline void tokenizer__read_template(tokenizer__reader *r, json *j)
 {
     int   side = 0;
     char *kind, *key;
-    if (!json_array(j)) (void)json_fail(j, "an array belongs here");
+    if (!json_array(j)) (void)json_fail(j, "an array is expected here");
     while (!j->failed && json_item(j)) {
         if (!json_object(j)) return;
         while ((kind = json_key(j, NULL)) != NULL) {
@@ -2277,7 +2278,7 @@ static inline bool tokenizer__read_post_processor(tokenizer__reader *r, json *j,
         if (strcmp(key, "type") == 0) {
             const char *type = json_string(j, NULL);
             if (type && tokenizer__among(known, 5, type) < 0)
-                (void)json_fail(j, "the post_processor is not known here");
+                (void)json_fail(j, "the post_processor is not supported");
         } else if (strcmp(key, "cls") == 0 || strcmp(key, "sep") == 0) {
             const int side = *key == 's';
             if (json_array(j) && json_item(j)) tokenizer__add_around(r, j, side, json_string(j, NULL));
@@ -2450,7 +2451,7 @@ static inline bool tokenizer__find_around(tokenizer__reader *r, const char *name
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < r->around_count[side]; i++)
             if ((ids[side][i] = tokenizer_id(t, r->around[side][i])) < 0)
-                return text_fail(error, "%s: the post_processor's '%s' is no piece", name,
+                return text_fail(error, "%s: the post_processor's '%s' is not a piece", name,
                                  r->around[side][i]);
     t->before_count = r->around_count[0];
     t->after_count = r->around_count[1];
@@ -2463,7 +2464,7 @@ static inline bool tokenizer__find_affixes(tokenizer__reader *r, const char *nam
     tokenizer *t = r->t;
     char      *affix[2] = {r->prefix, r->suffix};
     if (r->wordpiece && r->prefix && *r->prefix && strcmp(r->prefix, "##") != 0)
-        return text_fail(error, "%s: only ## is known as continuing_subword_prefix of WordPiece", name);
+        return text_fail(error, "%s: only ## is supported as continuing_subword_prefix of WordPiece", name);
     for (int i = 0; i < 2 && (t->model == TOKENIZER_BPE || t->model == TOKENIZER_BPE_BYTES); i++) {
         const size_t length = affix[i] ? strlen(affix[i]) : 0;
         const long   bytes = t->model == TOKENIZER_BPE ? (long)length
@@ -2493,7 +2494,7 @@ static inline bool tokenizer__settle(tokenizer__reader *r, const char *name, tex
     tokenizer *t = r->t;
     const bool bytes = r->bytes, words = r->wordpiece || r->unigram || r->wordlevel;
     if (t->count == 0) return text_fail(error, "%s: there is no vocabulary; is it a tokenizer.json?", name);
-    if (bytes && words) return text_fail(error, "%s: ByteLevel is known with BPE only", name);
+    if (bytes && words) return text_fail(error, "%s: ByteLevel is supported with BPE only", name);
     t->model = tokenizer__model_of(r);
     if (bytes) t->byte_fallback = false;
     if (!tokenizer__find_affixes(r, name, error)) return false;

@@ -82,8 +82,8 @@ static float *read_wav(const char *path, size_t *count)
     }
     if (file) fclose(file);
     if (samples == NULL)
-        fprintf(stderr, "vad: '%s' is no WAV file of one channel, 16 bits and %d samples a second\n", path,
-                RATE);
+        fprintf(stderr, "vad: '%s' is not a WAV file with one channel, 16 bits and %d samples a second\n",
+                path, RATE);
     return samples;
 }
 

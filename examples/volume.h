@@ -148,7 +148,7 @@ static bool volume_read_voxels(volume_file file, const char *path, volume *v, vo
             v->voxels = voxels;
         }
         if (!volume_get(file, buffer, (unsigned)(n * bytes)))
-            return volume_fail(path, "the file ends before all voxels that its size promises");
+            return volume_fail(path, "the file ends before its last voxel");
         for (int64_t k = 0; k < n; k++) {
             if (swap) volume_swap(buffer + k * bytes, bytes);
             float x = (float)(slope * volume_number(buffer + k * bytes, type) + intercept);
@@ -223,7 +223,7 @@ static bool nifti_read_open(volume_file file, const char *path, volume *v)
     memcpy(&size, h, sizeof size);
     if (size != native || memcmp(h + NIFTI_MAGIC, "n+1", 4) != 0)
         return volume_fail(
-            path, "this is no NIfTI-1 file of one piece (.nii); give raw voxels with --size and --type");
+            path, "this is not a NIfTI-1 file in one piece (.nii); give raw voxels with --size and --type");
     if (swap) nifti_swap(h);
     int rank = nifti_short(h, NIFTI_DIM), type = 0;
     if (rank < 3 || rank > 7) return volume_fail(path, "the header's dim[0] is not 3 to 7");
@@ -234,7 +234,7 @@ static bool nifti_read_open(volume_file file, const char *path, volume *v)
     if (!volume_check_size(path, v)) return false;
     while (type < VOLUME_TYPES && volume_types[type].nifti != nifti_short(h, NIFTI_DATATYPE)) type++;
     if (type == VOLUME_TYPES)
-        return volume_fail(path, "its datatype is none of u8, i8, i16, u16, i32, u32, f32 and f64");
+        return volume_fail(path, "its datatype is not u8, i8, i16, u16, i32, u32, f32 or f64");
     double offset = volume_number(h + NIFTI_OFFSET, VOLUME_F32),
            slope = volume_number(h + NIFTI_SLOPE, VOLUME_F32);
     double intercept = volume_number(h + NIFTI_INTERCEPT, VOLUME_F32);

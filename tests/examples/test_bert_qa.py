@@ -176,15 +176,15 @@ class BadInput(Case):
     def test_config(self):
         for change, sentence in (({"model_type": "gpt2"}, "config.json:1: 'model_type' is of another kind of model"),
                                  ({"hidden_act": "relu"}, "config.json:1: 'hidden_act' is not \"gelu\""),
-                                 ({"num_attention_heads": 3}, "config.json: hidden_size 16 is no multiple of num_attention_heads 3"),
+                                 ({"num_attention_heads": 3}, "config.json: hidden_size 16 is not a multiple of num_attention_heads 3"),
                                  ({"hidden_size": -1}, "config.json:1: 'hidden_size' is -1, not a whole number between 1 and 16384"),
-                                 ({"hidden_size": "x"}, "config.json:1: a number belongs here"),
+                                 ({"hidden_size": "x"}, "config.json:1: a number is expected here"),
                                  ({"layer_norm_eps": 2}, "config.json:1: 'layer_norm_eps' is 2, not between 0 and 1"),
                                  ({"type_vocab_size": 1}, "'config.json': question answering takes a type_vocab_size of 2")):
             write(self.path("config.json"), json.dumps({**self.config, **change}))
             self.refuse(sentence)
         write(self.path("config.json"), json.dumps(self.config)[:-1])
-        self.refuse("config.json:1: a comma or a } belongs here")
+        self.refuse("config.json:1: a comma or a } is expected here")
 
     def test_too_long(self):
         self.refuse("--seq-length is 65, but the model has 64 positions", "--seq-length", 65)

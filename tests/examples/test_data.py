@@ -50,7 +50,7 @@ class Data(unittest.TestCase):
         self.write("train-labels-idx1-ubyte", idx(3))
         self.write("t10k-images-idx3-ubyte", idx(2, 28, 28))
         self.write("t10k-labels-idx1-ubyte", idx(2))
-        self.refuse("fashion_mnist", "have not as many items")
+        self.refuse("fashion_mnist", "do not have the same number of items")
         self.write("t10k-images-idx3-ubyte", idx(2, 28, 28, size=99))
         self.refuse("fashion_mnist", "t10k-images-idx3-ubyte'")
 

@@ -149,7 +149,7 @@ class Llama(unittest.TestCase):
         with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file:
             whole = json.load(file)["llama"]["file"]
         self.model({**CONFIGS["grouped"], "vocab_size": len(whole["model"]["vocab"])})
-        for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "ByteLevel"}}, b"the normalizer 'ByteLevel' is not known here")):
+        for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "ByteLevel"}}, b"the normalizer 'ByteLevel' is not supported")):
             with open(self.path("tokenizer.json"), "w", encoding="utf-8") as out:
                 json.dump(file, out)
             done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "of \u2603 3", "--generate", "3"],
@@ -166,12 +166,12 @@ class Llama(unittest.TestCase):
         config = CONFIGS["grouped"]
         self.refuse("cannot open .*config.json")
         for change, sentence in (
-                ({"model_type": "mamba"}, "'model_type' is \"mamba\"; only \"llama\" is known here"),
+                ({"model_type": "mamba"}, "'model_type' is \"mamba\"; only \"llama\" is supported"),
                 ({"hidden_act": "gelu"}, "'hidden_act' is \"gelu\""), ({"vocab_size": 0}, "'vocab_size' is 0, not a whole number"),
-                ({"num_key_value_heads": 3}, "no multiple of num_key_value_heads"),
-                ({"hidden_size": 50}, "no multiple of num_attention"),
-                ({"rope_parameters": {"rope_type": "yarn"}}, "'rope_type' is none of"),
-                ({"eos_token_id": ["x"]}, "a number belongs here"),
+                ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads"),
+                ({"hidden_size": 50}, "not a multiple of num_attention"),
+                ({"rope_parameters": {"rope_type": "yarn"}}, "'rope_type' is not"),
+                ({"eos_token_id": ["x"]}, "a number is expected here"),
                 ({"rope_parameters": {"rope_theta": -1}}, "'rope_theta' is -1, not above 0"), ({"head_dim": 15}, "even number"),
                 ({"rope_parameters": {"rope_type": "llama3", "low_freq_factor": 4}}, "not above low_freq_factor")):
             self.model({**config, **change}, {})

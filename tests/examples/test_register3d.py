@@ -150,15 +150,15 @@ class BadInput(Case):
         many = [4, SIZE[2], SIZE[1], SIZE[0], 2, 1, 1, 1]
         cases = {
             "shorter than a NIfTI-1 header": nifti(values)[:200],
-            "no NIfTI-1 file of one piece": nifti(values, magic=b"ni1\0"),
+            "not a NIfTI-1 file in one piece": nifti(values, magic=b"ni1\0"),
             "dim[0] is not 3 to 7": nifti(values, dim=(2, 18, 180, 1, 1, 1, 1, 1)),
             "several volumes": nifti(values, dim=many),
             "a size is below 1": nifti(values, dim=(3, 18, -15, 12, 1, 1, 1, 1)),
             "more than 2^30 voxels": nifti(values, dim=(3, 32767, 32767, 32767, 1, 1, 1, 1)),
-            "its datatype is none of": nifti(values, kind=128),
+            "its datatype is not": nifti(values, kind=128),
             "vox_offset is not a whole number": nifti(values, offset=1e30),
             "the file ends before its voxels": nifti(values, offset=1 << 22),
-            "the file ends before all voxels": nifti(values)[:-1],
+            "the file ends before its last voxel": nifti(values)[:-1],
             "all voxels are equal": nifti([7] * len(values)),
         }
         for sentence, data in cases.items():
@@ -184,7 +184,7 @@ class BadInput(Case):
                                  ("takes three numbers", "--shift", "1,2,inf")):
             with self.subTest(words):
                 self.refused(sentence, moving, fixed, *words, status=2)
-        self.refused("the file ends before all voxels", moving, fixed, "--size", "1000x1000x1000", "--type", "u8")
+        self.refused("the file ends before its last voxel", moving, fixed, "--size", "1000x1000x1000", "--type", "u8")
         self.refused("more than 2^30 voxels", moving, fixed, "--size", "2000x1000x1000", "--type", "u8")
 
 

@@ -114,7 +114,7 @@ class Values(Case):
     def test_new_head(self):
         done = run(*self.options(classes=7, epochs=1))
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn(b"has no head for 7 classes; it starts anew", done.stderr)
+        self.assertIn(b"has no head for 7 classes; a new one is trained", done.stderr)
 
     def test_out_of_the_box(self):
         done = run("--max-steps", 3, "--log", 1, "--classes", 4)
@@ -135,7 +135,7 @@ class Values(Case):
         done = run(*self.options(validation=self.path("train.csv"), epochs=1))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(b"9 texts to learn from, 9 held out", done.stdout)
-        self.assertIn(b"train.csv: 1 of 10 records are broken and left out; the first, line 11: 3 fields, where 4 belong\n", done.stderr)
+        self.assertIn(b"train.csv: 1 of 10 records are broken and left out; the first: line 11 has 3 fields, but needs 4\n", done.stderr)
 
 
 class BadInput(Case):
@@ -146,19 +146,20 @@ class BadInput(Case):
 
     def test_broken_records(self):
         first = "label,text\n0,good\n"
-        for broken, why in (("5,one", "line 3: the label '5' is no class"), ("joy,one", "line 3: the label 'joy' is no class"),
-                            ("-1,one", "line 3: the label '-1' is no class"), ("1.5,one", "line 3: the label '1.5' is no class"),
-                            ("99999999999999999999,x", "line 3: the label '99999999999999999999' is no class"),
-                            (",one", "line 3: the label '' is no class"), ("1", "line 3: 1 field, where 2 belong"),
-                            ("1,a,b", "line 3: 3 fields, where 2 belong"),
-                            ('1,"a', "line 3: a quote has no end, or something stands behind it"),
-                            ('1,"a"b', "line 3: a quote has no end, or something stands behind it"),
-                            ('"1\n"x,b', "line 3: a quote has no end, or something stands behind it")):
+        for broken, why in (("5,one", "line 3: the label '5' is not a class"), ("joy,one", "line 3: the label 'joy' is not a class"),
+                            ("0\tone", "line 3 has no ',' but 1 tab; separate its fields by ','"),
+                            ("-1,one", "line 3: the label '-1' is not a class"), ("1.5,one", "line 3: the label '1.5' is not a class"),
+                            ("99999999999999999999,x", "line 3: the label '99999999999999999999' is not a class"),
+                            (",one", "line 3: the label '' is not a class"), ("1", "line 3 has 1 field, but needs 2"),
+                            ("1,a,b", "line 3 has 3 fields, but needs 2"),
+                            ('1,"a', "line 3: a quote is not closed, or text follows it"),
+                            ('1,"a"b', "line 3: a quote is not closed, or text follows it"),
+                            ('"1\n"x,b', "line 3: a quote is not closed, or text follows it")):
             self.write("train.csv", first + broken + "\n" + "1,good\n" * 9)
             done = run(*self.options(epochs=1))
             self.assertEqual(done.returncode, 0, done.stderr)
             count = 2 if broken.startswith('"1\n') else 1
-            self.assertIn(f"train.csv: {count} of {10 + count} records are broken and left out; the first, {why}\n", done.stderr.decode())
+            self.assertIn(f"train.csv: {count} of {10 + count} records are broken and left out; the first: {why}\n", done.stderr.decode())
             self.assertIn(b"9 texts to learn from, 1 held out", done.stdout)
 
     def test_no_records(self):
@@ -166,9 +167,9 @@ class BadInput(Case):
             self.write("train.csv", text)
             self.refuse("'train.csv' has no record of label and text")
         self.write("train.csv", "0,a\n1,b\n")
-        self.refuse("'train.csv' is too short for each tenth text to be held out; use --validation")
+        self.refuse("'train.csv' is too short to hold out each tenth text; use --validation")
         self.write("train.csv", b"0,a\0b\n")
-        self.refuse("'train.csv' holds a zero byte, so it is no text")
+        self.refuse("'train.csv' holds a zero byte, so it is not a text")
         os.remove(self.path("train.csv"))
         self.refuse("cannot open 'train.csv': No such file or directory")
 
@@ -194,7 +195,7 @@ class BadInput(Case):
         self.refuse("<pad> has id 1 in 'vocab.json', but the model's pad_token_id is 3; they do not belong together")
         os.remove(self.path("merges.txt"))
         self.write("merges.txt", "x y z\n")
-        self.refuse("merges.txt:1: two pieces with one space between them belong here")
+        self.refuse("merges.txt:1: two pieces with one space between them are expected here")
 
     def test_too_long(self):
         self.refuse("--seq-length is 33, but the model has 32 positions", **{"seq-length": 33})

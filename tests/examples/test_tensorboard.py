@@ -91,11 +91,11 @@ class Files(unittest.TestCase):
                 os.remove(os.path.join(self.folder, name))
 
     def test_bad_graph(self):
-        for spec, sentence in (("{", "a string belongs here"), ("[]", "an object, {...}, belongs here"),
-                               ('{"tensors": [3]}', "an object, {...}, belongs here"),
-                               ('{"tensors": [{"op": 3}]}', "a string belongs here"),
-                               ('{"tensors": [{"op": "relu", "inputs": ["x", []]}]}', "a string belongs here"),
-                               ('{"tensors": [{"op": "relu", "x": tru', "belongs here")):
+        for spec, sentence in (("{", "a string is expected here"), ("[]", "an object, {...}, is expected here"),
+                               ('{"tensors": [3]}', "an object, {...}, is expected here"),
+                               ('{"tensors": [{"op": 3}]}', "a string is expected here"),
+                               ('{"tensors": [{"op": "relu", "inputs": ["x", []]}]}', "a string is expected here"),
+                               ('{"tensors": [{"op": "relu", "x": tru', "is expected here")):
             done = self.graph(spec)
             self.assertEqual(done.returncode, 1)
             self.assertIn(sentence, done.stderr.decode())

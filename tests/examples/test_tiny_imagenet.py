@@ -117,7 +117,7 @@ class TinyImageNet(unittest.TestCase):
         write(self.files[0][:200], data, "cut.png")
         write(b"not a picture", data, "text.jpg")
         write(b"", data, "empty\x1b]0;x\x07\x9b.jpeg")
-        self.refuse("3 broken pictures found; mend or remove them, or go on without: --skip-broken")
+        self.refuse("3 broken pictures found; repair or remove them, or skip them with --skip-broken")
         self.refuse(os.path.join(data, "cut.png") + " is broken: ")
         self.refuse(os.path.join(data, "empty?]0;x???.jpeg") + " is broken: ")  # no command for a terminal
         status, text, fault = self.run_program("--skip-broken", "--steps", "1")
