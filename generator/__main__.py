@@ -33,34 +33,44 @@ def ascii_of(text):
 
 
 def arguments(words):
-    parser = Arguments(prog="python3 -m generator", description="Writes fused kernels for a gpunn model: NAME_kernels.h and "
+    parser = Arguments(prog="python3 -m generator",
+                       description="Writes fused kernels for a gpunn model: NAME_kernels.h and "
                        "NAME_kernels.cu, to be compiled with the program, which calls gpunn_use_kernels.")
-    parser.add_argument("model", metavar="MODEL.json", help="the spec of the model: generator/model.schema.json describes it")
+    parser.add_argument("model", metavar="MODEL.json",
+                        help="the spec of the model: generator/model.schema.json describes it")
     parser.add_argument("values", metavar="WEIGHTS.safetensors", nargs="?", help="the same as --weights")
-    parser.add_argument("-o", dest="output", metavar="NAME", help="path and C identifier that the files' names begin with")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what would be written")
-    parser.add_argument("--report", action="store_true", help="print groups, launches and bytes moved, before and after")
-    parser.add_argument("--registers", action="store_true", help="with --report: and what nvcc ($NVCC or nvcc) makes of the kernels, "
-                        "registers of a thread on each card")
-    parser.add_argument("--emit-model", action="store_true", help="also write NAME_model.h, which builds the model without JSON")
-    parser.add_argument("--embed", action="store_true", help="write NAME_embedded.h instead: the model with its weights, for "
-                        "programs that read no file")
-    parser.add_argument("--store", choices=("f32", "f16", "bf16"), help="how weights are stored. With --embed, default: as they are "
-                        "in their file; with --device: f32")
-    parser.add_argument("--math", choices=MATHS, help="instead of the spec's: fast maths where results are stored in 16 bits "
-                        "(auto), nowhere (accurate), everywhere (fast)")
+    parser.add_argument("-o", dest="output", metavar="NAME",
+                        help="path and C identifier that the files' names begin with")
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing; fail if a file is not what would be written")
+    parser.add_argument("--report", action="store_true",
+                        help="print groups, launches and bytes moved, before and after")
+    parser.add_argument("--registers", action="store_true", help="with --report: and what nvcc ($NVCC or "
+                        "nvcc) makes of the kernels, registers of a thread on each card")
+    parser.add_argument("--emit-model", action="store_true",
+                        help="also write NAME_model.h, which builds the model without JSON")
+    parser.add_argument("--embed", action="store_true", help="write NAME_embedded.h instead: the model with "
+                        "its weights, for programs that read no file")
+    parser.add_argument("--store", choices=("f32", "f16", "bf16"), help="how weights are stored. With "
+                        "--embed, default: as they are in their file; with --device: f32")
+    parser.add_argument("--math", choices=MATHS, help="instead of the spec's: fast maths where results are "
+                        "stored in 16 bits (auto), nowhere (accurate), everywhere (fast)")
     alone = parser.add_argument_group("instead of kernels, the model as functions that need no gpunn")
-    alone.add_argument("--inference", action="store_true", help="write NAME_inference.h, its evaluation in plain C99")
-    alone.add_argument("--device", action="store_true", help="write NAME_device.cuh, for one sample a thread within a CUDA kernel; "
-                       "--store says how its weights are stored")
-    alone.add_argument("--warp", action="store_true", help="with --device: and for the samples of a warp's lanes together, by tensor "
-                       "cores, with products of TF32, F16 or BF16 as weights are stored")
+    alone.add_argument("--inference", action="store_true",
+                       help="write NAME_inference.h, its evaluation in plain C99")
+    alone.add_argument("--device", action="store_true", help="write NAME_device.cuh, for one sample a thread "
+                       "within a CUDA kernel; --store says how its weights are stored")
+    alone.add_argument("--warp", action="store_true",
+                       help="with --device: and for the samples of a warp's lanes together, by tensor cores, "
+                       "with products of TF32, F16 or BF16 as weights are stored")
     alone.add_argument("--weights", metavar="FILE", help="write the numbers of this safetensors file into it")
-    alone.add_argument("--outputs", metavar="NAMES", help="what it gives, with commas between; the spec's outputs if not given")
+    alone.add_argument("--outputs", metavar="NAMES",
+                       help="what it gives, with commas between; the spec's outputs if not given")
     alone.add_argument("--batch", metavar="N", type=int, default=1, help="samples of a call; 1 if not given")
-    alone.add_argument("--int8", action="store_true", help="weights of products as bytes, each row with a scale; needs --weights")
-    alone.add_argument("--samples", metavar="FILE", help="inputs by name, for which to print what --int8 costs; needs a C compiler, "
-                       "$CC or cc")
+    alone.add_argument("--int8", action="store_true",
+                       help="weights of products as bytes, each row with a scale; needs --weights")
+    alone.add_argument("--samples", metavar="FILE", help="inputs by name, for which to print what --int8 "
+                       "costs; needs a C compiler, $CC or cc")
     given = parser.parse_args(words)
     given.weights = given.weights or given.values
     check_embed(parser, given)
@@ -69,14 +79,16 @@ def arguments(words):
         parser.error("-o NAME is missing")
     if given.registers and not given.report:
         parser.error("--registers needs --report")
-    if given.output is None and (given.check or given.emit_model or given.inference or given.device or given.embed):
+    if given.output is None and (given.check or given.emit_model or given.inference or given.device or
+                                 given.embed):
         parser.error("--check, --emit-model, --inference, --device and --embed need -o NAME")
     return given
 
 
 def check_embed(parser, given):
     if given.embed and (given.inference or given.device or given.report or given.emit_model or given.math):
-        parser.error("--embed writes NAME_embedded.h alone; leave out --inference, --device, --report, --emit-model and --math")
+        parser.error("--embed writes NAME_embedded.h alone; leave out --inference, --device, --report, "
+                     "--emit-model and --math")
     if given.embed and not given.weights:
         parser.error("--embed takes MODEL.json WEIGHTS.safetensors")
     if given.store and not (given.embed or given.device):
@@ -86,8 +98,10 @@ def check_embed(parser, given):
 def check_alone(parser, given):
     """Options that need others, or that others leave nothing to do."""
     if (given.inference or given.device) and (given.report or given.emit_model or given.math):
-        parser.error("--report, --emit-model and --math are for kernels, which --inference and --device do not write")
-    if not given.inference and (given.weights and not given.embed or given.int8 or given.samples or given.batch != 1):
+        parser.error(
+            "--report, --emit-model and --math are for kernels, which --inference and --device do not write")
+    if not given.inference and (given.weights and not given.embed or given.int8 or given.samples or
+                                given.batch != 1):
         parser.error("--weights, --batch, --int8 and --samples need --inference")
     if given.warp and not given.device:
         parser.error("--warp needs --device")
@@ -106,7 +120,8 @@ def check_alone(parser, given):
 def identifier(output):
     name = os.path.basename(output)
     if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,62}", name):
-        raise Failure("-o %s: '%s' begins the names of C functions; use a letter, then letters, digits or _" % (output, name), 2)
+        raise Failure("-o %s: '%s' begins the names of C functions; use a letter, then letters, digits or _" %
+                      (output, name), 2)
     return name
 
 
@@ -122,7 +137,8 @@ def chosen(model, names, path):
     known = {name: t.id for t in model.tensors for name in (t.name, t.label) if name is not None}
     for name in names:
         if name not in known:
-            raise Failure("%s: --outputs: there is no tensor '%s'%s" % (path, name, spec.nearest(name, list(known))))
+            raise Failure("%s: --outputs: there is no tensor '%s'%s" %
+                          (path, name, spec.nearest(name, list(known))))
     return [known[name] for name in names]
 
 
@@ -132,7 +148,8 @@ def generate_alone(given):
     model, name = load(given), identifier(given.output)
     if given.outputs:
         model.outputs = chosen(model, given.outputs.split(","), given.model)
-    options = ["--inference"] * given.inference + ["--device"] * given.device + ["--warp"] * given.warp + ["--int8"] * given.int8
+    options = (["--inference"] * given.inference + ["--device"] * given.device + ["--warp"] * given.warp +
+               ["--int8"] * given.int8)
     options += ["--store", given.store] if given.store else []
     options += ["--outputs", given.outputs] if given.outputs else []
     options += ["--batch", str(given.batch)] if given.batch != 1 else []
@@ -141,7 +158,8 @@ def generate_alone(given):
     try:
         if given.device:
             stored = given.store or "f32"
-            text = emit_device.emit_device(emit_device.plan_of(model, stored), source, name, stored, given.warp)
+            text = emit_device.emit_device(emit_device.plan_of(model, stored), source, name, stored,
+                                           given.warp)
             files[given.output + "_device.cuh"] = text
         if given.inference:
             plan = inference.Plan(model, given.batch)
@@ -167,7 +185,9 @@ def embed(given):
         file = emit_embedded.archive(model, given.weights, given.store and given.store.upper())
     except weights.WeightsError as fault:
         raise Failure("%s: %s" % (given.model, fault)) from None
-    return {given.output + "_embedded.h": emit_embedded.emit_embedded(model, source, name, file).encode("ascii")}, source.command
+    return ({given.output +
+             "_embedded.h": emit_embedded.emit_embedded(model, source, name, file).encode("ascii")},
+            source.command)
 
 
 def generate(given):
@@ -180,7 +200,8 @@ def generate(given):
     options = (["--math", given.math] if given.math else []) + (["--emit-model"] if given.emit_model else [])
     try:
         kernels = partition.partition(model, name=name, command=stamp.command(given.model, output, options))
-        files = {output + "_kernels.h": emit_c.emit_header(kernels), output + "_kernels.cu": emit_cuda.emit_cuda(kernels)}
+        files = {output + "_kernels.h": emit_c.emit_header(kernels),
+                 output + "_kernels.cu": emit_cuda.emit_cuda(kernels)}
     except (partition.FuseError, schedule.EmitError) as fault:
         raise Failure("%s: %s" % (model.fuse_place, fault)) from None
     if given.emit_model:
@@ -265,7 +286,8 @@ def main(words=None):
     except SpecError as fault:
         code, message = 1, str(fault)
     except OSError as fault:
-        code, message = 1, "%s%s" % (fault.strerror or fault, ": %s" % fault.filename if fault.filename else "")
+        code, message = 1, "%s%s" % (fault.strerror or fault,
+                                     ": %s" % fault.filename if fault.filename else "")
     except KeyboardInterrupt:
         return 130
     except Exception as fault:  # a mistake of the generator, not of the user

@@ -36,7 +36,8 @@ def part(folder, name):
 def amalgamate(name):
     """What the file of that name at the top should hold."""
     folder = name.partition(".")[0]
-    return re.sub(INCLUDE.pattern + "+", lambda include: part(folder, include[1]) + "\n", read("templates", folder, name)).rstrip("\n") + "\n"
+    return (re.sub(INCLUDE.pattern + "+", lambda include: part(folder, include[1]) + "\n",
+                   read("templates", folder, name)).rstrip("\n") + "\n")
 
 
 def rules():
@@ -46,7 +47,8 @@ def rules():
         folder = name.partition(".")[0]
         sources = re.findall(r'#include "(\w+/\w+\.cu?)"', read("templates", folder, name))
         objects = [f"build/parts/{folder}/{source.partition('.')[0]}.o" for source in sources]
-        lines += [f"build {path}: {rule} templates/{folder}/{source}{needs}" for source, path in zip(sources, objects)]
+        lines += [f"build {path}: {rule} templates/{folder}/{source}{needs}"
+                  for source, path in zip(sources, objects)]
         lines.append(f"build build/parts/{folder}.o: join " + " $\n  ".join(objects))
     return "\n".join(lines) + "\n"
 
@@ -66,7 +68,8 @@ def written():
 
 def declarations():
     """gpunn.h without the implementation, but with common/, which gpunn_cuda.cu needs too."""
-    return re.sub(r"^#ifdef GPUNN__IMPLEMENTATION\n.*^#endif /\* GPUNN__IMPLEMENTATION \*/\n", "", read("gpunn.h"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^#ifdef GPUNN__IMPLEMENTATION\n.*^#endif /\* GPUNN__IMPLEMENTATION \*/\n", "",
+                  read("gpunn.h"), flags=re.DOTALL | re.MULTILINE)
 
 
 def write(path, text):
@@ -78,16 +81,20 @@ def write(path, text):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="generator.amalgamate", description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is not what its parts say")
-    parser.add_argument("--declarations", metavar="FILE", help="write gpunn.h without its implementation there, and nothing else")
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing; fail where a file is not what its parts say")
+    parser.add_argument("--declarations", metavar="FILE",
+                        help="write gpunn.h without its implementation there, and nothing else")
     options = parser.parse_args(arguments)
     if options.declarations:
         write(options.declarations, declarations())
         return 0
-    stale = {name: text for name, text in written().items() if not os.path.exists(os.path.join(ROOT, name)) or read(name) != text}
+    stale = {name: text for name, text in written().items() if not os.path.exists(os.path.join(ROOT, name)) or
+             read(name) != text}
     for name, text in stale.items():
         if options.check:
-            print(f"{name} is not what the parts in templates say: change these, and run python3 -m generator.amalgamate", file=sys.stderr)
+            print(f"{name} is not what the parts in templates say: change these, and run python3 -m "
+                  f"generator.amalgamate", file=sys.stderr)
         else:
             write(os.path.join(ROOT, name), text)
     return 1 if options.check and stale else 0

@@ -6,7 +6,8 @@ launch's loop), launch.c (a launch in slices and threads, and its finals), progr
 import hashlib
 import re
 
-from . import emit_inference, emit_network, emit_network_cuda, emit_training_cuda, scalar, stamp, tables_c, template, update
+from . import (emit_inference, emit_network, emit_network_cuda, emit_training_cuda, scalar, stamp, tables_c,
+               template, update)
 from .program import SCALAR, WHOLE
 
 BLOCK = 1024   # elements of a map launch between two looks at narrow operands
@@ -14,10 +15,11 @@ ROW = 4096     # longest row that is worked on in one piece
 SHORT = 64     # shorter runs of a narrow operand are laid out in a buffer
 LEAST = 16384  # elements of a slice
 ABI = 7
-C_TYPES = {"f32": "float", "bf16": "float", "f16": "float", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t",
-           "bool": "uint8_t"}
+C_TYPES = {"f32": "float", "bf16": "float", "f16": "float", "i64": "int64_t", "i32": "int32_t",
+           "u8": "uint8_t", "bool": "uint8_t"}
 # Names that the templates and the lines below use, which no operand gets.
-LOCALS = ("at", "begin", "c", "call", "end", "i", "i_at", "j", "left", "mode", "n", "row", "slices", "space", "stat", "sums")
+LOCALS = ("at", "begin", "c", "call", "end", "i", "i_at", "j", "left", "mode", "n", "row", "slices", "space",
+          "stat", "sums")
 
 
 def emit_header(kernel_set):
@@ -35,7 +37,8 @@ def _header(kernel_set, text_stamp):
     functions, kernels, plans = [], [], []
     for kernel in kernel_set.tables()[0]:
         for direction, program in programs(kernel):
-            functions += ["", "/* %s, %s: %s%s */" % (kernel.name, direction, _comment(kernel.formula), _traffic(program))]
+            functions += ["", "/* %s, %s: %s%s */" %
+                          (kernel.name, direction, _comment(kernel.formula), _traffic(program))]
             plans += [plan for plan in (program.network, program.step) if plan]
             if program.on_gpus_alone():
                 functions += (emit_training_cuda if program.step else emit_network_cuda).functions(kernel_set)
@@ -62,8 +65,8 @@ def _header(kernel_set, text_stamp):
     whole = "" if alone else emit_network.library(name)
     loops = template.needed(_library(name), called + whole) + [""] * bool(whole) + whole.splitlines()
     return template.load(
-        "kernels.h", name=name, NAME=upper, abi=str(ABI), opening=stamp.lines(kernel_set, name + "_kernels.h"),
-        stamp=text_stamp,
+        "kernels.h", name=name, NAME=upper, abi=str(ABI),
+        opening=stamp.lines(kernel_set, name + "_kernels.h"), stamp=text_stamp,
         math_c=template.needed(template.load("math.h", **values), called + "\n".join(loops)),
         math_cuda=template.needed(template.load("math_cuda.h", **values), "\n".join(functions)),
         functions=functions[1:], loops=loops, kernels=kernels[1:],
@@ -80,7 +83,8 @@ def _library(name):
 
 def programs(kernel):
     """(direction, program) of those that the kernel has."""
-    return [(direction, getattr(kernel, direction)) for direction in tables_c.DIRECTIONS if getattr(kernel, direction)]
+    return [(direction, getattr(kernel, direction))
+            for direction in tables_c.DIRECTIONS if getattr(kernel, direction)]
 
 
 def _comment(text):
@@ -174,7 +178,8 @@ class _Launch:
     def one(self, operand, index):
         text = self.number(operand, "%s[%s]" % (self.variables[operand.name], index))
         if operand.optional and operand.name not in self.written:
-            return "%s != NULL ? %s : %s" % (self.variables[operand.name], text, scalar.number(operand.absent))
+            return "%s != NULL ? %s : %s" % (self.variables[operand.name], text,
+                                             scalar.number(operand.absent))
         return text
 
     # ---- operands of elements ------------------------------------------------------------------------------------------------
@@ -182,10 +187,12 @@ class _Launch:
         """A buffer full of what an operand that is not there counts as."""
         key = "absent", operand.name
         if key not in self.locals:
-            self.locals[key] = self.buffer(operand.name + "_absent", "%s_BLOCK" % self.upper if self.room < BLOCK else None)
+            self.locals[key] = self.buffer(operand.name + "_absent",
+                                           "%s_BLOCK" % self.upper if self.room < BLOCK else None)
             fill = "%s_fill(%s, %s);" % (self.set_name, self.locals[key], scalar.number(operand.absent))
             if self.room > BLOCK:
-                fill = "for (int j = 0; j < %d; ++j) %s[j] = %s;" % (self.room, self.locals[key], scalar.number(operand.absent))
+                fill = "for (int j = 0; j < %d; ++j) %s[j] = %s;" % (
+                    self.room, self.locals[key], scalar.number(operand.absent))
             self.head.append(fill)
         return self.locals[key]
 
@@ -200,7 +207,8 @@ class _Launch:
         name = self.variables[operand.name]
         if operand.optional and operand.name not in self.written:
             at = self.names.new(operand.name + "_at")
-            lines.append("const float *const %s = %s != NULL ? %s + %s : %s;" % (at, name, name, offset, self.absent(operand)))
+            lines.append("const float *const %s = %s != NULL ? %s + %s : %s;" %
+                         (at, name, name, offset, self.absent(operand)))
             return "%s[j]" % at
         return self.number(operand, "%s[%s]" % (name, "j" if offset == "0" else offset + " + j"))
 
@@ -215,10 +223,12 @@ class _Launch:
             fill = "%s_expand(%s, %s, %s, n, %d, %d);" % (self.set_name, buffer, name, element, div, mod)
         else:
             index = _index((div, mod), "(%s + j)" % element, operand.stride)
-            fill = "for (int j = 0; j < n; ++j) %s[j] = %s;" % (buffer, self.number(operand, "%s[%s]" % (name, index)))
+            fill = "for (int j = 0; j < n; ++j) %s[j] = %s;" % (
+                buffer, self.number(operand, "%s[%s]" % (name, index)))
         if operand.optional:
             lines.append("if (%s == NULL)" % name)
-            lines.append("    for (int j = 0; j < n; ++j) %s[j] = %s;" % (buffer, scalar.number(operand.absent)))
+            lines.append("    for (int j = 0; j < n; ++j) %s[j] = %s;" %
+                         (buffer, scalar.number(operand.absent)))
             lines += ["else", "    " + fill]
         else:
             lines.append(fill)
@@ -258,10 +268,12 @@ class _Launch:
     def copy(self, operand, source, offset, lines):
         """Copies ahead of the loop, whose own result is then not used."""
         name, unused = self.variables[operand.name], self.names.new(operand.name + "_unused")
-        to, number = "%s + %s, %s + %s" % (name, offset, self.variables[source.name], offset), self.owner.number(operand)
+        to, number = ("%s + %s, %s + %s" % (name, offset, self.variables[source.name], offset),
+                      self.owner.number(operand))
         lines.append("float %s;" % unused)
         if operand.accumulate:
-            lines.append("if (%s != NULL && call->accumulate[%d]) %s_add(%s, n);" % (name, number, self.set_name, to))
+            lines.append("if (%s != NULL && call->accumulate[%d]) %s_add(%s, n);" %
+                         (name, number, self.set_name, to))
         test = " && !call->accumulate[%d]" % number if operand.accumulate else ""
         lines.append("if (%s != NULL%s) %s_copy(%s, n);" % (name, test, self.set_name, to))
         return "&" + unused
@@ -330,12 +342,14 @@ class _Launch:
             else:
                 arguments.append(self.laid_out(operand, "i", lines))
         arguments += self.element_results(function, "i", lines, after)
-        return template.load("map.c", comment=self.comment(), function=self.prefix, NAME=self.upper, operands=self.opening(),
+        return template.load("map.c", comment=self.comment(), function=self.prefix, NAME=self.upper,
+                             operands=self.opening(),
                              places=lines, after=after, call=self.call_lines(function, arguments))
 
     def comment(self):
         return "%s, %s: %s" % (self.owner.kernel.name, self.owner.direction, ", ".join(
-            [store.operand.name for store in self.launch.stores] + ["sum%d" % one.number for one in self.launch.sums]))
+            [store.operand.name
+             for store in self.launch.stores] + ["sum%d" % one.number for one in self.launch.sums]))
 
     def opening(self):
         """Declarations: buffers stand before what fills them."""
@@ -389,8 +403,8 @@ class _Launch:
         if not self.pieces and re.search(r"\bn\b", text):
             self.head.append("const int n = %d;" % inner)
         start = ["const int64_t i = %s;" % _times("row", inner)] if re.search(r"\bi\b", text) else []
-        return template.load("row.c", comment=self.comment(), function=self.prefix, NAME=self.upper, operands=self.opening(),
-                             body=start + body)
+        return template.load("row.c", comment=self.comment(), function=self.prefix, NAME=self.upper,
+                             operands=self.opening(), body=start + body)
 
     def row_value(self, slot, lines):
         """The text of a parameter that is the same for a whole row."""
@@ -405,7 +419,8 @@ class _Launch:
             if mod == 1:
                 self.shared[key] = self.single(operand, "0", self.head)
             else:
-                self.shared[key] = self.single(operand, _index((div // inner, mod), "row", operand.stride), lines)
+                self.shared[key] = self.single(operand, _index((div // inner, mod), "row", operand.stride),
+                                               lines)
         return self.shared[key]
 
     def row_function(self, function, body):
@@ -420,7 +435,8 @@ class _Launch:
                 after.append("sums[%d] += (double)%s;" % (self.offsets[slot.key], value))
             else:
                 div, mod = slot.key.place
-                after.append(self.store_one(slot.key, _index((div // self.launch.domain.inner, mod), "row"), value))
+                after.append(self.store_one(slot.key, _index((div // self.launch.domain.inner, mod), "row"),
+                                            value))
         body += self.call_lines(function, arguments) + after
 
     def row_elements(self, function, element, body, reductions):
@@ -429,7 +445,8 @@ class _Launch:
         if not self.pieces:
             lines = body
         for slot in function.parameters:
-            if slot.kind in ("reduction", "row", "count") or (slot.kind == "load" and scalar.of_row(slot.key.place, inner)):
+            if (slot.kind in ("reduction", "row", "count") or
+                (slot.kind == "load" and scalar.of_row(slot.key.place, inner))):
                 arguments.append(self.row_value(slot, body))
             elif slot.kind == "column":
                 column = self.column(slot.key, body)
@@ -444,11 +461,13 @@ class _Launch:
         for slot in function.results:
             if slot.kind == "reduction":
                 one = reductions[slot.key]
-                buffer, total = self.buffer("terms%d" % slot.key), self.names.new("%s%d" % (one.kind, slot.key))
+                buffer, total = (self.buffer("terms%d" % slot.key),
+                                 self.names.new("%s%d" % (one.kind, slot.key)))
                 arguments.append("&%s[j]" % buffer)
                 self.shared["reduction", slot.key] = total
                 totals.append((one.kind, total, buffer))
-        results = function._replace(results=tuple(slot for slot in function.results if slot.kind != "reduction"))
+        results = function._replace(
+            results=tuple(slot for slot in function.results if slot.kind != "reduction"))
         arguments += self.element_results(results, element, lines, after)
         loop = ["%s_VECTOR" % self.upper, "for (int j = 0; j < n; ++j)"]
         loop += ["    " + line for line in self.call_lines(function, arguments)]
@@ -464,7 +483,8 @@ class _Launch:
                 after.append("%s_so_far += (double)%s_sum(%s, n);" % (total, self.set_name, buffer))
             else:
                 body.append("float %s = -INFINITY;" % total)
-                after.append("%s = %s_max(%s, %s_highest(%s, n));" % (total, self.set_name, total, self.set_name, buffer))
+                after.append("%s = %s_max(%s, %s_highest(%s, n));" %
+                             (total, self.set_name, total, self.set_name, buffer))
         body.append("for (int at = 0, n; at < %d; at += n) {" % inner)
         body.append("    const int64_t i_at = i + at;")
         body.append("    n = %s_least(%s_ROW, %d - at);" % (self.set_name, self.upper, inner))
@@ -479,7 +499,8 @@ class _Launch:
             name, inner = self.variables[label.name], self.launch.domain.inner
             column = self.shared[key] = self.names.new(label.name + "_column")
             index = _index((label.place[0] // inner, label.place[1]), "row", label.stride)
-            body.append("const int %s = %s_column((int64_t)%s[%s], %d);" % (column, self.set_name, name, index, inner))
+            body.append("const int %s = %s_column((int64_t)%s[%s], %d);" %
+                        (column, self.set_name, name, index, inner))
         return self.shared[key]
 
     def row_stream(self, slot, element, offset, lines):
@@ -491,7 +512,8 @@ class _Launch:
             return self.stream(operand, element, lines)
         if div == 1 and mod and mod % inner == 0 and operand.stride == 1:
             start = "0" if mod == inner else "i %% %d" % mod
-            return self.stream(operand, " + ".join(part for part in (start, offset) if part != "0") or "0", lines)
+            return self.stream(operand, " + ".join(part for part in (start, offset) if part != "0") or "0",
+                               lines)
         return self.laid_out(operand, element, lines)
 
     # ---- around the loop -----------------------------------------------------------------------------------------------------
@@ -507,8 +529,9 @@ class _Launch:
         for function in self.finals:
             finals += self.final_lines(function)
         return template.load(
-            "launch.c", name=self.set_name, function=self.prefix, slices=self.slices("call->batch"), grain=str(self.grain()),
-            count=_affine(domain.fixed // inner, domain.per_batch // inner), stat="stat" if self.uses_stats() else "NULL",
+            "launch.c", name=self.set_name, function=self.prefix, slices=self.slices("call->batch"),
+            grain=str(self.grain()), count=_affine(domain.fixed // inner, domain.per_batch // inner),
+            stat="stat" if self.uses_stats() else "NULL",
             sums="sums" if self.launch.sums else "NULL", width=str(self.width), finals=finals).splitlines()
 
     def grain(self):
@@ -524,7 +547,8 @@ class _Launch:
                 one = next(one for one in self.launch.sums if one.number == slot.key)
                 index = "" if one.place == SCALAR else " + c"
                 offset = " + %d" % self.offsets[one.number] if self.offsets[one.number] else ""
-                arguments.append("%s_total(sums%s%s, slices, %d)" % (self.set_name, offset, index, self.width))
+                arguments.append("%s_total(sums%s%s, slices, %d)" %
+                                 (self.set_name, offset, index, self.width))
             elif slot.kind == "count":
                 arguments.append(self.count(slot.key, lines))
             else:
@@ -543,7 +567,8 @@ class _Launch:
         if place == SCALAR:
             return ["{"] + ["    " + line for line in lines + inside] + ["}"]
         head = ["{"] + ["    " + line for line in lines]
-        loop = ["    for (int64_t c = 0; c < %d; ++c) {" % place[1]] + ["        " + line for line in inside] + ["    }"]
+        loop = (["    for (int64_t c = 0; c < %d; ++c) {" % place[1]] +
+                ["        " + line for line in inside] + ["    }"])
         return head + loop + ["}"]
 
 
@@ -554,8 +579,10 @@ class _Program:
         self.kernel_set, self.kernel, self.direction, self.program = kernel_set, kernel, direction, program
         self.function = "%s_%s_%s" % (kernel_set.name, kernel.name, direction)
         self.numbers = {operand.name: i for i, operand in enumerate(program.operands)}
-        self.stats = sorted((operand for operand in program.operands if operand.role == "stat"), key=lambda one: one.index)
-        self.launches = [_Launch(self, "%s_%d" % (self.function, i), launch) for i, launch in enumerate(program.launches)]
+        self.stats = sorted((operand for operand in program.operands if operand.role == "stat"),
+                            key=lambda one: one.index)
+        self.launches = [_Launch(self, "%s_%d" % (self.function, i), launch)
+                         for i, launch in enumerate(program.launches)]
 
     def number(self, operand):
         return self.numbers[operand.name]
@@ -578,7 +605,8 @@ class _Program:
         lines = ["char *space = (char *)call->workspace;"] * bool(self.stats or sums)
         lines += ["float *stat[%d];" % len(self.stats)] * bool(self.stats)
         for stat in self.stats:
-            lines += ["stat[%d] = (float *)(void *)space;" % stat.index, "space += %s;" % self.room(stat, "call->batch")]
+            lines += ["stat[%d] = (float *)(void *)space;" % stat.index,
+                      "space += %s;" % self.room(stat, "call->batch")]
         return lines + ["double *const sums = (double *)(void *)space;"] * sums
 
     def space(self):
@@ -593,7 +621,8 @@ class _Program:
         return lines + ["return bytes + most;" if sums else "return bytes;"]
 
     def room_of(self, launch):
-        return "%s_room(%s * (int64_t)%d, sizeof(double))" % (self.kernel_set.name, launch.slices("batch"), launch.width)
+        return "%s_room(%s * (int64_t)%d, sizeof(double))" % (
+            self.kernel_set.name, launch.slices("batch"), launch.width)
 
     def checks(self):
         """Labels that are no class end the run before anything is written."""
@@ -603,7 +632,8 @@ class _Program:
             if match and match.group(1) not in ignored:
                 ignored.append(match.group(1))
         lines, done = [], set()
-        slots = [(slot, launch) for launch in self.launches for function in launch.body for slot in function.parameters]
+        slots = [(slot, launch) for launch in self.launches for function in launch.body
+                 for slot in function.parameters]
         for slot, launch in slots:
             if slot.kind != "column" or slot.key.name in done:
                 continue

@@ -21,14 +21,16 @@ from .schedule import (  # noqa: F401
     BYTES, MOST_ALONE, EmitError, finishes, leads, operands, placed, power_of_2, shape_of, streams, unique)
 
 DIRECTIONS = ("evaluation", "forward", "backward")
-TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t", "bool": "boolean"}
+TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t",
+         "bool": "boolean"}
 
 
 def count_text(fixed, per_batch):
     """Elements, as an expression of batch."""
     if not per_batch:
         return "(size_t)%d" % fixed
-    return ("%d + " % fixed if fixed else "") + ("(size_t)batch" if per_batch == 1 else "(size_t)batch * %d" % per_batch)
+    return ("%d + " % fixed if fixed else "") + ("(size_t)batch" if per_batch == 1 else
+                                                 "(size_t)batch * %d" % per_batch)
 
 
 def ascii_text(text):
@@ -81,7 +83,8 @@ class LaunchEmitter:
     def members(self):
         lines = []
         for one in self.all_operands():
-            lines.append("%s%s *%s;" % ("" if one in self.written else "const ", TYPES[one.dtype], member(one)))
+            lines.append("%s%s *%s;" % ("" if one in self.written else "const ", TYPES[one.dtype],
+                                        member(one)))
         lines += ["%s *half_%s;" % (TYPES[one.half], one.name) for one in self.written if one.half]
         lines += ["bool add_%s;" % one.name for one in self.written if one.accumulate]
         lines += ["float count%d;" % i for i in range(len(self.counts))]
@@ -95,7 +98,8 @@ class LaunchEmitter:
         if self.finishes:
             lines.append("unsigned *counters;")
         if self.ahead:
-            lines += ["%s_operands ahead;" % self.ahead.kernel, "unsigned ahead_count; /* 0: its results are there */"]
+            lines += ["%s_operands ahead;" % self.ahead.kernel,
+                      "unsigned ahead_count; /* 0: its results are there */"]
         return lines
 
     def where(self, one):
@@ -125,34 +129,43 @@ class LaunchEmitter:
         return "o.%s ? %s : %s" % (member(one), text, scalar.number(one.absent)) if one.optional else text
 
     def scalar_loads(self):
-        every = unique([one for function in self.all_functions() for one in self.of_function(function, "scalar")])
+        every = unique([one for function in self.all_functions()
+                        for one in self.of_function(function, "scalar")])
         lines, made = [], []
         if self.ahead:
             made = [slot.key for slot in self.ahead.finals[0].results]
             names = ["in_" + one.name for one in made]
-            lines = ["float %s;" % ", ".join(names), "if (o.ahead_count > 0)", "    %s_alone<%d>(o.ahead, o.ahead_count, %s);" % (
-                self.ahead.kernel, self.shape.threads, ", ".join(names)), "else {"]
+            lines = ["float %s;" % ", ".join(names), "if (o.ahead_count > 0)",
+                     "    %s_alone<%d>(o.ahead, o.ahead_count, %s);" % (
+                         self.ahead.kernel, self.shape.threads, ", ".join(names)), "else {"]
             lines += ["    in_%s = %s;" % (one.name, self.single(one, "0")) for one in made] + ["}"]
-        return lines + ["const float in_%s = %s;" % (one.name, self.single(one, "0")) for one in every if one not in made]
+        return lines + ["const float in_%s = %s;" % (one.name, self.single(one, "0"))
+                        for one in every if one not in made]
 
     def place_loads(self):
         """Of the channel, or the column, that a thread stays with."""
         lines = []
         for one in self.of_function(self.element, "channel", "fixed"):
             if self.where(one) == "channel":
-                lines.append("const float in_%s = %s;" % (one.name, self.single(one, index_text("channel", 1, 0, one.stride))))
+                lines.append("const float in_%s = %s;" %
+                             (one.name, self.single(one, index_text("channel", 1, 0, one.stride))))
             else:
-                lines.append("const pack<V, %s> in_%s = %s;" % (TYPES[one.dtype], one.name, self.load(one, "column")))
+                lines.append("const pack<V, %s> in_%s = %s;" %
+                             (TYPES[one.dtype], one.name, self.load(one, "column")))
         return lines
 
     def row_loads(self):
-        labels = unique([slot.key for function in self.all_functions() for slot in function.parameters if slot.kind == "column"])
-        lines = ["const int64_t at_%s = (int64_t)o.%s[%s];" % (one.name, member(one), self.row_index(one)) for one in labels]
+        labels = unique([slot.key for function in self.all_functions()
+                         for slot in function.parameters if slot.kind == "column"])
+        lines = ["const int64_t at_%s = (int64_t)o.%s[%s];" % (one.name, member(one), self.row_index(one))
+                 for one in labels]
         every = [one for function in self.all_functions() for one in self.of_function(function, "row")]
-        return lines + ["const float in_%s = %s;" % (one.name, self.single(one, self.row_index(one))) for one in unique(every)]
+        return lines + ["const float in_%s = %s;" % (one.name, self.single(one, self.row_index(one)))
+                        for one in unique(every)]
 
     def row_index(self, one):
-        return "0" if one.place[1] == 1 else index_text("row", one.place[0] // self.inner, one.place[1], one.stride)
+        return "0" if one.place[1] == 1 else index_text("row", one.place[0] // self.inner, one.place[1],
+                                                        one.stride)
 
     def load(self, one, index):
         if one.optional:
@@ -162,11 +175,13 @@ class LaunchEmitter:
     def packs_read(self, functions, without=()):
         """What the functions read by packs, each once."""
         ways = ("stream", "column", "narrow")
-        return unique([one for function in functions for one in self.of_function(function, *ways) if one not in without])
+        return unique([one for function in functions
+                       for one in self.of_function(function, *ways) if one not in without])
 
     @staticmethod
     def keeps(functions):
-        return unique([slot.key for function in functions for slot in function.parameters if slot.kind == "keep"])
+        return unique([slot.key for function in functions
+                       for slot in function.parameters if slot.kind == "keep"])
 
     def loads(self, functions, olds=()):
         """Loads of what the functions read for pack i."""
@@ -183,8 +198,8 @@ class LaunchEmitter:
         for one in olds:
             lines.append("const pack<V, %s> old_%s = load_if<V>(o.add_%s, o.%s, i);" % (
                 TYPES[one.dtype], one.name, one.name, member(one)))
-        return lines + ["const numbers<V> keep%d = kept<V, %d>(o.random, o.site%d, i);" % (site, scalar.threshold(p), site)
-                        for site, p in self.keeps(functions)]
+        return lines + ["const numbers<V> keep%d = kept<V, %d>(o.random, o.site%d, i);" %
+                        (site, scalar.threshold(p), site) for site, p in self.keeps(functions)]
 
     def loads_of_all(self, packs, size, olds=(), keeps=()):
         """Loads of `size` packs each, at at[] or column_of[]: none waits for another, and branches are few."""
@@ -193,13 +208,16 @@ class LaunchEmitter:
             narrow, place = self.where(one) == "narrow", "column_of" if self.where(one) == "column" else "at"
             if narrow:
                 lines.append("numbers<V> in_%s[%s];" % (one.name, size))
-                text = "narrow_each<%d, %d, %d>(in_%s, o.%s, at);" % (one.place + (one.stride, one.name, member(one)))
+                text = "narrow_each<%d, %d, %d>(in_%s, o.%s, at);" % (
+                    one.place + (one.stride, one.name, member(one)))
             else:
-                lines.append("pack<V, %s> in_%s[%s]%s;" % (TYPES[one.dtype], one.name, size, " = {}" if one.optional else ""))
+                lines.append("pack<V, %s> in_%s[%s]%s;" %
+                             (TYPES[one.dtype], one.name, size, " = {}" if one.optional else ""))
                 text = "load_each(in_%s, o.%s, %s);" % (one.name, member(one), place)
             lines.append(("if (o.%s) " % member(one) if one.optional else "") + text)
             if narrow and one.optional:
-                fill = "for (int k = 0; k < %s; k++) in_%s[k] = same<V>(%s);" % (size, one.name, scalar.number(one.absent))
+                fill = "for (int k = 0; k < %s; k++) in_%s[k] = same<V>(%s);" % (
+                    size, one.name, scalar.number(one.absent))
                 lines += ["else", "    " + fill]
         for one in olds:
             lines += ["pack<V, %s> old_%s[%s] = {};" % (TYPES[one.dtype], one.name, size),
@@ -214,7 +232,8 @@ class LaunchEmitter:
         if not any(re.search(r"\bi\b", line) for line in lines):
             return []
         if self.shape.template == "channels":
-            return ["const unsigned i = (at / PACKS * %d + channel) * PACKS + at %% PACKS;" % self.placed[0].count]
+            return ["const unsigned i = (at / PACKS * %d + channel) * PACKS + at %% PACKS;" %
+                    self.placed[0].count]
         if self.shape.template == "columns":
             return ["const unsigned i = row * PACKS + column;"]
         return ["const size_t i = (size_t)row * PACKS + column;"]
@@ -278,7 +297,8 @@ class LaunchEmitter:
                 lines += ["%s = %s;" % (out, text)] * one.accumulate
                 lines.append("if (o.half_%s) store(o.half_%s, i, %s);" % (one.name, one.name, out))
                 text = out
-            lines.append(("if (o.%s) " % member(one) if may_be_null(one) else "") + "store(o.%s, i, %s);" % (member(one), text))
+            lines.append(("if (o.%s) " % member(one) if may_be_null(one) else "") +
+                         "store(o.%s, i, %s);" % (member(one), text))
         return lines
 
     def olds(self):
@@ -300,26 +320,31 @@ class LaunchEmitter:
             op = {number: {"sum": "sum", "max": "larger"}[kinds[number]] for number in numbers}
             lines += ["float reduced%d = %s::start();" % (number, op[number]) for number in numbers]
             call = ["float %s;" % ", ".join("part%d" % number for number in numbers)]
-            call += scalar.wrapped(function.name + "(", arguments + ["&part%d" % number for number in numbers], ");")
-            call += ["reduced%d = %s()(reduced%d, part%d);" % (number, op[number], number, number) for number in numbers]
+            call += scalar.wrapped(function.name + "(",
+                                   arguments + ["&part%d" % number for number in numbers], ");")
+            call += ["reduced%d = %s()(reduced%d, part%d);" % (number, op[number], number, number)
+                     for number in numbers]
             inner = ["#pragma unroll", "for (int j = 0; j < V; j++) {"] + indented(call) + ["}"]
             if looped:
                 body = self.loads([function])
                 body = self.index(body) + body
                 lines += ["#pragma unroll 2",
-                          "for (unsigned column = thread; column < PACKS; column += %d) {" % self.shape.threads]
+                          "for (unsigned column = thread; column < PACKS; column += %d) {" %
+                          self.shape.threads]
             else:
                 body = ["const unsigned column = thread + (unsigned)k * TEAM;", "if (column >= PACKS) break;"]
                 lines += ["#pragma unroll", "for (int k = 0; k < K; k++) {"]
             lines += indented(body + inner) + ["}"]
             teams = self.shape.threads // self.shape.team if self.shape.team > 32 else 1
             over = "%d, %d" % (self.shape.team, teams) if teams > 1 else "%d" % self.shape.team
-            lines += ["reduced%d = reduce<%s>(reduced%d, %s());" % (number, over, number, op[number]) for number in numbers]
+            lines += ["reduced%d = reduce<%s>(reduced%d, %s());" % (number, over, number, op[number])
+                      for number in numbers]
         return lines
 
     def row_step(self, function, arguments, lead):
         names = {"row": "row%s", "store": "out_%s", "sum": "add%s"}
-        results = [names[slot.kind] % (slot.key.name if slot.kind == "store" else slot.key) for slot in function.results]
+        results = [names[slot.kind] % (slot.key.name if slot.kind == "store" else slot.key)
+                   for slot in function.results]
         lines = ["float %s;" % ", ".join(results)]
         lines += scalar.wrapped(function.name + "(", arguments + ["&" + name for name in results], ");")
         once = []
@@ -341,10 +366,12 @@ class LaunchEmitter:
         lines = []
         for one in self.launch.sums:
             if one.place != SCALAR and self.shape.template == "row_loop":
-                lines.append("float *const sums%d = o.partial + %s;" % (one.number, self.slice_of(one, "blockIdx.x")))
+                lines.append("float *const sums%d = o.partial + %s;" %
+                             (one.number, self.slice_of(one, "blockIdx.x")))
                 continue
             wide = one.place != SCALAR and size
-            lines.append("numbers<V> sum%d%s = {};" % (one.number, size) if wide else "float sum%d = 0;" % one.number)
+            lines.append("numbers<V> sum%d%s = {};" % (one.number, size) if wide else
+                         "float sum%d = 0;" % one.number)
         return lines
 
     def slice_of(self, one, block):
@@ -371,14 +398,16 @@ class LaunchEmitter:
             elif shape.template == "row":
                 lines.append("reduce_teams<%d, TEAM, K, V>(sum%d, o.partial + %s, 0, PACKS);" % (
                     shape.threads, one.number, self.slice_of(one, "blockIdx.x")))
-        block = "(blockIdx.y * gridDim.x + blockIdx.x)" if shape.template in ("columns", "channels") else "blockIdx.x"
+        block = ("(blockIdx.y * gridDim.x + blockIdx.x)" if shape.template in ("columns", "channels") else
+                 "blockIdx.x")
         for s, one in enumerate(self.scalars):
             lines += self.block_total(one, "o.scalars[(size_t)%s * %d + %d]" % (block, len(self.scalars), s))
         return lines + self.finish()
 
     def block_total(self, one, to):
         name = "sum%d" % one.number
-        return ["%s = reduce<%d>(%s, sum());" % (name, self.shape.threads, name), "if (threadIdx.x == 0) %s = %s;" % (to, name)]
+        return ["%s = reduce<%d>(%s, sum());" % (name, self.shape.threads, name),
+                "if (threadIdx.x == 0) %s = %s;" % (to, name)]
 
     # ---- the texts -----------------------------------------------------------------------------------------------------------
     def doc(self):
@@ -393,7 +422,8 @@ class LaunchEmitter:
                       scalars=self.scalar_loads(), results=self.results())
         every, element = self.all_functions(), [self.element] if self.element else []
         if shape.template == "map":
-            values.update(loads=self.loads_of_all(self.packs_read(element), "U", self.olds(), self.keeps(element)),
+            values.update(loads=self.loads_of_all(self.packs_read(element), "U", self.olds(),
+                                                  self.keeps(element)),
                           call=self.element_call("[u]"), stores=self.stores("[u]"), unroll=str(shape.unroll),
                           sums=bool(self.scalars), sum_count=str(len(self.scalars)), finish=self.finish(),
                           sums_parameter=", float *sums" if self.scalars else "")
@@ -401,21 +431,26 @@ class LaunchEmitter:
         values.update(accumulators=self.accumulators(), totals=self.totals())
         if shape.template == "row":
             early = [one for function in self.steps for one in self.of_function(function, "column")]
-            late = [one for function in element for one in unique(self.of_function(function, "column")) if one not in early]
+            late = [one for function in element
+                    for one in unique(self.of_function(function, "column")) if one not in early]
             loads = self.loads_of_all(self.packs_read(every, late), "K", self.olds(), self.keeps(every))
             late_loads = self.loads_of_all(late, "K")
-            by = {place: any(place + ")" in line for line in loads + late_loads) for place in ("at", "column_of")}
+            by = {place: any(place + ")" in line for line in loads + late_loads)
+                  for place in ("at", "column_of")}
             stores = self.stores("[k]")
-            values.update(inner=str(self.inner), team=str(shape.team), sums=bool(self.launch.sums), rows=self.row_loads(),
+            values.update(inner=str(self.inner), team=str(shape.team), sums=bool(self.launch.sums),
+                          rows=self.row_loads(),
                           by_place=by["at"], by_column=by["column_of"], loads=loads, stages=self.stages(),
                           late_loads=late_loads, element=bool(element), index=self.index(stores),
                           call=self.element_call("[k]"), stores=stores)
             return template.load("row.cu", **values)
         sums_loaded, sums_stored = self.sums_in_memory()
         loads, stores = self.loads(element, self.olds()) + sums_loaded, self.stores("") + sums_stored
-        values.update(index=self.index(loads + stores), loads=loads, call=self.element_call(""), stores=stores)
+        values.update(index=self.index(loads + stores), loads=loads, call=self.element_call(""),
+                      stores=stores)
         if shape.template == "row_loop":
-            values.update(inner=str(self.inner), element=bool(element), rows=self.row_loads(), stages=self.stages())
+            values.update(inner=str(self.inner), element=bool(element), rows=self.row_loads(),
+                          stages=self.stages())
             return template.load("row_loop.cu", **values)
         div, mod = self.placed[0].place
         values.update(count=str(mod), unroll=str(shape.unroll))
@@ -437,7 +472,8 @@ class LaunchEmitter:
     def final_counts(self, function):
         """What the kernel must know of the sums that it reads: how many parts they are in."""
         sums = self.final_sums(function)
-        return ["slices"] * any(one.place != SCALAR for one in sums) + ["blocks"] * any(one.place == SCALAR for one in sums)
+        return ["slices"] * any(one.place != SCALAR for one in sums) + ["blocks"] * any(
+            one.place == SCALAR for one in sums)
 
     def final_lines(self, function):
         """From the totals of a place to what is stored there."""
@@ -448,18 +484,21 @@ class LaunchEmitter:
     def final_call(self, function):
         place, _ = self.final_place(function)
         made = [slot.key for slot in self.ahead.finals[0].results] if self.ahead else []
-        lines = ["const float in_%s = %s;" % (slot.key.name, self.single(slot.key, self.final_index(slot.key, place)))
+        lines = ["const float in_%s = %s;" % (slot.key.name,
+                                              self.single(slot.key, self.final_index(slot.key, place)))
                  for slot in function.parameters if slot.kind == "load" and slot.key not in made]
-        arguments = ["in_" + slot.key.name if slot.kind == "load" else self.shared_argument(slot) for slot in function.parameters]
+        arguments = ["in_" + slot.key.name if slot.kind == "load" else self.shared_argument(slot)
+                     for slot in function.parameters]
         arguments += ["&out_" + slot.key.name for slot in function.results]
         return lines + scalar.wrapped(function.name + "(", arguments, ");")
 
     def alone_text(self):
         """For the launch behind this one."""
         results = ", ".join("float &out_" + slot.key.name for slot in self.finals[0].results)
-        totals = ["const float total%d = reduce<THREADS>(sums[%d], sum());" % (one.number, s) for s, one in enumerate(self.scalars)]
-        return template.load("alone.cu", kernel=self.kernel, sum_count=str(len(self.scalars)), results=results, totals=totals,
-                             made=self.final_call(self.finals[0]))
+        totals = ["const float total%d = reduce<THREADS>(sums[%d], sum());" % (one.number, s)
+                  for s, one in enumerate(self.scalars)]
+        return template.load("alone.cu", kernel=self.kernel, sum_count=str(len(self.scalars)),
+                             results=results, totals=totals, made=self.final_call(self.finals[0]))
 
     def finish(self):
         """What the last block makes of the sums of all."""
@@ -471,11 +510,12 @@ class LaunchEmitter:
         if self.placed:
             slices = "blockIdx.y, gridDim.y, gridDim.x" if twofold else "blockIdx.x, gridDim.x, 1"
             last = "gathered<%d, %d>(o.partial, %s, o.counters)" % (threads, self.floats, slices)
-        lines = ["const float total%d = total_of<%d>(o.scalars + %d, %d, %s);" % (one.number, threads, s, len(self.scalars), blocks)
-                  for s, one in enumerate(self.scalars)]
+        lines = ["const float total%d = total_of<%d>(o.scalars + %d, %d, %s);" %
+                 (one.number, threads, s, len(self.scalars), blocks) for s, one in enumerate(self.scalars)]
         for function in self.finals:
             _, count = self.final_place(function)
-            totals = ["const float total%d = o.partial[%d + place];" % (one.number, self.placed.index(one) * count)
+            totals = ["const float total%d = o.partial[%d + place];" %
+                      (one.number, self.placed.index(one) * count)
                       for one in self.final_sums(function) if one.place != SCALAR]
             lines.append("for (unsigned place = threadIdx.x; place < %d; place += %d) {" % (count, threads))
             lines += indented(totals + self.final_lines(function)) + ["}"]
@@ -489,7 +529,8 @@ class LaunchEmitter:
                 if one.place == SCALAR:
                     value = "o.scalars + %d, %d, blocks, 0, 1" % (self.scalars.index(one), len(self.scalars))
                 else:
-                    value = "o.partial + %d, %d, slices, place, %d" % (self.placed.index(one) * count, self.floats, count)
+                    value = "o.partial + %d, %d, slices, place, %d" % (
+                        self.placed.index(one) * count, self.floats, count)
                 totals.append("const float total%d = (float)reduce_slices(%s);" % (one.number, value))
             yield template.load(
                 "final.cu", kernel=self.kernel, final=self.final_name(i), count=str(count), totals=totals,
@@ -524,20 +565,24 @@ class LaunchEmitter:
         busy = "(size_t)multiprocessors * %d" % max(1, 2048 // shape.threads)
         if shape.template == "columns":
             team = power_of_2(self.placed[0].count // shape.pack)
-            return "clamped(at_least(%s, %d), at_least(%s, %d))" % (lines, shape.threads // team, busy, self.tiles(shape.pack))
+            return "clamped(at_least(%s, %d), at_least(%s, %d))" % (
+                lines, shape.threads // team, busy, self.tiles(shape.pack))
         div, mod = self.placed[0].place
-        return "clamped(at_least(%s * %d, %d), at_least(%s, %d))" % (lines, div // shape.pack, shape.threads, busy, mod)
+        return "clamped(at_least(%s * %d, %d), at_least(%s, %d))" % (
+            lines, div // shape.pack, shape.threads, busy, mod)
 
     def row_blocks(self):
         lines, teams = self.count_of_lines(), self.shape.threads // self.shape.team
         busy = "(size_t)multiprocessors * %d" % max(1, 1024 // self.shape.threads)
-        if self.placed and self.shape.template == "row":  # their slices are few, and no more than a tenth of what the rows move
+        # their slices are few, and no more than a tenth of what the rows move
+        if self.placed and self.shape.template == "row":
             moved = sum(BYTES[one.dtype] for side in streams(self.launch) for one in side)
             busy = "clamped(%s / %d, (size_t)multiprocessors * %d)" % (
                 lines, -(-80 * len(self.placed) // moved), max(1, 512 // self.shape.threads))
             busy = "larger_of((size_t)multiprocessors, %s)" % busy
         blocks = "at_least(%s, %d)" % (lines, teams)
-        return "clamped(%s, %s)" % (blocks, busy) if self.launch.sums or self.shape.template == "row_loop" else blocks
+        return ("clamped(%s, %s)" % (blocks, busy) if self.launch.sums or
+                self.shape.template == "row_loop" else blocks)
 
     def blocks(self, launches):
         """All blocks of a launch; for the workspace, the most that there may be."""
@@ -559,15 +604,18 @@ class LaunchEmitter:
         lines = []
         if self.placed:
             lines.append("const unsigned slices = (unsigned)%s;" % self.slices())
-        counted = self.scalars and not (launches and self.finishes and self.shape.template in ("columns", "channels"))
+        counted = self.scalars and not (launches and self.finishes and
+                                        self.shape.template in ("columns", "channels"))
         if counted or (launches and self.shape.template in ("row", "row_loop")):
             text = self.blocks(launches)
-            lines.append("const unsigned blocks = %s;" % (text if text.startswith("slices") else "(unsigned)" + text))
+            lines.append("const unsigned blocks = %s;" %
+                         (text if text.startswith("slices") else "(unsigned)" + text))
         return lines
 
     def workspace(self):
         """Lines that raise `most` to what the sums of this launch need, and decline what cannot be counted."""
-        limit = self.count_of_lines() if self.shape.template in ("row", "row_loop") else "n / %d" % self.shape.pack
+        limit = (self.count_of_lines() if self.shape.template in ("row", "row_loop") else
+                 "n / %d" % self.shape.pack)
         lines = ["const size_t n = %s;" % self.elements(), "if (%s > MOST) return SIZE_MAX;" % limit]
         parts = []
         if self.placed:
@@ -602,7 +650,8 @@ class LaunchEmitter:
             lines.append("o.%s = (%s%s *)%s;" % (member(one), const, TYPES[one.dtype], pointer(one)))
         for one in self.written:
             if one.half:
-                lines.append("o.half_%s = (%s *)call->half[%d];" % (one.name, TYPES[one.half], numbers[one.name]))
+                lines.append("o.half_%s = (%s *)call->half[%d];" %
+                             (one.name, TYPES[one.half], numbers[one.name]))
             if one.accumulate:
                 there = "o.%s && " % member(one) if may_be_null(one) else ""
                 lines.append("o.add_%s = %scall->accumulate[%d] != 0;" % (one.name, there, numbers[one.name]))
@@ -628,7 +677,8 @@ class LaunchEmitter:
         if self.placed:
             lines.append("o.partial = (float *)(workspace + partials);")
         if self.scalars:
-            offset = " + area((size_t)slices * %d)" % (len(self.placed) * self.placed[0].count) if self.placed else ""
+            offset = (" + area((size_t)slices * %d)" % (len(self.placed) * self.placed[0].count)
+                      if self.placed else "")
             lines.append("o.scalars = (float *)(workspace + partials%s);" % offset)
         if self.finishes:
             lines.append("o.counters = call->counters;")
@@ -648,7 +698,8 @@ class LaunchEmitter:
         if shape.template != "map":
             counts = ["(unsigned)(%s)" % self.count_of_lines()] * 2
         else:
-            lines.append("const size_t packs = %s;" % ("wide ? n / %d : n" if either else "n / %d") % shape.pack)
+            lines.append("const size_t packs = %s;" % ("wide ? n / %d : n" if either else "n / %d") %
+                         shape.pack)
             if not self.scalars:
                 tile = shape.threads * shape.unroll
                 lines.append("const unsigned blocks = (unsigned)clamped(at_least(packs, %d), MOST);" % tile)
@@ -657,7 +708,8 @@ class LaunchEmitter:
             grids = ["dim3(%d, slices)" % self.tiles(pack) for pack in (shape.pack, 1)]
         elif shape.template == "channels":
             grids = ["dim3(%d, slices)" % self.placed[0].count] * 2
-        calls = ["GPUNN__LAUNCH_ON(call->stream, %s<%d>, %s, %d, o, %s);" % (self.kernel, pack, grid, shape.threads, count)
+        calls = ["GPUNN__LAUNCH_ON(call->stream, %s<%d>, %s, %d, o, %s);" %
+                 (self.kernel, pack, grid, shape.threads, count)
                  for pack, grid, count in zip((shape.pack, 1), grids, counts)]
         return lines + (["if (wide)", "    " + calls[0], "else", "    " + calls[1]] if either else calls[:1])
 
@@ -686,14 +738,15 @@ def index_text(base, div, mod, stride):
 def emit_program(kernel_set, kernel, direction, program):
     """The texts of a program's kernels and of the two functions that the runtime calls."""
     name = "%s_%s_%s" % (kernel_set.name, kernel.name, direction)
-    launches = [LaunchEmitter("%s_%d" % (name, i), launch, scalar.is_fast(kernel_set, launch), kernel.schedule, kernel.formula)
-                for i, launch in enumerate(program.launches)]
+    launches = [LaunchEmitter("%s_%d" % (name, i), launch, scalar.is_fast(kernel_set, launch),
+                              kernel.schedule, kernel.formula) for i, launch in enumerate(program.launches)]
     if len(launches) == 2 and leads(*program.launches, kernel.schedule):
         launches[0].is_ahead, launches[1].ahead = True, launches[0]
     numbers = {one.name: i for i, one in enumerate(one for one in program.operands if one.role != "stat")}
 
     def pointer(one):
-        return "(workspace + at_%s)" % one.name if one.role == "stat" else "call->data[%d]" % numbers[one.name]
+        return ("(workspace + at_%s)" % one.name if one.role == "stat" else
+                "call->data[%d]" % numbers[one.name])
 
     areas, end = [], "0"
     for one in program.operands:
@@ -714,8 +767,9 @@ def emit_program(kernel_set, kernel, direction, program):
     texts = [text for one in launches for text in [one.text()] + list(one.final_texts())]
     body = " ".join(areas + run)
     said = comment("%s, %s: %s" % (kernel.name, direction, kernel.formula))
-    return texts + [template.load("launch.cu", function=name, comment=said, areas=areas, run=run, room=room, result=end,
-                                  sums=sums, busy="multiprocessors" in body, per_batch="batch" in body, space=bool(areas))]
+    return texts + [template.load("launch.cu", function=name, comment=said, areas=areas, run=run, room=room,
+                                  result=end, sums=sums, busy="multiprocessors" in body,
+                                  per_batch="batch" in body, space=bool(areas))]
 
 
 def programs_of(kernel_set, kernel, direction, program):
@@ -746,11 +800,12 @@ def emit_cuda(kernel_set):
         table.append("{%s}," % ", ".join(row))
     updates = ["%s_update%d" % (name, i) for i in range(len(kernel_set.updates))]
     texts += [update.emit_cuda(kernel_set, i) for i in range(len(updates))]
-    body, library = "\n".join(texts), template.load("device.cu") + "\n" + emit_network_cuda.library(kernel_set)
+    body, library = ("\n".join(texts),
+                     template.load("device.cu") + "\n" + emit_network_cuda.library(kernel_set))
     library += "\n" + emit_training_cuda.library(kernel_set) if kernel_set.step else ""
     device = template.needed(library, body)
     return template.load(
         "file.cu", name=name, upper=name.upper(), opening=stamp.lines(kernel_set, name + "_kernels.cu"),
         stamp=emit_c.text_stamp(kernel_set),
-        device=device, kernels=body.splitlines(), has_network="GPUNN__LAUNCH_SHARED" in body,
-        launches=table, updates=[one + "," for one in updates], has_kernels=bool(table), has_updates=bool(updates))
+        device=device, kernels=body.splitlines(), has_network="GPUNN__LAUNCH_SHARED" in body, launches=table,
+        updates=[one + "," for one in updates], has_kernels=bool(table), has_updates=bool(updates))

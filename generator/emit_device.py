@@ -5,17 +5,20 @@ import textwrap
 from collections import namedtuple
 
 from . import emit_network_cuda, scalar, stamp, template
-from .emit_inference import INDICES, STORED, WIDTH, Emitter, Given, hash_grid, joined, loops, place, spread, strides
+from .emit_inference import (INDICES, STORED, WIDTH, Emitter, Given, hash_grid, joined, loops, place, spread,
+                             strides)
 from .inference import VIEWS, Plan, Refused, is_elementwise
 from .scalar import number
 
 MOST_VALUES = 1024     # elements of one value
-MOST_UNROLLED = 4096   # multiplications of a forward call whose loops are unrolled, so that its values stay in registers
+# multiplications of a forward call whose loops are unrolled, so that its values stay in registers
+MOST_UNROLLED = 4096
 MOST_REGISTERS = 144   # of a thread, that a product of a warp has for its factors and results
 MOVES = ("concat", "slice", "permute", "expand")
 ROWS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
 OPS = VIEWS + MOVES + ROWS + ("linear", "sum", "embedding", "hash_grid_encoding")
-READ_AS_STORED = MOVES + ROWS + ("linear", "embedding")  # and elementwise: ops that may read weights of 16 bits
+# and elementwise: ops that may read weights of 16 bits
+READ_AS_STORED = MOVES + ROWS + ("linear", "embedding")
 
 # How weights are stored: C type and what reads one; of tensor cores' factors, how they are rounded, their type, how many one
 # instruction takes of a row, the compute capability that has them, and what they are.
@@ -23,7 +26,8 @@ Storage = namedtuple("Storage", "type read rounded factors chunk capability abou
 STORAGES = {
     "f32": Storage("float", "%s", "rounded_tf32", "tf32", 8, 80, "TF32, 10 bits of mantissa"),
     "f16": Storage("__half", "__half2float(%s)", "__float2half_rn", "f16", 16, 75, "F16, at most 65504"),
-    "bf16": Storage("__nv_bfloat16", "__bfloat162float(%s)", "__float2bfloat16_rn", "bf16", 16, 80, "BF16, 7 bits of mantissa")}
+    "bf16": Storage("__nv_bfloat16", "__bfloat162float(%s)", "__float2bfloat16_rn", "bf16", 16, 80,
+                    "BF16, 7 bits of mantissa")}
 
 
 def check(t, plan):
@@ -86,7 +90,8 @@ class DeviceEmitter(Emitter):
     def along(self, w, width, statement):
         """A loop over row j of a product's weight. statement(k, number)."""
         if self.storage.read == "%s" or width % 8 or self.plan.at[w][1]:
-            return ["for (int k = 0; k < %d; ++k) %s" % (width, statement("k", self.element(w, "j * %d + k" % width)))]
+            return ["for (int k = 0; k < %d; ++k) %s" %
+                    (width, statement("k", self.element(w, "j * %d + k" % width)))]
         return ["for (int k = 0; k < %d; k += 8) {" % width, "    float eight[8];",
                 "    %s_eight(eight, %s + j * %d + k);" % (self.name, self.pointer(w), width),
                 "    for (int l = 0; l < 8; ++l) " + statement("k + l", "eight[l]"), "}"]
@@ -105,12 +110,14 @@ class DeviceEmitter(Emitter):
     def op_layer_norm(self, t):
         x, w, b = (t.inputs + (None,))[:3]
         return self.with_floats((w, b), lambda *weights: self.rows_call(
-            "layer_norm", t, self.pointer(t.id), self.pointer(x), *weights, number(t.attrs["eps"]), self.flag(t.op == "rms_norm")))
+            "layer_norm", t, self.pointer(t.id), self.pointer(x), *weights, number(t.attrs["eps"]),
+            self.flag(t.op == "rms_norm")))
 
     op_rms_norm = op_layer_norm
 
     def op_softmax(self, t):
-        return self.rows_call("softmax", t, self.pointer(t.id), self.pointer(t.inputs[0]), self.flag(t.op == "log_softmax"))
+        return self.rows_call("softmax", t, self.pointer(t.id), self.pointer(t.inputs[0]),
+                              self.flag(t.op == "log_softmax"))
 
     op_log_softmax = op_softmax
 
@@ -119,7 +126,8 @@ class DeviceEmitter(Emitter):
         (rows, width), token = self.shape(w), self.element(tokens, "i")
         body = ["const int index = %s >= 0 && %s < %d ? (int)%s : -1;" % (token, token, rows, token),
                 "for (int j = 0; j < %d; ++j) %s = index >= 0 ? %s : NAN;" % (
-                    width, self.element(t.id, "i * %d + j" % width), self.element(w, "index * %d + j" % width))]
+                    width, self.element(t.id, "i * %d + j" % width),
+                    self.element(w, "index * %d + j" % width))]
         return loops((self.plan.count(tokens),), body)
 
     def rows_call(self, function, t, *arguments):
@@ -148,7 +156,8 @@ class DeviceEmitter(Emitter):
 
     def unread(self):
         """Lines that tell the compiler of arguments that no line has used."""
-        unread = [self.arguments["input", t.id] for t in self.plan.inputs if self.block(t.id) not in self.read]
+        unread = [self.arguments["input", t.id]
+                  for t in self.plan.inputs if self.block(t.id) not in self.read]
         if self.plan.weights and all(block.kind != "weight" for block in self.read):
             unread.append("weights")
         return ["(void)%s;" % name for name in unread]
@@ -188,7 +197,8 @@ class DeviceEmitter(Emitter):
     def move_back(self, t, source, sizes, to, frm, to_offset, from_offset):
         sizes, (to, frm) = joined(sizes, [to, frm])
         names = INDICES[:len(sizes)]
-        own, other = self.slope(source, place(frm, names, from_offset)), self.slope(t.id, place(to, names, to_offset))
+        own, other = (self.slope(source, place(frm, names, from_offset)),
+                      self.slope(t.id, place(to, names, to_offset)))
         return loops(sizes, ["%s += %s;" % (own, other)])
 
     def back_sum(self, t):
@@ -217,14 +227,14 @@ class DeviceEmitter(Emitter):
 
     def back_layer_norm(self, t):
         return self.with_floats(t.inputs[1:2], lambda weight: self.rows_call(
-            "layer_norm_gradient", t, self.slope_pointer(t.inputs[0]), self.slope_pointer(t.id), self.pointer(t.inputs[0]), weight,
-            number(t.attrs["eps"]), self.flag(t.op == "rms_norm")))
+            "layer_norm_gradient", t, self.slope_pointer(t.inputs[0]), self.slope_pointer(t.id),
+            self.pointer(t.inputs[0]), weight, number(t.attrs["eps"]), self.flag(t.op == "rms_norm")))
 
     back_rms_norm = back_layer_norm
 
     def back_softmax(self, t):
-        return self.rows_call("softmax_gradient", t, self.slope_pointer(t.inputs[0]), self.slope_pointer(t.id), self.pointer(t.id),
-                              self.flag(t.op == "log_softmax"))
+        return self.rows_call("softmax_gradient", t, self.slope_pointer(t.inputs[0]),
+                              self.slope_pointer(t.id), self.pointer(t.id), self.flag(t.op == "log_softmax"))
 
     back_log_softmax = back_softmax
 
@@ -241,7 +251,8 @@ class DeviceEmitter(Emitter):
             node = self.plan.tensors[m]
             for k, i in enumerate(node.inputs):
                 if m in slopes and (i in step.members or self.live(i)):
-                    more = graph.derivative(node.op, k, node.attrs, [values[j] for j in node.inputs], values[m], slopes[m])
+                    more = graph.derivative(node.op, k, node.attrs, [values[j] for j in node.inputs],
+                                            values[m], slopes[m])
                     if more is not None:
                         slopes[i] = graph.add(slopes[i], more) if i in slopes else more
         wanted = [i for i in step.operands if i in slopes]
@@ -253,7 +264,8 @@ class DeviceEmitter(Emitter):
         sizes, steps = joined(own, [strides(own)] + [spread(self.shape(i), own) for i in step.operands])
         names = INDICES[:len(sizes)]
         at = {i: place(one, names) for i, one in zip(step.operands, steps[1:])}
-        given = {values[i].attr.name: self.element(i, at[i]) for i in step.operands if values[i].attr.name in parameters}
+        given = {values[i].attr.name: self.element(i, at[i])
+                 for i in step.operands if values[i].attr.name in parameters}
         given["slope"] = self.slope(t.id, place(steps[0], names))
         arguments = [given[name] for name in parameters] + ["&d%d" % k for k in range(len(wanted))]
         body = ["float %s;" % ", ".join("d%d" % k for k in range(len(wanted)))]
@@ -271,14 +283,17 @@ class WarpEmitter(DeviceEmitter):
         super().__init__(plan, name)
         self.factors, self.groups, self.space = factors, groups, name + "_warp::"
         self.lines = []
-        self.lanes, self.tiles = set(), {}   # blocks that the lanes have; names of tiles, by block, offset and count
-        self.plain, self.packed = {}, {}     # weights: lengths of fields by block, and those of products, (field, K, N) by id
+        # blocks that the lanes have; names of tiles, by block, offset and count
+        self.lanes, self.tiles = set(), {}
+        # weights: lengths of fields by block, and those of products, (field, K, N) by id
+        self.plain, self.packed = {}, {}
         self.names.taken.update(("active",))
 
     def named(self, block):
         if block.kind == "weight":
             self.plain[block] = block.count
-        return self.names.new("own_" + self.word(block.tensor)) if block.kind in ("input", "scratch") else super().named(block)
+        return (self.names.new("own_" + self.word(block.tensor)) if block.kind in ("input", "scratch") else
+                super().named(block))
 
     def is_sample(self, i):
         return i is not None and self.block(i).kind in ("input", "scratch")
@@ -314,7 +329,8 @@ class WarpEmitter(DeviceEmitter):
         if not any(self.key(i) in self.tiles for i in samples):
             return False
         whole = all(self.plan.count(i) == count for i in samples)
-        return t.op in ROWS or bool(step.members) and whole and all(self.plan.count(i) in (1, count) for i in step.operands)
+        return (t.op in ROWS or bool(step.members) and whole and
+                all(self.plan.count(i) in (1, count) for i in step.operands))
 
     def step(self, step):
         if step.tensor.op == "linear":
@@ -342,8 +358,8 @@ class WarpEmitter(DeviceEmitter):
         t, function, used = self.element_function(step)
         tiles = {i: self.tile(i) for i in used if self.is_sample(i)}
         name = self.new_tile(t.id)
-        arguments = [tiles[i] + "[i]" if i in tiles else self.element(i, "%s.within(i)" % name if self.plan.count(i) > 1 else "0")
-                     for i in used]
+        arguments = [tiles[i] + "[i]" if i in tiles else
+                     self.element(i, "%s.within(i)" % name if self.plan.count(i) > 1 else "0") for i in used]
         call = scalar.wrapped(function + "(", arguments + ["&%s[i]" % name], ");", 8)
         self.lines += loops((-(-self.plan.count(t.id) // 8) * 4 * self.groups,), call)
 
@@ -358,7 +374,8 @@ class WarpEmitter(DeviceEmitter):
     def forward(self):
         """Lines from a lane's inputs to its y."""
         y = self.plan.outputs[0]
-        self.lines = ["__syncwarp();"] + ["active = active && %slane_of_warp() < 16;" % self.space] * (self.groups == 1)
+        self.lines = ["__syncwarp();"] + ["active = active && %slane_of_warp() < 16;" % self.space] * (
+            self.groups == 1)
         for t in self.plan.inputs:
             block = self.block(t.id)
             self.lanes.add(block)
@@ -378,11 +395,14 @@ class WarpEmitter(DeviceEmitter):
                 self.factors.type, field, -(-width // chunk) * chunk * -(-out // 8) * 8,
                 stamp.safe(self.of_type(i))))
             head = "%sarrange<%s%s, %d, %d>(" % (self.space, self.space, self.factors.factors, width, out)
-            filling += scalar.wrapped(head, ["to->" + field, "from->" + self.field[i], "first", "step"], ");", 4)
+            filling += scalar.wrapped(head, ["to->" + field, "from->" + self.field[i], "first", "step"], ");",
+                                      4)
         for block, count in self.plain.items():
             field = self.field[block.tensor.id]
-            members.append("float %s[%d]; /* %s */" % (field, count, stamp.safe(self.of_type(block.tensor.id))))
-            value = "i < %d ? from->%s[i] : 0" % (block.count, field) if count > block.count else "from->%s[i]" % field
+            members.append("float %s[%d]; /* %s */" %
+                           (field, count, stamp.safe(self.of_type(block.tensor.id))))
+            value = ("i < %d ? from->%s[i] : 0" % (block.count, field) if count > block.count else
+                     "from->%s[i]" % field)
             filling += filling_loop(count, "to->%s[i] = %s;" % (field, value))
         return weights_as(self.name, "warp", members, filling)
 
@@ -450,20 +470,24 @@ def warp_lines(emitter, head):
     needed = template.needed(library, "\n".join(weights + text), titles=False)
     lines = ["namespace %s_warp {" % name, ""] + needed + ["", "} // namespace %s_warp" % name, ""]
     lines += ["#define %s_WARP_SAMPLES %d /* of a call */" % (name.upper(), 16 * emitter.groups), ""]
-    return lines + weights + ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= %d0" % factors.capability] + text + ["#endif"]
+    return (lines + weights + ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= %d0" % factors.capability] +
+            text + ["#endif"])
 
 
 def plan_of(model, stored="f32"):
     """The Plan of a model that a thread can compute whose weights are stored so. Raises Refused."""
     plan = Plan(model, 1, check, False)
     if not plan.inputs or len(coordinates(plan)) > 1 or len(plan.outputs) != 1:
-        raise Refused("%d inputs of floats and %d outputs; a thread takes one and gives one: concatenate them" % (
-            len(coordinates(plan)), len(plan.outputs)))
+        raise Refused(
+            "%d inputs of floats and %d outputs; a thread takes one and gives one: concatenate them" % (
+                len(coordinates(plan)), len(plan.outputs)))
     weights = {t.id for t in plan.weights}
     for step in plan.steps:
         t = step.tensor
-        if stored != "f32" and not step.members and t.op not in READ_AS_STORED and weights & set(step.operands):
-            raise Refused("%s%s: it reads weights in F32 alone" % (t.op, " '%s'" % t.label if t.label else ""))
+        if (stored != "f32" and not step.members and t.op not in READ_AS_STORED and
+            weights & set(step.operands)):
+            raise Refused("%s%s: it reads weights in F32 alone" %
+                          (t.op, " '%s'" % t.label if t.label else ""))
     return plan
 
 
@@ -476,20 +500,24 @@ def facts(plan, name, stored, groups):
     """Lines of the file's comment: how weights are filled, what an index makes that is none, and what a warp does."""
     parts = []
     if plan.weights:
-        text = "The program fills %s_weights: each array as PyTorch has the tensor that its comment names, in F32." % name
+        text = ("The program fills %s_weights: each array as PyTorch has the tensor that its comment names, "
+                "in F32." % name)
         if stored != "f32":
-            text += " %s_weights_to_%s() makes %s_weights_%s of it, rounded to the nearest." % (name, stored, name, stored)
-        parts.append(text + " Copied to the GPU as they are, structs of weights may lie in global, shared or constant memory.")
+            text += " %s_weights_to_%s() makes %s_weights_%s of it, rounded to the nearest." % (
+                name, stored, name, stored)
+        parts.append(text + " Copied to the GPU as they are, structs of weights may lie in global, shared or "
+                     "constant memory.")
     if any(step.tensor.op == "embedding" for step in plan.steps):
         parts.append("An index that is none of its embedding's rows makes NaN, as in gpunn's own kernels.")
     if groups:
         parts.append(
-            "%s_forward_warp() is for the samples of a warp's %s at once, by tensor cores, from compute capability %d.%d on. All 32 "
-            "lanes come to the call together, converged, each with an x and y of its own, in any memory or in variables; those of a "
-            "lane that is not active are not touched. %s_weights_to_warp() lays out the weights for it, in the order in which lanes "
-            "read them. Products' factors are %s; sums, and all else, are F32. It needs no shared memory." % (
-                (name, "32 lanes" if groups == 2 else "first 16 lanes") + divmod(STORAGES[stored].capability, 10) +
-                (name, STORAGES[stored].about)))
+            "%s_forward_warp() is for the samples of a warp's %s at once, by tensor cores, from compute "
+            "capability %d.%d on. All 32 lanes come to the call together, converged, each with an x and y of "
+            "its own, in any memory or in variables; those of a lane that is not active are not touched. "
+            "%s_weights_to_warp() lays out the weights for it, in the order in which lanes read them. "
+            "Products' factors are %s; sums, and all else, are F32. It needs no shared memory." % (
+                (name, "32 lanes" if groups == 2 else "first 16 lanes") +
+                divmod(STORAGES[stored].capability, 10) + (name, STORAGES[stored].about)))
     lines = [line for part in parts for line in textwrap.wrap(part, WIDTH + 6) + [""]]
     return ["* " + line if line else "*" for line in lines[:-1]]
 
@@ -515,9 +543,11 @@ def emit_device(plan, source, name, stored="f32", warp=False):
 
     lines = stored_weights(ahead, stored) if plan.weights and stored != "f32" else []
     lines += ["/* %s -> %s. */" % (", ".join(map(about, ids, inputs)), about(plan.outputs[0], y))]
-    lines += definition(head("forward", *weights, *given, "float *" + y), ahead.forward() + ahead.copies(), small)
+    lines += definition(head("forward", *weights, *given, "float *" + y), ahead.forward() + ahead.copies(),
+                        small)
     for t in coordinates(plan):
-        lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (ahead.arguments["input", t.id], y)]
+        lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" %
+                  (ahead.arguments["input", t.id], y)]
         backward = back.backward()
         backward = back.forward() + backward
         lines += definition(head("input_gradient", *weights, *given, "const float *dy", "float *dx"),
@@ -529,17 +559,20 @@ def emit_device(plan, source, name, stored="f32", warp=False):
             "forward_warp", "const %s_weights_warp *weights" % name, *given, "float *" + y, "bool active"))
     functions = ahead.element_functions()
     values = {"name": name, "fn": name.upper() + "_FN"}
-    library = [template.load(file, **values) for file in ("math_cuda.h", "device_ops.h")] + [hash_grid(**values)]
+    library = [template.load(file, **values) for file in ("math_cuda.h", "device_ops.h")] + [
+        hash_grid(**values)]
     if stored != "f32":
         library.append(template.load("device_stored.h", half=stored == "f16", type=storage.type, **values))
     library = template.needed("\n".join(library), "\n".join([functions] + lines))
     text = "\n".join(library + lines)
-    places = ["%s + i" % one + " * %d" % plan.count(i) * (plan.count(i) > 1) for one, i in zip(inputs + [y], ids + plan.outputs)]
+    places = ["%s + i" % one + " * %d" % plan.count(i) * (plan.count(i) > 1)
+              for one, i in zip(inputs + [y], ids + plan.outputs)]
     return template.load(
-        "device_inference.cuh", name=name, NAME=name.upper(), opening=stamp.lines(source, name + "_device.cuh"),
+        "device_inference.cuh", name=name, NAME=name.upper(),
+        opening=stamp.lines(source, name + "_device.cuh"),
         parameters=", ".join(weights + given + ["float *" + y]), of_warp=", ".join(given + ["float *" + y]),
-        arguments=", ".join(["weights"] * bool(weights) + places), places=", ".join(places), products=str(plan.products()),
-        facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text,
-        integers=bool(re.search(r"int\d+_t", text)),
+        arguments=", ".join(["weights"] * bool(weights) + places), places=", ".join(places),
+        products=str(plan.products()), facts=facts(plan, name, stored, groups), half="__half" in text,
+        bfloat="bfloat" in text, integers=bool(re.search(r"int\d+_t", text)),
         declarations=ahead.weights_struct() + ahead.constant_lines(), library=library,
         functions=functions.splitlines() + [""] * bool(functions), definitions=lines, warp=warp)

@@ -18,17 +18,20 @@ def converted(x, to, name):
     if to == "F32":
         return x.f32_bytes()
     if to == "BF16":
-        return struct.pack("<%dH" % x.count(), *(_to_bf16(bits) for bits, in struct.iter_unpack("<I", x.f32_bytes())))
+        return struct.pack("<%dH" % x.count(),
+                           *(_to_bf16(bits) for bits, in struct.iter_unpack("<I", x.f32_bytes())))
     try:
         return struct.pack("<%de" % x.count(), *x.values)
     except OverflowError:
-        raise weights.WeightsError("'%s' has a value that %s cannot hold; store it as bf16 or f32" % (name, to)) from None
+        raise weights.WeightsError("'%s' has a value that %s cannot hold; store it as bf16 or f32" %
+                                   (name, to)) from None
 
 
 def archive(model, path, store):
     """A safetensors file of what the model saves, and nothing else. store: the dtype of all; None: each its own."""
     header, data, at = {}, [], 0
-    for name, x in weights.wanted(path, [t for t in model.tensors if t.kind in ("parameter", "buffer")]).items():
+    for name, x in weights.wanted(path,
+                                  [t for t in model.tensors if t.kind in ("parameter", "buffer")]).items():
         dtype = store or DTYPES[x.kind]
         values = converted(x, dtype, name)
         header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [at, at + len(values)]}
@@ -44,22 +47,22 @@ def emit_embedded(model, source, name, file):
     guard = name.upper() + "_EMBEDDED_H"
     words = ["0x%x," % word for word, in struct.iter_unpack("<Q", file + bytes(-len(file) % 8))]
     rows = ["        " + " ".join(words[i:i + 5]) for i in range(0, len(words), 5)]
-    return "\n".join(stamp.lines(source, name + "_embedded.h") + ["#ifndef " + guard, "#define " + guard, '#include "gpunn.h"'] +
-                     emit_model.body(model, name, inference=True) + [
-        "",
-        "/* The model with its weights, to be evaluated; out receives the tensors that a program needs. NULL after an error, of which",
-        " * gpunn_error(dev) tells. */",
-        "static inline gpunn_model *%s_load(gpunn_device *dev, %s_tensors *out)" % (name, name),
-        "{",
-        "    static const uint64_t weights[%d] = { /* a safetensors file */" % len(words)] + rows + [
-        "    };",
-        "    gpunn_model *model = %s_create(dev, out);" % name,
-        "    if (model && gpunn_load_memory(model, weights, %d) != GPUNN_OK) {" % len(file),
-        "        gpunn_model_destroy(model);",
-        "        return NULL;",
-        "    }",
-        "    return model;",
-        "}",
-        "",
-        "#endif",
-        ""])
+    return "\n".join(stamp.lines(source, name + "_embedded.h") + [
+        "#ifndef " + guard, "#define " + guard,
+        '#include "gpunn.h"'] + emit_model.body(model, name, inference=True) + [
+            "", "/* The model with its weights, to be evaluated; out receives the tensors that a program "
+            "needs. NULL after an error, of which", " * gpunn_error(dev) tells. */",
+            "static inline gpunn_model *%s_load(gpunn_device *dev, %s_tensors *out)" % (name, name),
+            "{",
+            "    static const uint64_t weights[%d] = { /* a safetensors file */" % len(words)] + rows + [
+                "    };",
+                "    gpunn_model *model = %s_create(dev, out);" % name,
+                "    if (model && gpunn_load_memory(model, weights, %d) != GPUNN_OK) {" % len(file),
+                "        gpunn_model_destroy(model);",
+                "        return NULL;",
+                "    }",
+                "    return model;",
+                "}",
+                "",
+                "#endif",
+                ""])

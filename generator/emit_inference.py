@@ -11,14 +11,15 @@ from .inference import GATES, Plan
 from .scalar import number
 
 STORED = {"f32": "float", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t", "bool": "uint8_t"}
-CASTS = {"f32": "(float)%s", "i64": "(int64_t)%s", "i32": "(int32_t)%s", "u8": "(uint8_t)%s", "bool": "%s != 0"}
+CASTS = {"f32": "(float)%s", "i64": "(int64_t)%s", "i32": "(int32_t)%s", "u8": "(uint8_t)%s",
+         "bool": "%s != 0"}
 INDICES = "ijklmnop"
 LOCALS = tuple(INDICES) + tuple("from_" + index for index in INDICES) + (
     "weights", "scratch", "window", "heads", "r", "in", "out", "ratio", "total", "index", "levels")
 WIDTH = 110
 # What math.h takes from the C library, and what stands for it here.
-HOSTED = {"fabsf": "%s_abs", "floorf": "%s_floor", "copysignf": "%s_copysign", "fmodf": "%s_fmod", "INFINITY": "%S_INFINITY",
-          "NAN": "%S_NAN"}
+HOSTED = {"fabsf": "%s_abs", "floorf": "%s_floor", "copysignf": "%s_copysign", "fmodf": "%s_fmod",
+          "INFINITY": "%S_INFINITY", "NAN": "%S_NAN"}
 
 Given = namedtuple("Given", "name")  # a number that a function is called with
 
@@ -147,7 +148,8 @@ class Emitter:
     def element(self, i, index):
         block, offset = self.plan.at[i]
         text = self.base(block)
-        return "%s[%s]" % (text, index if not offset else str(offset) if index == "0" else "%s + %d" % (index, offset))
+        return "%s[%s]" % (text, index if not offset else str(offset) if index == "0" else
+                           "%s + %d" % (index, offset))
 
     def shape(self, i):
         return self.plan.shape(i)
@@ -248,11 +250,12 @@ class Emitter:
         turn_a, turn_b = t.attrs["transpose_a"], t.attrs["transpose_b"]
         k = self.shape(a)[-2 if turn_a else -1]
         outer = self.shape(t.id)[:-2]
-        own = [[step * size for step in spread(self.shape(i)[:-2], outer)] for i, size in ((t.id, m * n), (a, m * k), (b, k * n))]
+        own = [[step * size for step in spread(self.shape(i)[:-2], outer)]
+               for i, size in ((t.id, m * n), (a, m * k), (b, k * n))]
         sizes, own = joined(outer, own)
         names = INDICES[:len(sizes)]
-        to, left, right = ["%s + %s" % (self.pointer(i), place(one, names)) if sizes and any(one) else self.pointer(i)
-                           for i, one in zip((t.id, a, b), own)]
+        to, left, right = ["%s + %s" % (self.pointer(i), place(one, names)) if sizes and any(one) else
+                           self.pointer(i) for i, one in zip((t.id, a, b), own)]
         if turn_b and not turn_a:
             body = self.call("linear", to, left, right, "NULL", m, k, n)
         else:
@@ -263,12 +266,14 @@ class Emitter:
 
     def window(self, kernel, stride, padding, dilation, small, big):
         """Lines that define `window`."""
-        parts = [three(big, 1), three(small, 1), three(kernel, 1), three(stride, 1), three(padding, 0), three(dilation, 1)]
+        parts = [three(big, 1), three(small, 1), three(kernel, 1), three(stride, 1), three(padding, 0),
+                 three(dilation, 1)]
         return self.struct("window", "window", [braces(part) for part in parts])
 
     def struct(self, kind, name, parts):
         """Lines that define a variable of the library's struct of that kind."""
-        return ["const %s_%s %s = {" % (self.name, kind, name)] + ["    " + line for line in filled(parts)] + ["};"]
+        return (["const %s_%s %s = {" % (self.name, kind, name)] + ["    " + line for line in filled(parts)] +
+                ["};"])
 
     def block_of(self, lines):
         return ["{"] + ["    " + line for line in lines] + ["}"]
@@ -276,25 +281,28 @@ class Emitter:
     def op_conv(self, t):
         x, w, b = t.inputs
         a, groups, turned = t.attrs, t.attrs["groups"], t.op.startswith("conv_transpose")
-        window = [value if isinstance(value, tuple) else (value,) for value in (a["stride"], a["padding"], a["dilation"])]
+        window = [value if isinstance(value, tuple) else (value,)
+                  for value in (a["stride"], a["padding"], a["dilation"])]
         kernel, small, big = self.shape(w)[2:], self.shape(t.id)[2:], self.shape(x)[2:]
-        if all(one == (1,) * len(kernel) for one in (kernel, window[0])) and not any(window[1]):  # a product: one long row
+        # a product: one long row
+        if all(one == (1,) * len(kernel) for one in (kernel, window[0])) and not any(window[1]):
             kernel, small, big, window = (1,), (math.prod(small),), (math.prod(big),), [(1,), (0,), (1,)]
         if turned:
             small, big = big, small
         suffix, weight = self.weight(w)
         lines = self.window(kernel, *window, small, big)
         function = ("conv_transpose" if turned else "conv") + suffix
-        return self.block_of(lines + self.call(function, self.pointer(t.id), self.pointer(x), *weight, self.pointer(b),
-                                               self.shape(x)[0], groups, self.shape(x)[1] // groups, self.shape(t.id)[1] // groups,
-                                               "&window"))
+        return self.block_of(lines + self.call(
+            function, self.pointer(t.id), self.pointer(x), *weight, self.pointer(b),
+            self.shape(x)[0], groups, self.shape(x)[1] // groups, self.shape(t.id)[1] // groups, "&window"))
 
     def pool(self, t, kernel, stride, padding, padded):
         x = t.inputs[0]
-        lines = self.window(kernel, stride, padding, (1,) * len(kernel), self.shape(t.id)[2:], self.shape(x)[2:])
+        lines = self.window(kernel, stride, padding, (1,) * len(kernel), self.shape(t.id)[2:],
+                            self.shape(x)[2:])
         volumes = math.prod(self.shape(x)[:2])
-        return self.block_of(lines + self.call("pool", self.pointer(t.id), self.pointer(x), volumes, "&window",
-                                               self.flag("avg" in t.op), self.flag(padded)))
+        return self.block_of(lines + self.call("pool", self.pointer(t.id), self.pointer(x), volumes,
+                                               "&window", self.flag("avg" in t.op), self.flag(padded)))
 
     def op_max_pool2d(self, t):
         a = t.attrs
@@ -314,8 +322,9 @@ class Emitter:
         lines = ["const int in[3] = %s, out[3] = %s;" % tuple(sizes),
                  "const float ratio[3] = %s;" % braces(map(number, three(t.attrs["ratio"], 0.0)))]
         return self.block_of(lines + self.call(
-            "interpolate", self.pointer(t.id), self.pointer(x), math.prod(self.shape(x)[:2]), "in", "out", "ratio",
-            {"linear": 2, "cubic": 4}.get(mode, 1), self.flag(mode != "nearest" and not t.attrs["align_corners"])))
+            "interpolate", self.pointer(t.id), self.pointer(x), math.prod(self.shape(x)[:2]), "in", "out",
+            "ratio", {"linear": 2, "cubic": 4}.get(mode, 1),
+            self.flag(mode != "nearest" and not t.attrs["align_corners"])))
 
     def op_layer_norm(self, t):
         x, w, b = (t.inputs + (None,))[:3]
@@ -327,13 +336,13 @@ class Emitter:
 
     def op_group_norm(self, t):
         shape = self.shape(t.id)
-        return self.call("group_norm", *map(self.pointer, (t.id,) + t.inputs), shape[0], t.attrs["num_groups"], shape[1],
-                         math.prod(shape[2:]), number(t.attrs["eps"]))
+        return self.call("group_norm", *map(self.pointer, (t.id,) + t.inputs), shape[0],
+                         t.attrs["num_groups"], shape[1], math.prod(shape[2:]), number(t.attrs["eps"]))
 
     def op_batch_norm(self, t):
         shape = self.shape(t.id)
-        return self.call("batch_norm", *map(self.pointer, (t.id,) + t.inputs), shape[0], shape[1], math.prod(shape[2:]),
-                         number(t.attrs["eps"]))
+        return self.call("batch_norm", *map(self.pointer, (t.id,) + t.inputs), shape[0], shape[1],
+                         math.prod(shape[2:]), number(t.attrs["eps"]))
 
     op_instance_norm = op_batch_norm
 
@@ -342,7 +351,8 @@ class Emitter:
         return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1:])
 
     def op_softmax(self, t):
-        return self.call(t.op, self.pointer(t.id), self.pointer(t.inputs[0]), *self.line(t.id, t.attrs["dim"]))
+        return self.call(t.op, self.pointer(t.id), self.pointer(t.inputs[0]),
+                         *self.line(t.id, t.attrs["dim"]))
 
     op_log_softmax = op_cumsum = op_softmax
 
@@ -354,10 +364,12 @@ class Emitter:
     def op_sample(self, t):
         logits, draw = t.inputs
         return self.call("sample", *map(self.pointer, (t.id, logits, draw)), *self.shape(logits),
-                         number(f32(1.44269504088896340736 / t.attrs["temperature"])), number(t.attrs["top_p"]))
+                         number(f32(1.44269504088896340736 / t.attrs["temperature"])),
+                         number(t.attrs["top_p"]))
 
     def op_argmax(self, t):
-        return self.call("topk", self.pointer(t.id), self.pointer(t.inputs[0]), *self.line(t.inputs[0], t.attrs["dim"]), 1, "true")
+        return self.call("topk", self.pointer(t.id), self.pointer(t.inputs[0]),
+                         *self.line(t.inputs[0], t.attrs["dim"]), 1, "true")
 
     def op_sum(self, t):
         x, dims = t.inputs[0], t.attrs["dims"]
@@ -396,13 +408,16 @@ class Emitter:
                 terms.append("%s * %d" % (name, own[axis]))
                 continue
             inside = "%s - %d" % (name, before[axis]) if before[axis] else name
-            low, high = {"replicate": ("0", "%d" % (size - 1)), "circular": ("%s + %d" % (inside, size), "%s - %d" % (inside, size)),
-                         "reflect": ("%d - %s" % (before[axis], name), "%d - %s" % (2 * (size - 1) + before[axis], name))}[mode]
+            low, high = {"replicate": ("0", "%d" % (size - 1)),
+                         "circular": ("%s + %d" % (inside, size), "%s - %d" % (inside, size)),
+                         "reflect": ("%d - %s" % (before[axis], name),
+                                     "%d - %s" % (2 * (size - 1) + before[axis], name))}[mode]
             body.append("const int from_%s = %s < %d ? %s : %s >= %d ? %s : %s;" % (
                 name, name, before[axis], low, name, before[axis] + size, high, inside))
             terms.append("from_%s * %d" % (name, own[axis]))
         names = INDICES[:len(shape)]
-        body.append("%s = %s;" % (self.element(t.id, place(steps, names)), self.element(x, " + ".join(terms))))
+        body.append("%s = %s;" % (self.element(t.id, place(steps, names)),
+                                  self.element(x, " + ".join(terms))))
         return loops(self.shape(t.id), body)
 
     def op_cast(self, t):
@@ -417,21 +432,25 @@ class Emitter:
         (rows, width), count = self.shape(w), self.plan.count(tokens)
         token, scale = self.element(tokens, "i"), ""
         if w in self.quantized:
-            scale = "(float)%s * weights->%s_scale[index]" % (self.element(w, "index * %d + j" % width), self.field[w])
+            scale = "(float)%s * weights->%s_scale[index]" % (
+                self.element(w, "index * %d + j" % width), self.field[w])
         value = scale or self.element(w, "index * %d + j" % width)
         return loops((count,), [
             "const int index = (int)%s;" % token, self.fails("%s < 0 || %s >= %d" % (token, token, rows)),
-            "for (int j = 0; j < %d; ++j) %s = %s;" % (width, self.element(t.id, "i * %d + j" % width), value)])
+            "for (int j = 0; j < %d; ++j) %s = %s;" %
+            (width, self.element(t.id, "i * %d + j" % width), value)])
 
     def op_hash_grid_encoding(self, t):
         x, table = t.inputs
-        return self.hashing(t, "features", lambda y, at: [self.pointer(t.id) + y, self.pointer(x) + at, self.pointer(table)])
+        return self.hashing(t, "features",
+                            lambda y, at: [self.pointer(t.id) + y, self.pointer(x) + at, self.pointer(table)])
 
     def hash_levels(self, t):
         """Lines that define `levels`, and how many there are."""
         levels = hash_levels(t.attrs, self.shape(t.inputs[0])[-1])
         rows = ["    {%s, %du, %du, %du}," % (number(scale), *rest) for scale, *rest in levels]
-        return ["static const %s_hash_level levels[%d] = {" % (self.name, len(levels))] + rows + ["};"], len(levels)
+        return (["static const %s_hash_level levels[%d] = {" % (self.name, len(levels))] + rows + ["};"],
+                len(levels))
 
     def hashing(self, t, function, pointers):
         """Lines that call one of hash_grid.h's functions for each level of each point, with what pointers(y, x) says of how far on
@@ -453,7 +472,8 @@ class Emitter:
         given = self.element(index, own)
         return loops((outer, count, inner), [
             self.fails("%s < 0 || %s >= %d" % (given, given, n)),
-            "%s = %s;" % (self.element(t.id, own), self.element(x, "i * %d + (int)%s * %d + k" % (n * inner, given, inner)))])
+            "%s = %s;" % (self.element(t.id, own),
+                          self.element(x, "i * %d + (int)%s * %d + k" % (n * inner, given, inner)))])
 
     def op_scatter_add(self, t):
         x, index, src = t.inputs
@@ -485,17 +505,20 @@ class Emitter:
         shape = self.shape(t.id)
         of_k = shape if whole else self.shape(k)
         width = self.shape(q)[-1]
-        masked = spread(self.shape(mask), (shape[0], shape[head], shape[row], of_k[row])) if mask is not None else [0] * 4
+        masked = (spread(self.shape(mask), (shape[0], shape[head], shape[row], of_k[row])) if mask is not None
+                  else [0] * 4)
         parts = [shape[0], shape[head], of_k[head], shape[row], of_k[row], width, shape[3]] + [
             braces(steps(i)) for i in (q, q if whole else k, q if whole else v, t.id)] + [
                 braces(masked), self.flag(t.attrs["is_causal"]), number(t.attrs["scale"])]
         third = shape[2] * shape[3] if whole else 0
-        pointers = [self.pointer(q)] + (["%s + %d" % (self.pointer(q), m * third) for m in (1, 2)] if whole else [
-            self.pointer(k), self.pointer(v)])
+        pointers = [self.pointer(q)] + (["%s + %d" % (self.pointer(q), m * third) for m in (1, 2)] if whole
+                                        else [
+                                            self.pointer(k), self.pointer(v)])
         choice = mask is not None and self.plan.tensors[mask].dtype == "bool"
         masks = [self.pointer(mask) if choice else "NULL", "NULL" if choice else self.pointer(mask)]
         return self.block_of(self.struct("heads", "heads", map(str, parts)) +
-                             self.call("attention", self.pointer(t.id), *pointers, *masks, self.room, "&heads"))
+                             self.call("attention", self.pointer(t.id), *pointers, *masks, self.room,
+                                       "&heads"))
 
     def op_rnn(self, t):
         x, lengths, h_0, c_0 = t.inputs[:4]
@@ -508,20 +531,25 @@ class Emitter:
         lines = []
         for d in range(directions):
             w_ih, w_hh, b_ih, b_hh = t.inputs[4 + 4 * d:8 + 4 * d]
-            starts = ["NULL" if i is None else "%s + %d + i * %d" % (self.pointer(i), d * n * hidden, hidden) for i in (h_0, c_0)]
+            starts = ["NULL" if i is None else "%s + %d + i * %d" % (self.pointer(i), d * n * hidden, hidden)
+                      for i in (h_0, c_0)]
             states = (2 if t.op == "lstm" else 1) if t.attrs["states"] else 0
-            ends = ["%s + %d + i * %d" % (self.pointer(t.id), ((steps + k) * directions + d) * n * hidden, hidden)
-                    if k < states else "NULL" for k in range(2)]
+            ends = ["%s + %d + i * %d" % (self.pointer(t.id), ((steps + k) * directions + d) * n * hidden,
+                                          hidden) if k < states else "NULL" for k in range(2)]
             scales = ["weights->%s_scale" % self.field[i] for i in (w_ih, w_hh)] if suffix else []
             length = "(int)" + self.element(lengths, "i") if lengths is not None else str(steps)
             parts = [self.pointer(w_ih), self.pointer(w_hh)] + scales + [
                 self.pointer(b_ih), self.pointer(b_hh), *starts, self.room, *ends, length,
-                str(steps), str(width), str(hidden), str(n * width), str(n * directions * hidden), self.flag(d)]
+                str(steps), str(width), str(hidden), str(n * width), str(n * directions * hidden),
+                self.flag(d)]
             body = self.struct("recurrent" + suffix, "r", parts)
             if lengths is not None:
-                body.insert(0, self.fails("%s < 1 || %s > %d" % (self.element(lengths, "i"), self.element(lengths, "i"), steps)))
-            body += self.call("run" + suffix, "%s + i * %d + %d" % (self.pointer(t.id), directions * hidden, d * hidden),
-                              "%s + i * %d" % (self.pointer(x), width), "&r", GATES[t.op], "%s_%s_cell" % (self.name, cell))
+                body.insert(0, self.fails("%s < 1 || %s > %d" %
+                                          (self.element(lengths, "i"), self.element(lengths, "i"), steps)))
+            body += self.call("run" + suffix,
+                              "%s + i * %d + %d" % (self.pointer(t.id), directions * hidden, d * hidden),
+                              "%s + i * %d" % (self.pointer(x), width), "&r", GATES[t.op],
+                              "%s_%s_cell" % (self.name, cell))
             lines += loops((n,), body)
         return lines
 
@@ -550,8 +578,10 @@ class Emitter:
         """Of floats alone, NAME_inference.h and NAME_device.cuh have the same, and either may come first."""
         if not self.plan.weights:
             return []
-        lines = ["%s %s[%d]; /* %s */" % (kind, name, count, about) for kind, name, count, about, _ in self.members()]
-        lines = ["typedef struct %s_weights {" % self.name] + ["    " + line for line in lines] + ["} %s_weights;" % self.name]
+        lines = ["%s %s[%d]; /* %s */" % (kind, name, count, about)
+                 for kind, name, count, about, _ in self.members()]
+        lines = ["typedef struct %s_weights {" % self.name] + ["    " + line for line in lines] + [
+            "} %s_weights;" % self.name]
         guard = self.NAME + "_WEIGHTS"
         return lines if self.quantized else ["#ifndef " + guard, "#define " + guard] + lines + ["#endif"]
 
@@ -560,9 +590,11 @@ class Emitter:
         nothing lies between."""
         wide, small = [], []
         for t in self.plan.weights:
-            field, about = self.field[t.id], "%s %s" % (stamp.safe(t.name), shape_text(t.shape).replace(" ", ""))
+            field, about = self.field[t.id], "%s %s" % (
+                stamp.safe(t.name), shape_text(t.shape).replace(" ", ""))
             if t.id in self.quantized:
-                wide.append(("float", field + "_scale", t.shape[0], "of each row of " + stamp.safe(t.name), (t.id, 0)))
+                wide.append(("float", field + "_scale", t.shape[0], "of each row of " + stamp.safe(t.name),
+                             (t.id, 0)))
                 small.append(("int8_t", field, self.plan.count(t.id), about, (t.id, 1)))
             else:
                 wide.append(("float", field, self.plan.count(t.id), about, (t.id, None)))
@@ -585,7 +617,8 @@ class Emitter:
         total = sum(count * size[dtype] for dtype, count in sizes.items())
         widest = max(size[dtype] for dtype in sizes)
         lines = ["/* Where values lie between steps: any memory, one for each thread that calls. */",
-                 "#define %s_SCRATCH_BYTES %d" % (self.NAME, -(-total // widest) * widest), "typedef struct %s_scratch {" % self.name]
+                 "#define %s_SCRATCH_BYTES %d" % (self.NAME, -(-total // widest) * widest),
+                 "typedef struct %s_scratch {" % self.name]
         lines += ["    %s %s[%d];" % (STORED[dtype], dtype, count) for dtype, count in sizes.items()]
         return lines + ["} %s_scratch;" % self.name]
 
@@ -595,7 +628,8 @@ class Emitter:
         samples = "one sample" if plan.batch == 1 else "%d samples" % plan.batch
         lines = ["A call takes %d multiplications for %s." % (plan.products(), samples)]
         if plan.weights and weights is None:
-            lines.append("The program fills %s_weights: each array as PyTorch has the tensor that its comment names." % self.name)
+            lines.append("The program fills %s_weights: each array as PyTorch has the tensor that its "
+                         "comment names." % self.name)
         elif plan.weights:
             lines.append("Hand %s_trained to it as the weights." % self.name)
         if self.can_fail:
@@ -606,7 +640,8 @@ class Emitter:
         plan = self.plan
         parts = ["const %s_weights *weights" % self.name] if plan.weights else []
         parts += ["const %s *%s" % (STORED[t.dtype], self.arguments["input", t.id]) for t in plan.inputs]
-        parts += ["%s *%s" % (STORED[plan.tensors[i].dtype], self.arguments["output", i]) for i in plan.outputs]
+        parts += ["%s *%s" % (STORED[plan.tensors[i].dtype], self.arguments["output", i])
+                  for i in plan.outputs]
         parts += ["%s_scratch *scratch" % self.name] if plan.sizes() else []
         return scalar.wrapped("%s %s_forward(" % ("bool" if self.can_fail else "void", self.name), parts, ")")
 
@@ -655,13 +690,16 @@ def library(name, called, int8):
 
     def products(**kind):
         return template.load("inference_products.h", space=space, **values, **kind)
-    both = [products(suffix="", type="float", scale="", row_scale="", about="", scales=[], scale_ih="", scale_hh="")]
+    both = [products(suffix="", type="float", scale="", row_scale="", about="", scales=[], scale_ih="",
+                     scale_hh="")]
     if int8:
-        both.append(products(suffix="_int8", type="int8_t", scale="const float *scale, ", row_scale=" * scale[j]",
-                             about=" A row of w counts times its scale.", scales=["const float *ih_scale, *hh_scale;"],
+        both.append(products(suffix="_int8", type="int8_t", scale="const float *scale, ",
+                             row_scale=" * scale[j]", about=" A row of w counts times its scale.",
+                             scales=["const float *ih_scale, *hh_scale;"],
                              scale_ih="r->ih_scale, ", scale_hh="r->hh_scale, "))
     ops = template.load("inference_ops.h", space=space, products="\n\n".join(both).splitlines(), **values)
-    return template.needed("\n\n".join((own, freestanding(math_h, name), ops, hash_grid(name, values["fn"]))), called)
+    return template.needed("\n\n".join((own, freestanding(math_h, name), ops, hash_grid(name, values["fn"]))),
+                           called)
 
 
 def emit_inference(plan, source, name, weights=None, quantized=None):
@@ -676,9 +714,10 @@ def emit_inference(plan, source, name, weights=None, quantized=None):
         declared.append("extern const %s_weights %s_trained;" % (name, name))
         defined = emitter.trained(weights) + [""]
     declared += emitter.scratch_struct() + prototype[:-1] + [prototype[-1] + ";"]
-    own = [freestanding(text, name) for text in (functions, "\n".join(constants + [""] + prototype + ["{"] + body + ["}"]))]
+    own = [freestanding(text, name)
+           for text in (functions, "\n".join(constants + [""] + prototype + ["{"] + body + ["}"]))]
     lines = library(name, "\n".join(own), bool(quantized))
     return template.load(
-        "inference.h", NAME=name.upper(), opening=stamp.lines(source, name + "_inference.h"), facts=emitter.facts(weights),
-        declarations=declared, restrict="_RESTRICT" in "".join(lines), library=lines, functions=own[0].splitlines(),
-        definitions=defined + own[1].splitlines())
+        "inference.h", NAME=name.upper(), opening=stamp.lines(source, name + "_inference.h"),
+        facts=emitter.facts(weights), declarations=declared, restrict="_RESTRICT" in "".join(lines),
+        library=lines, functions=own[0].splitlines(), definitions=defined + own[1].splitlines())

@@ -9,15 +9,16 @@ from .sizes import varies
 WIDTH = 110
 _FLOATS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")
 # What the values of their enums begin with, and the table of their words.
-_CHOICES = {"REDUCTION": ("REDUCE", "reduction"), "CLASS_REDUCTION": ("REDUCE", "reduction"), "GRID_MODE": ("GRID", "grid_mode"),
-            "GRID_PADDING": ("GRID", "grid_padding"), "INTERPOLATE_MODE": ("INTERPOLATE", "interpolate_mode"),
-            "PAD_MODE": ("PAD", "pad_mode")}
+_CHOICES = {"REDUCTION": ("REDUCE", "reduction"), "CLASS_REDUCTION": ("REDUCE", "reduction"),
+            "GRID_MODE": ("GRID", "grid_mode"), "GRID_PADDING": ("GRID", "grid_padding"),
+            "INTERPOLATE_MODE": ("INTERPOLATE", "interpolate_mode"), "PAD_MODE": ("PAD", "pad_mode")}
 _KEYWORDS = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict "
-    "return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false model dev out ok "
-    "alignas alignof and asm bitand bitor catch class compl concept constexpr decltype delete explicit export friend mutable "
-    "namespace new noexcept not nullptr operator or private protected public requires template this throw try typeid typename "
-    "using virtual wchar_t xor main NULL INFINITY NAN errno".split())
+    "auto break case char const continue default do double else enum extern float for goto if inline int "
+    "long register restrict return short signed sizeof static struct switch typedef union unsigned void "
+    "volatile while bool true false model dev out ok alignas alignof and asm bitand bitor catch class compl "
+    "concept constexpr decltype delete explicit export friend mutable namespace new noexcept not nullptr "
+    "operator or private protected public requires template this throw try typeid typename using virtual "
+    "wchar_t xor main NULL INFINITY NAN errno".split())
 
 
 def quoted(text):
@@ -98,13 +99,15 @@ class _Emitter:
         self.lines = []
         self.variables = {}
         self.taken = {name + "_tensors": True}
-        self.entries = [entry for entry in model.entries if entry.result in entry.made]  # others hand on what there is
+        # others hand on what there is
+        self.entries = [entry for entry in model.entries if entry.result in entry.made]
         read = {t.id for entry in self.entries for t in self.tensors_of(entry)}
         made = dict.fromkeys(entry.result.id for entry in self.entries)
         self.leaves = [i for i in made if i not in read]
         inputs = [t.id for t in self.tensors if t.kind == "input"]
         loss = [] if model.loss is None else [model.loss]
-        self.fields = [("inputs", inputs), ("outputs", [i for i in dict.fromkeys(model.outputs) if i not in inputs + loss]),
+        self.fields = [("inputs", inputs),
+                       ("outputs", [i for i in dict.fromkeys(model.outputs) if i not in inputs + loss]),
                        ("the loss", loss)]
         if not any(ids for _, ids in self.fields):
             self.fields = [("all", self.leaves)]
@@ -114,14 +117,16 @@ class _Emitter:
     def tensors_of(entry):
         """The Tensors that an entry names."""
         for value in entry.operands + list(entry.arguments.values()):
-            for t in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,):
+            for t in (value.values() if isinstance(value, dict) else
+                      value if isinstance(value, (list, tuple)) else (value,)):
                 if isinstance(t, Tensor):
                     yield t
 
     def variable(self, t):
         if t.id not in self.variables:
             label = re.sub(r"[^A-Za-z0-9_]", "_", t.label or "") or "t%d" % t.id
-            label = "t_" + label if label[0].isdigit() or label[0] == "_" or label in _KEYWORDS or "gpunn" in label else label
+            label = ("t_" + label if label[0].isdigit() or label[0] == "_" or label in _KEYWORDS or
+                     "gpunn" in label else label)
             self.variables[t.id] = self.fresh(label)
         return self.variables[t.id]
 
@@ -140,10 +145,12 @@ class _Emitter:
         op = table.ops().get(entry.op)
         operands = [self.variable(t) for t in entry.operands if isinstance(t, Tensor)]
         if op and op.term:
-            formula = "%s(%s)" % (op.name, ", ".join(["x", "y"] + [repr(float(value)) for value in entry.arguments.values()]))
+            formula = "%s(%s)" % (
+                op.name, ", ".join(["x", "y"] + [repr(float(value)) for value in entry.arguments.values()]))
             return "gpunn_expr(%s, %s, 2)" % (quoted(formula), self.pointers(entry, "parts", entry.operands))
         if op and op.arity:
-            return "gpunn_%s(%s)" % (op.name, ", ".join(operands + [number(f32(value)) for value in entry.arguments.values()]))
+            return "gpunn_%s(%s)" % (
+                op.name, ", ".join(operands + [number(f32(value)) for value in entry.arguments.values()]))
         row = table.rows()[entry.op]
         builder, taken = re.fullmatch(r"(\w+)\((.*)\)", row.call).groups()
         own = re.fullmatch("gpunn__(?:make_)?(.*)", builder)
@@ -193,7 +200,8 @@ class _Emitter:
         """The fields of the row's struct that are not its defaults, and those that are given, in its order."""
         for one in row.arguments:
             value = entry.arguments.get(one.name)
-            bias = one.kind in ("BIAS", "NO_BIAS") and (one.kind == "BIAS") != isinstance(value, Tensor)  # the other row's
+            # the other row's
+            bias = one.kind in ("BIAS", "NO_BIAS") and (one.kind == "BIAS") != isinstance(value, Tensor)
             if value is not None and one.field != "args_" and not bias:
                 field, text = self.field(entry, one, value)
                 given.update({field: text} if text else {})
@@ -216,41 +224,50 @@ class _Emitter:
         if one.kind == "ACTIVATION":
             return one.field, boolean(True) if value == table.words("activation")[1] else None
         if one.kind in _CHOICES:
-            return one.field, None if value == table.words(_CHOICES[one.kind][1])[one.default] else self.literal(one, value)
+            return (one.field, None if value == table.words(_CHOICES[one.kind][1])[one.default] else
+                    self.literal(one, value))
         if isinstance(value, bool):
-            return one.field, None if value == one.default else boolean(value if one.kind == "FLAG" else not value)
-        default = f32(one.default) if one.kind in _FLOATS and not isinstance(one.default, str) else one.default
+            return (one.field,
+                    None if value == one.default else boolean(value if one.kind == "FLAG" else not value))
+        default = (f32(one.default) if one.kind in _FLOATS and not isinstance(one.default, str) else
+                   one.default)
         value = f32(value) if one.kind in _FLOATS else value
-        return one.field, None if value == default else "GPUNN_ZERO" if value == 0 else self.literal(one, value)
+        return (one.field,
+                None if value == default else "GPUNN_ZERO" if value == 0 else self.literal(one, value))
 
     # ---- rows that read their entries by themselves ----
     def parameter(self, entry, row, operands):
         t = entry.result
         self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
-        return "gpunn_%s(model, %s, %s, %s)" % (entry.op, quoted(t.name), shape(t.shape), self.helper(t, "init"))
+        return "gpunn_%s(model, %s, %s, %s)" % (entry.op, quoted(t.name), shape(t.shape),
+                                                self.helper(t, "init"))
 
     state = parameter
 
     def constant(self, entry, row, operands):
         t = entry.result
-        self.statement("static const float %s[] = {%s};" % (self.helper(t, "values"), ", ".join(map(number, t.values))))
+        self.statement("static const float %s[] = {%s};" %
+                       (self.helper(t, "values"), ", ".join(map(number, t.values))))
         return "gpunn_constant(model, %s, %s)" % (shape(t.shape), self.helper(t, "values"))
 
     def assign(self, entry, row, operands):
         a, given = entry.arguments, _Fields().add("in_training", entry.arguments["in_training"], False).texts
         if a.get("position") is None:
             return "gpunn_assign(%s)" % ", ".join(operands + given)
-        return "gpunn_assign_at(%s)" % ", ".join([operands[0], str(a["axis"]), self.variable(a["position"]), operands[1]] + given)
+        return "gpunn_assign_at(%s)" % ", ".join([operands[0], str(a["axis"]), self.variable(a["position"]),
+                                                  operands[1]] + given)
 
     def recurrent(self, entry, row, operands):
         a, own = entry.arguments, {"hidden_size": entry.arguments["weights"][1].shape[1]}
         if len(a["weights"]) == (4 if a["bidirectional"] else 2):
             own["no_bias"] = boolean(True)
         given = self.named(entry, row, weights=self.pointers(entry, "weights", a["weights"]), **own)
-        return "gpunn_%s(%s, %s, %s)" % (entry.op, operands[0], quoted(a["layer"]) if a.get("layer") else "NULL", ", ".join(given))
+        return "gpunn_%s(%s, %s, %s)" % (entry.op, operands[0],
+                                         quoted(a["layer"]) if a.get("layer") else "NULL", ", ".join(given))
 
     def attention(self, entry, row, operands):
-        return "gpunn_%s(%s)" % (entry.op, ", ".join((operands + ["NULL", "NULL"])[:3] + self.named(entry, row)))
+        return "gpunn_%s(%s)" % (entry.op,
+                                 ", ".join((operands + ["NULL", "NULL"])[:3] + self.named(entry, row)))
 
     def integer_node(self, entry, row, operands):
         operation = entry.arguments["operation"]
@@ -266,13 +283,15 @@ class _Emitter:
         tensors, names = entry.operands, []
         if isinstance(tensors[0], dict):
             given = tensors[0]
-            numbered = ["x%d" % i for i in range(len(given))]  # x3 stands at place 3, since a formula cannot swap two names
+            # x3 stands at place 3, since a formula cannot swap two names
+            numbered = ["x%d" % i for i in range(len(given))]
             others = [name for name in given if name not in numbered]
             names = [name if name in given else others.pop() for name in numbered]
             tensors = [given[name] for name in names]
         reserved = names or ["x%d" % i for i in range(len(tensors))] + ["x", "y", "z"][:len(tensors)]
         aliases = ["%s = x%d; " % (name, i) for i, name in enumerate(names) if name != "x%d" % i]
-        aliases += ["%s = %r; " % (name, float(value)) for name, value in entry.arguments["consts"].items() if name not in reserved]
+        aliases += ["%s = %r; " % (name, float(value))
+                    for name, value in entry.arguments["consts"].items() if name not in reserved]
         return "gpunn_expr(%s, %s, %d)" % (quoted("".join(aliases) + entry.arguments["expression"]),
                                            self.pointers(entry, "parts", tensors), len(tensors))
 
@@ -343,7 +362,8 @@ class _Emitter:
         lines = ["typedef struct %s_tensors {" % self.name]
         for what, ids in self.fields:
             if ids:
-                lines += wrapped("gpunn_tensor %s; /* %s */" % (", ".join("*" + self.variable(self.tensors[i]) for i in ids), what))
+                lines += wrapped("gpunn_tensor %s; /* %s */" %
+                                 (", ".join("*" + self.variable(self.tensors[i]) for i in ids), what))
         return lines + ["} %s_tensors;" % self.name]
 
     def sizes(self):
@@ -359,24 +379,24 @@ class _Emitter:
         fields = self.struct()
         for entry in self.entries:
             self.entry(entry)
-        precision = "" if self.model.precision == "f32" else ", .precision = GPUNN_PRECISION_" + self.model.precision.upper()
+        precision = ("" if self.model.precision == "f32" else
+                     ", .precision = GPUNN_PRECISION_" + self.model.precision.upper())
         leaves = [self.variable(self.tensors[i]) for i in self.leaves]
         fits = " && ".join(["ok"] + leaves)
-        lines = fields + [
-            "",
-            "/* The model, new and with its initial weights; out receives the tensors that a program needs. NULL after an error,",
-            " * of which gpunn_error(dev) tells. */",
-            "static inline gpunn_model *%s_create(gpunn_device *dev, %s_tensors *out)" % (self.name, self.name),
-            "{",
-            "    gpunn_model *model = gpunn_model_create(dev%s%s);" % (precision, ", .inference = true" if self.inference else ""),
-            "    bool ok = model != NULL;",
+        lines = (fields + [
+            "", "/* The model, new and with its initial weights; out receives the tensors that a program "
+            "needs. NULL after an error,", " * of which gpunn_error(dev) tells. */", "static inline "
+            "gpunn_model *%s_create(gpunn_device *dev, %s_tensors *out)" % (self.name, self.name), "{",
+            "    gpunn_model *model = gpunn_model_create(dev%s%s);" %
+            (precision, ", .inference = true" if self.inference else ""), "    bool ok = model != NULL;",
             "    if (!ok) return NULL;"] + self.sizes() + self.lines + [
-            "    if (!(%s)) {" % fits if len(fits) < WIDTH - 12 else "\n".join(
-                ["    ok = ok && %s;" % leaf for leaf in leaves] + ["    if (!ok) {"]),
-            "        gpunn_model_destroy(model);",
-            "        return NULL;",
-            "    }"]
-        lines += ["    out->%s = %s;" % ((self.variable(self.tensors[i]),) * 2) for _, ids in self.fields for i in ids]
+                "    if (!(%s)) {" % fits if len(fits) < WIDTH - 12 else "\n".join(
+                    ["    ok = ok && %s;" % leaf for leaf in leaves] + ["    if (!ok) {"]),
+                "        gpunn_model_destroy(model);",
+                "        return NULL;",
+                "    }"])
+        lines += ["    out->%s = %s;" % ((self.variable(self.tensors[i]),) * 2) for _, ids in self.fields
+                  for i in ids]
         return lines + ["    return model;", "}"]
 
     def optimizer(self):
@@ -388,7 +408,8 @@ class _Emitter:
             fields.add(key, values[key], default)
         lines = ["", "/* The spec's optimizer; NULL after an error. */",
                  "static inline gpunn_optimizer *%s_optimizer(gpunn_model *model)" % self.name, "{"]
-        lines += wrapped("gpunn_optimizer *opt = gpunn_%s(%s);" % (given["type"], ", ".join(["model"] + fields.texts)))
+        lines += wrapped("gpunn_optimizer *opt = gpunn_%s(%s);" %
+                         (given["type"], ", ".join(["model"] + fields.texts)))
         if self.model.clip_grad_norm:
             lines.append("    if (opt) gpunn_set_clip_norm(opt, %s);" % number(self.model.clip_grad_norm))
         if self.model.clip_grad_value:
@@ -410,5 +431,6 @@ def emit_model(model, kernel_set):
     """The text of NAME_model.h. kernel_set: gives the name and the opening comment."""
     name = kernel_set.name
     guard = name.upper() + "_MODEL_H"
-    return "\n".join(stamp.lines(kernel_set, name + "_model.h") + ["#ifndef " + guard, "#define " + guard, '#include "gpunn.h"'] +
+    return "\n".join(stamp.lines(kernel_set, name + "_model.h") +
+                     ["#ifndef " + guard, "#define " + guard, '#include "gpunn.h"'] +
                      body(model, name) + ["", "#endif", ""])

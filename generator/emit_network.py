@@ -5,7 +5,8 @@ from .emit_inference import STORED, Emitter, Given, loops
 BLOCKS = (48, 24, 12)    # samples of a block: the most whose values are ...
 NEAR = 12288             # ... so many floats at once, which lie on the stack
 WORK = 1 << 18           # multiplications of a slice of the batch
-LEVELS = ((16, 24, 4), (8, 12, 2), (4, 12, 4), (1, 12, 4))  # floats of a vector, registers for sums, and vectors of a panel
+# floats of a vector, registers for sums, and vectors of a panel
+LEVELS = ((16, 24, 4), (8, 12, 2), (4, 12, 4), (1, 12, 4))
 
 
 class BlockEmitter(Emitter):
@@ -22,7 +23,8 @@ class BlockEmitter(Emitter):
 
     # ---- where values lie ----
     def named(self, block):
-        return self.names.new(self.word(block.tensor)) if block.kind in ("weight", "constant") else super().named(block)
+        return (self.names.new(self.word(block.tensor)) if block.kind in ("weight", "constant") else
+                super().named(block))
 
     def is_whole(self, i):
         """Whether a value is one of samples, which lie one behind the other."""
@@ -32,7 +34,8 @@ class BlockEmitter(Emitter):
     def place(self, block):
         """How far the sample's values are from the block's begin."""
         block = block.root()
-        return ["s * %d" % block.count if block.count > 1 else "s"] if self.each and block.kind in ("input", "scratch") else []
+        return (["s * %d" % block.count if block.count > 1 else "s"] if self.each and
+                block.kind in ("input", "scratch") else [])
 
     def pointer(self, i):
         if i is None:
@@ -49,7 +52,8 @@ class BlockEmitter(Emitter):
     def step(self, step):
         if step.tensor.op == "linear":
             return self.linear(step.tensor)
-        if step.members and all(self.is_whole(i) and self.shape(i) == self.shape(step.tensor.id) for i in step.operands):
+        if step.members and all(self.is_whole(i) and self.shape(i) == self.shape(step.tensor.id)
+                                for i in step.operands):
             return self.all_at_once(step)
         self.each = True
         body = self.vector(super().step(step))
@@ -69,7 +73,8 @@ class BlockEmitter(Emitter):
         t, (_, values) = step.tensor, self.values(step)
         function, parameters = self.function(t.op, [("result", "store", Given("result"), values[t.id])])
         names = {values[i].attr.name: self.element(i, "i") for i in step.operands}
-        call = scalar.wrapped(function + "(", [names[name] for name in parameters] + ["&" + self.element(t.id, "i")], ");", 4)
+        call = scalar.wrapped(function + "(",
+                              [names[name] for name in parameters] + ["&" + self.element(t.id, "i")], ");", 4)
         count = self.plan.count(t.id)
         head = "for (int i = 0; i < n%s; ++i)" % (" * %d" % count if count > 1 else "")
         return self.vector([head] + ["    " + line for line in call])
@@ -83,17 +88,19 @@ class BlockEmitter(Emitter):
         whole, apart = self.is_whole(x), self.plan.at[x][0].root().count
         self.each = each = rows > 1 and not whole
         many = "n" if rows == 1 else str(rows) if each else "n * %d" % rows
-        lines = self.call("product", "lanes", self.pointer(t.id), self.pointer(x), width if whole or each else apart, packed, many,
-                          width, out)
+        lines = self.call("product", "lanes", self.pointer(t.id), self.pointer(x),
+                          width if whole or each else apart, packed, many, width, out)
         self.each = False
         return ["for (int s = 0; s < n; ++s)"] + ["    " + line for line in lines] if each else lines
 
     def op_embedding(self, t):
         tokens, w = t.inputs
         width = self.shape(w)[1]
-        row = "const float *const row = %s + (int)%s * %d;" % (self.pointer(w), self.element(tokens, "i"), width)
+        row = "const float *const row = %s + (int)%s * %d;" % (
+            self.pointer(w), self.element(tokens, "i"), width)
         return loops((self.plan.count(tokens),), [
-            row, "for (int j = 0; j < %d; ++j) %s = row[j];" % (width, self.element(t.id, "i * %d + j" % width))])
+            row,
+            "for (int j = 0; j < %d; ++j) %s = row[j];" % (width, self.element(t.id, "i * %d + j" % width))])
 
     def offset(self):
         """Where the next weight is packed: floats, whatever the vectors."""
@@ -108,22 +115,27 @@ class BlockEmitter(Emitter):
         """Lines that stand before the loop over blocks."""
         lines = ["float scratch[%d];" % (self.floats * self.samples)] * bool(self.floats)
         shared = [block for block in self.blocks if block.kind not in ("input", "scratch")]
-        lines += [self.from_call(block, "") for block in shared] + ["const float *const packed = (const float *)call->cache;"]
-        return lines + ["const float *const %s = %s;" % (name, self.at("packed", offset)) for name, offset in self.packed]
+        lines += [self.from_call(block, "") for block in shared] + [
+            "const float *const packed = (const float *)call->cache;"]
+        return lines + ["const float *const %s = %s;" % (name, self.at("packed", offset))
+                        for name, offset in self.packed]
 
     def from_call(self, block, offset):
         t = block.output or block.tensor
         kind = "float *" if block.output else "const %s *" % STORED[t.dtype]
-        return "%sconst %s = (%s)call->data[%d]%s;" % (kind, self.blocks[block], kind, self.operands.index(t.id), offset)
+        return "%sconst %s = (%s)call->data[%d]%s;" % (
+            kind, self.blocks[block], kind, self.operands.index(t.id), offset)
 
     def of_block(self):
         """Lines that say where the values of a block of samples lie."""
         lines = []
         for block in self.blocks:
             if block.kind == "input" or block.output:
-                lines.append(self.from_call(block, " + first" + (" * %d" % block.count if block.count > 1 else "")))
+                lines.append(self.from_call(block,
+                                            " + first" + (" * %d" % block.count if block.count > 1 else "")))
             elif block.kind == "scratch":
-                lines.append("float *const %s = scratch + %d;" % (self.blocks[block], block.place * self.samples))
+                lines.append("float *const %s = scratch + %d;" %
+                             (self.blocks[block], block.place * self.samples))
         return lines
 
     def checks(self):
@@ -133,13 +145,15 @@ class BlockEmitter(Emitter):
             tokens = self.plan.at[t.inputs[0]][0].tensor
             data = "((const %s *)call->data[%d])[i]" % (STORED[tokens.dtype], self.operands.index(tokens.id))
             lines += ["for (int64_t i = 0; i < call->batch * %d; ++i)" % self.plan.count(tokens.id),
-                      "    if (%s < 0 || %s >= %d) return GPUNN_ERR_ARGUMENT;" % (data, data, self.shape(t.inputs[1])[0])]
+                      "    if (%s < 0 || %s >= %d) return GPUNN_ERR_ARGUMENT;" %
+                      (data, data, self.shape(t.inputs[1])[0])]
         return lines
 
     def pack_lines(self):
         lines = ["float *const packed = (float *)call->cache;"]
         for (w, b, width, out), (_, offset) in zip(self.packs, self.packed):
-            weight, bias = ["(const float *)call->data[%d]" % self.operands.index(i) if i is not None else "NULL" for i in (w, b)]
+            weight, bias = ["(const float *)call->data[%d]" % self.operands.index(i) if i is not None else
+                            "NULL" for i in (w, b)]
             lines += self.call("pack", self.at("packed", offset), weight, bias, width, out, "lanes")
         return lines
 
@@ -160,9 +174,10 @@ def emit_c(kernel_set):
     steps = [line for step in plan.steps for line in emitter.step(step)] + emitter.copies()
     function = "%s_%s_evaluation" % (name, kernel.name)
     text = template.load(
-        "network.c", name=name, NAME=emitter.NAME, function=function, comment=kernel.name, fixed=emitter.fixed(),
-        values=emitter.of_block(), steps=steps, packs=emitter.pack_lines(), checks=emitter.checks(), block=str(emitter.samples),
-        loops=levels(emitter.NAME, function), least=str(max(emitter.samples, WORK // max(plan.products(), 1))))
+        "network.c", name=name, NAME=emitter.NAME, function=function, comment=kernel.name,
+        fixed=emitter.fixed(), values=emitter.of_block(), steps=steps, packs=emitter.pack_lines(),
+        checks=emitter.checks(), block=str(emitter.samples), loops=levels(emitter.NAME, function),
+        least=str(max(emitter.samples, WORK // max(plan.products(), 1))))
     return emitter.element_functions(), text, str(4 * emitter.offset())
 
 
@@ -170,7 +185,8 @@ def levels(upper, function):
     """The loop over samples for each kind of vector."""
     def text(isa, level, lanes):
         space = " " * len("%s static void %s_%s(" % (isa, function, level))
-        loop = template.load("network_loop.c", isa=isa, function=function, level=level, lanes=lanes, space=space[1:])
+        loop = template.load("network_loop.c", isa=isa, function=function, level=level, lanes=lanes,
+                             space=space[1:])
         return loop.lstrip().splitlines()
     wide = text(upper + "_V16", "v16", "16") + [""] + text(upper + "_V8", "v8", "8")
     return ["#if defined(%s_V16)" % upper] + wide + ["#endif", ""] + text("", "narrow", upper + "_NARROWEST")
@@ -179,7 +195,9 @@ def levels(upper, function):
 def library(name):
     """What the loops call."""
     values = {"name": name, "NAME": name.upper()}
-    levels = [template.load("network_vectors.h", level="v%d" % floats, isa="%s_V%d" % (values["NAME"], floats), floats=str(floats),
-                            sums=str(sums), panel=str(panel), wide=panel > 2, **values) for floats, sums, panel in LEVELS]
-    panels = "(%s4)" % "".join("lanes == %d ? %d : " % (floats, panel) for floats, _, panel in LEVELS if panel != 4)
+    levels = [template.load("network_vectors.h", level="v%d" % floats,
+                            isa="%s_V%d" % (values["NAME"], floats), floats=str(floats), sums=str(sums),
+                            panel=str(panel), wide=panel > 2, **values) for floats, sums, panel in LEVELS]
+    panels = "(%s4)" % "".join("lanes == %d ? %d : " % (floats, panel)
+                               for floats, _, panel in LEVELS if panel != 4)
     return template.load("network.h", levels="\n".join(levels).splitlines(), panels=panels, **values)

@@ -6,11 +6,13 @@ from . import scalar, template
 from .emit_inference import STORED, Emitter, joined, loops, spread, strides
 from .network import POOLS
 from .scalar import number
-from .tiling import AT_ONCE, CAPABILITY, CHANNELS, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
+from .tiling import (AT_ONCE, CAPABILITY, CHANNELS, THREADS, apart, cycles, each_apart, forms, refusal,
+                     staging, tile_plan)
 
 TYPES = {"f32": "float", "tf32": "tf32", "bf16": "bf16", "f16": "f16"}
 MEMORY = dict(STORED, **TYPES)
-ENDS = ("linear", "layer_norm", "rms_norm", "softmax", "log_softmax", "conv1d", "conv2d") + POOLS  # functions that end in a barrier
+# functions that end in a barrier
+ENDS = ("linear", "layer_norm", "rms_norm", "softmax", "log_softmax", "conv1d", "conv2d") + POOLS
 
 
 def at(base, offset):
@@ -41,7 +43,8 @@ class TileEmitter(Emitter):
     def pointer(self, i):
         if i is None:
             return "(const float *)NULL"
-        return at("values", self.offset(i)) if self.is_shared(i) else at("o." + self.operands[i], self.plan.at[i][1])
+        return (at("values", self.offset(i)) if self.is_shared(i) else
+                at("o." + self.operands[i], self.plan.at[i][1]))
 
     def element(self, i, index):
         if not self.is_shared(i):
@@ -56,10 +59,12 @@ class TileEmitter(Emitter):
     @staticmethod
     def each(count, lines, samples="SAMPLES"):
         """Lines for element e of each sample, dealt to the threads."""
-        element = ["const unsigned e = i %% %d;" % count] if any(re.search(r"\be\b", line) for line in lines) else []
+        element = (["const unsigned e = i %% %d;" % count] if any(re.search(r"\be\b", line) for line in lines)
+                   else [])
         own = "float *const own = values + i%s * PITCH;" % (" / %d" % count if count > 1 else "")
-        return ["#pragma unroll 1", "for (unsigned i = threadIdx.x; i < %s * %d; i += %d) {" % (samples, count, THREADS)] + [
-            "    " + line for line in element + [own] + lines] + ["}"]
+        return (["#pragma unroll 1",
+                 "for (unsigned i = threadIdx.x; i < %s * %d; i += %d) {" % (samples, count, THREADS)] + [
+                     "    " + line for line in element + [own] + lines] + ["}"])
 
     @staticmethod
     def index(sizes, steps):
@@ -69,7 +74,8 @@ class TileEmitter(Emitter):
             text = "e" if inner == 1 else "e / %d" % inner
             text = text if outermost else "%s %% %d" % (text, size)
             if step:
-                terms.append(text if step == 1 else "%s * %d" % (text if text == "e" else "(%s)" % text, step))
+                terms.append(text if step == 1 else
+                             "%s * %d" % (text if text == "e" else "(%s)" % text, step))
         return " + ".join(terms) or "0"
 
     def copied(self, i, source, sizes, to, frm, to_offset=0, from_offset=0, form="%s"):
@@ -108,14 +114,18 @@ class TileEmitter(Emitter):
         out, width = self.shape(w)
         if self.plan.is_long(width):
             parts = [self.pointer(t.id), self.pointer(x), self.room, self.pointer(w), self.pointer(b)]
-            return scalar.wrapped("long_linear<SAMPLES, PITCH, %d, %d, %d>(" % (width, out, self.plan.count(t.id) // out), parts, ");", 8)
+            return scalar.wrapped("long_linear<SAMPLES, PITCH, %d, %d, %d>(" %
+                                  (width, out, self.plan.count(t.id) // out), parts, ");", 8)
         rows, at_once = self.plan.count(t.id) // out, "AT%d" % len(self.staged)
         aligned = self.offset(x) % 4 == 0 and (rows == 1 or width % 4 == 0)
         start = "weights + %s" % at_once if self.staged else "weights"
         staged = "weights + (WHOLE ? %s : 0)" % at_once if self.staged else "weights"
-        self.staged.append((out, width, "stage<T, %d>(%s, %s, %s, %d);" % (width, start, self.pointer(w), self.pointer(b), out)))
-        form = "linear<T, SAMPLES, PITCH, %d, %d, %d, %s, WHOLE, FLOATS>(" % (width, out, rows, self.flag(aligned))
-        return scalar.wrapped(form, [self.pointer(t.id), self.pointer(x), staged, self.pointer(w), self.pointer(b)], ");", 8)
+        self.staged.append((out, width, "stage<T, %d>(%s, %s, %s, %d);" %
+                            (width, start, self.pointer(w), self.pointer(b), out)))
+        form = "linear<T, SAMPLES, PITCH, %d, %d, %d, %s, WHOLE, FLOATS>(" % (
+            width, out, rows, self.flag(aligned))
+        return scalar.wrapped(form, [self.pointer(t.id), self.pointer(x), staged, self.pointer(w),
+                                     self.pointer(b)], ");", 8)
 
     def places(self):
         """Lines that say where the weights of products lie but the first."""
@@ -125,14 +135,17 @@ class TileEmitter(Emitter):
     def op_layer_norm(self, t):
         x, w, b = (t.inputs + (None,))[:3]
         n = math.prod(self.shape(t.id)[len(t.shape) - t.attrs["dims"]:])
-        form = "norm<%s, PITCH, %d, %d, %s>(" % (self.stored(t.id), self.plan.count(t.id) // n, n, self.flag(t.op == "rms_norm"))
-        return scalar.wrapped(form, ["SAMPLES"] + list(map(self.pointer, (t.id, x, w, b))) + [number(t.attrs["eps"])], ");", 8)
+        form = "norm<%s, PITCH, %d, %d, %s>(" % (self.stored(t.id), self.plan.count(t.id) // n, n,
+                                                 self.flag(t.op == "rms_norm"))
+        return scalar.wrapped(form, ["SAMPLES"] + list(map(self.pointer, (t.id, x, w, b))) +
+                              [number(t.attrs["eps"])], ");", 8)
 
     op_rms_norm = op_layer_norm
 
     def op_softmax(self, t):
         outer, n, inner = self.line(t.id, t.attrs["dim"])
-        form = "softmax<%s, PITCH, %d, %d, %d, %s>(" % (self.stored(t.id), outer * inner, n, inner, self.flag(t.op == "log_softmax"))
+        form = "softmax<%s, PITCH, %d, %d, %d, %s>(" % (
+            self.stored(t.id), outer * inner, n, inner, self.flag(t.op == "log_softmax"))
         return scalar.wrapped(form, ["SAMPLES", self.pointer(t.id), self.pointer(t.inputs[0])], ");", 8)
 
     op_log_softmax = op_softmax
@@ -141,14 +154,16 @@ class TileEmitter(Emitter):
         """Of integers, which are floats here."""
         count = self.plan.count(t.id)
         own = "e" if count > 1 else "0"
-        return self.each(count, ["%s = %s;" % (self.element(t.id, own), self.rounded(t.id, self.element(t.inputs[0], own)))])
+        return self.each(count, ["%s = %s;" % (self.element(t.id, own),
+                                               self.rounded(t.id, self.element(t.inputs[0], own)))])
 
     def op_embedding(self, t):
         """An index that is no row makes NaN, as it does where this is a step by itself."""
         tokens, w = t.inputs
         (rows, width), count = self.shape(w), self.plan.count(t.id)
         own, row = "e" if count > 1 else "0", "e / %d" % width if self.plan.count(tokens) > 1 else "0"
-        column = "(int)token" if width == 1 else "(int)token * %d + e" % width + " %% %d" % width * (row != "0")
+        column = ("(int)token" if width == 1 else
+                  "(int)token * %d + e" % width + " %% %d" % width * (row != "0"))
         picked = "token >= 0 && token < %d ? %s : NAN" % (rows, self.element(w, column))
         return self.each(count, ["const float token = %s;" % self.element(tokens, row)] + scalar.wrapped(
             self.element(t.id, own) + " =", [self.rounded(t.id, picked)], ";", 12))
@@ -176,7 +191,8 @@ class TileEmitter(Emitter):
     def op_conv(self, t):
         (x, w, b), a = t.inputs, t.attrs
         window = self.window(t, self.shape(w)[2:], a["stride"], a["padding"], a["dilation"])
-        form = "convolve<%s, SAMPLES, PITCH, %d, %d, %d>(" % (window, a["groups"], self.shape(w)[1], self.shape(w)[0] // a["groups"])
+        form = "convolve<%s, SAMPLES, PITCH, %d, %d, %d>(" % (
+            window, a["groups"], self.shape(w)[1], self.shape(w)[0] // a["groups"])
         return scalar.wrapped(form, list(map(self.pointer, (t.id, x, w, b))) + [self.end(t)], ");", 8)
 
     def end(self, t):
@@ -188,15 +204,18 @@ class TileEmitter(Emitter):
         return "[](float x) { %s(%s&x); return x; }" % (function, "x, " * len(used))
 
     def pool(self, t, kernel, stride, padding, padded):
-        form = "pool<%s, PITCH, %d, %s, %s>(" % (self.window(t, kernel, stride, padding, (1, 1)), self.shape(t.id)[1],
-                                                self.flag("avg" in t.op), self.flag(padded))
+        form = "pool<%s, PITCH, %d, %s, %s>(" % (
+            self.window(t, kernel, stride, padding, (1, 1)), self.shape(t.id)[1],
+            self.flag("avg" in t.op), self.flag(padded))
         return scalar.wrapped(form, ["SAMPLES", self.pointer(t.id), self.pointer(t.inputs[0])], ");", 8)
 
     def op_batch_norm(self, t):
         inner = math.prod(self.shape(t.id)[2:])
         channel = "e" if inner == 1 else "e / %d" % inner
-        numbers = [self.element(i, channel) if i is not None else text for i, text in zip(t.inputs[1:], ("1", "0", "0", "1"))]
-        own = scalar.wrapped("normalized(", [self.element(t.inputs[0], "e")] + numbers + [number(t.attrs["eps"])], ");", 12)
+        numbers = [self.element(i, channel) if i is not None else text
+                   for i, text in zip(t.inputs[1:], ("1", "0", "0", "1"))]
+        own = scalar.wrapped("normalized(",
+                             [self.element(t.inputs[0], "e")] + numbers + [number(t.attrs["eps"])], ");", 12)
         return self.each(self.plan.count(t.id), ["%s = %s" % (self.element(t.id, "e"), own[0])] + own[1:])
 
     def op_sum(self, t):
@@ -207,7 +226,8 @@ class TileEmitter(Emitter):
         inner, (within,) = joined([shape[axis] for axis in dims], [[steps[axis] for axis in dims]])
         names = ["j", "k", "l", "m"][:len(inner)]
         terms = [self.index(sizes, frm)] + ["%s * %d" % pair for pair in zip(names, within)]
-        body = loops(inner, ["total += %s;" % self.element(x, " + ".join(term for term in terms if term != "0"))], 1)
+        body = loops(inner,
+                     ["total += %s;" % self.element(x, " + ".join(term for term in terms if term != "0"))], 1)
         divided = " / %d" % math.prod(inner) if t.attrs.get("mean") else ""
         own = "e" if self.plan.count(t.id) > 1 else "0"
         body = ["float total = 0;"] + body + ["%s = total%s;" % (self.element(t.id, own), divided)]
@@ -220,7 +240,8 @@ class TileEmitter(Emitter):
         for t in self.plan.inputs:
             count = self.plan.count(t.id)
             element = self.element(t.id, "e" if count > 1 else "0")
-            source = "%so.%s[first * %d + i]" % ("" if t.dtype == "f32" else "(float)", self.operands[t.id], count)
+            source = "%so.%s[first * %d + i]" % ("" if t.dtype == "f32" else "(float)", self.operands[t.id],
+                                                 count)
             lines += self.each(count, ["%s = i < samples * %d ? %s : 0;" % (element, count, source)])
         return lines + ["__syncthreads();"]
 
@@ -233,16 +254,20 @@ class TileEmitter(Emitter):
         for i in values:
             count = self.plan.count(i)
             to, value = "first * %d + i" % count, self.element(i, "e" if count > 1 else "0")
-            lines += self.each(count, ["store<1>(o.%s, %s, same<1>(%s));" % (self.operands[i], to, value)], "samples")
+            lines += self.each(count, ["store<1>(o.%s, %s, same<1>(%s));" % (self.operands[i], to, value)],
+                               "samples")
         return lines + ["__syncthreads();"]
 
 
 def emitter_of(kernel_set, plan):
     """The emitter, and the lines of all steps."""
     kernel, ids = kernel_set.network
-    tensors = [ids[-1 - one.index if one.index < 0 else len(kernel.nodes) + one.index] for one in kernel.evaluation.operands]
-    emitter = TileEmitter(plan, kernel_set.name, {i: one.name + "_" for i, one in zip(tensors, kernel.evaluation.operands)})
-    return emitter, emitter.given() + [line for step in plan.steps for line in emitter.step(step)] + emitter.taken()
+    tensors = [ids[-1 - one.index if one.index < 0 else len(kernel.nodes) + one.index]
+               for one in kernel.evaluation.operands]
+    emitter = TileEmitter(plan, kernel_set.name,
+                          {i: one.name + "_" for i, one in zip(tensors, kernel.evaluation.operands)})
+    return (emitter,
+            emitter.given() + [line for step in plan.steps for line in emitter.step(step)] + emitter.taken())
 
 
 def functions(kernel_set):
@@ -262,14 +287,16 @@ def emit_cuda(kernel_set):
     names = list(emitter.operands.values())
     kinds = [("" if one.written else "const ") + MEMORY[one.dtype] for one in program.operands]
     members = ["%s *%s;" % (kind, one) for one, kind in zip(names, kinds)]
-    filled = ["o.%s = (%s *)call->data[%d];" % (one, kind, k) for k, (one, kind) in enumerate(zip(names, kinds))]
+    filled = ["o.%s = (%s *)call->data[%d];" % (one, kind, k)
+              for k, (one, kind) in enumerate(zip(names, kinds))]
     return template.load(
-        "network.cu", function="%s_%s_evaluation" % (name, kernel.name), comment=kernel.name, threads=str(THREADS),
-        pitch=str(plan.pitch()), steps=steps, members=members, filled=filled, count=str(len(forms(plan))),
-        places=emitter.places(), staged=bool(emitter.staged), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"], apart="%.0f" % apart(plan),
+        "network.cu", function="%s_%s_evaluation" % (name, kernel.name), comment=kernel.name,
+        threads=str(THREADS), pitch=str(plan.pitch()), steps=steps, members=members, filled=filled,
+        count=str(len(forms(plan))), places=emitter.places(), staged=bool(emitter.staged),
+        resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"], apart="%.0f" % apart(plan),
         forms=["{%d, %d, %d, %s, %.0f, %.0f, %.6g}," % (
-            one.samples, one.bytes, CAPABILITY[one.factors], Emitter.flag(one.fills), staging(one), cycles(plan, one),
-            each_apart(plan, one.factors)) for one in forms(plan)],
+            one.samples, one.bytes, CAPABILITY[one.factors], Emitter.flag(one.fills), staging(one),
+            cycles(plan, one), each_apart(plan, one.factors)) for one in forms(plan)],
         first=instance(forms(plan)[0]), cases=cases(forms(plan)))
 
 
@@ -285,10 +312,11 @@ def cases(choices):
 
 def library(kernel_set):
     """What such kernels call."""
-    return of_tiles(any(whole and whole[0].precision != "f32" for whole in (kernel_set.network, kernel_set.step)))
+    return of_tiles(any(whole and whole[0].precision != "f32"
+                        for whole in (kernel_set.network, kernel_set.step)))
 
 
 def of_tiles(tiles):
     """tiles: with what tensor cores need."""
-    return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2", tiles=tiles,
-                         columns=str(AT_ONCE[0]), rows=str(AT_ONCE[1]))
+    return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2",
+                         tiles=tiles, columns=str(AT_ONCE[0]), rows=str(AT_ONCE[1]))

@@ -31,7 +31,8 @@ class StepEmitter(TileEmitter):
     def dropped(self, t, stored, y, x, is_first):
         kept, site = scalar.threshold(t.attrs["p"]), self.plan.sites.index(t.id)
         form = "dropped<%s, SAMPLES, PITCH, %d, %d>(" % (stored, self.plan.count(t.id), kept)
-        return scalar.wrapped(form, [y, x, "o.random", "o.site%d" % site, "first", self.flag(is_first)], ");", 8)
+        return scalar.wrapped(form, [y, x, "o.random", "o.site%d" % site, "first", self.flag(is_first)], ");",
+                              8)
 
     def index_in(self, i, whole):
         """Where a value has what belongs to element e of another, which it is broadcast to."""
@@ -69,11 +70,13 @@ class StepEmitter(TileEmitter):
     def class_loss(self, cost, count):
         loss = self.plan.loss
         _, labels, weight = (loss.inputs + (None,))[:3]
-        form = "class_loss<PITCH, %d, %d, %s>(" % (count, self.offset(labels) - self.offset(cost), self.flag(loss.op == "cross_entropy"))
+        form = "class_loss<PITCH, %d, %d, %s>(" % (count, self.offset(labels) - self.offset(cost),
+                                                   self.flag(loss.op == "cross_entropy"))
         weight = "(const float *)NULL" if weight is None else "o." + self.operands[weight]
-        numbers = [scalar.number(float(loss.attrs.get(key, 0))) for key in ("ignore_index", "label_smoothing")]
-        return scalar.wrapped(form, ["(int)samples", self.gradient(cost), self.pointer(cost), weight] + numbers +
-                              ["seed", "loss", "divisor"], ");", 8)
+        numbers = [scalar.number(float(loss.attrs.get(key, 0)))
+                   for key in ("ignore_index", "label_smoothing")]
+        return scalar.wrapped(form, ["(int)samples", self.gradient(cost), self.pointer(cost),
+                                     weight] + numbers + ["seed", "loss", "divisor"], ");", 8)
 
     def back(self, step):
         t = step.tensor
@@ -115,10 +118,12 @@ class StepEmitter(TileEmitter):
         def record(elements, offset):
             own = "i / %d * %d + e" % (elements, records) if elements > 1 else "i * %d" % records
             return "record[%s]" % self.place(own, offset)
-        own, given = "e" if count > 1 else "0", "own[%s]" % self.place("e" if behind > 1 else "0", self.plan.gradient(t.id))
+        own, given = ("e" if count > 1 else "0",
+                      "own[%s]" % self.place("e" if behind > 1 else "0", self.plan.gradient(t.id)))
         lines = self.each(count, ["%s = %s;" % (record(count, place), self.element(x, own))], "samples")
-        return lines + self.each(behind, ["%s = %s;" % (record(behind, place + count), given),
-                                          "%s = larger()(fabsf(%s), %s);" % (largest, given, largest)], "samples")
+        return lines + self.each(behind,
+                                 ["%s = %s;" % (record(behind, place + count), given),
+                                  "%s = larger()(fabsf(%s), %s);" % (largest, given, largest)], "samples")
 
     def back_embedding(self, step):
         return self.recorded(step.tensor)
@@ -153,8 +158,8 @@ class StepEmitter(TileEmitter):
         wanted, y, moments = self.plan.wants(x), self.gradient(t.id), at("values", step.room.place)
         rows = "PITCH, %d, %d" % (self.plan.count(t.id) // n, n)
         form = "norm_gradient<%s, %s, %s>(" % (rows, self.flag(t.op == "rms_norm"), self.flag(wanted))
-        parts = ["(int)samples", self.gradient(x) if wanted else moments, y, self.pointer(x), self.pointer(w), moments,
-                 scalar.number(t.attrs["eps"]), self.flag(wanted and self.is_first(x))]
+        parts = ["(int)samples", self.gradient(x) if wanted else moments, y, self.pointer(x), self.pointer(w),
+                 moments, scalar.number(t.attrs["eps"]), self.flag(wanted and self.is_first(x))]
         lines = scalar.wrapped(form, parts, ");", 8)
         to = [at("sums", sums[i]) if i in sums else "(float *)NULL" for i in (w, b)]
         if {w, b} & set(sums):
@@ -169,8 +174,10 @@ class StepEmitter(TileEmitter):
         t = step.tensor
         x = t.inputs[0]
         outer, n, inner = self.line(t.id, t.attrs["dim"])
-        form = "softmax_gradient<PITCH, %d, %d, %d, %s>(" % (outer * inner, n, inner, self.flag(t.op == "log_softmax"))
-        parts = ["(int)samples", self.gradient(x), self.gradient(t.id), self.pointer(t.id), self.flag(self.is_first(x))]
+        form = "softmax_gradient<PITCH, %d, %d, %d, %s>(" % (
+            outer * inner, n, inner, self.flag(t.op == "log_softmax"))
+        parts = ["(int)samples", self.gradient(x), self.gradient(t.id), self.pointer(t.id),
+                 self.flag(self.is_first(x))]
         return scalar.wrapped(form, parts, ");", 8)
 
     back_log_softmax = back_softmax
@@ -203,7 +210,8 @@ class StepEmitter(TileEmitter):
             lines, first = self.each(self.plan.count(x), [zero]) + ["__syncthreads();"], False
         own = self.place(self.index(sizes, frm), self.plan.gradient(x) + from_offset)
         other = self.place(self.index(sizes, to), self.plan.gradient(y) + to_offset)
-        return lines + self.each(count, ["own[%s] %s own[%s]%s;" % (own, "=" if first else "+=", other, divided)])
+        return lines + self.each(count,
+                                 ["own[%s] %s own[%s]%s;" % (own, "=" if first else "+=", other, divided)])
 
     def back_elementwise(self, step):
         """The gradients of its operands. Those of samples that are not there mean nothing and reach no other."""
@@ -213,25 +221,29 @@ class StepEmitter(TileEmitter):
         wanted = list(slopes)
         results = [("d%d" % k, "store", Given("d%d" % k), slopes[i]) for k, i in enumerate(wanted)]
         function, parameters = self.function(t.op + "_gradient", results)
-        names = {value.attr.name: self.element(i, self.index_in(i, t.id)) for i, value in self.given_values(step)}
+        names = {value.attr.name: self.element(i, self.index_in(i, t.id))
+                 for i, value in self.given_values(step)}
         names[RESULT] = self.element(t.id, self.index_in(t.id, t.id))
         names["g"] = "own[%s]" % self.place(self.index_in(t.id, t.id), self.plan.gradient(t.id))
         made = ["d%d" % k for k in range(len(wanted))]
         room = {i: step.room.place + k * self.plan.count(t.id) for k, i in enumerate(self.plan.narrow(step))}
         lines = ["float %s;" % ", ".join(made)]
-        lines += scalar.wrapped(function + "(", [names[name] for name in parameters] + ["&" + one for one in made], ");", 12)
+        lines += scalar.wrapped(function + "(",
+                                [names[name] for name in parameters] + ["&" + one for one in made], ");", 12)
         for i, one in zip(wanted, made):
             sign = "=" if i in room or self.is_first(i) else "+="
             to = self.place(self.index_in(t.id, t.id), room[i] if i in room else self.plan.gradient(i))
             lines.append("own[%s] %s %s;" % (to, sign, one))
         lines = self.each(self.plan.count(t.id), lines)
-        return lines + ["__syncthreads();"] * bool(room) + [line for i in room for line in self.narrowed(t, i, room[i])]
+        return lines + ["__syncthreads();"] * bool(room) + [line for i in room
+                                                            for line in self.narrowed(t, i, room[i])]
 
     def narrowed(self, t, i, room):
         """Lines that sum what lies in a room, of each of t's elements, to the gradient of an operand that t broadcasts."""
         shape, steps = self.shape(t.id), strides(self.shape(t.id))
         kept = [bool(step) for step in spread(self.shape(i), shape)]
-        sizes, (frm,) = joined([size for size, own in zip(shape, kept) if own], [[step for step, own in zip(steps, kept) if own]])
+        sizes, (frm,) = joined([size for size, own in zip(shape, kept) if own],
+                               [[step for step, own in zip(steps, kept) if own]])
         inner, (within,) = joined([size for size, own in zip(shape, kept) if not own],
                                   [[step for step, own in zip(steps, kept) if not own]])
         terms = [self.index(sizes, frm)] + ["%s * %d" % pair for pair in zip("jklm", within)]
@@ -242,10 +254,13 @@ class StepEmitter(TileEmitter):
             return self.each(count, ["float total = 0;"] + loops(inner, ["total += own[%s];" % index], 1) +
                              ["own[%s] %s total;" % (own, "=" if self.is_first(i) else "+=")])
         of_samples = ["for (unsigned s = 0; s < samples; s++)"]
-        of_samples += ["    " + line for line in loops(inner, ["total += values[s * PITCH + %s];" % index], 1)]
+        of_samples += ["    " +
+                       line for line in loops(inner, ["total += values[s * PITCH + %s];" % index], 1)]
         to = self.place("e", dict(self.plan.sums())[i])
-        return ["for (unsigned e = threadIdx.x; e < %d; e += %d) {" % (count, THREADS), "    float total = 0;"] + [
-            "    " + line for line in of_samples] + ["    add_to(sums + %s, total, %s);" % (to, self.is_first_sum(i)), "}"]
+        return (["for (unsigned e = threadIdx.x; e < %d; e += %d) {" % (count, THREADS),
+                 "    float total = 0;"] + [
+                     "    " + line for line in of_samples] +
+                ["    add_to(sums + %s, total, %s);" % (to, self.is_first_sum(i)), "}"])
 
     def given_values(self, step):
         """Each operand's id and what is loaded of it."""
@@ -258,31 +273,37 @@ class StepEmitter(TileEmitter):
         found, most = [], 1
         for t, place in self.plan.records():
             lines, each = getattr(self, "added_" + t.op)(t)
-            head = ["const float *const own = %s;" % self.place("o.records + i / %d * %d" % (each, self.plan.record()), place),
+            head = ["const float *const own = %s;" %
+                    self.place("o.records + i / %d * %d" % (each, self.plan.record()), place),
                     "const int e = (int)(i %% %d);" % each]
-            loop = ["for (int64_t i = begin; i < o.batch * %d; i += step) {" % each] + ["    " + line for line in head + lines] + ["}"]
-            found.append((t, self.block_of(self.hash_levels(t)[0] + loop) if t.op == "hash_grid_encoding" else loop))
+            loop = (["for (int64_t i = begin; i < o.batch * %d; i += step) {" % each] +
+                    ["    " + line for line in head + lines] + ["}"])
+            found.append((t, self.block_of(self.hash_levels(t)[0] + loop) if t.op == "hash_grid_encoding" else
+                          loop))
             most = max(most, each)
         return found, most
 
     def added_embedding(self, t):
         """Lines for piece e, and how many there are."""
-        (rows, width), count, padding = self.shape(t.inputs[1]), self.plan.count(t.inputs[0]), t.attrs["padding_idx"]
+        (rows, width), count, padding = (self.shape(t.inputs[1]), self.plan.count(t.inputs[0]),
+                                         t.attrs["padding_idx"])
         apart = " && token != %d" % padding if padding >= 0 else ""
-        return ["const float token = own[e / %d];" % width, "if (token >= 0 && token < %d%s)" % (rows, apart),
-                "    exact_add(sums + (size_t)token * %d + e %% %d, own[%d + e], scale);" % (width, width, count)], count * width
+        return (["const float token = own[e / %d];" % width,
+                 "if (token >= 0 && token < %d%s)" % (rows, apart), "    exact_add(sums + (size_t)token * %d "
+                 "+ e %% %d, own[%d + e], scale);" % (width, width, count)], count * width)
 
     def added_hash_grid_encoding(self, t):
-        axes, features, count = self.shape(t.inputs[0])[-1], self.shape(t.inputs[1])[1], self.plan.count(t.inputs[0])
+        axes, features, count = (self.shape(t.inputs[0])[-1], self.shape(t.inputs[1])[1],
+                                 self.plan.count(t.inputs[0]))
         levels, name = self.hash_levels(t)[1], self.name
-        return ["const %s_hash_level *const level = &levels[e %% %d];" % (name, levels),
-                "uint32_t cell[3];", "float part[3];",
-                "%s_hash_find(cell, part, own + e / %d * %d, level->scale, %d);" % (name, levels, axes, axes),
-                "for (int corner = 0; corner < %d; corner++) {" % (1 << axes),
-                "    const float weight = %s_hash_weight(part, corner, %d, -1);" % (name, axes),
-                "    const size_t row = (size_t)%s_hash_row(level, cell, corner, %d) * %d;" % (name, axes, features),
-                "    for (int f = 0; f < %d; f++) exact_add(sums + row + f, weight * own[%d + e * %d + f], scale);" % (
-                    features, count, features), "}"], count // axes * levels
+        return (["const %s_hash_level *const level = &levels[e %% %d];" % (name, levels), "uint32_t cell[3];",
+                 "float part[3];", "%s_hash_find(cell, part, own + e / %d * %d, level->scale, %d);" %
+                 (name, levels, axes, axes), "for (int corner = 0; corner < %d; corner++) {" % (1 << axes),
+                 "    const float weight = %s_hash_weight(part, corner, %d, -1);" % (name, axes),
+                 "    const size_t row = (size_t)%s_hash_row(level, cell, corner, %d) * %d;" %
+                 (name, axes, features), "    for (int f = 0; f < %d; f++) exact_add(sums + row + f, weight "
+                 "* own[%d + e * %d + f], scale);" % (
+                     features, count, features), "}"], count // axes * levels)
 
     # ---- the kernel ----
     def steps(self):
@@ -331,16 +352,18 @@ def given_lines(kernel_set):
 
 def table_lines(kernel_set, emitter):
     """Lines that add records up to the sums of tables, lines that bring these, and the most pieces that a record is dealt in."""
-    plan, (added, most), gradients, adding, bringing = emitter.plan, emitter.added(), gradients_of(kernel_set), [], []
+    plan, (added, most), gradients, adding, bringing = (emitter.plan, emitter.added(),
+                                                        gradients_of(kernel_set), [], [])
     for number, (table, place) in enumerate(plan.tables().items()):
         scale = "const float2 scale = exact_scale<%d>(o.largest + %d, %d, blocks, o.batch * %d);" % (
             THREADS, number, len(plan.tables()), plan.terms(table))
         sums, name = at("o.exact", place), gradients[table]
         of_table = [line for t, lines in added if t.inputs[1] == table for line in lines]
-        adding += ["if (o.%s) {" % name, "    unsigned long long *const sums = %s;" % sums, "    %s" % scale, "    if (scale.x == scale.x) {"]
+        adding += ["if (o.%s) {" % name, "    unsigned long long *const sums = %s;" % sums, "    %s" % scale,
+                   "    if (scale.x == scale.x) {"]
         adding += ["        " + line for line in of_table] + ["    }", "}"]
-        bringing += ["if (o.%s) {" % name, "    const unsigned long long *const sums = %s;" % sums, "    %s" % scale,
-                     "    for (int64_t i = begin; i < %d; i += step)" % plan.count(table),
+        bringing += ["if (o.%s) {" % name, "    const unsigned long long *const sums = %s;" % sums,
+                     "    %s" % scale, "    for (int64_t i = begin; i < %d; i += step)" % plan.count(table),
                      "        store_one(o.add_%s, o.%s, (size_t)i, exact_sum(sums[i], scale)%s);" % (
                          name, name, " * factor" if plan.divides_by_labels() else ""), "}"]
     return adding, bringing, most
@@ -412,26 +435,31 @@ def emit_cuda(kernel_set):
     by_labels, tables = plan.divides_by_labels(), plan.tables()
     elements, (add, bring, most) = sum(map(plan.count, tables)), table_lines(kernel_set, emitter)
     return template.load(
-        "training.cu", function="%s_%s_forward" % (kernel_set.name, kernel.name), comment="a training step", threads=str(THREADS),
-        members=members, filled=filled, steps=steps, given=given_lines(kernel_set), pitch=str(plan.pitch()), sums=str(sums),
+        "training.cu", function="%s_%s_forward" % (kernel_set.name, kernel.name), comment="a training step",
+        threads=str(THREADS), members=members, filled=filled, steps=steps, given=given_lines(kernel_set),
+        pitch=str(plan.pitch()), sums=str(sums),
         weights=str(weights), seed=seed_of(plan, gradient), loss=loss, costs=costs, labels=plan.has_labels(),
         second="threadIdx.x == 1 ? divisor : 0" if plan.has_labels() else "0", count=str(len(choices)),
-        mean="mean_cost(" * by_labels, divided=", labels)" if by_labels else " / " + divisor(plan) if is_mean(plan) else "", scaled=" * factor" if by_labels else "",
+        mean="mean_cost(" * by_labels, divided=", labels)" if by_labels else
+        " / " + divisor(plan) if is_mean(plan) else "", scaled=" * factor" if by_labels else "",
         factor=factor_lines(plan, gradient, "o.partial[%d]" % (weights + 1)),
-        later=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, blocks)" % (THREADS, weights + 1, sums)),
-        last=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, slices)" % (THREADS, weights + 1, sums)),
-        sliced=", unsigned slices" * by_labels, slices=", choice.again ? (unsigned)choice.blocks : 1" * by_labels,
-        has_tables=bool(tables), tables=str(len(tables)), elements=str(elements), record=str(plan.record()), add=add, bring=bring,
+        later=factor_lines(plan, gradient,
+                           "total_of<%d>(o.partial + %d, %d, blocks)" % (THREADS, weights + 1, sums)),
+        last=factor_lines(plan, gradient,
+                          "total_of<%d>(o.partial + %d, %d, slices)" % (THREADS, weights + 1, sums)),
+        sliced=", unsigned slices" * by_labels,
+        slices=", choice.again ? (unsigned)choice.blocks : 1" * by_labels, has_tables=bool(tables),
+        tables=str(len(tables)), elements=str(elements), record=str(plan.record()), add=add, bring=bring,
         most=str(most), more=" + area(2 * (size_t)%d + choice.blocks * %d + (size_t)batch * %d)" % (
             elements, len(tables), plan.record()) if tables else "",
         places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
-        forms=["{%d, %d, %d, %.0f, %.0f, %.6g}," % (one.samples, one.bytes, CAPABILITY[one.factors], staging(one), cycles(plan, one),
-                                                    each_apart(plan, one.factors)) for one in choices],
+        forms=["{%d, %d, %d, %.0f, %.0f, %.6g}," % (one.samples, one.bytes, CAPABILITY[one.factors], staging(
+            one), cycles(plan, one), each_apart(plan, one.factors)) for one in choices],
         first=instance(choices[0]), cases=cases(choices))
 
 
 def library(kernel_set):
     """What such kernels call."""
     return template.load(
-        "training_device.h", threads=str(THREADS), static_bytes=str(STATIC), far=str(FAR), tiles=kernel_set.step[0].precision != "f32",
-        launch="%.0f" % (LAUNCH * tiling.GIGAHERTZ * 1e9))
+        "training_device.h", threads=str(THREADS), static_bytes=str(STATIC), far=str(FAR),
+        tiles=kernel_set.step[0].precision != "f32", launch="%.0f" % (LAUNCH * tiling.GIGAHERTZ * 1e9))

@@ -59,7 +59,8 @@ def optimizer_json(optimizer):
         raise ValueError(f"optimizer is a {kind}; use one of {', '.join(known)}")
     groups = [{key: x for key, x in group.items() if key != "params"} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups) or groups[0].get("amsgrad"):
-        raise ValueError("the optimizer's groups differ, or amsgrad is set; give it the same settings for all parameters")
+        raise ValueError("the optimizer's groups differ, or amsgrad is set; give it the same settings for "
+                         "all parameters")
     result = {"type": kind.lower()}
     for key, *_ in rows[kind.lower()].settings:
         if key == "beta2":
@@ -107,7 +108,8 @@ def varying_axes(inputs, names, dynamic_batch, dynamic_shapes, bounds):
             axis = normal_axis(axis, x.dim())
             result[names.index(name)][axis] = sizes.named_dim(size, bounds.get(size, {}).get("multiple", 1))
             if x.shape[axis] < 2 and size != "batch":
-                raise ValueError(f"dynamic_shapes: the example's {size}, axis {axis} of {name}, is {x.shape[axis]}; PyTorch takes "
+                raise ValueError(f"dynamic_shapes: the example's {size}, axis {axis} of {name}, is "
+                                 f"{x.shape[axis]}; PyTorch takes "
                                  "that for fixed: give an example of 2 or more")
     return result
 
@@ -129,7 +131,8 @@ def all_bounds(varying, found, given):
     for name in dict.fromkeys(str(dim) for axes in varying for dim in axes.values() if varies(dim)):
         own, (least, most) = dict(given.get(name, {})), found.get(name, (1, math.inf))
         least, most = max(least, own.get("min", 1)), min(most, own.get("max", math.inf))
-        own.update({key: value for key, value, usual in (("min", least, 1), ("max", most, math.inf)) if value != usual})
+        own.update({key: value for key, value, usual in (("min", least, 1), ("max", most, math.inf))
+                    if value != usual})
         result[name] = own
     return result
 
@@ -138,14 +141,15 @@ def lowered(torch, root, captured, inputs, varying, input_names, result_names):
     """The Lowering of all calls, whose problems tell what it could not."""
     state = tensors_of_state(root)
     taken = [own_name(name) for name in state] + input_names + list(result_names)
-    writer = TorchWriter(torch, root, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
+    writer = TorchWriter(torch, root, taken,
+                         {own_name(name).rpartition(".")[0] for name in state} - set(taken))
     known = {}
     writer.points = sample_points(inputs, varying)
     for reference, name, x, axes in zip(captured.inputs, input_names, inputs, varying):
         kind = dtype_name(torch, x.dtype, of_input=True)
         shape = tuple(axes.get(axis, size) for axis, size in enumerate(x.shape))
-        known[reference] = writer.add("input", [], shape, kind=kind, name=name, dtype=None if kind == "f32" else kind,
-                                      shape=shape)
+        known[reference] = writer.add("input", [], shape, kind=kind, name=name,
+                                      dtype=None if kind == "f32" else kind, shape=shape)
         known[reference].is_bool = x.dtype == torch.bool
     shared = {}
     for reference, (name, tensor, is_buffer) in captured.parameters.items():
@@ -155,7 +159,8 @@ def lowered(torch, root, captured, inputs, varying, input_names, result_names):
                             Complex(*[Parameter(f"{name}.{part}", getattr(tensor, part), tensor.requires_grad)
                                       for part in ("real", "imag")]))
         known[reference] = shared[name]
-    known.update({reference: Constant(tensor.detach().clone()) for reference, tensor in captured.constants.items()})
+    known.update({reference: Constant(tensor.detach().clone())
+                  for reference, tensor in captured.constants.items()})
     lowering = Lowering(torch, captured, writer, known)
     lowering.run()
     return lowering
@@ -170,8 +175,8 @@ def result_of(x):
     return x
 
 
-def export(module, example_inputs, path_json, path_safetensors, input_names=None, output_names=None, dynamic_batch=True,
-           loss=None, optimizer=None, dynamic_shapes=None, bounds=None):
+def export(module, example_inputs, path_json, path_safetensors, input_names=None, output_names=None,
+           dynamic_batch=True, loss=None, optimizer=None, dynamic_shapes=None, bounds=None):
     """Writes the spec of module and the values of its parameters.
 
     example_inputs: tensors of the shapes that it gets. dynamic_batch: True: the first dimension of those inputs that have as many
@@ -191,7 +196,8 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     input_names = list(input_names or input_names_of(module, len(example_inputs), criterion))
     varying = varying_axes(example_inputs, input_names, dynamic_batch, dynamic_shapes, bounds)
     named_sizes({str(dim) for axes in varying for dim in axes.values() if varies(dim)}, bounds)
-    inputs = tuple(torch.cat([x, x]) if axes.get(0) == -1 and x.shape[0] == 1 else x for x, axes in zip(example_inputs, varying))
+    inputs = tuple(torch.cat([x, x]) if axes.get(0) == -1 and x.shape[0] == 1 else x
+                   for x, axes in zip(example_inputs, varying))
     result_names = []
     root = root_of(torch, module, criterion, result_names)
     root.trains = bool(loss or module.training)
@@ -208,8 +214,10 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
         raise Unsupported(title, [f"PyTorch cannot capture it{hint}: {error}"]) from error
     if output_names is not None:
         result_names[:len(output_names)] = output_names
-    if len(set(input_names + result_names)) != len(input_names + result_names) or len(input_names) != len(inputs):
-        raise ValueError(f"inputs {input_names} and outputs {result_names} need names of their own, one for each")
+    if (len(set(input_names + result_names)) != len(input_names + result_names) or
+        len(input_names) != len(inputs)):
+        raise ValueError(
+            f"inputs {input_names} and outputs {result_names} need names of their own, one for each")
 
     names = input_names, result_names
     lowering = lowered(torch, root, captured, inputs, varying, *names)
@@ -233,7 +241,8 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
 
     entries, symbols = needed_entries(lowering.writer.entries, results), lowering.captured.symbols
     precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(lowering.writer.own_dtype, "f32")
-    written = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0], "precision": precision}
+    written = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0],
+               "precision": precision}
     if any(any_varies(axes.values()) for axes in varying):
         written["sizes"] = all_bounds(varying, symbols.bounds, bounds)
     written.update(tensors=[e.json() for e in entries], outputs=[e.name for e in results])
@@ -261,10 +270,11 @@ def example_of(torch, text_):
     """8x3x32x32 or name=8x10:i64 as (name, tensor)."""
     name, _, rest = text_.rpartition("=")
     shape, _, dtype = rest.partition(":")
-    dtypes = {"f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool,
-              "": torch.float32}
+    dtypes = {"f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8,
+              "bool": torch.bool, "": torch.float32}
     if dtype not in dtypes or not all(n.isdigit() for n in shape.split("x")):
-        raise SystemExit(f"--input {text_}: [NAME=]8x3x32x32[:DTYPE] is needed, with DTYPE one of f32, i64, i32, u8, bool")
+        raise SystemExit(f"--input {text_}: [NAME=]8x3x32x32[:DTYPE] is needed, with DTYPE one of f32, i64, "
+                         f"i32, u8, bool")
     return name, torch.zeros([int(n) for n in shape.split("x")], dtype=dtypes[dtype])
 
 
@@ -280,14 +290,18 @@ def main(arguments=None):
                                      description="Turns a PyTorch module into a spec and weights.")
     parser.add_argument("module", help="package.module:factory, a module or a function that returns one")
     parser.add_argument("-o", dest="name", required=True, help="writes NAME.json and NAME.safetensors")
-    parser.add_argument("--input", action="append", required=True, metavar="[NAME=]8x3x32x32[:DTYPE]", help="one for each input")
+    parser.add_argument("--input", action="append", required=True, metavar="[NAME=]8x3x32x32[:DTYPE]",
+                        help="one for each input")
     parser.add_argument("--fixed-batch", action="store_true", help="the batch size is the example's, always")
-    parser.add_argument("--dynamic", action="append", type=dynamic_axis, default=[], metavar="INPUT:AXIS=NAME",
+    parser.add_argument("--dynamic", action="append", type=dynamic_axis, default=[],
+                        metavar="INPUT:AXIS=NAME",
                         help="an axis that varies between runs, under a name, which several may share")
-    parser.add_argument("--bounds", type=json.loads, default={}, metavar="JSON",
-                        help='of such names, where PyTorch does not find them: {"H": {"max": 512, "multiple": 4}}')
-    parser.add_argument("--loss", help="an output's name, or a loss of torch.nn.functional: the last --input is its target")
-    parser.add_argument("--optimizer", type=json.loads, metavar="JSON", help='such as {"type": "adam", "lr": 0.001}')
+    parser.add_argument("--bounds", type=json.loads, default={}, metavar="JSON", help='of such names, where '
+                        'PyTorch does not find them: {"H": {"max": 512, "multiple": 4}}')
+    parser.add_argument(
+        "--loss", help="an output's name, or a loss of torch.nn.functional: the last --input is its target")
+    parser.add_argument("--optimizer", type=json.loads, metavar="JSON",
+                        help='such as {"type": "adam", "lr": 0.001}')
     options = parser.parse_args(arguments)
     try:
         import torch
@@ -303,7 +317,8 @@ def main(arguments=None):
     examples = [example_of(torch, x) for x in options.input]
     names = [name for name, _ in examples]
     loss = getattr(torch.nn.functional, options.loss, options.loss) if options.loss else None
-    shapes = {name: {axis: size for own, axis, size in options.dynamic if own == name} for name, _, _ in options.dynamic}
+    shapes = {name: {axis: size for own, axis, size in options.dynamic if own == name}
+              for name, _, _ in options.dynamic}
     try:
         export(module, [x for _, x in examples], options.name + ".json", options.name + ".safetensors",
                input_names=names if all(names) else None, dynamic_batch=not options.fixed_batch, loss=loss,

@@ -31,7 +31,8 @@ def bf16(value):
 
 def digits(value):
     """The shortest text of a finite float that gives it back."""
-    return next(text for text in ("%.*g" % (count, value) for count in range(1, 10)) if f32(float(text)) == value)
+    return next(text for text in ("%.*g" % (count, value) for count in range(1, 10))
+                if f32(float(text)) == value)
 
 
 def short(value):

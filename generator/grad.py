@@ -202,7 +202,8 @@ def _smoothed(graph, attrs, label, weight, inner):
         sharp = graph.mul(sharp, _at_label(graph, label, weight))
     if smoothing == 0:
         return sharp, None, None
-    return sharp, graph.const(smoothing / inner), graph.const(inner) if weight is None else graph.rowred("sum", weight)
+    return (sharp, graph.const(smoothing / inner),
+            graph.const(inner) if weight is None else graph.rowred("sum", weight))
 
 
 def _cross_entropy(graph, attrs, operands, inner):
@@ -248,10 +249,12 @@ def _no_gradient(graph, attrs, operands, y, adjoint, inner):
     return (None,)
 
 
-_FORWARD = {"sum": _sum, "max": _max, "softmax": _softmax, "log_softmax": _log_softmax, "layer_norm": _norm("layer_norm"),
+_FORWARD = {"sum": _sum, "max": _max, "softmax": _softmax, "log_softmax": _log_softmax,
+            "layer_norm": _norm("layer_norm"),
             "rms_norm": _norm("rms_norm"), "group_norm": _norm("group_norm"), "batch_norm": _batch_norm,
             "cross_entropy": _cross_entropy, "nll": _nll, "reshape": _same, "cast": _same}
-_BACKWARD = {"sum": _sum_gradient, "max": _max_gradient, "softmax": _softmax_gradient, "log_softmax": _log_softmax_gradient,
+_BACKWARD = {"sum": _sum_gradient, "max": _max_gradient, "softmax": _softmax_gradient,
+             "log_softmax": _log_softmax_gradient,
              "layer_norm": _norm_gradient("layer_norm"), "rms_norm": _norm_gradient("rms_norm"),
-             "group_norm": _norm_gradient("group_norm"), "cross_entropy": _cross_entropy_gradient, "nll": _nll_gradient,
-             "reshape": _same_gradient, "cast": _no_gradient}
+             "group_norm": _norm_gradient("group_norm"), "cross_entropy": _cross_entropy_gradient,
+             "nll": _nll_gradient, "reshape": _same_gradient, "cast": _no_gradient}

@@ -8,7 +8,8 @@ from functools import partialmethod
 
 from . import table
 from .floats import f32
-from .sizes import Formula, SizeError, any_varies, content, dim_product, dim_total, product, slice_index, varies
+from .sizes import (Formula, SizeError, any_varies, content, dim_product, dim_total, product, slice_index,
+                    varies)
 
 MAX_RANK = 8
 MAX_COUNT = 1 << 59      # elements of one tensor
@@ -86,7 +87,8 @@ class Model:
     clip_grad_value: float = 0.0
     ema_decay: float = 0.0
     sizes: dict = field(default_factory=dict)  # by name: min, max, multiple
-    fuse: dict = field(default_factory=dict)  # never, always: tuples of pairs of ids; schedule: {group: {"threads": 128}}
+    # never, always: tuples of pairs of ids; schedule: {group: {"threads": 128}}
+    fuse: dict = field(default_factory=dict)
     fuse_place: str = ""       # path:line:column of it
     entries: list = field(default_factory=list)  # of its spec
 
@@ -177,7 +179,8 @@ def check_rank(x, lowest, highest, layout):
 
 
 def check_axes(x, axes):
-    layout = ("[n, channels, length]", "[n, channels, height, width]", "[n, channels, depth, height, width]")[axes - 1]
+    layout = ("[n, channels, length]", "[n, channels, height, width]",
+              "[n, channels, depth, height, width]")[axes - 1]
     check_rank(x, 2 + axes, 2 + axes, layout)
     check_image(x)
 
@@ -249,7 +252,8 @@ def axis_of(x, axis, key="dim"):
     if rank == 0:
         raise GraphError("x is a scalar, which has no axes", "inputs")
     if not -rank <= axis < rank:
-        raise GraphError("axis %d is not one of %s; use %d to %d" % (axis, shape_text(x.shape), -rank, rank - 1), key)
+        raise GraphError("axis %d is not one of %s; use %d to %d" %
+                         (axis, shape_text(x.shape), -rank, rank - 1), key)
     return axis % rank
 
 
@@ -293,8 +297,8 @@ class Graph:
     def fixed_shape_of(self, dims):
         shape = self.shape_of(dims)
         if any(dim < 0 for dim in shape):
-            raise GraphError("shape %s is not allowed here; parameters and constants do not vary between runs" %
-                             shape_text(shape), "shape")
+            raise GraphError("shape %s is not allowed here; parameters and constants do not vary between "
+                             "runs" % shape_text(shape), "shape")
         return shape
 
     # ---- tensors ----
@@ -306,7 +310,8 @@ class Graph:
             raise GraphError("shape %s has more than 2^59 elements; use smaller sizes" % shape_text(shape))
         if len(self.tensors) >= MAX_TENSORS:
             raise GraphError("the model would have more than %d tensors; make a smaller one" % MAX_TENSORS)
-        t = Tensor(len(self.tensors), kind, op, attrs, dtype, shape, tuple(i if i is None else i.id for i in inputs),
+        t = Tensor(len(self.tensors), kind, op, attrs, dtype, shape,
+                   tuple(i if i is None else i.id for i in inputs),
                    layer=layer, trainable=kind == "parameter")
         self.tensors.append(t)
         return t
@@ -328,7 +333,8 @@ class Graph:
     def new_layer(self, name):
         check_name(name, MAX_LAYER_NAME)
         if name in self.layers:
-            raise GraphError("the name '%s' is taken by another layer; names are unique in a model" % name, "name")
+            raise GraphError("the name '%s' is taken by another layer; names are unique in a model" % name,
+                             "name")
         self.layers.add(name)
 
     def weight(self, layer, suffix, shape, init, a=0.0, kind="parameter"):
@@ -415,7 +421,8 @@ class Graph:
         shape = ()
         for operand in operands:
             shape = broadcast(shape, operand.shape)
-        return self.node("integer", {"operation": operation, "value": value if number else 0}, operands, shape, dtype)
+        return self.node("integer", {"operation": operation, "value": value if number else 0}, operands,
+                         shape, dtype)
 
     def reversed(self, x):
         """-x or, of integers, which -x would wrap around, -1 - x."""
@@ -479,27 +486,31 @@ class Graph:
         offset = own_bias or (self.weight(name, "bias", (out,), "kaiming_uniform", fan_in) if bias else None)
         return self.node(op, attrs, (x, weight, offset), shape, layer=name)
 
-    def conv(self, op, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias, output_padding=0,
-             weight=None):
+    def conv(self, op, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+             output_padding=0, weight=None):
         axes, transposed = int(op[-2]), op.startswith("conv_transpose")
         self.begin_layer(x, name)
         check_axes(x, axes)
-        kernel, stride, padding, dilation = (window(value, axes) for value in (kernel_size, stride, padding, dilation))
+        kernel, stride, padding, dilation = (window(value, axes)
+                                             for value in (kernel_size, stride, padding, dilation))
         if x.shape[1] % groups or out_channels % groups:
-            raise GraphError("groups is %d, but the input has %d channels and out_channels is %d; it must divide both" % (
-                groups, x.shape[1], out_channels), "groups")
+            raise GraphError(
+                "groups is %d, but the input has %d channels and out_channels is %d; it must divide both" % (
+                    groups, x.shape[1], out_channels), "groups")
         if transposed:
             sizes = self.transposed_sizes(x, kernel, stride, padding, dilation, window(output_padding, axes))
         else:
             sizes = self.window_sizes(x, kernel, stride, padding, dilation, False)
-        channels = (x.shape[1], out_channels // groups) if transposed else (out_channels, x.shape[1] // groups)
+        channels = ((x.shape[1], out_channels // groups) if transposed else
+                    (out_channels, x.shape[1] // groups))
         attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         if weight is not None:
             check_f32(weight)
             if weight.shape != channels + kernel:
-                raise GraphError("weight is %s, but %s is needed" % (shape_text(weight.shape), shape_text(channels + kernel)),
-                                 "weight")
-        return self.affine(op, attrs, x, name, channels + kernel, bias, out_channels, (x.shape[0], out_channels) + sizes, weight)
+                raise GraphError("weight is %s, but %s is needed" %
+                                 (shape_text(weight.shape), shape_text(channels + kernel)), "weight")
+        return self.affine(op, attrs, x, name, channels + kernel, bias, out_channels,
+                           (x.shape[0], out_channels) + sizes, weight)
 
     conv1d = partialmethod(conv, "conv1d")
     conv2d = partialmethod(conv, "conv2d")
@@ -513,12 +524,14 @@ class Graph:
         sizes = []
         for i, size in enumerate(x.shape[2:]):
             if output_padding[i] >= stride[i] and output_padding[i] >= dilation[i]:
-                raise GraphError("output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d" %
-                                 (output_padding[i], 2 + i, stride[i], dilation[i]), "output_padding")
-            sizes.append((size - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 - 2 * padding[i] + output_padding[i])
+                raise GraphError("output_padding is %d along axis %d; it must be less than the stride, %d, "
+                                 "or the dilation, %d" % (output_padding[i], 2 + i, stride[i], dilation[i]),
+                                 "output_padding")
+            sizes.append((size - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 - 2 * padding[i] +
+                         output_padding[i])
             if sizes[i] < 1 and not varies(sizes[i]):
-                raise GraphError("the padding, %d, leaves nothing along axis %d; use a smaller padding" % (padding[i], 2 + i),
-                                 "padding")
+                raise GraphError("the padding, %d, leaves nothing along axis %d; use a smaller padding" %
+                                 (padding[i], 2 + i), "padding")
         return tuple(sizes)
 
     @staticmethod
@@ -530,9 +543,10 @@ class Graph:
                 raise GraphError("the number of windows along axis %d of x %s cannot be computed from its varying size; with ceil_mode the kernel must span "
                                  "the stride and the padding" % (2 + i, shape_text(x.shape)), "ceil_mode")
             if size < 1 and not varies(size):
-                raise GraphError("the window spans %d along axis %d, but the padded input %s only %d; use a smaller kernel or "
-                                 "more padding" % (dilation[i] * (kernel[i] - 1) + 1, 2 + i, shape_text(x.shape),
-                                                   x.shape[2 + i] + 2 * padding[i]), "kernel_size")
+                raise GraphError("the window spans %d along axis %d, but the padded input %s only %d; use a "
+                                 "smaller kernel or more padding" %
+                                 (dilation[i] * (kernel[i] - 1) + 1, 2 + i, shape_text(x.shape),
+                                  x.shape[2 + i] + 2 * padding[i]), "kernel_size")
         return sizes
 
     def pool_result(self, op, attrs, x, sizes):
@@ -558,7 +572,8 @@ class Graph:
                     padding[i], kernel[i]), "padding")
         attrs = {"kernel_size": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
         attrs.update(rest)
-        return self.pool_result(op, attrs, x, self.window_sizes(x, kernel, stride, padding, (1,) * axes, ceil_mode))
+        return self.pool_result(op, attrs, x,
+                                self.window_sizes(x, kernel, stride, padding, (1,) * axes, ceil_mode))
 
     def max_pool1d(self, x, kernel_size, padding, ceil_mode, stride=None):
         return self.pool("max_pool1d", x, kernel_size, stride, padding, ceil_mode)
@@ -570,13 +585,16 @@ class Graph:
         return self.pool("max_pool3d", x, kernel_size, stride, padding, ceil_mode)
 
     def avg_pool1d(self, x, kernel_size, padding, ceil_mode, count_include_pad, stride=None):
-        return self.pool("avg_pool1d", x, kernel_size, stride, padding, ceil_mode, count_include_pad=count_include_pad)
+        return self.pool("avg_pool1d", x, kernel_size, stride, padding, ceil_mode,
+                         count_include_pad=count_include_pad)
 
     def avg_pool2d(self, x, kernel_size, padding, ceil_mode, count_include_pad, stride=None):
-        return self.pool("avg_pool2d", x, kernel_size, stride, padding, ceil_mode, count_include_pad=count_include_pad)
+        return self.pool("avg_pool2d", x, kernel_size, stride, padding, ceil_mode,
+                         count_include_pad=count_include_pad)
 
     def avg_pool3d(self, x, kernel_size, padding, ceil_mode, count_include_pad, stride=None):
-        return self.pool("avg_pool3d", x, kernel_size, stride, padding, ceil_mode, count_include_pad=count_include_pad)
+        return self.pool("avg_pool3d", x, kernel_size, stride, padding, ceil_mode,
+                         count_include_pad=count_include_pad)
 
     def adaptive_pool(self, op, x, output_size):
         check_f32(x)
@@ -622,13 +640,16 @@ class Graph:
 
     def interpolate(self, x, mode, align_corners, size=None, scale_factor=None):
         check_f32(x)
-        check_rank(x, 3, 5, "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]")
+        check_rank(x, 3, 5, "[n, channels, length], [n, channels, height, width] or [n, channels, depth, "
+                   "height, width]")
         check_image(x)
         axes = len(x.shape) - 2
         if align_corners and mode not in ("linear", "cubic"):
-            raise GraphError("align_corners is used by the modes linear and cubic alone; leave it out", "align_corners")
+            raise GraphError("align_corners is used by the modes linear and cubic alone; leave it out",
+                             "align_corners")
         if mode == "cubic" and axes != 2:
-            raise GraphError("x is %s, but mode cubic needs [n, channels, height, width]; reshape it" % shape_text(x.shape), "mode")
+            raise GraphError("x is %s, but mode cubic needs [n, channels, height, width]; reshape it" %
+                             shape_text(x.shape), "mode")
         if size is None and scale_factor is None:
             raise GraphError("neither size nor scale_factor is given", "inputs")
         given = {key: (None,) * axes if value is None else window(value, axes)
@@ -642,7 +663,8 @@ class Graph:
         for old, new, scale in zip(x.shape[2:], given["size"], given["scale_factor"]):
             sizes.append(self.dim(new, "size") if new else self.scaled_size(old, scale))
             if not (1 <= sizes[-1] <= MAX_INT or varies(sizes[-1])):
-                raise GraphError("scale_factor %g makes %d of %d; use another" % (scale, sizes[-1], old), "scale_factor")
+                raise GraphError("scale_factor %g makes %d of %d; use another" % (scale, sizes[-1], old),
+                                 "scale_factor")
         if mode == "area":
             return self.pool_result("adaptive_avg_pool%dd" % axes, {}, x, tuple(sizes))
         ratios = tuple(self.resize_ratio(old, new, align_corners, scale)
@@ -655,7 +677,8 @@ class Graph:
         check_rank(x, 3, MAX_RANK, "[n, channels, ...]")
         check_fixed(x, range(1, len(x.shape)))
         numbers = {"k": setting(f32(k)), "alpha": setting(f32(alpha)), "power": -setting(f32(beta))}
-        squares = self.reshape(self.apply("square", (x,)), (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:])))
+        squares = self.reshape(self.apply("square", (x,)),
+                               (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:])))
         squares = self.pad(squares, (0, 0, size // 2), (0, 0, (size - 1) // 2), "constant", 0)
         means = self.reshape(self.avg_pool2d(squares, (size, 1), (0, 0), False, True, stride=(1, 1)), x.shape)
         return self.expr(x, means, expression=table.texts()["LOCAL_RESPONSE"], consts=numbers)
@@ -670,7 +693,8 @@ class Graph:
                 shape_text(x.shape), shape_text(grid.shape), "images" if rank == 4 else "volumes",
                 "out_h, out_w, " if rank == 4 else "out_d, out_h, out_w, ", rank - 2), "inputs")
         if measure(x.shape[2:])[0] > 1 << 30:
-            raise GraphError("a channel of x %s has more than 2^30 cells; use smaller sizes" % shape_text(x.shape), "inputs")
+            raise GraphError("a channel of x %s has more than 2^30 cells; use smaller sizes" %
+                             shape_text(x.shape), "inputs")
         attrs = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
         return self.node("grid_sample", attrs, (x, grid), x.shape[:2] + grid.shape[1:-1])
 
@@ -681,9 +705,12 @@ class Graph:
             raise GraphError("boxes is %s, but [k, 5] is needed: for each box the sample's number, x1, y1, x2 and y2" % (
                 shape_text(boxes.shape)), "inputs")
         if measure(x.shape[2:])[0] > 1 << 30:
-            raise GraphError("a channel of x %s has more than 2^30 cells; use smaller sizes" % shape_text(x.shape), "inputs")
-        attrs = {"spatial_scale": setting(f32(spatial_scale)), "sampling_ratio": sampling_ratio, "aligned": aligned}
-        return self.node("roi_align", attrs, (x, boxes), (boxes.shape[0], x.shape[1]) + window(output_size, 2))
+            raise GraphError("a channel of x %s has more than 2^30 cells; use smaller sizes" %
+                             shape_text(x.shape), "inputs")
+        attrs = {"spatial_scale": setting(f32(spatial_scale)), "sampling_ratio": sampling_ratio,
+                 "aligned": aligned}
+        return self.node("roi_align", attrs, (x, boxes),
+                         (boxes.shape[0], x.shape[1]) + window(output_size, 2))
 
     def affine_grid(self, theta, size, align_corners):
         check_f32(theta)
@@ -709,7 +736,8 @@ class Graph:
         check_fixed(x, [1])
         if not tracks:
             if sync:
-                raise GraphError("sync needs running statistics; leave out sync or track_running_stats", "sync")
+                raise GraphError("sync needs running statistics; leave out sync or track_running_stats",
+                                 "sync")
             return self.norm_of_batch(x, name, eps, affine)
         self.begin_layer(x, name)
         t = self.statistics_norm("batch_norm", x, name, eps, momentum, affine)
@@ -729,7 +757,8 @@ class Graph:
                                "[n, channels] or [n, channels, length]")
 
     def batch_norm2d(self, x, name, eps, momentum, affine, sync, track_running_stats):
-        return self.batch_norm(x, name, eps, momentum, affine, sync, track_running_stats, (4, 4), "[n, channels, height, width]")
+        return self.batch_norm(x, name, eps, momentum, affine, sync, track_running_stats, (4, 4),
+                               "[n, channels, height, width]")
 
     def batch_norm3d(self, x, name, eps, momentum, affine, sync, track_running_stats):
         return self.batch_norm(x, name, eps, momentum, affine, sync, track_running_stats, (5, 5),
@@ -739,7 +768,8 @@ class Graph:
         self.begin_layer(x, name)
         check_rank(x, 2, MAX_RANK, "[n, channels, ...]")
         check_fixed(x, [1])
-        check_fixed(x, [axis for axis in range(2, len(x.shape)) if x.shape[axis] >= 0])  # or a size that varies, or the batch
+        # or a size that varies, or the batch
+        check_fixed(x, [axis for axis in range(2, len(x.shape)) if x.shape[axis] >= 0])
         channels = x.shape[1:2]
         if channels[0] % num_groups:
             raise GraphError("num_groups is %d, but x %s has %d channels; it must divide them" % (
@@ -762,13 +792,16 @@ class Graph:
         return self.statistics_norm("instance_norm", x, name, eps, momentum, affine)
 
     def instance_norm1d(self, x, name, eps, affine, track_running_stats, momentum):
-        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 1, "[n, channels, length]")
+        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 1,
+                                  "[n, channels, length]")
 
     def instance_norm2d(self, x, name, eps, affine, track_running_stats, momentum):
-        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 2, "[n, channels, height, width]")
+        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 2,
+                                  "[n, channels, height, width]")
 
     def instance_norm3d(self, x, name, eps, affine, track_running_stats, momentum):
-        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 3, "[n, channels, depth, height, width]")
+        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 3,
+                                  "[n, channels, depth, height, width]")
 
     def last_axes_norm(self, op, x, name, dims, eps, weight, bias):
         self.begin_layer(x, name)
@@ -783,7 +816,8 @@ class Graph:
         return self.node(op, attrs, (x, scale, shift), x.shape, layer=name)
 
     def layer_norm(self, x, name, dims, eps, elementwise_affine, bias):
-        return self.last_axes_norm("layer_norm", x, name, dims, eps, elementwise_affine, elementwise_affine and bias)
+        return self.last_axes_norm("layer_norm", x, name, dims, eps, elementwise_affine,
+                                   elementwise_affine and bias)
 
     def rms_norm(self, x, name, dims, eps, elementwise_affine):
         return self.last_axes_norm("rms_norm", x, name, dims, eps, elementwise_affine, False)
@@ -813,13 +847,15 @@ class Graph:
             raise GraphError("lengths is %s; use i64 or i32" % lengths.dtype, "lengths")
         n, hidden = x.shape[1], weights[1].shape[1]
         rows, state = gates * hidden, (directions, n, hidden)
-        wanted = [(lengths, (n,), "lengths", "lengths"), (h_0, state, "h_0", "h_0"), (c_0, state, "c_0", "c_0")]
+        wanted = [(lengths, (n,), "lengths", "lengths"), (h_0, state, "h_0", "h_0"),
+                  (c_0, state, "c_0", "c_0")]
         shapes = (rows, x.shape[2]), (rows, hidden), (rows,), (rows,)
         names = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
         wanted += [(t, shapes[i % parts], names[i % parts], "weights") for i, t in enumerate(weights)]
         for t, shape, name, key in wanted:
             if t is not None and t.shape != shape:
-                raise GraphError("%s is %s, but %s is needed" % (name, shape_text(t.shape), shape_text(shape)), key)
+                raise GraphError("%s is %s, but %s is needed" %
+                                 (name, shape_text(t.shape), shape_text(shape)), key)
         check_f32(*(t for t in (h_0, c_0) if t is not None))
         operands = [x, lengths, h_0, c_0]
         for first in range(0, len(weights), parts):
@@ -828,13 +864,16 @@ class Graph:
         return self.node(op, attrs, operands, (x.shape[0] + states, n, directions * hidden))
 
     def rnn(self, x, weights, relu, bidirectional, states, lengths=None, h_0=None, layer=None):
-        return self.recurrent("rnn", 1, {"relu": relu, "bidirectional": bidirectional, "states": states}, x, weights, lengths, h_0)
+        return self.recurrent("rnn", 1, {"relu": relu, "bidirectional": bidirectional, "states": states}, x,
+                              weights, lengths, h_0)
 
     def lstm(self, x, weights, bidirectional, states, lengths=None, h_0=None, c_0=None, layer=None):
-        return self.recurrent("lstm", 4, {"bidirectional": bidirectional, "states": states}, x, weights, lengths, h_0, c_0)
+        return self.recurrent("lstm", 4, {"bidirectional": bidirectional, "states": states}, x, weights,
+                              lengths, h_0, c_0)
 
     def gru(self, x, weights, bidirectional, states, lengths=None, h_0=None, layer=None):
-        return self.recurrent("gru", 3, {"bidirectional": bidirectional, "states": states}, x, weights, lengths, h_0)
+        return self.recurrent("gru", 3, {"bidirectional": bidirectional, "states": states}, x, weights,
+                              lengths, h_0)
 
     def dropout(self, x, p):
         check_f32(x)
@@ -856,8 +895,10 @@ class Graph:
         check_f32(x)
         bounds = {"lower": setting(f32(lower)), "upper": setting(f32(upper))}
         if bounds["lower"] > bounds["upper"]:
-            raise GraphError("the slopes go from %g to %g; use two numbers, the smaller one first" % tuple(bounds.values()), "lower")
-        return self.expr({"x": x, "random": self.rand_like(x), "mode": self.mode()}, expression=table.texts()["RRELU"], consts=bounds)
+            raise GraphError("the slopes go from %g to %g; use two numbers, the smaller one first" %
+                             tuple(bounds.values()), "lower")
+        return self.expr({"x": x, "random": self.rand_like(x), "mode": self.mode()},
+                         expression=table.texts()["RRELU"], consts=bounds)
 
     def prelu(self, x, name, num_parameters, init):
         self.begin_layer(x, name)
@@ -909,10 +950,12 @@ class Graph:
         axis = axis_of(tensors[0], dim)
         for i, t in enumerate(tensors):
             fits = len(t.shape) == len(first) and all(
-                any_varies((a, b)) or (a < 0) == (b < 0) if j == axis else a == b for j, (a, b) in enumerate(zip(t.shape, first)))
+                any_varies((a, b)) or (a < 0) == (b < 0) if j == axis else a == b
+                for j, (a, b) in enumerate(zip(t.shape, first)))
             if not fits:
-                raise GraphError("the first of the inputs is %s and number %d %s; they may differ only along axis %d, where all "
-                                 "or none must be the batch" % (shape_text(first), i + 1, shape_text(t.shape), axis), "inputs")
+                raise GraphError("the first of the inputs is %s and number %d %s; they may differ only along "
+                                 "axis %d, where all or none must be the batch" %
+                                 (shape_text(first), i + 1, shape_text(t.shape), axis), "inputs")
             if t.dtype != tensors[0].dtype:
                 raise GraphError("the first of the inputs is %s and number %d %s; cast one of them" % (
                     tensors[0].dtype, i + 1, t.dtype), "inputs")
@@ -945,7 +988,8 @@ class Graph:
         shape, amounts = [], []
         for key, given in (("before", before), ("after", after)):
             if len(given) > rank and any(given[rank:]):
-                raise GraphError("axis %d of %s does not exist; leave its padding out" % (rank, shape_text(x.shape)), key)
+                raise GraphError("axis %d of %s does not exist; leave its padding out" %
+                                 (rank, shape_text(x.shape)), key)
             amounts.append((tuple(given) + (0,) * rank)[:rank])
             for axis, amount in enumerate(amounts[-1]):
                 if varies(x.shape[axis]):
@@ -954,10 +998,12 @@ class Graph:
                     raise GraphError("axis %d of %s is the batch; leave its padding at 0" % (axis, shape_text(x.shape)), key)
                 most = x.shape[axis] - (mode == "reflect")
                 if amount and amount > most and mode in ("reflect", "circular"):
-                    raise GraphError("%d %s axis %d of %s, but mode %s has only %d elements for it; use less" % (
-                        amount, key, axis, shape_text(x.shape), mode, most), key)
+                    raise GraphError(
+                        "%d %s axis %d of %s, but mode %s has only %d elements for it; use less" % (
+                            amount, key, axis, shape_text(x.shape), mode, most), key)
         shape = [size + low + high for size, low, high in zip(x.shape, *amounts)]
-        return self.node("pad", {"before": amounts[0], "mode": mode, "value": setting(f32(value))}, (x,), shape, x.dtype)
+        return self.node("pad", {"before": amounts[0], "mode": mode, "value": setting(f32(value))}, (x,),
+                         shape, x.dtype)
 
     def expand(self, x, shape):
         shape = self.shape_of(shape)
@@ -970,7 +1016,8 @@ class Graph:
     def tile(self, x, repeats):
         rank = max(len(repeats), len(x.shape))
         one, many, shape = [], [], []
-        for size, times in zip((1,) * (rank - len(x.shape)) + x.shape, (1,) * (rank - len(repeats)) + tuple(repeats)):
+        for size, times in zip((1,) * (rank - len(x.shape)) + x.shape,
+                               (1,) * (rank - len(repeats)) + tuple(repeats)):
             one += [1, size] if times > 1 else [size]
             many += [times, size] if times > 1 else [size]
             shape.append(size * times)
@@ -994,7 +1041,8 @@ class Graph:
 
     def one_hot(self, index, num_classes):
         if index.dtype not in CLASS_DTYPES:
-            raise GraphError("index is %s, but class numbers are needed; use i64, i32 or u8" % index.dtype, "inputs")
+            raise GraphError("index is %s, but class numbers are needed; use i64, i32 or u8" % index.dtype,
+                             "inputs")
         if num_classes > 1 << 24 or len(index.shape) == MAX_RANK:
             raise GraphError("classes is %d and index is %s; use 1 to 2^24 classes, and at most %d axes in the result" % (
                 num_classes, shape_text(index.shape), MAX_RANK), "num_classes")
@@ -1006,7 +1054,8 @@ class Graph:
         check_f32(x)
         rank, width = len(x.shape), len(scale)
         if rank in (0, MAX_RANK):
-            raise GraphError("x is %s, but 1 to %d axes are needed" % (shape_text(x.shape), MAX_RANK - 1), "inputs")
+            raise GraphError("x is %s, but 1 to %d axes are needed" % (shape_text(x.shape), MAX_RANK - 1),
+                             "inputs")
         y = self.apply("mul", (self.reshape(x, x.shape + (1,)), self.constant((width,), scale)))
         y = self.apply("add", (y, self.constant((width,), shift)))
         for op in ops:
@@ -1024,16 +1073,20 @@ class Graph:
         return self.encode(x, [root_half * num_bins] * num_bins,
                            [-root_half * (i + 0.5) for i in range(num_bins)], ("square", "neg", "exp"))
 
-    def hash_grid_encoding(self, x, name, n_levels, n_features_per_level, log2_hashmap_size, base_resolution, per_level_scale):
+    def hash_grid_encoding(self, x, name, n_levels, n_features_per_level, log2_hashmap_size, base_resolution,
+                           per_level_scale):
         self.new_layer(name)
         check_f32(x)
         if x.shape[-1:] not in ((2,), (3,)):
-            raise GraphError("x is %s, but its last axis must be 2 or 3 coordinates" % shape_text(x.shape), "inputs")
-        if n_levels > 32 or n_features_per_level > 8 or not 4 <= log2_hashmap_size <= 28 or per_level_scale < 1:
-            raise GraphError("n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and per_level_scale %g; give 1 to 32, 1 to 8, "
-                             "4 to 28, and 1 or more" % (n_levels, n_features_per_level, log2_hashmap_size, per_level_scale), "n_levels")
-        attrs = {"n_levels": n_levels, "log2_hashmap_size": log2_hashmap_size, "base_resolution": base_resolution,
-                 "per_level_scale": f32(per_level_scale)}
+            raise GraphError("x is %s, but its last axis must be 2 or 3 coordinates" % shape_text(x.shape),
+                             "inputs")
+        if (n_levels > 32 or n_features_per_level > 8 or not 4 <= log2_hashmap_size <= 28 or
+            per_level_scale < 1):
+            raise GraphError("n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and "
+                             "per_level_scale %g; give 1 to 32, 1 to 8, 4 to 28, and 1 or more" %
+                             (n_levels, n_features_per_level, log2_hashmap_size, per_level_scale), "n_levels")
+        attrs = {"n_levels": n_levels, "log2_hashmap_size": log2_hashmap_size,
+                 "base_resolution": base_resolution, "per_level_scale": f32(per_level_scale)}
         levels = hash_levels(attrs, x.shape[-1])
         if len(levels) < n_levels:
             raise GraphError("%d levels that begin with %d cells and grow by %g each would exceed 2^31 cells; use fewer levels or a smaller scale" % (
@@ -1041,7 +1094,8 @@ class Graph:
         rows = sum(level[2] for level in levels)
         table = self.weight(name, "weight", (rows, n_features_per_level), "uniform")
         table.init = table.default_init = ("uniform", f32(-1e-4), f32(1e-4))
-        return self.node("hash_grid_encoding", attrs, (x, table), x.shape[:-1] + (n_levels * n_features_per_level,), layer=name)
+        return self.node("hash_grid_encoding", attrs, (x, table),
+                         x.shape[:-1] + (n_levels * n_features_per_level,), layer=name)
 
     def spherical_harmonics_encoding(self, x, degree):
         check_count(degree, 4, "degree")
@@ -1063,7 +1117,8 @@ class Graph:
         check_indices(index, "index")
         axis = axis_of(x, dim)
         fits = len(index.shape) == len(x.shape) and all(
-            i == axis or size == whole or 0 < size < whole for i, (size, whole) in enumerate(zip(index.shape, x.shape)))
+            i == axis or size == whole or 0 < size < whole
+            for i, (size, whole) in enumerate(zip(index.shape, x.shape)))
         if not fits:
             raise GraphError("x is %s and index is %s; both need the same number of axes, and only axis %d of index may be larger than x's" % (
                 shape_text(x.shape), shape_text(index.shape), axis), "inputs")
@@ -1097,7 +1152,8 @@ class Graph:
         if attrs.get("mean"):
             check_f32(x)
         axes = sorted(axis_list(x, dims)) or list(range(len(x.shape)))
-        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdim or axis not in axes]
+        shape = [1 if axis in axes else size
+                 for axis, size in enumerate(x.shape) if keepdim or axis not in axes]
         if not axes:  # a scalar is its own sum
             return self.node("reshape", {}, (x,), shape, x.dtype)
         dtype = "i64" if op == "sum" and x.dtype != "f32" else x.dtype
@@ -1144,7 +1200,8 @@ class Graph:
         axis = axis_of(x, dim)
         size = x.shape[axis]
         if size < 0 and not varies(size):
-            raise GraphError("axis %d of %s is the batch; choose another axis" % (axis, shape_text(x.shape)), "dim")
+            raise GraphError("axis %d of %s is the batch; choose another axis" % (axis, shape_text(x.shape)),
+                             "dim")
         if size < k and not varies(size):
             raise GraphError("k is %d, but axis %d of %s has %d elements; use 1 to that number" % (k, axis, shape_text(x.shape), size), "k")
         shape = x.shape[:axis] + (k,) + x.shape[axis + 1:]
@@ -1153,7 +1210,8 @@ class Graph:
     def sample(self, logits, draw, temperature, top_p):
         check_f32(logits, draw)
         if len(logits.shape) != 2 or (logits.shape[1] < 1 and not varies(logits.shape[1])):
-            raise GraphError("logits is %s, but [n, classes] is needed; reshape it" % shape_text(logits.shape), "inputs")
+            raise GraphError("logits is %s, but [n, classes] is needed; reshape it" %
+                             shape_text(logits.shape), "inputs")
         if draw.shape != logits.shape[:1]:
             raise GraphError("draw is %s and logits is %s; draw needs one number for each row, [n]" % (
                 shape_text(draw.shape), shape_text(logits.shape)), "inputs")
@@ -1170,7 +1228,8 @@ class Graph:
         """Of integers: of 1, 2, 4, ... elements up to each."""
         size, step = x.shape[axis], 1
         if size < 0:
-            raise GraphError("axis %d of %s varies between runs; choose another axis" % (axis, shape_text(x.shape)), "dim")
+            raise GraphError("axis %d of %s varies between runs; choose another axis" %
+                             (axis, shape_text(x.shape)), "dim")
         while step < size:
             ahead, first = self.slice(x, axis, 0, 1, size - step), self.slice(x, axis, 0, 1, step)
             later = self.slice(x, axis, step, 1, size)
@@ -1201,8 +1260,8 @@ class Graph:
         return self.node("matmul", {"transpose_a": transpose_a, "transpose_b": transpose_b}, (a, b), shape)
 
     # ---- attention ----
-    def scaled_dot_product_attention(self, *operands, is_causal, dropout_p, enable_gqa, heads_last, scale=None, mask=None,
-                                     lengths=None):
+    def scaled_dot_product_attention(self, *operands, is_causal, dropout_p, enable_gqa, heads_last,
+                                     scale=None, mask=None, lengths=None):
         """operands: q, k, v; or one value [n, rows, 3, heads, e] for all."""
         check_f32(*operands)
         whole = len(operands) == 1
@@ -1229,15 +1288,17 @@ class Graph:
         if mask is not None:
             scores = (q[0], q[head], q[row], k[row])
             if mask.dtype not in ("bool", "f32"):
-                raise GraphError("mask is %s, but must be bool (true: takes part) or f32 (added to the scores); cast it" %
-                                 mask.dtype, "mask")
+                raise GraphError("mask is %s, but must be bool (true: takes part) or f32 (added to the "
+                                 "scores); cast it" % mask.dtype, "mask")
             if broadcast(scores, mask.shape, "[n, heads, l, s] and mask") != scores:
-                raise GraphError("mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that" % (
-                    shape_text(mask.shape), shape_text(scores)), "mask")
+                raise GraphError(
+                    "mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that" % (
+                        shape_text(mask.shape), shape_text(scores)), "mask")
         if lengths is not None and lengths.dtype not in ("i64", "i32"):
             raise GraphError("lengths is %s; use i64 or i32" % lengths.dtype, "lengths")
         if lengths is not None and lengths.shape not in ((), (1,), (q[0],)):
-            raise GraphError("lengths is %s; give one number, or one for each sample" % shape_text(lengths.shape), "lengths")
+            raise GraphError("lengths is %s; give one number, or one for each sample" %
+                             shape_text(lengths.shape), "lengths")
         attrs = {"dropout_p": setting(f32(dropout_p)), "is_causal": is_causal,
                  "scale": setting(f32(1 / math.sqrt(q[3]) if scale is None else scale)),
                  "heads_last": heads_last and not whole}
@@ -1257,9 +1318,11 @@ class Graph:
     def mask_part(self, mask, key, shape, to):
         """A mask of torch.nn's as F32: what takes part 1, else 0; added masks as they are."""
         if mask.dtype not in ("bool", "f32"):
-            raise GraphError("%s is %s, but must be bool (true: ignored) or f32 (added); cast it" % (key, mask.dtype), key)
+            raise GraphError("%s is %s, but must be bool (true: ignored) or f32 (added); cast it" %
+                             (key, mask.dtype), key)
         if mask.shape != shape:
-            raise GraphError("%s is %s, but %s is needed" % (key, shape_text(mask.shape), shape_text(shape)), key)
+            raise GraphError("%s is %s, but %s is needed" % (key, shape_text(mask.shape), shape_text(shape)),
+                             key)
         part = self.node("reshape", {}, (mask,), to, mask.dtype)
         return self.expr(self.cast(part, "f32"), expression="1 - x") if mask.dtype == "bool" else part
 
@@ -1277,7 +1340,8 @@ class Graph:
         if not parts:
             return None
         if all(choice for choice, _ in parts):
-            return self.cast(parts[0][1] if len(parts) == 1 else self.apply("mul", [part for _, part in parts]), "bool")
+            return self.cast(parts[0][1] if len(parts) == 1 else
+                             self.apply("mul", [part for _, part in parts]), "bool")
         for i, (choice, part) in enumerate(parts):
             if choice:
                 zero, least = self.constant((), (0.0,)), self.constant((), (-math.inf,))
@@ -1304,8 +1368,9 @@ class Graph:
         if dims < 2 or dims % 2 or dims > size:
             raise GraphError("dims rotates %d of a head's %d features, in pairs; use an even number, at most that of the features" % (dims, size), "dims")
         if frequencies is not None and (frequencies.dtype != "f32" or frequencies.shape != (pairs,)):
-            raise GraphError("frequencies is %s %s, but f32 [%d], one for each pair of features, is needed" % (
-                frequencies.dtype, shape_text(frequencies.shape), pairs), "frequencies")
+            raise GraphError("frequencies is %s %s, but f32 [%d], one for each pair of features, is needed" %
+                             (
+                                 frequencies.dtype, shape_text(frequencies.shape), pairs), "frequencies")
         if not 1 <= len(positions.shape) <= 2 or positions.shape[-1] != x.shape[rows] or (
                 len(positions.shape) == 2 and positions.shape[0] not in (1, x.shape[0])):
             raise GraphError("positions is %s and x is %s; positions must be [l] or [n, l] with the n and l of x" % (
@@ -1319,7 +1384,8 @@ class Graph:
         turned = self.slice(x, 3, 0, 1, dims) if dims < size else x
         turned = self.reshape(turned, x.shape[:3] + ((pairs, 2) if interleaved else (2, pairs)))
         pair = 4 if interleaved else 3  # the axis of its two features
-        parts = [self.slice(turned, pair, i, 1, i + 1) for i in range(2)] + [self.apply(name, (angle,)) for name in ("cos", "sin")]
+        parts = [self.slice(turned, pair, i, 1, i + 1) for i in range(2)] + [
+            self.apply(name, (angle,)) for name in ("cos", "sin")]
         both = [self.expr(*parts, expression=text) for text in ("x0 * x2 - x1 * x3", "x1 * x2 + x0 * x3")]
         turned = self.reshape(self.concat(*both, dim=pair), x.shape[:3] + (dims,))
         return turned if dims == size else self.concat(turned, self.slice(x, 3, dims, 1, size), dim=3)
@@ -1341,27 +1407,30 @@ class Graph:
         if position:
             check_indices(position, "the position")
             if position.shape not in ((), (1,)) and (axis == 0 or position.shape != state.shape[:1]):
-                raise GraphError("the position is %s; give one number, or one for each of the state's %d samples" % (
-                    shape_text(position.shape), state.shape[0]), "position")
-        return self.node("assign", {"axis": axis, "in_training": in_training}, (state, value, position), state.shape)
+                raise GraphError(
+                    "the position is %s; give one number, or one for each of the state's %d samples" % (
+                        shape_text(position.shape), state.shape[0]), "position")
+        return self.node("assign", {"axis": axis, "in_training": in_training}, (state, value, position),
+                         state.shape)
 
-    def multi_head_attention(self, query, key, value, name, num_heads, dropout, batch_first, is_causal, key_padding_mask=None,
-                             attn_mask=None):
+    def multi_head_attention(self, query, key, value, name, num_heads, dropout, batch_first, is_causal,
+                             key_padding_mask=None, attn_mask=None):
         check_f32(query, key, value)
         self.check_new_layer(name)
         x = [query, key, value]
         for what, t in zip(("query", "key", "value"), x):
             if len(t.shape) != 3 or not 1 <= t.shape[2] <= MAX_INT // 3:
-                raise GraphError("%s is %s, but [n, rows, size] (batch_first) or [rows, n, size] is needed" % (
-                    what, shape_text(t.shape)), "inputs")
+                raise GraphError("%s is %s, but [n, rows, size] (batch_first) or [rows, n, size] is needed" %
+                                 (
+                                     what, shape_text(t.shape)), "inputs")
         n_axis, row_axis = (0, 1) if batch_first else (1, 0)
         e, n, rows, keys = query.shape[2], query.shape[n_axis], query.shape[row_axis], key.shape[row_axis]
         if e % num_heads:
-            raise GraphError("num_heads is %d, but must divide the size of query %s" % (num_heads, shape_text(query.shape)),
-                             "num_heads")
+            raise GraphError("num_heads is %d, but must divide the size of query %s" %
+                             (num_heads, shape_text(query.shape)), "num_heads")
         if key.shape[:2] != value.shape[:2] or key.shape[n_axis] != n:
-            raise GraphError("query is %s, key %s and value %s: all need the same n, key and value the same rows" %
-                             tuple(shape_text(t.shape) for t in x), "inputs")
+            raise GraphError("query is %s, key %s and value %s: all need the same n, key and value the same "
+                             "rows" % tuple(shape_text(t.shape) for t in x), "inputs")
         same, one = query is key and key is value, key.shape[2] == e and value.shape[2] == e
         shapes = {"in_proj_weight": (3 * e, e)} if one else {
             "%s_proj_weight" % letter: (e, t.shape[2]) for letter, t in zip("qkv", x)}
@@ -1371,7 +1440,8 @@ class Graph:
         mask = self.joined_mask(attn_mask, key_padding_mask, n, num_heads, rows, keys)
         if not batch_first:
             x = [self.swap_rows(query)] * 3 if same else [self.swap_rows(t) for t in x]
-        how = {"is_causal": is_causal, "dropout_p": dropout, "enable_gqa": False, "heads_last": True, "mask": mask}
+        how = {"is_causal": is_causal, "dropout_p": dropout, "enable_gqa": False, "heads_last": True,
+               "mask": mask}
         if same and one:
             y = self.linear(x[0], name + ".in_proj", 3 * e, bias, weights[0])
             y = self.node("reshape", {}, (y,), (n, rows, 3, num_heads, e // num_heads))
@@ -1387,9 +1457,9 @@ class Graph:
         bias.init = bias.default_init = ("constant", 0.0, 0.0)
         return y if batch_first else self.swap_rows(y)
 
-    def transformer_layer(self, x, memory, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
-                          norm_first, is_causal, mask=None, key_padding_mask=None, memory_mask=None,
-                          memory_key_padding_mask=None):
+    def transformer_layer(self, x, memory, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps,
+                          batch_first, norm_first, is_causal, mask=None, key_padding_mask=None,
+                          memory_mask=None, memory_key_padding_mask=None):
         check_f32(x)
         self.check_new_layer(name)
         norms = [0]
@@ -1404,8 +1474,8 @@ class Graph:
         def attend(part, source, mask, padding, causal):
             def block(x):
                 others = (x, x) if source is None else (source, source)
-                return self.multi_head_attention(x, *others, "%s.%s" % (name, part), nhead, dropout, batch_first, causal,
-                                                 padding, mask)
+                return self.multi_head_attention(x, *others, "%s.%s" % (name, part), nhead, dropout,
+                                                 batch_first, causal, padding, mask)
             return block
 
         def feed_forward(x):
@@ -1430,30 +1500,35 @@ class Graph:
             x = self.transformer_layer(x, memory, "%s.layers.%d" % (name, i), **options)
             made, limit = len(self.tensors) - mark, MAX_TENSORS - mark
             if i == 0 and num_layers > limit // made:
-                raise GraphError("num_layers is %d; with %d tensors each, the model has room for %d layers more" % (
-                    num_layers, made, limit // made), "num_layers")
+                raise GraphError(
+                    "num_layers is %d; with %d tensors each, the model has room for %d layers more" % (
+                        num_layers, made, limit // made), "num_layers")
         return self.layer_norm(x, name + ".norm", 1, options["layer_norm_eps"], True, True) if norm else x
 
-    def transformer_encoder_layer(self, src, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+    def transformer_encoder_layer(self, src, name, nhead, dim_feedforward, dropout, activation,
+                                  layer_norm_eps, batch_first,
                                   norm_first, is_causal, mask=None, key_padding_mask=None):
-        return self.transformer_layer(src, None, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+        return self.transformer_layer(src, None, name, nhead, dim_feedforward, dropout, activation,
+                                      layer_norm_eps, batch_first,
                                       norm_first, is_causal, mask, key_padding_mask)
 
-    def transformer_decoder_layer(self, tgt, memory, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps,
-                                  batch_first, norm_first, is_causal, mask=None, key_padding_mask=None, memory_mask=None,
-                                  memory_key_padding_mask=None):
-        return self.transformer_layer(tgt, memory, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps,
-                                      batch_first, norm_first, is_causal, mask, key_padding_mask, memory_mask,
-                                      memory_key_padding_mask)
+    def transformer_decoder_layer(self, tgt, memory, name, nhead, dim_feedforward, dropout, activation,
+                                  layer_norm_eps, batch_first, norm_first, is_causal, mask=None,
+                                  key_padding_mask=None, memory_mask=None, memory_key_padding_mask=None):
+        return self.transformer_layer(tgt, memory, name, nhead, dim_feedforward, dropout, activation,
+                                      layer_norm_eps, batch_first, norm_first, is_causal, mask,
+                                      key_padding_mask, memory_mask, memory_key_padding_mask)
 
-    def transformer_encoder(self, src, name, num_layers, norm, nhead, dim_feedforward, dropout, activation, layer_norm_eps,
+    def transformer_encoder(self, src, name, num_layers, norm, nhead, dim_feedforward, dropout, activation,
+                            layer_norm_eps,
                             batch_first, norm_first, is_causal, mask=None, key_padding_mask=None):
-        options = {key: value for key, value in locals().items() if key not in ("self", "src", "name", "num_layers", "norm")}
+        options = {key: value for key, value in locals().items()
+                   if key not in ("self", "src", "name", "num_layers", "norm")}
         return self.transformer_stack(src, None, name, num_layers, norm, options)
 
-    def transformer_decoder(self, tgt, memory, name, num_layers, norm, nhead, dim_feedforward, dropout, activation,
-                            layer_norm_eps, batch_first, norm_first, is_causal, mask=None, key_padding_mask=None,
-                            memory_mask=None, memory_key_padding_mask=None):
+    def transformer_decoder(self, tgt, memory, name, num_layers, norm, nhead, dim_feedforward, dropout,
+                            activation, layer_norm_eps, batch_first, norm_first, is_causal, mask=None,
+                            key_padding_mask=None, memory_mask=None, memory_key_padding_mask=None):
         outer = ("self", "tgt", "memory", "name", "num_layers", "norm")
         options = {key: value for key, value in locals().items() if key not in outer + ("outer",)}
         return self.transformer_stack(tgt, memory, name, num_layers, norm, options)
@@ -1471,9 +1546,10 @@ class Graph:
         dots = max([-label for label in every if isinstance(label, int)], default=0)
         result = dotted(wanted, dots) if arrow else list(range(-dots, 0)) + sorted(
             label for label in set(every) if isinstance(label, str) and every.count(label) == 1)
-        sound = len(texts) == len(tensors) and all(text.count("*") < 2 for text in texts + [wanted]) and all(
-            all(isinstance(label, int) or "a" <= label.lower() <= "z" for label in own) and len(own) <= MAX_RANK
-            for own in labels + [result]) and len(set(result)) == len(result) and set(result) <= set(every)
+        sound = (len(texts) == len(tensors) and all(text.count("*") < 2 for text in texts + [wanted]) and all(
+            all(isinstance(label, int) or "a" <= label.lower() <= "z" for label in own) and
+            len(own) <= MAX_RANK for own in labels + [result]) and len(set(result)) == len(result) and
+                 set(result) <= set(every))
         if not sound:
             raise GraphError("\"%s\" is not a valid equation, such as \"...ij,jk->...ik\"; name each tensor's axes by letters, its "
                              "other axes by \"...\", and then the result's axes, each once" % equation, "equation")
@@ -1495,7 +1571,8 @@ class Graph:
         sizes = {label: size for t, own in parts for label, size in zip(own, t.shape)}
         labels = [own for _, own in parts]
         for i, (t, own) in enumerate(parts):
-            kept = [label for label in own if label in result or (len(labels) == 2 and label in labels[1 - i])]
+            kept = [label for label in own if label in result or
+                    (len(labels) == 2 and label in labels[1 - i])]
             if len(kept) < len(own):
                 t = self.sum(t, [axis for axis, label in enumerate(own) if label not in kept])
             parts[i] = t, kept
@@ -1515,7 +1592,8 @@ class Graph:
             rest = [axis for axis in range(len(own)) if axis not in (i, j)]
             x = self.permute(x, rest + [i, j])
             size, lead = x.shape[-1], x.shape[:-2]
-            x = self.slice(self.reshape(x, lead + (size * size,)), len(lead), 0, size + 1, (size - 1) * (size + 1) + 1)
+            x = self.slice(self.reshape(x, lead + (size * size,)), len(lead), 0, size + 1,
+                           (size - 1) * (size + 1) + 1)
             own = [own[axis] for axis in rest] + [own[i]]
         return x, own
 
@@ -1542,7 +1620,8 @@ class Graph:
                     x, [sizes[label] if label in own else 1 for label in result]))
             return self.apply("mul", spread)
         batch = [label for label in a[1] if label in b[1] and label in result]
-        rows, columns = ([label for label in own if label not in other] for own, other in ((a[1], b[1]), (b[1], a[1])))
+        rows, columns = ([label for label in own if label not in other]
+                         for own, other in ((a[1], b[1]), (b[1], a[1])))
 
         def matrix(part, first, second):
             """[batch, first, second] or, where that is how it lies, [batch, second, first]; and whether it is the latter."""
@@ -1577,17 +1656,21 @@ class Graph:
             last = axis == rank - 1
             image = (1, before, shape[axis]) if last else (before, shape[axis], after)
             kernel, padding = ((1, window), (0, window // 2)) if last else ((window, 1), (window // 2, 0))
-            x = self.avg_pool2d(self.node("reshape", {}, (x,), shape[:1] + image), kernel, padding, False, True, stride=(1, 1))
+            x = self.avg_pool2d(self.node("reshape", {}, (x,), shape[:1] + image), kernel, padding, False,
+                                True, stride=(1, 1))
         return self.node("reshape", {}, (x,), shape)
 
     @staticmethod
     def check_classes(logits, labels):
         check_f32(logits)
         if labels.dtype not in CLASS_DTYPES:
-            raise GraphError("labels is %s, but class numbers are needed; use i64, i32 or u8" % labels.dtype, "inputs")
-        if len(logits.shape) < 2 or logits.shape[1] < 0 or labels.shape != logits.shape[:1] + logits.shape[2:]:
-            raise GraphError("logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed" % (
-                shape_text(logits.shape), shape_text(labels.shape)), "inputs")
+            raise GraphError("labels is %s, but class numbers are needed; use i64, i32 or u8" % labels.dtype,
+                             "inputs")
+        if (len(logits.shape) < 2 or logits.shape[1] < 0 or
+            labels.shape != logits.shape[:1] + logits.shape[2:]):
+            raise GraphError("logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed" %
+                             (
+                                 shape_text(logits.shape), shape_text(labels.shape)), "inputs")
 
     @staticmethod
     def check_class_weight(weight, logits):
@@ -1609,7 +1692,8 @@ class Graph:
                                {"ignore_index": ignore_index, "label_smoothing": smoothing})
 
     def nll_loss(self, log_probabilities, labels, reduction, ignore_index, weight=None):
-        return self.class_loss("nll", log_probabilities, labels, reduction, weight, {"ignore_index": ignore_index})
+        return self.class_loss("nll", log_probabilities, labels, reduction, weight,
+                               {"ignore_index": ignore_index})
 
     def multi_margin_loss(self, x, labels, reduction, p, margin, weight=None):
         self.check_classes(x, labels)
@@ -1633,7 +1717,8 @@ class Graph:
                               expression=table.texts()["MULTI_MARGIN_WEIGHTED"])
         return self.reduce_loss(self.mean(terms, (1,)), reduction)
 
-    def ctc_loss(self, log_probabilities, targets, input_lengths, target_lengths, reduction, blank, zero_infinity, batch_first):
+    def ctc_loss(self, log_probabilities, targets, input_lengths, target_lengths, reduction, blank,
+                 zero_infinity, batch_first):
         x, rest = log_probabilities, (targets, input_lengths, target_lengths)
         check_f32(x)
         for name, t in zip(("targets", "input_lengths", "target_lengths"), rest):
@@ -1647,8 +1732,10 @@ class Graph:
                                  "[n, t, classes]" if batch_first else "[t, n, classes]",)), "inputs")
         if blank >= x.shape[2]:
             raise GraphError("blank is %d; use one of the %d classes" % (blank, x.shape[2]), "blank")
-        attrs = {"reduction": reduction, "blank": blank, "zero_infinity": zero_infinity, "batch_first": batch_first}
-        return self.node("ctc_loss", attrs, (x,) + rest, x.shape[sample:sample + 1] if reduction == "none" else ())
+        attrs = {"reduction": reduction, "blank": blank, "zero_infinity": zero_infinity,
+                 "batch_first": batch_first}
+        return self.node("ctc_loss", attrs, (x,) + rest,
+                         x.shape[sample:sample + 1] if reduction == "none" else ())
 
     def custom(self, *operands, kind, shape, numbers=()):
         """An op of the program's own; only the program knows its shape rule."""
@@ -1670,7 +1757,8 @@ class Graph:
         operands, numbers = dict(zip(formula.operands, operands)), {"rank": len(operands[0].shape)}
         first = operands[formula.operands[0]]
         check_f32(*((first,) if formula.fits == "classes" else operands.values()))
-        given = {one.name: setting(f32(given[one.name])) if one.kind in NUMBERS else given.get(one.name) for one in arguments}
+        given = {one.name: setting(f32(given[one.name])) if one.kind in NUMBERS else given.get(one.name)
+                 for one in arguments}
         getattr(self, "fits_" + formula.fits)(*operands.values(), **given)
         for one in arguments:
             value = given[one.name]
@@ -1725,8 +1813,9 @@ class Graph:
     def fits_pairs(x1, x2, target, **_):
         check_equal_shapes(x1, x2)
         if len(x1.shape) not in (1, 2) or target.shape != x1.shape[:-1]:
-            raise GraphError("x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed" % (
-                shape_text(x1.shape), shape_text(target.shape)), "inputs")
+            raise GraphError(
+                "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed" % (
+                    shape_text(x1.shape), shape_text(target.shape)), "inputs")
 
     @staticmethod
     def fits_along(x1, x2, dim, **_):

@@ -41,15 +41,18 @@ def check(path, name, values, program, tolerance):
         from onnx.reference import ReferenceEvaluator
     except ImportError:
         raise SystemExit("--check needs the packages onnx and numpy: pip install onnx numpy") from None
-    inputs = {key: numpy.frombuffer(x.encoded(), arrays.CODES[x.kind]).reshape(x.shape) for key, x in values.items()}
+    inputs = {key: numpy.frombuffer(x.encoded(), arrays.CODES[x.kind]).reshape(x.shape)
+              for key, x in values.items()}
     evaluator = ReferenceEvaluator(path)
     if set(evaluator.input_names) - set(inputs):
-        raise SystemExit("--check lacks the inputs %s" % ", ".join(sorted(set(evaluator.input_names) - set(inputs))))
+        raise SystemExit("--check lacks the inputs %s" %
+                         ", ".join(sorted(set(evaluator.input_names) - set(inputs))))
     expected = evaluator.run(None, inputs)
     with tempfile.TemporaryDirectory() as folder:
         given, found = os.path.join(folder, "in.safetensors"), os.path.join(folder, "out.safetensors")
         save_safetensors(given, {key: tensor_files.for_gpunn(x) for key, x in values.items()})
-        done = subprocess.run([program, name + ".json", "--weights", name + ".safetensors", "--input", given, "--output", found],
+        done = subprocess.run([program, name + ".json", "--weights", name + ".safetensors", "--input", given,
+                               "--output", found],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
         if done.returncode:
             raise SystemExit(done.stdout.strip())
@@ -58,7 +61,8 @@ def check(path, name, values, program, tolerance):
     for key, wanted in zip((value.name for value in onnx_file.load(path).graph.message.output), expected):
         got = numpy.array(results[key].values, numpy.float64).reshape(results[key].shape)
         scale = max(1e-3, float(numpy.abs(wanted).max())) if wanted.size else 1
-        error = float(numpy.abs(got - wanted).max()) / scale if got.shape == wanted.shape and got.size else float(got.size)
+        error = (float(numpy.abs(got - wanted).max()) / scale if got.shape == wanted.shape and got.size else
+                 float(got.size))
         print("%s: largest difference %.3g of its largest value" % (key, error))
         worst = error if not error <= worst else worst
     if not worst <= tolerance:
@@ -79,24 +83,30 @@ def main(arguments=None):
     parser.add_argument("-o", dest="name", required=True, help="writes NAME.json and NAME.safetensors")
     parser.add_argument("--size", action="append", type=pair, default=[], metavar="NAME=SIZE",
                         help="of an axis that the file only names, or of INPUT:AXIS")
-    parser.add_argument("--dynamic", action="store_true", help="axes that the file only names vary, as sizes of these names")
+    parser.add_argument("--dynamic", action="store_true",
+                        help="axes that the file only names vary, as sizes of these names")
     parser.add_argument("--bounds", type=json.loads, default={}, metavar="JSON",
                         help='of such sizes: {"height": {"max": 512, "multiple": 4}}')
-    parser.add_argument("--batch", metavar="NAME|SIZE|none", help="the axis that varies, or the size it has always")
-    parser.add_argument("--fix", metavar="X", help="inputs that always have these values, .npz or .safetensors")
-    parser.add_argument("--check", metavar="X", help="inputs, .npz or .safetensors, to compare with ONNX's reference evaluator")
+    parser.add_argument("--batch", metavar="NAME|SIZE|none",
+                        help="the axis that varies, or the size it has always")
+    parser.add_argument("--fix", metavar="X",
+                        help="inputs that always have these values, .npz or .safetensors")
+    parser.add_argument("--check", metavar="X",
+                        help="inputs, .npz or .safetensors, to compare with ONNX's reference evaluator")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of --check; default 1e-4")
-    parser.add_argument("--run-model", default=os.path.join(ROOT, "build", "run_model"), help="the program that --check runs")
+    parser.add_argument("--run-model", default=os.path.join(ROOT, "build", "run_model"),
+                        help="the program that --check runs")
     options = parser.parse_args(arguments)
     try:
         tensor_files.check_no_text(options.model)
         fixed = tensor_files.read(options.fix) if options.fix else {}
-        _, notes = import_model(options.model, options.name, options.size, options.batch, fixed, options.dynamic,
-                                options.bounds)
+        _, notes = import_model(options.model, options.name, options.size, options.batch, fixed,
+                                options.dynamic, options.bounds)
         for note in notes:
             print(note, file=sys.stderr)
         if options.check:
-            check(options.model, options.name, tensor_files.read(options.check), options.run_model, options.tolerance)
+            check(options.model, options.name, tensor_files.read(options.check), options.run_model,
+                  options.tolerance)
     except (Unsupported, Refused, onnx_file.OnnxError, tensor_files.FileError, OSError) as error:
         raise SystemExit(str(error)) from None
 

@@ -25,7 +25,8 @@ def chosen(groups, key, path):
     if not groups:
         raise tensor_files.FileError("%s: it holds no tensors" % path)
     if key not in known:
-        raise tensor_files.FileError("%s: it holds the groups %s; choose one with --key" % (path, ", ".join(known[:20])))
+        raise tensor_files.FileError("%s: it holds the groups %s; choose one with --key" %
+                                     (path, ", ".join(known[:20])))
     return groups["" if key == "." else key]
 
 
@@ -54,7 +55,8 @@ def main(arguments=None):
                                      description="Turns PyTorch's weights into safetensors.")
     parser.add_argument("file", metavar="FILE.pt", help="of torch.save, or .npz or .gguf")
     parser.add_argument("-o", dest="output", required=True, metavar="NAME.safetensors")
-    parser.add_argument("--key", help="the group of tensors in a checkpoint that holds several; . is the outermost")
+    parser.add_argument("--key",
+                        help="the group of tensors in a checkpoint that holds several; . is the outermost")
     options = parser.parse_args(arguments)
     try:
         for note in convert(options.file, options.output, options.key):

@@ -17,12 +17,15 @@ CONVOLUTIONS = table.having("CONVOLUTION")
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 REASONS = {
     "cross_entropy": "a loss; leave it out of \"outputs\"", "nll": "a loss; leave it out of \"outputs\"",
-    "ctc_loss": "a loss; leave it out of \"outputs\"", "gradient_energy": "a loss; leave it out of \"outputs\"",
+    "ctc_loss": "a loss; leave it out of \"outputs\"",
+    "gradient_energy": "a loss; leave it out of \"outputs\"",
     "custom": "its code is the program's own; write it as an expr"}
 SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + (
-    "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add",
-    "scatter", "cast", "sum", "max", "argmax", "topk_indices", "sample", "interpolate", "scaled_dot_product_attention"))
-INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "sample", "permute", "concat", "slice", "expand", "gather", "scatter")
+    "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand",
+    "gather", "scatter_add", "scatter", "cast", "sum", "max", "argmax", "topk_indices", "sample",
+    "interpolate", "scaled_dot_product_attention"))
+INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "sample", "permute", "concat", "slice",
+                   "expand", "gather", "scatter")
 
 
 class Refused(Exception):
@@ -86,7 +89,8 @@ class Plan:
 
     def refuse(self, check):
         if self.model.sizes:
-            raise Refused("sizes vary between calls, '%s' for one; use numbers there" % next(iter(self.model.sizes)))
+            raise Refused("sizes vary between calls, '%s' for one; use numbers there" %
+                          next(iter(self.model.sizes)))
         reasons = [] if self.outputs else ["the model has no outputs but its loss"]
         for t in self.tensors:
             if t.id not in self.needed:
@@ -125,7 +129,8 @@ class Plan:
         home = {}  # by id of an elementwise value, the one that its step computes
         for t in reversed(self.tensors):
             if t.id in self.needed and is_elementwise(t):
-                homes = {home.get(r.id) if self.shape(r.id) == self.shape(t.id) else None for r in readers.get(t.id, ())}
+                homes = {home.get(r.id) if self.shape(r.id) == self.shape(t.id) else None
+                         for r in readers.get(t.id, ())}
                 inner = t.id not in self.outputs and len(homes) == 1 and None not in homes
                 home[t.id] = homes.pop() if inner else t.id
         members = {}
@@ -133,7 +138,8 @@ class Plan:
             members.setdefault(home[i], []).append(i)
         steps = []
         for t in self.tensors:
-            if t.id not in self.needed or t.kind != "value" or home.get(t.id, t.id) != t.id or self.is_view(t):
+            if (t.id not in self.needed or t.kind != "value" or home.get(t.id, t.id) != t.id or
+                self.is_view(t)):
                 continue
             own = tuple(members.get(t.id, ()))
             read = [i for m in own for i in self.tensors[m].inputs if i not in own and not self.is_number(i)]
@@ -146,7 +152,8 @@ class Plan:
     def is_view(self, t):
         if t.op in VIEWS:
             return True
-        return t.op == "slice" and t.attrs["step"] == 1 and math.prod(self.shape(t.inputs[0])[:t.attrs["dim"]]) == 1
+        return (t.op == "slice" and t.attrs["step"] == 1 and
+                math.prod(self.shape(t.inputs[0])[:t.attrs["dim"]]) == 1)
 
     def is_given_integer(self, t):
         """Whether a value is integers that the caller gives, perhaps by another shape."""
@@ -179,7 +186,8 @@ class Plan:
         for i in self.outputs:
             block, offset = self.at[i]
             block.last = len(self.steps)
-            if block.kind == "scratch" and offset == 0 and block.count == self.count(i) and block.output is None and not self.WHOLE:
+            if (block.kind == "scratch" and offset == 0 and block.count == self.count(i) and
+                block.output is None and not self.WHOLE):
                 block.output = self.tensors[i]
         for k, step in enumerate(self.steps if in_place else ()):
             self.merge(k, step)
@@ -199,7 +207,8 @@ class Plan:
         for i, block, _ in read if step.members else read[:1]:
             alike = all(offset == 0 and self.shape(j) == self.shape(step.tensor.id)
                         for j, other, offset in read if other is block)
-            if block.kind == "scratch" and block.last == k and block.count == own.count and block.dtype == own.dtype and alike:
+            if (block.kind == "scratch" and block.last == k and block.count == own.count and
+                block.dtype == own.dtype and alike):
                 own.merged = block
                 block.last, block.output = own.last, own.output
                 return
@@ -211,7 +220,8 @@ class Plan:
 
     def scratch(self):
         """The blocks that need a place."""
-        return [block for block in self.blocks if block.kind == "scratch" and not block.merged and not block.output]
+        return [block for block in self.blocks if block.kind == "scratch" and not block.merged and
+                not block.output]
 
     @classmethod
     def room_for(cls, block):
@@ -224,7 +234,8 @@ class Plan:
         for block in sorted(blocks, key=lambda one: (-one.count, one.first)):
             for other in sorted(placed, key=lambda one: one.place):
                 if other.first <= block.last and block.first <= other.last and (
-                        other.place < block.place + cls.room_for(block) and block.place < other.place + cls.room_for(other)):
+                        other.place < block.place + cls.room_for(block) and
+                        block.place < other.place + cls.room_for(other)):
                     block.place = other.place + cls.room_for(other)
             placed.append(block)
 
@@ -232,7 +243,8 @@ class Plan:
         """The elements of scratch by dtype, of those that have any."""
         result = {}
         for block in self.scratch():
-            result[self.array(block)] = max(result.get(self.array(block), 0), block.place + self.room_for(block))
+            result[self.array(block)] = max(result.get(self.array(block), 0),
+                                            block.place + self.room_for(block))
         return {dtype: result[dtype] for dtype in ("i64", "f32", "i32", "u8") if dtype in result}
 
     def room(self, step):

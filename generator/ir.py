@@ -18,9 +18,9 @@ CONDITIONS = COMPARISONS + ("is_column",)
 COMMUTATIVE = ("add", "mul", "eq", "ne")
 LEAVES = ("load", "const", "count", "keep", "total")
 FUNCTIONS = {  # of the table's language: how many operands
-    "where": 3, "min": 2, "max": 2, "pow": 2, "abs": 1, "sign": 1, "floor": 1, "exp": 1, "expm1": 1, "log": 1, "log1p": 1,
-    "sqrt": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "sin": 1, "cos": 1, "exp2": 1, "log2": 1, "log10": 1, "sinh": 1, "cosh": 1,
-    "floordiv": 2, "atan2": 2, "hypot": 2, "fmod": 2, "remainder": 2}
+    "where": 3, "min": 2, "max": 2, "pow": 2, "abs": 1, "sign": 1, "floor": 1, "exp": 1, "expm1": 1, "log": 1,
+    "log1p": 1, "sqrt": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "sin": 1, "cos": 1, "exp2": 1, "log2": 1,
+    "log10": 1, "sinh": 1, "cosh": 1, "floordiv": 2, "atan2": 2, "hypot": 2, "fmod": 2, "remainder": 2}
 ARITY = dict(FUNCTIONS, add=2, sub=2, mul=2, div=2, neg=1, lt=2, le=2, gt=2, ge=2, eq=2, ne=2)
 
 WHOLE, SCALAR = (1, 0), (1, 1)
@@ -61,8 +61,8 @@ def _tree(text):
     return ast.parse(text, mode="eval").body
 
 
-_OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt",
-              ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
+_OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Lt: "lt", ast.LtE: "le",
+              ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
 
 
 class Graph:
@@ -117,7 +117,8 @@ class Graph:
 
     def round(self, dtype, value):
         """The value as dtype stores it: f32 bf16 f16."""
-        stored = getattr(value.attr, "dtype", None) if value.op == "load" else value.attr if value.op == "round" else None
+        stored = (getattr(value.attr, "dtype", None) if value.op == "load" else
+                  value.attr if value.op == "round" else None)
         if dtype == "f32" or stored == dtype:
             return value
         if value.op == "const":
@@ -144,7 +145,8 @@ class Graph:
 
     def _commuted(self, name, a, b):
         """Of a commutative pair, the one that was made first stands first; but constants first in products, last elsewhere."""
-        last = (lambda node: (node.op != "const", node.id)) if name == "mul" else lambda node: (node.op == "const", node.id)
+        last = ((lambda node: (node.op != "const", node.id)) if name == "mul" else
+                lambda node: (node.op == "const", node.id))
         return self._node(name, sorted((a, b), key=last))
 
     def neg(self, a):
@@ -263,9 +265,11 @@ class Graph:
         if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
             return self.neg(self._walk(tree.operand, names))
         if isinstance(tree, ast.BinOp):
-            return self.op(_OPERATORS[type(tree.op)], self._walk(tree.left, names), self._walk(tree.right, names))
+            return self.op(_OPERATORS[type(tree.op)], self._walk(tree.left, names),
+                           self._walk(tree.right, names))
         if isinstance(tree, ast.Compare) and len(tree.ops) == 1:
-            return self.op(_OPERATORS[type(tree.ops[0])], self._walk(tree.left, names), self._walk(tree.comparators[0], names))
+            return self.op(_OPERATORS[type(tree.ops[0])], self._walk(tree.left, names),
+                           self._walk(tree.comparators[0], names))
         if isinstance(tree, ast.Call) and tree.func.id == "K":
             return self.const(tree.args[0].value)
         if isinstance(tree, ast.Call) and len(tree.args) == FUNCTIONS.get(tree.func.id):
@@ -297,7 +301,8 @@ class Graph:
         if gradient.op != "where" or not (_is(gradient.args[1], 0) or _is(gradient.args[2], 0)):
             return function(gradient)
         condition, *branches = gradient.args
-        return self.where(condition, *(branch if _is(branch, 0) else self.linear(branch, function) for branch in branches))
+        return self.where(condition, *(branch if _is(branch, 0) else self.linear(branch, function)
+                                       for branch in branches))
 
     # ---- whole expressions ---------------------------------------------------------------------------------------------------
     def substitute(self, roots, replacement):
@@ -427,17 +432,20 @@ def _sigmoid(x):
 
 
 COMPUTE = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": _divide, "neg": lambda a: -a,
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": _divide,
+    "neg": lambda a: -a,
     "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "where": lambda c, p, q: p if c else q,
     "min": lambda a, b: a if a < b or a != a else b, "max": lambda a, b: a if a > b or a != a else b,
-    "abs": abs, "sign": lambda a: float((a > 0) - (a < 0)), "floor": lambda a: float(math.floor(a)) if abs(a) < 2 ** 52 else a,
-    "exp": _overflowing(math.exp), "expm1": _overflowing(math.expm1), "log": _logarithm(math.log), "log1p": _log1p,
-    "sqrt": _overflowing(math.sqrt), "tanh": math.tanh, "erf": math.erf, "sigmoid": _sigmoid, "sin": _overflowing(math.sin),
-    "cos": _overflowing(math.cos), "pow": _pow, "floordiv": _floordiv,
+    "abs": abs, "sign": lambda a: float((a > 0) - (a < 0)),
+    "floor": lambda a: float(math.floor(a)) if abs(a) < 2 ** 52 else a, "exp": _overflowing(math.exp),
+    "expm1": _overflowing(math.expm1), "log": _logarithm(math.log), "log1p": _log1p,
+    "sqrt": _overflowing(math.sqrt), "tanh": math.tanh, "erf": math.erf, "sigmoid": _sigmoid,
+    "sin": _overflowing(math.sin), "cos": _overflowing(math.cos), "pow": _pow, "floordiv": _floordiv,
     "exp2": lambda x: _pow(2.0, x), "log2": _logarithm(math.log2), "log10": _logarithm(math.log10),
-    "sinh": lambda x: math.sinh(x) if abs(x) < 700 else x * math.inf, "cosh": lambda x: math.cosh(x) if abs(x) < 700 else abs(x) * math.inf, "atan2": math.atan2, "hypot": math.hypot,
-    "fmod": _overflowing(math.fmod), "remainder": _remainder}
+    "sinh": lambda x: math.sinh(x) if abs(x) < 700 else x * math.inf,
+    "cosh": lambda x: math.cosh(x) if abs(x) < 700 else abs(x) * math.inf, "atan2": math.atan2,
+    "hypot": math.hypot, "fmod": _overflowing(math.fmod), "remainder": _remainder}
 
 
 def compute(op, values):

@@ -83,7 +83,8 @@ def _character(source, at):
 def _hex(source, at):
     digits = _HEX.match(source.text, at + 2)
     if source.text[at + 1:at + 2] != "u" or not digits:
-        raise source.error(at, 'unknown escape in a string; JSON knows \\" \\\\ \\/ \\b \\f \\n \\r \\t \\u0000')
+        raise source.error(at,
+                           'unknown escape in a string; JSON knows \\" \\\\ \\/ \\b \\f \\n \\r \\t \\u0000')
     return int(digits.group(), 16)
 
 
@@ -124,7 +125,8 @@ class _Reader:
 
     def number(self, match):
         start, self.at = self.at, match.end()
-        if self.text[self.at:self.at + 1] in tuple("0123456789.eE+-_") or self.text[self.at:self.at + 1].isalpha():
+        if (self.text[self.at:self.at + 1] in tuple("0123456789.eE+-_") or
+            self.text[self.at:self.at + 1].isalpha()):
             self.fail("no JSON number", start)
         if match.group(1) or match.group(2):
             value = float(match.group())
@@ -147,8 +149,8 @@ class _Reader:
                 self.at += 1
                 return "".join(parts)
             if stop != "\\":
-                self.fail("a control character in a string; write it as an escape" if stop else "the string has no end",
-                          self.at if stop else start)
+                self.fail("a control character in a string; write it as an escape" if stop else
+                          "the string has no end", self.at if stop else start)
             character, self.at = _character(self.source, self.at)
             parts.append(character)
 
@@ -156,8 +158,8 @@ class _Reader:
         """Whether another item follows; takes the comma or the closing bracket."""
         found = self.next()
         if found not in (",", close) or not found:
-            self.fail("%s where ',' or '%s' belongs" % (_shown(found), close) if found else "the %s has no end" % what,
-                      self.at if found else start)
+            self.fail("%s where ',' or '%s' belongs" % (_shown(found), close) if found else
+                      "the %s has no end" % what, self.at if found else start)
         self.at += 1
         return found == ","
 

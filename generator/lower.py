@@ -26,7 +26,8 @@ BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1}
 ROW_NORMS = ("layer_norm", "rms_norm", "group_norm")
 CHANNEL_NORMS = ("batch_norm", "group_norm")  # their other operands have a value for each channel
 CLASS_LOSSES = ("cross_entropy", "nll")
-ROW_OPS = ("softmax", "log_softmax", "sum", "max") + ROW_NORMS + CLASS_LOSSES  # read whole rows of their first operand
+# read whole rows of their first operand
+ROW_OPS = ("softmax", "log_softmax", "sum", "max") + ROW_NORMS + CLASS_LOSSES
 
 
 class Infeasible(Exception):
@@ -92,7 +93,8 @@ def elements(shape):
 def product(dims):
     factor, power = measure(dims)
     if power:
-        raise Infeasible("%s varies, and is not among the outermost axes" % next(dim_text(dim) for dim in dims if dim < 0))
+        raise Infeasible("%s varies, and is not among the outermost axes" %
+                         next(dim_text(dim) for dim in dims if dim < 0))
     return factor
 
 
@@ -102,7 +104,8 @@ def check_varying(tensors):
         products = {content(t.shape)[1]: t for t in tensors if elements(t.shape)[1]}
         if len(products) > 1:
             one, other = list(products.values())[:2]
-            raise Infeasible("%s and %s vary in different ways" % (shape_text(one.shape), shape_text(other.shape)))
+            raise Infeasible("%s and %s vary in different ways" %
+                             (shape_text(one.shape), shape_text(other.shape)))
 
 
 def place_of(narrow, wide):
@@ -151,12 +154,14 @@ class Lowering:
 
     def __init__(self, group, kept_values=frozenset()):
         self.group, self.graph = group, ir.Graph()
-        self.kept_values = kept_values        # nodes that the forward pass keeps for the backward one, beyond its outputs
+        # nodes that the forward pass keeps for the backward one, beyond its outputs
+        self.kept_values = kept_values
         self.inside = {node.id: node for node in group.nodes}
         self.outside = {t.id: t for t in group.externals}
         self.numbers = {node.id: -1 - k for k, node in enumerate(group.nodes)}
         self.numbers.update((t.id, k) for k, t in enumerate(group.externals))
-        self.sites = [node.id for node in group.nodes if node.op == "dropout" and node.id not in group.aliases]
+        self.sites = [node.id for node in group.nodes if node.op == "dropout" and
+                      node.id not in group.aliases]
         self.norm = None                      # a batch_norm of a training step
         for node in group.nodes:
             if node.op == "batch_norm" and group.training:
@@ -222,7 +227,8 @@ class Lowering:
                 self.places[node.id] = (self.inner, 0)
             else:
                 raise Infeasible("nodes of different sizes")
-            if node.op in ("batch_norm", "dropout") and self.places[node.id] != WHOLE and node.id not in self.group.aliases:
+            if (node.op in ("batch_norm", "dropout") and self.places[node.id] != WHOLE and
+                node.id not in self.group.aliases):
                 raise Infeasible("%s of something narrower" % node.op)
 
     @property
@@ -234,7 +240,8 @@ class Lowering:
         t, shape = self.operand_tensor(node, k), tuple(node.shape)
         if node.id in self.group.aliases or self._is_total(node):
             count = elements(t.shape)
-            place = WHOLE if count == self.domain else (self.inner, 0) if self.inner > 1 and count == self.rows else None
+            place = (WHOLE if count == self.domain else (self.inner, 0) if self.inner > 1 and
+                     count == self.rows else None)
             if place is None:
                 raise Infeasible("a reshape of something narrower")
             return place
@@ -256,7 +263,8 @@ class Lowering:
 
     # ---- values ----
     def load(self, role, t, place, stride=1):
-        return self.graph.load(Ref(role, self.numbers[t.id], self.group.storage[t.id], place, elements(t.shape), stride))
+        return self.graph.load(Ref(role, self.numbers[t.id], self.group.storage[t.id], place,
+                                   elements(t.shape), stride))
 
     def operand(self, node, k):
         t = self.operand_tensor(node, k)
@@ -322,18 +330,21 @@ class Lowering:
                 parts = (adjoint,)
             elif node.op == "dropout":
                 factor = self._keep(node)
-                parts = (self.graph.linear(adjoint, lambda live, factor=factor: self.graph.mul(live, factor)),)
+                parts = (self.graph.linear(adjoint,
+                                           lambda live, factor=factor: self.graph.mul(live, factor)),)
             elif node is self.norm:
                 self.norm_adjoint, parts = adjoint, ()
             else:
-                parts = grad.backward(self.graph, node.op, node.attrs, operands, self.values[node.id], adjoint, self.inner)
+                parts = grad.backward(self.graph, node.op, node.attrs, operands, self.values[node.id],
+                                      adjoint, self.inner)
             for k, part in enumerate(parts):
                 if part is not None and node.inputs[k] is not None:
                     self._contribute(node, k, part)
 
     def _contribute(self, node, k, part):
         t, target = self.operand_tensor(node, k), self.place(node, k)
-        source = WHOLE if node.op in ROW_OPS or self.places[node.id] != (self.inner, 0) else self.places[node.id]
+        source = (WHOLE if node.op in ROW_OPS or self.places[node.id] != (self.inner, 0) else
+                  self.places[node.id])
         if self._is_total(node):
             source = target
         if t.id in self.inside:
@@ -366,9 +377,10 @@ class Lowering:
 
     # ---- the launches of each direction ----
     def value_stores(self):
-        return [(Ref("value", self.numbers[node.id], self.group.storage[node.id], self.places[node.id], elements(node.shape)),
-                 self.values[node.id]) for node in self.group.nodes
-                if node.id in self.group.outputs and node.id == self.root(node.id) and self.places[node.id] != SCALAR]
+        return [(Ref("value", self.numbers[node.id], self.group.storage[node.id], self.places[node.id],
+                     elements(node.shape)), self.values[node.id]) for node in self.group.nodes
+                if node.id in self.group.outputs and node.id == self.root(node.id) and
+                self.places[node.id] != SCALAR]
 
     def moments(self):
         """The launch before a batch_norm: its statistics."""
@@ -379,8 +391,10 @@ class Lowering:
         sums = [(term, self.channel, False) for term in terms]
         mean, variance = grad.batch_norm_moments(g, [g.total(0), g.total(1)], shift, self.per_channel)
         old = [self.load("value", self.operand_tensor(node, k), self.channel) for k in (3, 4)]
-        new = grad.batch_norm_running(g, mean, variance, old[0], old[1], self.per_channel, node.attrs["momentum"])
-        return Pass([], sums, [(self.mean.attr, mean), (self.rstd.attr, grad.inverse_root(g, variance, node.attrs["eps"])),
+        new = grad.batch_norm_running(g, mean, variance, old[0], old[1], self.per_channel,
+                                      node.attrs["momentum"])
+        return Pass([], sums, [(self.mean.attr, mean),
+                               (self.rstd.attr, grad.inverse_root(g, variance, node.attrs["eps"])),
                                (old[0].attr, new[0]), (old[1].attr, new[1])])
 
     def forward(self):
@@ -534,7 +548,8 @@ def keep(low, passes):
             seen.add(node)
             stack.extend(reversed(node.args))
     stored = {value: ref for ref, value in low.value_stores()}
-    by_value = {low.values[node.id]: node for node in reversed(low.group.nodes) if low.places[node.id] == WHOLE}
+    by_value = {low.values[node.id]: node
+                for node in reversed(low.group.nodes) if low.places[node.id] == WHOLE}
 
     def candidate(node):
         if node.op == "load":
@@ -545,7 +560,8 @@ def keep(low, passes):
             return Ref("kept", -1, "f32", places[node], low.rows), True
         if node in by_value and node.op not in ir.LEAVES:
             number = by_value[node].id
-            return Ref("kept", -1, low.group.storage[number], WHOLE, low.domain), number not in low.kept_values
+            return (Ref("kept", -1, low.group.storage[number], WHOLE, low.domain),
+                    number not in low.kept_values)
         return None, False
 
     def cost(node):
@@ -566,14 +582,16 @@ def keep(low, passes):
 
 
 def roots_of(launch):
-    return [value for _, value in launch.stores] + [part for part, _, _ in launch.sums] + [value for _, value in launch.finals]
+    return [value for _, value in launch.stores] + [part for part, _, _ in launch.sums] + [
+        value for _, value in launch.finals]
 
 
 def replaced(graph, launch, memory):
     """The launch with nodes read from memory."""
     swap = {node: graph.load(ref) for node, ref in memory.items()}
     nodes = iter(graph.substitute(roots_of(launch), swap))
-    return Pass([(ref, next(nodes)) for ref, _ in launch.stores], [(next(nodes), place, over) for _, place, over in launch.sums],
+    return Pass([(ref, next(nodes)) for ref, _ in launch.stores],
+                [(next(nodes), place, over) for _, place, over in launch.sums],
                 [(ref, next(nodes)) for ref, _ in launch.finals], launch.rows)
 
 
@@ -584,14 +602,15 @@ def is_spare(low, ref):
 
 def asked_for(low, passes):
     """The launches without gradients of inputs."""
-    return [replace(launch, stores=[(ref, value) for ref, value in launch.stores if not is_spare(low, ref)]) for launch in passes]
+    return [replace(launch, stores=[(ref, value) for ref, value in launch.stores if not is_spare(low, ref)])
+            for launch in passes]
 
 
 def without_costly(low, passes):
     """The launches without gradients of inputs for which another tensor as large as the domain would have to be read."""
     there = whole([value for launch in asked_for(low, passes) for value in roots_of(launch)])
-    return [replace(launch, stores=[(ref, value) for ref, value in launch.stores
-                                    if not is_spare(low, ref) or there.issuperset(whole([value]))]) for launch in passes]
+    return [replace(launch, stores=[(ref, value) for ref, value in launch.stores if not is_spare(low, ref) or
+                                    there.issuperset(whole([value]))]) for launch in passes]
 
 
 def whole(roots):
@@ -600,9 +619,10 @@ def whole(roots):
 
 # ---- programs ----------------------------------------------------------------------------------------------------------------
 RESERVED = frozenset(keyword.kwlist) | frozenset(
-    "auto bool case catch char const default delete do double else enum explicit export extern false float goto inline int long "
-    "mutable namespace new operator private protected public register restrict short signed sizeof static struct switch template "
-    "this throw true typedef typename union unsigned using virtual void volatile wchar_t y0 y1 yn j0 j1 jn".split())
+    "auto bool case catch char const default delete do double else enum explicit export extern false float "
+    "goto inline int long mutable namespace new operator private protected public register restrict short "
+    "signed sizeof static struct switch template this throw true typedef typename union unsigned using "
+    "virtual void volatile wchar_t y0 y1 yn j0 j1 jn".split())
 
 
 def identifier(text):
@@ -620,7 +640,8 @@ class Builder:
 
     def __init__(self, low, passes, shares):
         self.low, self.graph, self.shares = low, low.graph, shares
-        self.passes = [part for launch in passes for part in ([self._by_rows(launch)] if launch.rows else self._parted(launch))]
+        self.passes = [part for launch in passes
+                       for part in ([self._by_rows(launch)] if launch.rows else self._parted(launch))]
         self.read, self.written = {}, {}
         for launch in self.passes:
             for ref in ir.loads(roots_of(launch)):
@@ -646,7 +667,8 @@ class Builder:
         inner = self.low.inner
         elements = [value for _, value in launch.stores] + [part for part, _, _ in launch.sums]
         return any(node.op in ("rowred", "is_column") for node in ir.topological(elements)) or any(
-            over for _, _, over in launch.sums) or any(ref.place == (inner, 0) and inner > 1 for ref, _ in launch.stores)
+            over for _, _, over in launch.sums) or any(ref.place == (inner, 0) and inner > 1
+                                                       for ref, _ in launch.stores)
 
     def _parted(self, launch):
         """Rows are summed for each column alone. Sums for other places are a launch of their own, ahead of the one whose stores
@@ -659,7 +681,8 @@ class Builder:
     @staticmethod
     def _order(ref):
         roles = ("value", "gradient", "kept", "stat")
-        return roles.index(ref.role), ref.index < 0, abs(ref.index), ref.stride > 1, ref.place != WHOLE, ref.place
+        return (roles.index(ref.role), ref.index < 0, abs(ref.index), ref.stride > 1, ref.place != WHOLE,
+                ref.place)
 
     def _name(self, ref):
         low, number = self.low, 2
@@ -676,9 +699,9 @@ class Builder:
         home, half = self.shares.get(ref), self.low.group.half
         given = outer or (ref.role == "value" and ref.index < 0)
         rounds = given and ref in self.written and ref.place == WHOLE and ref.dtype == "f32"
-        return Operand(self.names[ref], ref.role, ref.index, ref.dtype, ref.place, ref.count, ref in self.read,
-                       ref in self.written, optional=outer, accumulate=outer, shares=home and self.names[home],
-                       stride=ref.stride, half=half if rounds else None)
+        return Operand(self.names[ref], ref.role, ref.index, ref.dtype, ref.place, ref.count,
+                       ref in self.read, ref in self.written, optional=outer, accumulate=outer,
+                       shares=home and self.names[home], stride=ref.stride, half=half if rounds else None)
 
     def program(self):
         if sum(operand.role != "stat" for operand in self.operands.values()) > MOST_POINTERS:
@@ -708,7 +731,8 @@ class Builder:
         check(elements + [value for _, value in launch.finals], elements, launch.stores, low.inner)
         result = Launch("row" if by_row else "map", domain,
                         tuple(Store(self.operands[ref], value) for ref, value in launch.stores),
-                        tuple(Sum(number, part, place, place[1], over) for number, (part, place, over) in enumerate(launch.sums)),
+                        tuple(Sum(number, part, place, place[1], over)
+                              for number, (part, place, over) in enumerate(launch.sums)),
                         tuple(Store(self.operands[ref], value) for ref, value in launch.finals))
         try:
             schedule.shape_of(result)
@@ -760,7 +784,8 @@ def registers(order, elements, inner):
 def traffic(launch):
     """Bytes that it moves, (fixed, per batch): each operand once, as its memory is."""
     moved = {}
-    for operand in ir.loads([store.value for store in launch.stores + launch.finals] + [one.value for one in launch.sums]):
+    for operand in ir.loads([store.value for store in launch.stores + launch.finals] +
+                            [one.value for one in launch.sums]):
         moved[operand.role, operand.index, operand.place, "read"] = operand
     for store in launch.stores + launch.finals:
         if store.operand.shares is None:
@@ -788,7 +813,8 @@ def lower_all(group):
     low = Lowering(group)
     if group.loss:
         program = Builder(low, without_costly(low, low.loss()), {}).program()
-        return Lowered(None, program, None, (), len(low.sites)) if group.training else Lowered(program, None, None, (), 0)
+        return (Lowered(None, program, None, (), len(low.sites)) if group.training else
+                Lowered(program, None, None, (), 0))
     if not group.training:
         return Lowered(Builder(low, low.forward(), {}).program(), None, None, (), 0)
     passes, shares, stores, kept_values = [], {}, [], frozenset()
@@ -802,5 +828,6 @@ def lower_all(group):
         kept_values |= found
     forward = low.forward()
     forward[-1].stores.extend(stores)
-    return Lowered(None, Builder(low, forward, {}).program(), Builder(low, passes, shares).program() if passes else None,
+    return Lowered(None, Builder(low, forward, {}).program(),
+                   Builder(low, passes, shares).program() if passes else None,
                    tuple(low.kept), len(low.sites))

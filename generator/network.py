@@ -14,8 +14,8 @@ from .program import WHOLE, Operand, Program
 
 NAME = "network"
 NORMS = ("layer_norm", "rms_norm")
-OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "slice", "permute", "expand", "cast",
-                       "embedding", "hash_grid_encoding")
+OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "slice", "permute", "expand",
+                       "cast", "embedding", "hash_grid_encoding")
 POOLS = ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d")
 IMAGE_OPS = ("conv1d", "conv2d", "batch_norm") + POOLS
 MOST_VALUES = 1024   # elements of a sample's value, or ...
@@ -102,8 +102,9 @@ def program(view):
         raise Refused(str(fault)) from None
     operands = tuple(operands_of(plan, group))
     if len(operands) > MOST_OPERANDS or len(group.nodes) > MOST_NODES:
-        raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" % (
-            len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
+        raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" %
+                      (
+                          len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
     own = [t.id for t in group.externals] + [t.id for t in group.nodes if t.id in plan.outputs]
     return group, Program(operands, (), moved(plan, own, operands), network=plan)
 
@@ -112,7 +113,8 @@ def moved(plan, ids, operands):
     """Bytes that operands of these ids move: fixed, and of each sample."""
     picked = dict(picks(plan))
     counts = [(0, picked[i]) if i in picked else one.count for i, one in zip(ids, operands)]
-    return tuple(map(sum, zip(*([BYTES[one.dtype] * count for count in own] for one, own in zip(operands, counts)))))
+    return tuple(
+        map(sum, zip(*([BYTES[one.dtype] * count for count in own] for one, own in zip(operands, counts)))))
 
 
 def picks(plan):
@@ -140,5 +142,6 @@ def operand(plan, t, index, names, **use):
     names.add(name)
     count = plan.count(t.id)
     batch = t.shape[:1] == (-1,)
-    return Operand(name, "value", index, plan.storage[t.id], WHOLE, (0, count) if batch else (count, 0), **use)
+    return Operand(name, "value", index, plan.storage[t.id], WHOLE, (0, count) if batch else (count, 0),
+                   **use)
 

@@ -34,7 +34,8 @@ DIGITS = "0123456789"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 # Of numbers alone, at once:
-FOLDED = ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "abs", "exp", "log", "sqrt", "tanh")
+FOLDED = ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "abs", "exp", "log", "sqrt",
+          "tanh")
 
 # The functions of x that are no elementwise op: (whether the number p follows, most axes that follow then, whether keepdim may, call)
 ALONG = {
@@ -142,7 +143,8 @@ class _Parser:
                 self.apply("add_scalar", (self.apply("neg", (x,)),), (number,))
         if op in ("add", "mul"):
             return self.apply(op + "_scalar", (x,), (number,))
-        if op == "div" and left and abs(math.frexp(number)[0]) == 0.5 and FLT_MIN <= abs(1 / number) <= FLT_MAX:
+        if (op == "div" and left and abs(math.frexp(number)[0]) == 0.5 and
+            FLT_MIN <= abs(1 / number) <= FLT_MAX):
             return self.apply("mul_scalar", (x,), (1 / number,))
         if op == "div" and not left and number == 1:
             return self.apply("reciprocal", (x,))

@@ -13,7 +13,8 @@ from .lower import CLASS_LOSSES, ROW_OPS, Group, Infeasible, called, identifier
 from .program import Instance, Kernel, KernelSet
 from .sizes import any_varies, content
 
-CONVOLUTIONS, PRODUCTS, ROW_NORMS = table.having("CONVOLUTION"), table.having("PRODUCT"), table.having("ROW_NORM")
+CONVOLUTIONS, PRODUCTS, ROW_NORMS = (table.having("CONVOLUTION"), table.having("PRODUCT"),
+                                     table.having("ROW_NORM"))
 F32_RESULTS, LOCAL_OPS = table.having("KEEPS_F32"), table.having("LOCAL")
 SAMPLE = 32  # the batch at which bytes are compared
 
@@ -69,8 +70,8 @@ class View:
     # ---- storage: gpunn__storage_of, gpunn__count_readers, gpunn__is_last ----
     def _mark_storage(self):
         half = self.half = self.model.precision if self.model.precision in ("bf16", "f16") else None
-        turns = self.model.precision != "f32" and any(t.op in CONVOLUTIONS and len(t.shape) == 4 and self.needed[t.id]
-                                                      for t in self.tensors)
+        turns = self.model.precision != "f32" and any(t.op in CONVOLUTIONS and len(t.shape) == 4 and
+                                                      self.needed[t.id] for t in self.tensors)
         self.storage, self.last = [], [False] * len(self.tensors)
         for t in self.tensors:
             self.storage.append(self._storage_of(t, half))
@@ -136,7 +137,8 @@ class View:
     def has_layouts(self, number):
         """Images of which memory can tell where their channels are."""
         shape = self.tensors[number].shape
-        return len(shape) == 4 and all(dim > 0 for dim in shape[1:]) and shape[1] > 1 and shape[2] * shape[3] > 1
+        return (len(shape) == 4 and all(dim > 0 for dim in shape[1:]) and shape[1] > 1 and
+                shape[2] * shape[3] > 1)
 
     def _is_alias(self, t):
         if t.kind != "value":
@@ -171,7 +173,8 @@ class View:
         if t.op in ("batch_norm", "instance_norm") and t.inputs[0] == end.id and not self.training and (
                 len(t.shape) == 2 or first.op != "linear"):
             then = 1
-        elif t.op == "add" and t.inputs[0] != t.inputs[1] and self.tensors[t.inputs[0]].shape == self.tensors[t.inputs[1]].shape:
+        elif (t.op == "add" and t.inputs[0] != t.inputs[1] and
+              self.tensors[t.inputs[0]].shape == self.tensors[t.inputs[1]].shape):
             then = 2
         elif t.op == "relu" or (t.op == "gelu_tanh" and first.op == "linear"):
             then = 3
@@ -182,7 +185,8 @@ class View:
     # ---- gradients: gpunn__mark_gradients ----
     def passes(self, t, k):
         """Whether t hands a gradient on to its operand k."""
-        return t.inputs[k] is not None and self.wants[t.inputs[k]] and bool(table.ops()[t.op].gradients >> k & 1)
+        return (t.inputs[k] is not None and self.wants[t.inputs[k]] and
+                bool(table.ops()[t.op].gradients >> k & 1))
 
     def _mark_gradients(self):
         """wants: a gradient is asked for. may_want: or would be if programs asked for those of inputs."""
@@ -191,11 +195,13 @@ class View:
         if not self.training:
             return
         for t in self.tensors:
-            sources = [number for k, number in enumerate(t.inputs) if t.kind == "value" and number is not None and
-                       table.ops()[t.op].gradients >> k & 1]
+            sources = [number for k, number in enumerate(t.inputs) if t.kind == "value" and
+                       number is not None and table.ops()[t.op].gradients >> k & 1]
             trained, asked = t.kind == "parameter" and t.trainable, t.kind == "input" and t.dtype == "f32"
-            self.wants[t.id] = self.needed[t.id] and (trained or any(self.wants[number] for number in sources))
-            self.may_want[t.id] = self.needed[t.id] and (trained or asked or any(self.may_want[number] for number in sources))
+            self.wants[t.id] = self.needed[t.id] and (trained or
+                                                      any(self.wants[number] for number in sources))
+            self.may_want[t.id] = self.needed[t.id] and (trained or asked or
+                                                         any(self.may_want[number] for number in sources))
         self.behind[self.model.loss] = True
         for t in reversed(self.tensors):
             if not self.behind[t.id] or t.kind != "value":
@@ -208,11 +214,14 @@ class View:
     # ---- what can be in a kernel ----
     def kind(self, t):
         """map, row, norm (batch_norm in training), loss, or None: left to the runtime."""
-        if t.kind != "value" or not self.needed[t.id] or self.alias[t.id] or self.chained[t.id] or t.dtype != "f32":
+        if (t.kind != "value" or not self.needed[t.id] or self.alias[t.id] or self.chained[t.id] or
+            t.dtype != "f32"):
             return None
-        if t.id == self.model.loss and (t.op == "sum" or (t.op in CLASS_LOSSES and t.attrs["reduction"] != "none")):
+        if t.id == self.model.loss and (t.op == "sum" or
+                                        (t.op in CLASS_LOSSES and t.attrs["reduction"] != "none")):
             return "loss"
-        if all(dim == 1 for dim in t.shape) or any(self.tensors[number].op in ("state", "assign") for number in self.sources(t)):
+        if all(dim == 1 for dim in t.shape) or any(self.tensors[number].op in ("state", "assign")
+                                                   for number in self.sources(t)):
             return None  # a state must be read before it is assigned
         if t.op == "batch_norm":
             return "norm" if self.training else "map"
@@ -246,15 +255,16 @@ class View:
         if loss and graded:
             raise Infeasible("gradients of a loss kernel's values come from outside")
         wanted = {t.id for t in externals if self.wants[t.id] and any(
-            self.behind[node.id] and self.passes(node, k) for node in nodes for k, number in enumerate(node.inputs)
-            if number == t.id)}
+            self.behind[node.id] and self.passes(node, k) for node in nodes
+            for k, number in enumerate(node.inputs) if number == t.id)}
         if len({self.root[number] for number in wanted}) < len(wanted):
             raise Infeasible("it reads one tensor under two names")
         roots = [self.root[t.id] for t in externals]
         spare = {t.id for t in externals
                  if self.may_want[t.id] and not self.wants[t.id] and roots.count(self.root[t.id]) == 1}
         storage = {t.id: self.storage[self.root[t.id]] for t in nodes + externals}
-        return Group(nodes, externals, frozenset(t.id for t in nodes if self.alias[t.id]), frozenset(outputs), frozenset(graded),
+        return Group(nodes, externals, frozenset(t.id for t in nodes if self.alias[t.id]), frozenset(outputs),
+                     frozenset(graded),
                      frozenset(wanted), frozenset(spare), storage, self.training, loss, self.half, layout)
 
     def layouts(self, group):
@@ -283,15 +293,18 @@ class Partition:
         self.view = view
         self.kinds = {t.id: view.kind(t) for t in view.tensors}
         self.kinds = {number: kind for number, kind in self.kinds.items() if kind}
-        self.unit = {t.id: t.id for t in view.tensors if view.needed[t.id] and not view.alias[t.id]}  # -> one of its members
+        # -> one of its members
+        self.unit = {t.id: t.id for t in view.tensors if view.needed[t.id] and not view.alias[t.id]}
         self.members = {number: [number] for number in self.unit}
         self.sources = {number: view.sources(view.tensors[number]) for number in self.unit}
         self.readers = {number: [] for number in self.unit}
         for number, sources in self.sources.items():
             for source in sources:
                 self.readers[source].append(number)
-        self.place = {number: number for number in self.unit}  # of a unit: behind those of the units that it reads
-        self.never = [tuple(view.root[number] for number in pair) for pair in view.model.fuse.get("never", ())]
+        # of a unit: behind those of the units that it reads
+        self.place = {number: number for number in self.unit}
+        self.never = [tuple(view.root[number] for number in pair)
+                      for pair in view.model.fuse.get("never", ())]
         self.faults = {}  # by members: why they are no kernel, None: they are
         self._follow(view.model.fuse.get("always", ()))
         for _, _, _, one, other in sorted(self._pairs()):
@@ -317,8 +330,8 @@ class Partition:
     def _waits(self, one, other):
         """Whether a third unit stands between the two."""
         latter = max(one, other, key=self.place.get)
-        return any(self.unit[number] == latter for unit in self._behind(one, other) for member in self.members[unit]
-                   for number in self.readers[member])
+        return any(self.unit[number] == latter for unit in self._behind(one, other)
+                   for member in self.members[unit] for number in self.readers[member])
 
     def _join(self, one, other):
         """Makes two units one; what the latter waits for is placed before it, what waits for the former behind it."""
@@ -326,7 +339,8 @@ class Partition:
         behind = self._behind(one, other)
         before = self._between(latter, self.sources, self.place[former], self.place[latter])
         order = sorted(before, key=self.place.get) + [one] + sorted(behind, key=self.place.get)
-        places = sorted([self.place[unit] for unit in before | behind] + [self.place.pop(former), self.place.pop(latter)])
+        places = sorted([self.place[unit]
+                         for unit in before | behind] + [self.place.pop(former), self.place.pop(latter)])
         self.place.update(zip(order, places))
         self.members[one] = sorted(self.members[one] + self.members.pop(other))
         self.unit.update((number, one) for number in self.members[one])
@@ -343,8 +357,8 @@ class Partition:
                 pairs += [(source, number, size * (1 + (len(numbers) == 1))) for number in numbers]
             pairs += [(one, other, size) for k, one in enumerate(numbers) for other in numbers[:k]
                       if self._whole(source, one) and self._whole(source, other)]
-        return [(all(self.kinds[number] == "map" for number in (one, other)), -size, abs(one - other), one, other)
-                for one, other, size in pairs]
+        return [(all(self.kinds[number] == "map" for number in (one, other)), -size, abs(one - other), one,
+                 other) for one, other, size in pairs]
 
     def _whole(self, source, number):
         return measure(self.view.tensors[source].shape) == measure(self.view.tensors[number].shape) != (1, 0)
@@ -358,7 +372,8 @@ class Partition:
             return "the outputs need one, the loss both"
         if self._waits(one, other):
             return "what stands between them is no part of it"
-        norms = [number for number in members if self.kinds[number] == "norm" or view.tensors[number].op in ROW_NORMS]
+        norms = [number for number in members if self.kinds[number] == "norm" or
+                 view.tensors[number].op in ROW_NORMS]
         if len(norms) > 1:
             return "two norms"
         key = tuple(members)
@@ -387,10 +402,12 @@ class Partition:
         """Merges the pairs that must be; those with a node that this view has no use for are left in `absent`."""
         self.absent = {}
         for pair in pairs:
-            names = "fuse.always: '%s' and '%s' cannot be one kernel: " % tuple(called(self.view.tensors[one]) for one in pair)
+            names = "fuse.always: '%s' and '%s' cannot be one kernel: " % tuple(
+                called(self.view.tensors[one]) for one in pair)
             strange = [number for number in pair if self.view.root[number] not in self.kinds]
             if strange:
-                self.absent[pair] = "%sa kernel cannot hold '%s'" % (names, called(self.view.tensors[strange[0]]))
+                self.absent[pair] = "%sa kernel cannot hold '%s'" % (
+                    names, called(self.view.tensors[strange[0]]))
                 continue
             fault = self._merge(*(self.view.root[number] for number in pair))
             if fault:
@@ -398,14 +415,16 @@ class Partition:
 
     def groups(self):
         """The members of each kernel that is worth having, in the order of their last nodes."""
-        found = [members for members in self.members.values() if members[0] in self.kinds and self._worth(members)]
+        found = [members for members in self.members.values() if members[0] in self.kinds and
+                 self._worth(members)]
         return sorted(found, key=lambda members: members[-1])
 
     def _worth(self, members):
         if len(members) > 1:
             return True
         op = self.view.tensors[members[0]].op
-        better = op in ROW_NORMS or (op in CLASS_LOSSES and self.kinds[members[0]] == "loss" and self.view.training)
+        better = op in ROW_NORMS or (op in CLASS_LOSSES and self.kinds[members[0]] == "loss" and
+                                     self.view.training)
         return better and self._lowering_fault(members) is None
 
 
@@ -436,7 +455,8 @@ def formula(group):
             result = text(t.inputs[0])
         else:
             parts = [text(operand) for operand in t.inputs if operand is not None]
-            values = ["%g" % value for value in t.attrs.values() if isinstance(value, float)] if table.ops()[t.op].arity else []
+            values = (["%g" % value for value in t.attrs.values() if isinstance(value, float)]
+                      if table.ops()[t.op].arity else [])
             if t.op == "dropout":
                 values = ["p=%g" % t.attrs["p"]]
             if t.op in INFIX:
@@ -462,7 +482,8 @@ def formula(group):
 def pattern(group):
     numbers = {t.id: -1 - k for k, t in enumerate(group.nodes)}
     numbers.update((t.id, k) for k, t in enumerate(group.externals))
-    nodes = tuple((t.text(), tuple(None if number is None else numbers[number] for number in t.inputs)) for t in group.nodes)
+    nodes = tuple((t.text(), tuple(None if number is None else numbers[number] for number in t.inputs))
+                  for t in group.nodes)
     return nodes, tuple(t.type_text() for t in group.externals)
 
 
@@ -470,7 +491,8 @@ def measured(group):
     """Kernel.measured of a group."""
     tensors = group.nodes + group.externals
     numbers = list(range(-1, -1 - len(group.nodes), -1)) + list(range(len(group.externals)))
-    return next(((number, content(t.shape)[0]) for number, t in zip(numbers, tensors) if any_varies(t.shape)), (0, 0))
+    return next(((number, content(t.shape)[0]) for number, t in zip(numbers, tensors) if any_varies(t.shape)),
+                (0, 0))
 
 
 def signature(group):
@@ -479,8 +501,8 @@ def signature(group):
 
     def marks(some):
         return tuple(number in some for number in numbers)
-    return (marks(group.aliases), marks(group.outputs), marks(group.graded), marks(group.wanted), marks(group.spare),
-            tuple(group.storage[number] for number in numbers))
+    return (marks(group.aliases), marks(group.outputs), marks(group.graded), marks(group.wanted),
+            marks(group.spare), tuple(group.storage[number] for number in numbers))
 
 
 class Kernels:
@@ -504,7 +526,8 @@ class Kernels:
             parts[group.training] = own
             lowered, kernel = lower.lower(group), self.list[number][0]
             if group.training:
-                kernel = replace(kernel, forward=lowered.forward, backward=lowered.backward, kept=lowered.kept)
+                kernel = replace(kernel, forward=lowered.forward, backward=lowered.backward,
+                                 kept=lowered.kept)
             else:
                 kernel = replace(kernel, evaluation=lowered.evaluation)
             self.list[number][0] = replace(kernel, sites=max(kernel.sites, lowered.sites))
@@ -522,7 +545,8 @@ def instances(division, kernels):
     for members in division.groups():
         for layout in view.layouts(view.group(members)):
             group = view.group(members, "last" if layout == "last" else "first")
-            result.append(Instance(kernels.add(group, layout), tuple(t.id for t in group.nodes + group.externals)))
+            result.append(Instance(kernels.add(group, layout),
+                                   tuple(t.id for t in group.nodes + group.externals)))
     return tuple(result)
 
 
@@ -554,8 +578,8 @@ def step_kernel(view):
     except inference.Refused:
         return None
     nodes, externals = pattern(group)
-    kernel = Kernel(training.NAME, formula(group), nodes, externals, (), len(program.step.sites), "any", True, None, program, None,
-                    precision=view.model.precision)
+    kernel = Kernel(training.NAME, formula(group), nodes, externals, (), len(program.step.sites), "any", True,
+                    None, program, None, precision=view.model.precision)
     return kernel, tuple(t.id for t in group.nodes + group.externals)
 
 
@@ -590,7 +614,8 @@ def updates(model):
 def partition(model, name=None, command=""):
     """The KernelSet of a model. Raises FuseError."""
     kernels = Kernels(model.fuse.get("schedule", {}))
-    divisions = [Partition(View(model, trains)) for trains in (True, False) if not trains or model.loss is not None]
+    divisions = [Partition(View(model, trains))
+                 for trains in (True, False) if not trains or model.loss is not None]
     for pair, fault in divisions[0].absent.items():
         if all(pair in division.absent for division in divisions):
             raise FuseError(fault)
@@ -598,6 +623,7 @@ def partition(model, name=None, command=""):
     for group in kernels.schedule:
         if group not in [kernel.name for kernel, _ in kernels.list]:
             raise FuseError("schedule: there is no group '%s'; --report lists them" % group)
-    return KernelSet(name or identifier(model.name or "model"), model.sha256(), command, model.math, len(model.tensors),
-                     tuple(kernel for kernel, _ in kernels.list), evaluation, steps[0] if steps else (), updates(model),
+    return KernelSet(name or identifier(model.name or "model"), model.sha256(), command, model.math,
+                     len(model.tensors), tuple(kernel for kernel, _ in kernels.list), evaluation,
+                     steps[0] if steps else (), updates(model),
                      network_kernel(divisions[-1].view), step_kernel(divisions[0].view) if steps else None)

@@ -3,10 +3,11 @@ import re
 
 WIDTH, LEFT, ROW, CHAR = 980, 150, 26, 7.2
 ROOMS = {
-    "api": "what programs see", "common": "shared with gpunn_cuda.cu", "base": "memory, errors, devices, models, numbers",
-    "ranks": "processes that train together", "graph": "tensors, shapes, formulas, derivatives", "layers": "builders with PyTorch's names",
-    "plan": "from a graph to steps and memory", "run": "running a plan; reading and writing values", "cpu": "the CPU backend",
-    "train": "optimizers, loaders, the training loop", "io": "files and specs",
+    "api": "what programs see", "common": "shared with gpunn_cuda.cu",
+    "base": "memory, errors, devices, models, numbers", "ranks": "processes that train together",
+    "graph": "tensors, shapes, formulas, derivatives", "layers": "builders with PyTorch's names",
+    "plan": "from a graph to steps and memory", "run": "running a plan; reading and writing values",
+    "cpu": "the CPU backend", "train": "optimizers, loaders, the training loop", "io": "files and specs",
 }
 STYLE = """<style>
 text { font: 12px ui-monospace, monospace; fill: #1f2328 } .room { font-weight: bold } .about { fill: #59636e }
@@ -62,7 +63,8 @@ def draw(texts):
         y += height + 12
     for (home, other), count in sorted(includes.items()):
         bend = LEFT - 18 - min(120, abs(middle[home] - middle[other]) / 6)
-        elements.append(f'<path d="M{LEFT} {middle[home]:.0f} C{bend:.0f} {middle[home]:.0f} {bend:.0f} {middle[other]:.0f} {LEFT} '
-                        f'{middle[other]:.0f}" stroke-width="{1 + count ** 0.5 / 2:.1f}"/>')
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}">\n' + STYLE + "\n" +
-            "\n".join(elements) + "\n</svg>\n")
+        elements.append(f'<path d="M{LEFT} {middle[home]:.0f} C{bend:.0f} {middle[home]:.0f} {bend:.0f} '
+                        f'{middle[other]:.0f} {LEFT} {middle[other]:.0f}" '
+                        f'stroke-width="{1 + count ** 0.5 / 2:.1f}"/>')
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" '
+            f'height="{y}">\n' + STYLE + "\n" + "\n".join(elements) + "\n</svg>\n")

@@ -19,14 +19,17 @@ SCALAR = (1, 1)
 @dataclass(frozen=True)
 class Operand:
     name: str                 # unique in its program, a C identifier: spec's name where there is one
-    role: str                 # value | gradient | kept | stat (scratch of this program, f32, between launches)
+    # value | gradient | kept | stat (scratch of this program, f32, between launches)
+    role: str
     index: int                # value, gradient: external >= 0, node -1, -2, ...; kept, stat: number
-    dtype: str                # in the memory of a GPU: f32 bf16 f16 i64 i32 u8 bool. C kernels: f32 for bf16 and f16
+    # in the memory of a GPU: f32 bf16 f16 i64 i32 u8 bool. C kernels: f32 for bf16 and f16
+    dtype: str
     place: Tuple[int, int]    # (div, mod) in the domain of the launches that use it
     count: Tuple[int, int]    # elements: fixed, per batch (one of them 0)
     read: bool = False
     written: bool = False
-    optional: bool = False    # its pointer may be NULL: not stored then (or, read: not there, the value is `absent`)
+    # its pointer may be NULL: not stored then (or, read: not there, the value is `absent`)
+    optional: bool = False
     accumulate: bool = False  # may be asked for += instead of =
     absent: float = 0.0
     shares: Optional[str] = None  # name of the operand whose memory it may be (gpunn_kernel_operand.shares)
@@ -52,9 +55,11 @@ class Sum:
     """The sum (or max) of an expression over all elements that share one place. In finals its value is ir.total(number)."""
     number: int               # in its launch
     value: object             # ir.Node
-    place: Tuple[int, int]    # SCALAR, columns (1, C) or channels (div, mod): one launch has one place beside SCALAR
+    # SCALAR, columns (1, C) or channels (div, mod): one launch has one place beside SCALAR
+    place: Tuple[int, int]
     count: int                # of places, that is mod
-    over_rows: bool = False   # row launches: value depends on the row alone and counts once a row (place SCALAR)
+    # row launches: value depends on the row alone and counts once a row (place SCALAR)
+    over_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,12 +81,16 @@ class Labels:
 
 @dataclass(frozen=True)
 class Program:
-    operands: Tuple[Operand, ...]    # in the order of gpunn_kernel_call.data, stats last (they are not among those)
+    # in the order of gpunn_kernel_call.data, stats last (they are not among those)
+    operands: Tuple[Operand, ...]
     launches: Tuple[Launch, ...]
-    bytes_per_batch: Tuple[int, int] = (0, 0)   # traffic by the declared dtypes: fixed, per batch; stats and narrow operands too
+    # traffic by the declared dtypes: fixed, per batch; stats and narrow operands too
+    bytes_per_batch: Tuple[int, int] = (0, 0)
     labels: Tuple[Labels, ...] = ()
-    network: object = field(default=None, repr=False, compare=False)   # inference.Plan of a sample, instead of launches
-    step: object = field(default=None, repr=False, compare=False)      # training.StepPlan of a sample, instead of launches
+    # inference.Plan of a sample, instead of launches
+    network: object = field(default=None, repr=False, compare=False)
+    # training.StepPlan of a sample, instead of launches
+    step: object = field(default=None, repr=False, compare=False)
 
     def on_gpus_alone(self):
         return bool(self.step or self.network and self.network.has_images())
@@ -109,7 +118,8 @@ class Kernel:
     forward: Optional[Program]
     backward: Optional[Program]
     schedule: dict = field(default_factory=dict, compare=False)   # overrides from the spec: threads, packs
-    measured: Tuple[int, int] = (0, 0)  # its batch is the elements of that tensor by that number; (0, 0): the model's batch
+    # its batch is the elements of that tensor by that number; (0, 0): the model's batch
+    measured: Tuple[int, int] = (0, 0)
     precision: str = "f32"    # of the products among its nodes: of the model, where there are any
 
 
@@ -130,7 +140,8 @@ class KernelSet:
     evaluation: Tuple[Instance, ...]
     training: Tuple[Instance, ...]
     updates: Tuple[dict, ...]  # gpunn_update fields by their names, "half_dtype": "f32" for none
-    network: Optional[Tuple[Kernel, Tuple[int, ...]]] = None  # evaluation as one kernel, and ids; the others stand in its place
+    # evaluation as one kernel, and ids; the others stand in its place
+    network: Optional[Tuple[Kernel, Tuple[int, ...]]] = None
     step: Optional[Tuple[Kernel, Tuple[int, ...]]] = None     # a training step as one, alike
 
     def tables(self):
@@ -139,6 +150,7 @@ class KernelSet:
         for whole in (self.network, self.step):
             first.append([Instance(len(kernels), whole[1])] if whole else [])
             kernels += [whole[0]] if whole else []
-        evaluation, training = [tuple(own + [Instance(one.kernel + len(kernels), one.tensors) for one in some])
-                                for own, some in zip(first, (self.evaluation, self.training))]
+        evaluation, training = [
+            tuple(own + [Instance(one.kernel + len(kernels), one.tensors) for one in some])
+            for own, some in zip(first, (self.evaluation, self.training))]
         return tuple(kernels) + self.kernels, evaluation, training

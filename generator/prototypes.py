@@ -19,20 +19,23 @@ def macro(name, operands, struct):
     """Of a builder with named arguments: the last operand may come with them, so that there is always one."""
     shown = operands[:-1] or operands
     head = "#define gpunn_%s(%s, ...)" % (name, ", ".join(shown))
-    call = "gpunn_%s_(%s, GPUNN_NAMED(gpunn_%s_args, __VA_ARGS__))" % (name, ", ".join("(%s)" % one for one in shown), struct)
+    call = "gpunn_%s_(%s, GPUNN_NAMED(gpunn_%s_args, __VA_ARGS__))" % (
+        name, ", ".join("(%s)" % one for one in shown), struct)
     return head + (" " if len(head) + 1 + len(call) <= WIDTH else " \\\n    ") + call
 
 
 def elementwise():
-    return [prototype(op.name, ["gpunn_tensor *" + operand for operand in op.operands] + ["float " + name for name, _ in op.attrs])
+    return [prototype(op.name, ["gpunn_tensor *" + operand
+                                for operand in op.operands] + ["float " + name for name, _ in op.attrs])
             for op in table.ops().values() if op.arity and not op.term]
 
 
 def losses():
     rows = [table.rows()[name] for name in table.formulas() if table.rows()[name].struct == "loss"]
     operands = {row.name: table.formulas()[row.name].operands for row in rows}
-    return [prototype(row.name + "_", ["gpunn_tensor *" + one for one in operands[row.name]] + ["gpunn_loss_args args"])
-            for row in rows] + [macro(row.name, operands[row.name], "loss") for row in rows]
+    return ([prototype(row.name + "_",
+                       ["gpunn_tensor *" + one for one in operands[row.name]] + ["gpunn_loss_args args"])
+             for row in rows] + [macro(row.name, operands[row.name], "loss") for row in rows])
 
 
 def fresh(text):

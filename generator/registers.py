@@ -31,7 +31,8 @@ def uses(text):
     result = {}
     for part in re.split(r"Compiling entry function '", text)[1:]:
         name = kernel_of(part.partition("'")[0])
-        registers, stack = (int(re.search(pattern, part).group(1)) for pattern in (r"Used (\d+) registers", r"(\d+) bytes stack frame"))
+        registers, stack = (int(re.search(pattern, part).group(1))
+                            for pattern in (r"Used (\d+) registers", r"(\d+) bytes stack frame"))
         before = result.get(name, Use(0, 0))
         result[name] = Use(max(registers, before.registers), max(stack, before.stack))
     return result
@@ -42,17 +43,20 @@ def measure(files, kernels):
     compiler = shlex.split(os.environ.get("NVCC", "nvcc"))
     with tempfile.TemporaryDirectory() as folder:
         for path, data in files.items():
-            with open(os.path.join(folder, kernels.name + re.search(r"_[a-z]+\.[a-z]+$", path).group()), "wb") as file:
+            with open(os.path.join(folder, kernels.name + re.search(r"_[a-z]+\.[a-z]+$", path).group()),
+                      "wb") as file:
                 file.write(data)
         running = {}
         try:
             for name, card in tiling.CARDS.items():
                 running[name] = subprocess.Popen(
-                    compiler + ["-O3", "-cubin", "-arch=sm_%d" % card.capability, "-Xptxas", "-v", "-I", os.path.dirname(table.HEADER),
-                                kernels.name + "_kernels.cu", "-o", name], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+                    compiler + ["-O3", "-cubin", "-arch=sm_%d" % card.capability, "-Xptxas", "-v", "-I",
+                                os.path.dirname(table.HEADER), kernels.name + "_kernels.cu", "-o", name],
+                    cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
         except OSError as fault:
-            raise NoCompiler("--registers needs nvcc: '%s' cannot be run (%s); put it into PATH, or its path into NVCC" % (
-                compiler[0], fault.strerror)) from None
+            raise NoCompiler(
+                "--registers needs nvcc: '%s' cannot be run (%s); put it into PATH, or its path into NVCC" % (
+                    compiler[0], fault.strerror)) from None
         texts = {name: process.communicate()[0] for name, process in running.items()}
     for name, process in running.items():
         if process.returncode:
@@ -65,7 +69,8 @@ def lines(found):
     names = sorted({name for of_card in found.values() for name in of_card})
     width = max(map(len, names), default=0)
     yield "registers of a thread, by nvcc, the most that a kernel's forms take" + (
-        "" if any(use.stack for of_card in found.values() for use in of_card.values()) else "; nothing is spilled")
+        "" if any(use.stack for of_card in found.values() for use in of_card.values()) else
+        "; nothing is spilled")
     yield "    %-*s %s" % (width, "", "".join("%10s" % card for card in found))
     for name in names:
         cells = [of_card.get(name) for of_card in found.values()]

@@ -6,7 +6,8 @@ from .graph import measure
 from .sizes import any_varies
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
-COUNTED = lower.ROW_OPS + lower.CHANNEL_NORMS + table.having("RECURRENT") + ("dropout", "gradient_energy", "cast", "assign")
+COUNTED = lower.ROW_OPS + lower.CHANNEL_NORMS + table.having("RECURRENT") + (
+    "dropout", "gradient_energy", "cast", "assign")
 NOT_COUNTED = {op.name for op in table.ops().values() if not op.arity}.difference(COUNTED)
 
 HOW = """\
@@ -55,12 +56,13 @@ class Counter:
         return (0, total) if power else (total, 0)
 
     def operands(self, t):
-        return [self.size(number) for number in dict.fromkeys(number for number in t.inputs if number is not None)]
+        return [self.size(number)
+                for number in dict.fromkeys(number for number in t.inputs if number is not None)]
 
     def nodes(self):
         """Values of the part that is counted."""
-        return [t for t in self.tensors if t.kind == "value" and self.view.needed[t.id] and not self.view.alias[t.id] and
-                t.op not in NOT_COUNTED]
+        return [t for t in self.tensors if t.kind == "value" and self.view.needed[t.id] and
+                not self.view.alias[t.id] and t.op not in NOT_COUNTED]
 
     # ---- one kernel an op ----
     def forward(self, t, count, eager):
@@ -84,7 +86,8 @@ class Counter:
         wanted, op = self.wanted(t), table.ops()[t.op]
         if not wanted:
             return
-        result, operand = self.size(t.id), [None if number is None else self.size(number) for number in t.inputs]
+        result, operand = self.size(t.id), [None if number is None else self.size(number)
+                                            for number in t.inputs]
         if op.arity and not eager:
             reads = [result] + [operand[k] for k in range(op.arity)
                                 if any(table.mentions(op.derivatives[j], op.operands[k]) for j in wanted)]
@@ -103,7 +106,8 @@ class Counter:
         elif t.op == "dropout":
             count.add(1, result, operand[0], *([self.size(t.id, 1)] if eager else []))
         elif t.op == "batch_norm":
-            count.add(1 if eager else 2, result, result, operand[0], operand[0], *[operand[k] for k in wanted])
+            count.add(1 if eager else 2, result, result, operand[0], operand[0],
+                      *[operand[k] for k in wanted])
         elif t.op in ROW_NORMS:
             if 0 in wanted:
                 count.add(1, result, operand[0], operand[0])
@@ -126,7 +130,8 @@ class Counter:
     def contributions(self, grouped):
         """By tensor: how many kernels add to its gradient."""
         found = {}
-        owner = {number: k for k, (_, nodes, _) in enumerate(self.programs) for number in nodes} if grouped else {}
+        owner = ({number: k for k, (_, nodes, _) in enumerate(self.programs) for number in nodes} if grouped
+                 else {})
         for t in self.tensors:
             if t.kind != "value" or not self.view.needed[t.id] or self.view.alias[t.id]:
                 continue
@@ -134,7 +139,8 @@ class Counter:
                 root = self.view.root[t.inputs[k]]
                 if t.id in owner and owner.get(root) == owner[t.id]:
                     continue
-                found.setdefault(root, []).append(("kernel", owner[t.id]) if t.id in owner else ("node", t.id, k))
+                found.setdefault(root,
+                                 []).append(("kernel", owner[t.id]) if t.id in owner else ("node", t.id, k))
         return {root: len(dict.fromkeys(makers)) for root, makers in found.items()}
 
     # ---- all of it ----
@@ -152,8 +158,9 @@ class Counter:
     def after(self):
         forward, backward = Count(), Count()
         for kernel, _, _ in self.programs:
-            for program, count in ((kernel.forward, forward), (kernel.backward, backward)) if self.view.training else (
-                    (kernel.evaluation, forward),):
+            for program, count in (((kernel.forward, forward),
+                                    (kernel.backward, backward)) if self.view.training else (
+                                        (kernel.evaluation, forward),)):
                 if program:
                     count.add(launches_of(program), program.bytes_per_batch)
         for t in self.nodes():
@@ -218,15 +225,18 @@ def formula_lines(kernel, kind=""):
 
 
 def kernel_lines(kernel, where):
-    kind = ", of the loss" if kernel.loss else "" if kernel.layout == "any" else ", channels %s" % kernel.layout
+    kind = (", of the loss" if kernel.loss else "" if kernel.layout == "any" else
+            ", channels %s" % kernel.layout)
     yield from formula_lines(kernel, kind)
     yield "    nodes: %s" % "; ".join(where)
-    for name, program in (("evaluation", kernel.evaluation), ("forward", kernel.forward), ("backward", kernel.backward)):
+    for name, program in (("evaluation", kernel.evaluation), ("forward", kernel.forward),
+                          ("backward", kernel.backward)):
         if program:
             parts = []
             for launch in program.launches:
                 parts.append("rows of %d" % launch.domain.inner if launch.family == "row" else "map")
-                parts += ["%d sum%s" % (len(launch.sums), "s" if len(launch.sums) > 1 else "")] if launch.finals else []
+                parts += (["%d sum%s" % (len(launch.sums), "s" if len(launch.sums) > 1 else "")]
+                          if launch.finals else [])
             yield "    %-10s  %s: %s" % (name, ", ".join(parts), moved(*program.bytes_per_batch))
 
 
@@ -251,10 +261,11 @@ def tile_lines(plan):
     for name, card in tiling.CARDS.items():
         for batch in tiling.BATCHES:
             form = tiling.form_on(plan, batch, card)
-            yield "        %-5s batch %5d: %s" % (name, batch, "step by step" if form is None else
+            yield "        %-5s batch %5d: %s" % (
+                name, batch, "step by step" if form is None else
                 "%4.1f us, tiles of %d sample%s, %s of shared memory, weights %s, %s" % (
-                    1e6 * tiling.seconds(plan, form, batch, card), form.samples, "s" * (form.samples > 1), amount(form.bytes),
-                    "whole" if form.whole else "in pieces", cores(form)))
+                    1e6 * tiling.seconds(plan, form, batch, card), form.samples, "s" * (form.samples > 1),
+                    amount(form.bytes), "whole" if form.whole else "in pieces", cores(form)))
 
 
 def step_lines(model, kernels):
@@ -266,8 +277,9 @@ def step_lines(model, kernels):
     kernel, plan = kernels.step[0], kernels.step[0].forward.step
     yield from formula_lines(kernel)
     tables = ", %d more for gradients of tables" % training.TABLE_LAUNCHES if plan.tables() else ""
-    yield "    training    on a GPU forward and back in one launch%s, the update in another, %d multiplications a sample: %s" % (
-        tables, plan.multiplications(), moved(*kernel.forward.bytes_per_batch))
+    yield ("    training    on a GPU forward and back in one launch%s, the update in another, %d "
+           "multiplications a sample: %s" % (
+               tables, plan.multiplications(), moved(*kernel.forward.bytes_per_batch)))
     yield "    without the update, by arithmetic, not measured:"
     for name, card in tiling.CARDS.items():
         for batch in tiling.BATCHES:
@@ -283,7 +295,8 @@ def step_line(plan, batch, card):
     if training.form_for(plan, batch, card) is None:
         return "step by step, %4.1f us, where one launch should take %s" % (
             1e6 * training.seconds_apart(plan, best.factors, batch, card), time.strip())
-    gathered, again = training.ending(plan, training.blocks_of(best, batch, card.multiprocessors), card.multiprocessors)
+    gathered, again = training.ending(plan, training.blocks_of(best, batch, card.multiprocessors),
+                                      card.multiprocessors)
     return "%s, tiles of %d samples, %s of shared memory, weights %s, %s%s" % (
         time, best.samples, amount(best.bytes), "whole" if best.whole else "in pieces", cores(best),
         ", a second launch for their sums" * (again < gathered))
@@ -294,14 +307,16 @@ def cores(form):
 
 
 def table_line(name, before, after):
-    return "%-20s %4d -> %-4d %14s -> %-14s %.2f" % (name, before.launches, after.launches, amount(before.bytes()),
-                                                  amount(after.bytes()), after.bytes() / max(before.bytes(), 1))
+    return "%-20s %4d -> %-4d %14s -> %-14s %.2f" % (
+        name, before.launches, after.launches, amount(before.bytes()),
+        amount(after.bytes()), after.bytes() / max(before.bytes(), 1))
 
 
 def ratio(model, kernels):
     """Bytes of a training step's elementwise part after, by those before."""
     counter = Counter(partition.View(model, True), kernels.kernels, kernels.training)
-    return sum(count.bytes() for count in counter.after()) / max(sum(count.bytes() for count in counter.before()), 1)
+    return sum(count.bytes() for count in counter.after()) / max(
+        sum(count.bytes() for count in counter.before()), 1)
 
 
 def left_apart(model):
@@ -320,7 +335,8 @@ def report(model, kernels):
     lines, where = ["%s (%s)" % (model.name or "model", model.precision), ""], {}
     for instances in (kernels.training, kernels.evaluation):
         for instance in instances:
-            nodes = [model.tensors[number] for number in instance.tensors[:len(kernels.kernels[instance.kernel].nodes)]]
+            nodes = [model.tensors[number]
+                     for number in instance.tensors[:len(kernels.kernels[instance.kernel].nodes)]]
             text = " ".join(called(t) for t in nodes)
             if text not in where.setdefault(instance.kernel, []):
                 where[instance.kernel].append(text)
@@ -335,7 +351,8 @@ def report(model, kernels):
     if model.loss is not None:
         counter = Counter(partition.View(model, True), kernels.kernels, kernels.training)
         before, after = counter.before(), counter.after()
-        lines += [table_line("training, forward", before[0], after[0]), table_line("training, backward", before[1], after[1])]
+        lines += [table_line("training, forward", before[0], after[0]),
+                  table_line("training, backward", before[1], after[1])]
         lines.append("elementwise part of a training step: %.2f of the bytes" % ratio(model, kernels))
     text = "\n".join(lines + ["", HOW]) + "\n"
     return text.encode("ascii", "backslashreplace").decode("ascii")

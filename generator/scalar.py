@@ -18,10 +18,11 @@ Reduction = namedtuple("Reduction", "number kind stage node")
 
 WIDTH = 110
 LONGEST = 84  # characters of an expression, before a part of it gets a name
-INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "lt": ("<", 0), "le": ("<=", 0), "gt": (">", 0),
-         "ge": (">=", 0), "eq": ("==", 0), "ne": ("!=", 0)}
+INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "lt": ("<", 0), "le": ("<=", 0),
+         "gt": (">", 0), "ge": (">=", 0), "eq": ("==", 0), "ne": ("!=", 0)}
 UNARY, PRIMARY = 3, 4  # how tightly a text binds
-WITH_FAST = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "erf_near", "erf_gauss", "sigmoid")
+WITH_FAST = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "erf_near", "erf_gauss",
+             "sigmoid")
 RESERVED = frozenset("""auto bool break case char const constexpr continue default delete do double else enum extern false float
     for goto if inline int long new operator or and not xor private public register restrict return short signed sizeof static
     struct switch template this throw true try typedef typename union unsigned using virtual void volatile while class near far
@@ -96,8 +97,9 @@ class _Writer:
 
     def parameter(self, node):
         kind, key = self.known.get(node, (node.op, node.attr))
-        name = {"load": lambda: key.name, "keep": lambda: "keep%d" % key[0], "column": lambda: "at_" + key.name,
-                "count": lambda: "count", "reduction": lambda: "%s%d" % (node.attr, key), "row": lambda: "row%d" % key,
+        name = {"load": lambda: key.name, "keep": lambda: "keep%d" % key[0],
+                "column": lambda: "at_" + key.name, "count": lambda: "count",
+                "reduction": lambda: "%s%d" % (node.attr, key), "row": lambda: "row%d" % key,
                 "total": lambda: "sum%d" % key}[kind]()
         slot = Slot(self.names.new(name), kind, key)
         self.parameters.append(slot)
@@ -126,7 +128,8 @@ class _Writer:
         if op in INFIX:
             sign, level = INFIX[op]
             left = self.bound(args[0], 1 if level == 0 else level)
-            right = self.bound(args[1], PRIMARY if self.text[args[1]][0][0] == "-" else 1 if level == 0 else level + 1)
+            right = self.bound(args[1],
+                               PRIMARY if self.text[args[1]][0][0] == "-" else 1 if level == 0 else level + 1)
             return "%s %s %s" % (left, sign, right), level
         if op == "round":
             return self.call("round_" + node.attr, self.text[args[0]][0])
@@ -151,13 +154,14 @@ class _Writer:
                     self.text[node] = self.expression(node)
                 elif node not in self.text:
                     self.parameter(node)
-        slots = [Slot(self.names.new(wanted if wanted not in self.names.taken else wanted + "_out"), kind, key)
-                 for wanted, kind, key, _ in results]
+        slots = [Slot(self.names.new(wanted if wanted not in self.names.taken else wanted + "_out"), kind,
+                      key) for wanted, kind, key, _ in results]
         wanted = {node for _, _, _, node in results}
         for node in nodes:
             if node in self.text:
                 continue
-            if node.op == "sqrt" and node not in wanted and [_is_inverse(user) for user in uses[node]] == [True]:
+            if (node.op == "sqrt" and node not in wanted and
+                [_is_inverse(user) for user in uses[node]] == [True]):
                 continue  # its user is one function with it
             if node in pairs:
                 partner = pairs[node]
@@ -166,7 +170,8 @@ class _Writer:
                 self.text[partner] = (gauss, PRIMARY)
                 self.named(node, self.call("erf_gauss", self.text[node.args[0]][0], "&" + gauss)[0])
                 continue
-            text, level = self.call("erf_near", self.text[node.args[0]][0]) if node in near else self.expression(node)
+            text, level = (self.call("erf_near", self.text[node.args[0]][0]) if node in near else
+                           self.expression(node))
             count = len(uses.get(node, ())) + sum(one is node for _, _, _, one in results)
             if count > 1 or (len(text) > LONGEST and node not in wanted):
                 self.named(node, text)
@@ -175,7 +180,8 @@ class _Writer:
         for slot, (_, _, _, node) in zip(slots, results):
             text = self.text[node][0]
             self.lines.append("*%s = %s;" % (slot.name, "(float)(%s)" % text if node.is_condition else text))
-        declared = ["float " + slot.name for slot in self.parameters] + ["float *" + slot.name for slot in slots]
+        declared = ["float " + slot.name for slot in self.parameters] + [
+            "float *" + slot.name for slot in slots]
         text = "\n".join(wrapped("%s_FN void %s(" % (self.prefix.upper(), name), declared, ")") + ["{"] +
                          ["    " + line for line in self.lines] + ["}"]) + "\n"
         return name, tuple(self.parameters), tuple(slots), text
@@ -209,8 +215,10 @@ class _Writer:
     def near_erfs(self, nodes, uses):
         """erf nodes that are only added to numbers, so that their relative error near 0 does not matter, and among them those
         that stand beside exp(-u^2) of their own operand u: one function gives both."""
-        near = [node for node in nodes if node.op == "erf" and not self.is_leaf(node) and uses.get(node) and all(
-            user.op == "add" and user.args[1].op == "const" and abs(user.args[1].attr) >= 0.5 for user in uses[node])]
+        near = [node for node in nodes if node.op == "erf" and not self.is_leaf(node) and uses.get(node) and
+                all(
+                    user.op == "add" and user.args[1].op == "const" and abs(user.args[1].attr) >= 0.5
+                    for user in uses[node])]
         pairs = {}
         for node in near:
             scale, base = _product(node.args[0])
@@ -267,7 +275,8 @@ def _set_name(prefix):
 
 
 def _sums(launch, over_rows=False):
-    return [("sum%d" % one.number, "sum", one.number, one.value) for one in launch.sums if one.over_rows == over_rows]
+    return [("sum%d" % one.number, "sum", one.number, one.value)
+            for one in launch.sums if one.over_rows == over_rows]
 
 
 def _stores(stores):
@@ -302,10 +311,12 @@ def _row_functions(prefix, launch, fast):
         if node.op == "load":
             same = of_row(node.attr.place, inner)
         else:
-            same = node.op == "rowred" or (node.op not in ("keep", "is_column") and all(arg in of_rows for arg in node.args))
+            same = node.op == "rowred" or (node.op not in ("keep", "is_column") and
+                                           all(arg in of_rows for arg in node.args))
         if same:
             of_rows.add(node)
-        stages[node] = by_node[node].stage if node in by_node else max([stages[arg] for arg in node.args], default=0)
+        stages[node] = (by_node[node].stage if node in by_node else
+                        max([stages[arg] for arg in node.args], default=0))
     known = {one.node: ("reduction", one.number) for one in found}
     known.update({node: ("column", node.args[0].attr) for node in nodes if node.op == "is_column"})
     # What the elements need of their row, beyond numbers in memory and reductions, is a value of the row.
@@ -340,7 +351,8 @@ def _row_functions(prefix, launch, fast):
     for stage in range(0, depth + 1):
         if stage > 0:
             yield function("%s_stage%d" % (prefix, stage), "element", fast, known_elements, targets[stage])
-        own = [("row%d" % numbers[node], "row", numbers[node], node) for node in shared if stages[node] == stage]
+        own = [("row%d" % numbers[node], "row", numbers[node], node)
+               for node in shared if stages[node] == stage]
         givens = dict(known)
         givens.update({node: ("row", i) for node, i in numbers.items() if stages[node] < stage})
         if stage == depth:

@@ -12,12 +12,15 @@ STORED = ("f32", "bf16", "f16")
 
 THREADS = 256
 LOOP_THREADS = 512      # of a block that passes over a long row
-WIDEST_FINISH = 2048    # floats of a slice of sums that single blocks add up; for more a second kernel is quicker
+# floats of a slice of sums that single blocks add up; for more a second kernel is quicker
+WIDEST_FINISH = 2048
 LONGEST_IN_WARP = 1024  # elements of a row that a warp holds, and a block:
 LONGEST_IN_BLOCK = 16384
-SHARES = ((16, 64), (32, 112))  # most elements of a row for a thread of a block, and registers for them: the first that fit
+# most elements of a row for a thread of a block, and registers for them: the first that fit
+SHARES = ((16, 64), (32, 112))
 
-MOST_ALONE = 4096       # elements of which each block of the next launch makes the sums that it needs, without a launch for them
+# elements of which each block of the next launch makes the sums that it needs, without a launch for them
+MOST_ALONE = 4096
 
 
 class EmitError(Exception):
@@ -64,8 +67,10 @@ def functions(launch):
 
 def operands(launch):
     """What a launch reads, and what it writes, in the order in which its functions name them."""
-    read = [slot.key for one in functions(launch) for slot in one.parameters if slot.kind in ("load", "column")]
-    return unique(read), unique([slot.key for one in functions(launch) for slot in one.results if slot.kind == "store"])
+    read = [slot.key for one in functions(launch)
+            for slot in one.parameters if slot.kind in ("load", "column")]
+    return unique(read), unique([slot.key for one in functions(launch)
+                                 for slot in one.results if slot.kind == "store"])
 
 
 def placed(launch):
@@ -76,7 +81,8 @@ def placed(launch):
 def streams(launch):
     """Operands that have a value for each element: (read, written)."""
     read, _ = operands(launch)
-    return [one for one in read if one.place == WHOLE], [store.operand for store in launch.stores if store.operand.place == WHOLE]
+    return ([one for one in read if one.place == WHOLE],
+            [store.operand for store in launch.stores if store.operand.place == WHOLE])
 
 
 def check(launch):
@@ -87,7 +93,8 @@ def check(launch):
         if store.operand.dtype not in STORED:
             raise EmitError("'%s' cannot be stored as %s" % (store.operand.name, store.operand.dtype))
     for store in launch.stores:
-        if store.operand.place != WHOLE and not (launch.family == "row" and scalar.of_row(store.operand.place, inner)):
+        if store.operand.place != WHOLE and not (launch.family == "row" and
+                                                 scalar.of_row(store.operand.place, inner)):
             raise EmitError("'%s' is stored where it has no value for each element" % store.operand.name)
     if len(sums) > 1 or (launch.family == "row" and sums not in ([], [(1, inner)])):
         raise EmitError("sums at places that a launch cannot have together")
@@ -141,8 +148,10 @@ def _row_shape(launch, pack, read, schedule):
     inner, sums = launch.domain.inner, placed(launch)
     pack = divisor(pack, inner)
     # Registers for each element that a thread holds: what is read, one to compute with, and the sums.
-    added = [store.operand for store in launch.stores if store.operand.accumulate and store.operand.place == WHOLE]
-    registers = sum(max(1, BYTES[one.dtype] / 4) for one in read + added) + 1 + len(sums) + len(_waiting(launch))
+    added = [store.operand
+             for store in launch.stores if store.operand.accumulate and store.operand.place == WHOLE]
+    registers = sum(max(1, BYTES[one.dtype] / 4) for one in read + added) + 1 + len(sums) + len(
+        _waiting(launch))
     each = -(-inner // pack // 32) * pack
     looped = schedule.get("looped", inner > LONGEST_IN_BLOCK)
     if not looped and inner <= LONGEST_IN_WARP and each * registers <= 112:
@@ -163,7 +172,8 @@ def _waiting(launch):
     for function in functions(launch):
         reduces = any(slot.kind == "reduction" for slot in function.results)
         for slot in function.parameters if function.scope == "element" else ():
-            if slot.kind == "load" and slot.key.place != WHOLE and not scalar.of_row(slot.key.place, inner) and (
-                    reduces or slot.key.place != (1, inner)):
+            if (slot.kind == "load" and slot.key.place != WHOLE and
+                not scalar.of_row(slot.key.place, inner) and (
+                    reduces or slot.key.place != (1, inner))):
                 found.append(slot.key)
     return unique(found)

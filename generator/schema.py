@@ -12,8 +12,8 @@ WIDTH = 128
 _WORDS = {1: "one", 2: "two", 3: "three", 4: "four", "MANY": "many"}
 _OPERANDS = {"scaled_dot_product_attention": "three_or_one", "expr": "arguments"}
 # Definitions of the schema by kind, where they are not called so; their first word is what a default of 0 means.
-_KINDS = {"CELLS": "odd_window", "AXIS": "integer", "END": "index", "SIZES": "sizes", "FACTORS": "factors", "UNLESS": "flag",
-          "NO_BIAS": "flag_or_reference", "RESULT": "shape", "SHARE": "fraction"}
+_KINDS = {"CELLS": "odd_window", "AXIS": "integer", "END": "index", "SIZES": "sizes", "FACTORS": "factors",
+          "UNLESS": "flag", "NO_BIAS": "flag_or_reference", "RESULT": "shape", "SHARE": "fraction"}
 _EMPTY = {"INIT": {"kind": "zeros", "a": 0, "b": 0}, "CONSTS": {}}
 _NAMES = {"LAYER": "layer_name", "STACK": "stack_name"}
 _SETTINGS = {
@@ -25,18 +25,21 @@ _SETTINGS = {
 def entry(ops, kind, operands, arguments, required, about, names=()):
     """The schema of one entry of "tensors"; names: of its operands, where it has several."""
     layer = kind in _NAMES
-    properties = {"op": ops, "id": {"$ref": "#/$defs/id"}, "name": {"$ref": "#/$defs/" + _NAMES.get(kind, "tensor_name")}}
+    properties = {"op": ops, "id": {"$ref": "#/$defs/id"},
+                  "name": {"$ref": "#/$defs/" + _NAMES.get(kind, "tensor_name")}}
     if layer:
         properties["as"] = {"$ref": "#/$defs/result_name"}
     if operands:
-        properties["inputs"] = dict({"$ref": "#/$defs/" + operands}, **({"description": ", ".join(names)} if names else {}))
+        properties["inputs"] = dict({"$ref": "#/$defs/" + operands},
+                                    **({"description": ", ".join(names)} if names else {}))
     properties.update(arguments)
     if layer:
         properties["trainable"] = {"$ref": "#/$defs/layer_trainable"}
     if kind == "LAYER":
         properties["parameters"] = {"$ref": "#/$defs/parameters"}
     named = ["name"] if layer or kind == "SOURCE" else []
-    return {"description": about, "type": "object", "required": ["op"] + named + ["inputs"] * bool(operands) + required,
+    return {"description": about, "type": "object",
+            "required": ["op"] + named + ["inputs"] * bool(operands) + required,
             "additionalProperties": False, "properties": properties}
 
 
@@ -51,7 +54,8 @@ def argument(row, one, definitions):
     if one.default == "EMPTY":
         part["default"] = _EMPTY.get(one.kind, [])
     elif one.default not in ("NEEDED", "NONE"):
-        part["default"] = definitions[name]["enum"][one.default] if "enum" in definitions[name] else one.default
+        part["default"] = (definitions[name]["enum"][one.default] if "enum" in definitions[name] else
+                           one.default)
     return part
 
 
@@ -75,9 +79,10 @@ def of_row(row, definitions):
 
 def elementwise(op):
     """The schema of an op of the elementwise tables."""
-    kind = "#/$defs/" + ("number" if op.term else "extended")  # a term's stand in formulas, which know no infinity
-    arguments = {name: {"$ref": kind, "default": str(default) if abs(default) == float("inf") else short(default)}
-                 for name, default in op.attrs}
+    # a term's stand in formulas, which know no infinity
+    kind = "#/$defs/" + ("number" if op.term else "extended")
+    arguments = {name: {"$ref": kind, "default": str(default) if abs(default) == float("inf") else
+                        short(default)} for name, default in op.attrs}
     return entry({"const": op.name}, "OP", _WORDS[op.arity], arguments, [], "Elementwise.")
 
 
@@ -98,8 +103,8 @@ def ops(definitions):
     result = {row.name: of_row(row, definitions) for row in table.rows().values()}
     plain = [op for op in table.ops().values() if op.arity and not op.attrs]
     for arity, name in (1, "unary"), (2, "binary"), (3, "ternary"):
-        result[name] = entry({"enum": [op.name for op in plain if op.arity == arity]}, "OP", _WORDS[arity], {}, [],
-                             "Elementwise, without attributes; torch's of these names.")
+        result[name] = entry({"enum": [op.name for op in plain if op.arity == arity]}, "OP", _WORDS[arity],
+                             {}, [], "Elementwise, without attributes; torch's of these names.")
     result.update((op.name, elementwise(op)) for op in table.ops().values() if op.attrs)
     return result
 
@@ -110,7 +115,8 @@ def complete(root):
     definitions["ops"] = ops(definitions)
     definitions["tensor"] = {"oneOf": [{"$ref": "#/$defs/ops/" + name} for name in definitions["ops"]]}
     definitions["optimizers"] = {row.name: optimizer(row) for row in table.optimizers().values()}
-    definitions["optimizer"] = {"oneOf": [{"$ref": "#/$defs/optimizers/" + name} for name in definitions["optimizers"]]}
+    definitions["optimizer"] = {"oneOf": [{"$ref": "#/$defs/optimizers/" + name}
+                                          for name in definitions["optimizers"]]}
     return dict(root, **{"$defs": definitions})
 
 

@@ -109,7 +109,8 @@ def quotient(terms, k):
     varying = [atoms for atoms in rest if atoms]
     inner = varying[0][0] if len(varying) == 1 and len(varying[0]) == 1 and rest[varying[0]] == 1 else None
     if inner and inner.divisor:
-        return plus(whole, quotient(plus(dict(inner.terms), number_or_size(rest.get((), 0) * inner.divisor)), inner.divisor * k))
+        return plus(whole, quotient(plus(dict(inner.terms), number_or_size(rest.get((), 0) * inner.divisor)),
+                                    inner.divisor * k))
     text = sum_text(rest) if len(rest) == 1 else "(%s)" % sum_text(rest)
     return plus(whole, {(Atom("%s / %d" % (text, k), 1, ordered(rest), k),): 1})
 
@@ -131,7 +132,8 @@ def divided(terms, divisor):
     parts = [term_divided(term, first) for term in terms.items()]
     if not others:
         return None if None in parts else dict(parts)
-    return next(({atoms: count} for atoms, count in filter(None, parts) if times(divisor, {atoms: count}) == terms), None)
+    return next(({atoms: count}
+                 for atoms, count in filter(None, parts) if times(divisor, {atoms: count}) == terms), None)
 
 
 def product(dims):
@@ -188,7 +190,8 @@ def value_at(dim, known):
 
 def total_at(terms, known):
     def atom_at(atom):
-        return total_at(dict(atom.terms), known) // atom.divisor if atom.divisor else known[atom.text] // atom.multiple
+        return (total_at(dict(atom.terms), known) // atom.divisor if atom.divisor else
+                known[atom.text] // atom.multiple)
 
     return sum(count * math.prod(map(atom_at, atoms)) for atoms, count in dict(terms).items())
 

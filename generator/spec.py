@@ -14,7 +14,8 @@ from .sizes import SizeError
 from .json_text import Array, Object, SpecError
 
 _OUTSIDE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
-_TYPES = {"object": Object, "array": Array, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+_TYPES = {"object": Object, "array": Array, "string": str, "boolean": bool, "integer": int,
+          "number": (int, float)}
 _SETTINGS = ("trainable", "decay", "lr_scale")
 
 
@@ -65,7 +66,8 @@ def nearest(word, words):
 def shown(value):
     """A value as messages show it."""
     if isinstance(value, (Object, Array)):
-        return "an object" if isinstance(value, Object) else "an empty list" if not value else "a list of %d" % len(value)
+        return ("an object" if isinstance(value, Object) else "an empty list" if not value else
+                "a list of %d" % len(value))
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:40] + "..."
 
@@ -89,8 +91,8 @@ def fits(value, part):
                 ("items" not in part or all(fits(item, part["items"]) for item in value)))
     if isinstance(value, Object):
         return (part.get("minProperties", 0) <= len(value) <= part.get("maxProperties", len(value)) and
-                all(fits(key, part.get("propertyNames", {})) and fits(item, part.get("additionalProperties", {}))
-                    for key, item in value.items()))
+                all(fits(key, part.get("propertyNames", {})) and
+                    fits(item, part.get("additionalProperties", {})) for key, item in value.items()))
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return (part.get("minimum", value) <= value <= part.get("maximum", value) and
                 value < part.get("exclusiveMaximum", float("inf")))
@@ -122,11 +124,13 @@ class Loader:
 
     def fail_at_fault(self, value, at, part, what):
         """Names what does not fit: the one item of a list or object, if only that is wrong, else the whole."""
-        inner = next((one for one in part.get("anyOf", ()) if isinstance(value, _TYPES.get(one.get("type"), ()))), part)
+        inner = next((one for one in part.get("anyOf", ())
+                      if isinstance(value, _TYPES.get(one.get("type"), ()))), part)
         if isinstance(value, Array) and "title" in inner.get("items", {}):
             for i, item in enumerate(value):
                 if not fits(item, inner["items"]):
-                    self.fail_at_fault(item, value.value_at[i], inner["items"], "item %d of %s" % (i + 1, what))
+                    self.fail_at_fault(item, value.value_at[i], inner["items"],
+                                       "item %d of %s" % (i + 1, what))
         if isinstance(value, Object) and "additionalProperties" in inner:
             for key, item in value.items():
                 if not fits(key, inner["propertyNames"]):
@@ -141,7 +145,8 @@ class Loader:
             self.fail(at, "%s is %s, but must be an object" % (what, shown(value)))
         for key in value:
             if key not in part["properties"]:
-                self.fail(value.key_at[key], "%s has no '%.60s'%s" % (what, key, nearest(key, list(part["properties"]))))
+                self.fail(value.key_at[key],
+                          "%s has no '%.60s'%s" % (what, key, nearest(key, list(part["properties"]))))
         for key in part["required"] if "required" in part else ():
             if key not in value:
                 self.fail(at, "%s lacks '%s'" % (what, key))
@@ -179,8 +184,9 @@ class Loader:
         if name in self.ids:
             return self.ids[name]
         if name in self.later:
-            self.fail(at, "'%.60s' is built only in line %s; a tensor can only read those that stand before it" % (
-                name, self.source.place(self.later[name]).split(":")[-2]))
+            self.fail(
+                at, "'%.60s' is built only in line %s; a tensor can only read those that stand before it" % (
+                    name, self.source.place(self.later[name]).split(":")[-2]))
         return self.fail(at, "there is no tensor '%.60s'%s" % (name, nearest(name, list(self.ids))))
 
     def find_all(self, names):
@@ -235,7 +241,8 @@ class Loader:
             operands = self.find_all(given)
         arguments = self.filled(entry, part)
         if table.ops().get(op) and table.ops()[op].arity:
-            arguments = {name: _OUTSIDE.get(arguments[name], arguments[name]) for name, _ in table.ops()[op].attrs}
+            arguments = {name: _OUTSIDE.get(arguments[name], arguments[name])
+                         for name, _ in table.ops()[op].attrs}
             return operands, arguments, partial(self.graph.apply, op, operands, list(arguments.values()))
         made = op in table.formulas()
         builder = partial(self.graph.composite, op) if made else getattr(self.graph, op)
@@ -301,7 +308,8 @@ class Loader:
                         self.later.setdefault(entry[key], root["tensors"].value_at[i])
         for i, entry in enumerate(root["tensors"]):
             self.tensor(entry, root["tensors"].value_at[i])
-        return Model(values.get("name", ""), values["precision"], values["math"], values["layout"], self.graph.tensors,
+        return Model(values.get("name", ""), values["precision"], values["math"], values["layout"],
+                     self.graph.tensors,
                      self.outputs(root), self.loss(root), self.optimizer(root), f32(values["clip_grad_norm"]),
                      f32(values["clip_grad_value"]), self.ema_decay(root, values), named, self.fuse(root),
                      self.source.place(root.value_at.get("fuse", at)), self.entries)
@@ -310,8 +318,10 @@ class Loader:
         """The bounds of named sizes, those that runs can have; max 0: none."""
         named = {}
         for name, given in root.get("sizes", {}).items():
-            least, most, multiple = (given.get(key, usual) for key, usual in (("min", 1), ("max", 0), ("multiple", 1)))
-            bounds = {"min": -(-least // multiple) * multiple, "max": most // multiple * multiple, "multiple": multiple}
+            least, most, multiple = (given.get(key, usual)
+                                     for key, usual in (("min", 1), ("max", 0), ("multiple", 1)))
+            bounds = {"min": -(-least // multiple) * multiple, "max": most // multiple * multiple,
+                      "multiple": multiple}
             if name in ("batch", "N") or (most and bounds["max"] < bounds["min"]):
                 self.fail(root["sizes"].key_at[name], "size '%s' %s" % (
                     name, "has bounds that allow no size" if name not in ("batch", "N") else "is the batch; choose another name"))
@@ -322,15 +332,16 @@ class Loader:
         if "outputs" in root:
             return [t.id for t in self.find_all(root["outputs"])]
         read = {i for t in self.graph.tensors for i in t.inputs}
-        return [t.id for t in self.graph.tensors if t.kind == "value" and t.op != "assign" and t.id not in read]
+        return [t.id for t in self.graph.tensors if t.kind == "value" and t.op != "assign" and
+                t.id not in read]
 
     def loss(self, root):
         if "loss" not in root:
             return None
         t = self.find(root["loss"], root.value_at["loss"])
         if t.kind != "value" or t.dtype != "f32" or any(dim != 1 for dim in t.shape):
-            self.fail(root.value_at["loss"], "the loss is %s; it must be one computed f32 number: reduce it with mean or sum" %
-                      (t.type_text() if t.kind == "value" else "no computed value"))
+            self.fail(root.value_at["loss"], "the loss is %s; it must be one computed f32 number: reduce it "
+                      "with mean or sum" % (t.type_text() if t.kind == "value" else "no computed value"))
         return t.id
 
     def optimizer(self, root):
@@ -343,7 +354,8 @@ class Loader:
             if key == "betas":
                 values[key] = tuple(f32(beta) for beta in values[key])
                 if 1.0 in values[key]:
-                    self.fail(given.value_at[key], "betas: a float cannot tell it from 1; use a smaller number")
+                    self.fail(given.value_at[key],
+                              "betas: a float cannot tell it from 1; use a smaller number")
             elif not isinstance(values[key], (bool, str)):
                 values[key] = f32(values[key])
         if values.get("nesterov") and (values["momentum"] == 0 or values["dampening"] != 0):
@@ -353,12 +365,14 @@ class Loader:
     def ema_decay(self, root, values):
         decay = f32(values["ema_decay"])
         if decay == 1:
-            self.fail(root.value_at["ema_decay"], "ema_decay: a float cannot tell it from 1; use a smaller number")
+            self.fail(root.value_at["ema_decay"],
+                      "ema_decay: a float cannot tell it from 1; use a smaller number")
         return decay
 
     def fuse(self, root):
         given = root.get("fuse", Object(0))
-        pairs = {key: tuple(tuple(t.id for t in self.find_all(two)) for two in given.get(key, ())) for key in ("never", "always")}
+        pairs = {key: tuple(tuple(t.id for t in self.find_all(two)) for two in given.get(key, ()))
+                 for key in ("never", "always")}
         schedule = given.get("schedule", {})
         return dict(pairs, schedule={name: dict(sorted(schedule[name].items())) for name in sorted(schedule)})
 

@@ -28,7 +28,8 @@ def template_hash():
              if not os.path.basename(path).startswith(("amalgamate", "parts_picture", "export_", "import_"))]
     digest = hashlib.sha256()
     for name, path in sorted((os.path.relpath(path, ROOT).replace(os.sep, "/"), path) for path in paths):
-        with open(path, encoding="utf-8") as file:  # line ends as Python sees them: a checkout may change them
+        # line ends as Python sees them: a checkout may change them
+        with open(path, encoding="utf-8") as file:
             digest.update((name + "\0" + file.read() + "\0").encode("utf-8"))
     return digest.hexdigest()[:12]
 

@@ -12,7 +12,8 @@ HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 
 # arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
 # gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits. operands: names.
-Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands", defaults=(False, 0, ()))
+Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands",
+                defaults=(False, 0, ()))
 
 # A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. struct, call: what the
 # call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY.
@@ -117,13 +118,15 @@ def number(text):
 @lru_cache(maxsize=1)
 def plain(text):
     """A header without its comments, but those that bound tables, and its macros on one line each."""
-    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>" in comment.group() else " ", text, flags=re.S)
+    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>" in comment.group() else " ", text,
+                  flags=re.S)
     return re.sub(r"\\[ \t]*\r?\n", " ", text)
 
 
 def optimizer(trusts, fields):
     if len(fields) != (8 if trusts else 6):
-        raise TableError("the optimizer '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
+        raise TableError("the optimizer '%s' has %d columns" %
+                         (fields[1] if len(fields) > 1 else "?", len(fields)))
     settings = tuple((one[0], "FLAG", False) if len(one) == 1 else (one[1], one[0], number(one[2]))
                      for one in entries(fields[2], "(?:NUMBER|FLAG)"))
     states = tuple(one for one, in entries(fields[3], "STATE"))
@@ -145,7 +148,8 @@ def read(text):
     """All ops of a gpunn.h, by name in the order of its enum."""
     own, rest = lines(text, "ops")
     traits = read_traits(text)
-    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$", own, re.M)
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$",
+                         own, re.M)
     defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", rest, re.M)
     result = {}
     for kind, body in defines:
@@ -181,7 +185,8 @@ def read_rows(text):
     text = plain(text)
     lists = {name: (parameters, body) for name, parameters, body in re.findall(
         r"^#define GPUNN__(\w+)\(K, A, S((?:, \w+)*)\)(.*)$", text, re.M)}
-    table, made = (re.search(r"^#define GPUNN__%s\)(.*)$" % name, text, re.M) for name in (r"ROWS\(X", r"FORMULAS\(F, X"))
+    table, made = (re.search(r"^#define GPUNN__%s\)(.*)$" % name, text, re.M)
+                   for name in (r"ROWS\(X", r"FORMULAS\(F, X"))
     if not table or not made:
         raise TableError("there are no tables GPUNN__ROWS and GPUNN__FORMULAS")
 
@@ -202,13 +207,14 @@ def read_rows(text):
         if macro == "GPUNN__FORMULAS":
             for _, name, count, operands, fits, keys, struct, form, formula, about in entries(rows, "F"):
                 taken = tuple(arguments(keys + "_ARGS"))
-                result[name] = Row(name, "OP", "NONE", int(count), 0, taken, struct, builder_of(name, int(count), form, taken),
-                                   string(about))
+                result[name] = Row(name, "OP", "NONE", int(count), 0, taken, struct,
+                                   builder_of(name, int(count), form, taken), string(about))
                 formulas[name] = Formula(tuple(re.findall(r"\w+", operands)), fits.lower(), string(formula))
             continue
         kind, name, op, operands, axes, keys, struct, call, about = fields
         operands = int(operands) if operands.isdigit() else operands[len("GPUNN__"):]
-        result[name] = Row(name, kind, op, operands, int(axes), tuple(arguments(keys + "_ARGS")), struct, call, string(about))
+        result[name] = Row(name, kind, op, operands, int(axes), tuple(arguments(keys + "_ARGS")), struct,
+                           call, string(about))
     return result, formulas
 
 
@@ -245,7 +251,8 @@ def read_integers(text):
     table = re.search(r"^[ \t]*#define GPUNN_INTEGER_OPS\(X\)(.*)$", plain(text), re.M)
     if not table:
         raise TableError("there is no table GPUNN_INTEGER_OPS")
-    return {name: (int(operands), is_bool == "1") for _, name, operands, is_bool, _ in entries(table.group(1))}
+    return {name: (int(operands), is_bool == "1")
+            for _, name, operands, is_bool, _ in entries(table.group(1))}
 
 
 @lru_cache(maxsize=None)

@@ -62,7 +62,8 @@ def load(file_name, /, **values):
         return fill(file.read(), file_name, **values)
 
 
-_DEFINED = re.compile(r"^(?:#define |(?:typedef |template <.*> *)?struct |const \w+ )(\w+)|^(?!#).*?(\w+)\(", re.M)
+_DEFINED = re.compile(r"^(?:#define |(?:typedef |template <.*> *)?struct |const \w+ )(\w+)|^(?!#).*?(\w+)\(",
+                      re.M)
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _SAID = re.compile(_COMMENT.pattern + r'|"[^"\n]*"', re.S)  # and texts, such as instructions
@@ -96,5 +97,6 @@ def _parts(library):
 def _defined(part):
     """The names that a part defines on its outermost level."""
     code = _COMMENT.sub("", part)
-    lines = [line for line in code.splitlines() if line and line[0] not in " {}#"] + re.findall(r"^#define .*", code, re.M)
+    lines = [line for line in code.splitlines() if line and line[0] not in " {}#"] + re.findall(
+        r"^#define .*", code, re.M)
     return {one or other for line in lines for one, other in _DEFINED.findall(line)[:1]}

@@ -15,11 +15,14 @@ THREADS = 256         # of a block
 TILES = (64, 32, 16)  # samples of one, and ...
 FEW = (8, 4, 2, 1)    # ... of images
 LEAST = 8             # rows of a weight in the smallest piece
-BUDGETS = (49152, 101376, 232448)  # bytes of shared memory that blocks may have: any GPU's, sm_86's and sm_90's
+# bytes of shared memory that blocks may have: any GPU's, sm_86's and sm_90's
+BUDGETS = (49152, 101376, 232448)
 OLDER = 65536         # the same of GPUs without TF32
-CAPABILITY = {"f32": 0, "f16": 75, "bf16": 80, "tf32": 80}  # the least that multiplies such factors in one instruction
+# the least that multiplies such factors in one instruction
+CAPABILITY = {"f32": 0, "f16": 75, "bf16": 80, "tf32": 80}
 CHUNK = {"f16": 16, "bf16": 16, "tf32": 8}  # numbers of a row that it takes, in 8 words
-TENSOR = 512          # multiplications of 16 bits in a clock of a multiprocessor, of the slowest; TF32: half of them
+# multiplications of 16 bits in a clock of a multiprocessor, of the slowest; TF32: half of them
+TENSOR = 512
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,15 @@ CARDS = {"H100": Card(132, 1.755, 232448, 90, 1024), "A100": Card(108, 1.41, 166
 BATCHES = (1, 256, 16384)  # of which the costs are told
 LAUNCH = 2.5e-6       # seconds from one kernel's end to the next one's work, within a graph
 ALONE = 1e-6          # that a step by itself takes at least, and ...
-SHARE = 0.6           # ... the share of a multiplication at each clock and lane that a product by itself reaches, or ...
+# ... the share of a multiplication at each clock and lane that a product by itself reaches, or ...
+SHARE = 0.6
 MEMORY = 14           # ... bytes that its values take from memory in a clock of a multiprocessor
 GIGAHERTZ = 1.7       # by which kernels are chosen on all GPUs
 STAGED = 64           # bytes that a multiprocessor takes from the second-level cache in a clock
 FAR, NEAR = 600, 24   # clocks until that cache answers, and until shared memory does
 CHANNELS = 8          # of a convolution's results that a thread has at once, at most
-LONG = 4 * THREADS    # numbers of a row from which on all threads share a product, without weights in shared memory: ...
+# numbers of a row from which on all threads share a product, without weights in shared memory: ...
+LONG = 4 * THREADS
 AT_ONCE = (8, 4)      # ... columns and samples of it, at most
 ELEMENT = 40          # instructions for an element of what is no product
 CORNER = 30           # and for a corner of a cell in a level of a hash grid, beside those of its features
@@ -90,7 +95,8 @@ class TilePlan(SamplePlan):
         for t in self.layers():
             if t.op in CONVOLUTIONS:
                 out, *width = self.shape(t.inputs[1])
-                yield self.count(t.id) // out, math.prod(width), out, self.count(t.inputs[0]) + self.count(t.id)
+                yield (self.count(t.id) // out, math.prod(width), out,
+                       self.count(t.inputs[0]) + self.count(t.id))
 
     def staged(self, factors):
         """Words of all weights as they lie in shared memory, each row with its bias."""
@@ -140,19 +146,22 @@ def forms(plan):
     """The kernel's forms; the first that is for a GPU and a batch is taken. TF32 has more of them for GPUs that lack it. () : no GPU
     has room for one."""
     precision, found = plan.model.precision, []
-    for factors, budget in [(precision, budget) for budget in reversed(BUDGETS)] + [("f32", OLDER)] * (precision == "tf32"):
+    for factors, budget in [(precision, budget) for budget in reversed(BUDGETS)] + [("f32", OLDER)] * (
+            precision == "tf32"):
         sizes = TILES + FEW if plan.has_images() else TILES
         fitting = [one for one in (tiling(plan, factors, samples, budget) for samples in sizes) if one]
         if fitting:
             quickest = min(fitting, key=lambda one: cycles(plan, one) / one.samples)
             found += [replace(quickest, fills=True)] * (quickest is not fitting[-1]) + fitting[-1:]
-    return tuple(reversed(dict.fromkeys(reversed(found))))  # of those alike the last, behind all that need more
+    # of those alike the last, behind all that need more
+    return tuple(reversed(dict.fromkeys(reversed(found))))
 
 
 def form_for(plan, batch, multiprocessors, room, capability):
     """The form that a launch takes; None: none fits, or steps by themselves should be quicker. As network_device.h has it."""
-    form = next((one for one in forms(plan) if one.bytes <= room and CAPABILITY[one.factors] <= capability and not (
-        one.fills and batch < multiprocessors * one.samples)), None)
+    form = next((one for one in forms(plan) if one.bytes <= room and CAPABILITY[one.factors] <= capability and
+                 not (
+                     one.fills and batch < multiprocessors * one.samples)), None)
     return form if form and clocks(plan, form, batch, multiprocessors) <= clocks_apart(
         plan, form.factors, batch, multiprocessors) else None
 
@@ -165,8 +174,9 @@ def refusal(plan):
     """Why no GPU has such a kernel; None: some have."""
     if not forms(plan):
         least = FEW[-1] if plan.has_images() else TILES[-1]
-        return "values of %d sample%s take %d bytes of shared memory, where no block has more than %d with weights" % (
-            least, "s" * (least > 1), 4 * least * plan.pitch(), BUDGETS[-1])
+        return ("values of %d sample%s take %d bytes of shared memory, where no block has more than %d with "
+                "weights" % (
+                    least, "s" * (least > 1), 4 * least * plan.pitch(), BUDGETS[-1]))
     if not any(form_on(plan, batch, card) for card in CARDS.values() for batch in BATCHES):
         return "step by step should be quicker, with %d multiplications a sample" % plan.products()
     return None
@@ -203,7 +213,8 @@ def multiply_cycles(form, width, columns, _):
     own, teams, warps = form.samples // slots, THREADS // slots, THREADS // 32
     each = each_of(columns, teams)
     wavefronts, instructions = own * slots / 8 + each * min(32 // slots, 4), 4 * own * each + own + each
-    return -(-columns // (teams * each)) * -(-width // 4) * max(warps * max(wavefronts, instructions / 4), NEAR)
+    return -(-columns // (teams * each)) * -(-width // 4) * max(warps * max(wavefronts, instructions / 4),
+                                                                NEAR)
 
 
 def tile_cycles(form, width, tiles, tensor):
@@ -214,7 +225,8 @@ def tile_cycles(form, width, tiles, tensor):
     numbers = chunk // 2
     wavefronts, instructions = numbers + 2 * each, numbers + 4 + 3 * each
     products = each * 16 * 8 * chunk / rate_of(form.factors, tensor)
-    return -(-tiles // (teams * each)) * -(-width // chunk) * max(warps * max(wavefronts, instructions / 4, products), NEAR)
+    return -(-tiles // (teams * each)) * -(-width // chunk) * max(
+        warps * max(wavefronts, instructions / 4, products), NEAR)
 
 
 def even(count, most):
@@ -249,8 +261,10 @@ def cycles(plan, form, tensor=TENSOR):
     products += sum(convolution_cycles(form, *one[:3]) for one in plan.convolutions())
     products += sum(long_cycles(form, *one) for one in plan.linears(long=True))
     done = plan.layers() + [step.tensor for step in plan.ends().values()]
-    others = [step.tensor for step in plan.steps if step.tensor not in done and step.tensor.op != "hash_grid_encoding"]
-    values = sum(form.samples * plan.count(t.id) * ELEMENT / LANES + (FAR if t.op == "embedding" else NEAR) for t in others)
+    others = [step.tensor for step in plan.steps if step.tensor not in done and
+              step.tensor.op != "hash_grid_encoding"]
+    values = sum(form.samples * plan.count(t.id) * ELEMENT / LANES + (FAR if t.op == "embedding" else NEAR)
+                 for t in others)
     return products + values + form.samples * sum(hashes(plan)) + FAR * len(hashes(plan)) + 2 * FAR
 
 
@@ -279,7 +293,8 @@ def apart(plan):
 def each_apart(plan, factors):
     """Clocks a sample of one multiprocessor, of those steps."""
     linears = sum(linear_apart(factors, *one) for long in (False, True) for one in plan.linears(long))
-    windows = sum(product_apart(factors, places * width * out, moved) for places, width, out, moved in plan.convolutions())
+    windows = sum(product_apart(factors, places * width * out, moved)
+                  for places, width, out, moved in plan.convolutions())
     return linears + windows + sum(hashes(plan))
 
 
@@ -289,7 +304,8 @@ def linear_apart(factors, rows, width, out):
 
 def product_apart(factors, multiplications, moved):
     """Of a product by itself that moves so many numbers."""
-    return max(multiplications / (SHARE * rate_of(factors, TENSOR)), (2 if factors in ("bf16", "f16") else 4) * moved / MEMORY)
+    return max(multiplications / (SHARE * rate_of(factors, TENSOR)),
+               (2 if factors in ("bf16", "f16") else 4) * moved / MEMORY)
 
 
 def clocks_apart(plan, factors, batch, multiprocessors):

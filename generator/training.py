@@ -111,7 +111,8 @@ class StepPlan(TilePlan):
             if m not in adjoints:
                 continue
             node = self.tensors[m]
-            parts = grad.backward(graph, node.op, node.attrs, [values[i] for i in node.inputs], values[m], adjoints[m])
+            parts = grad.backward(graph, node.op, node.attrs, [values[i] for i in node.inputs], values[m],
+                                  adjoints[m])
             for i, part in zip(node.inputs, parts):
                 if part is not None and self.view.wants[i]:
                     adjoints[i] = grad.accumulate(graph, adjoints.get(i), part)
@@ -132,8 +133,9 @@ class StepPlan(TilePlan):
                 first = len(self.steps) if block is cost else self.turn(last)
                 self.gradients[block] = Block("scratch", "f32", block.count, None, first)
             self.gradients[block].last = self.turn(k)
-            alone = [i for i in step.operands if (step.members or step.tensor.op == "dropout") and self.tensors[i].kind == "value" and
-                     self.wants(i) and i not in self.narrow(step) and sum(self.at[i][0] in blocks for blocks in readers) == 1]
+            alone = [i for i in step.operands if (step.members or step.tensor.op == "dropout") and
+                     self.tensors[i].kind == "value" and self.wants(i) and i not in self.narrow(step) and
+                     sum(self.at[i][0] in blocks for blocks in readers) == 1]
             for i in alone[:1]:  # its gradient is this step's alone, which makes it of its own
                 self.gradients[self.at[i][0]] = self.gradients[block]
 
@@ -147,7 +149,8 @@ class StepPlan(TilePlan):
 
     def narrow(self, step):
         """Operands of an elementwise step whose gradients are sums over its elements, or over samples."""
-        return [i for i in self.slopes(step)[0] if self.tensors[i].shape != step.tensor.shape] if step.members else []
+        return ([i for i in self.slopes(step)[0] if self.tensors[i].shape != step.tensor.shape]
+                if step.members else [])
 
     def room(self, step):
         """A norm's means and factors, or what is summed to the gradients of narrow operands."""
@@ -169,7 +172,8 @@ class StepPlan(TilePlan):
         end, seen = 0, set()
         for step in self.steps:
             for i in step.tensor.inputs[1:] if step.tensor.op in WEIGHTED else self.narrow(step):
-                if i is not None and i not in seen and self.view.wants[i] and self.tensors[i].kind == "parameter":
+                if (i is not None and i not in seen and self.view.wants[i] and
+                    self.tensors[i].kind == "parameter"):
                     yield i, end
                     end += self.count(i)
                     seen.add(i)
@@ -248,7 +252,8 @@ def check(t, plan):
         return None
     if not is_elementwise(t):
         return "its gradient is not written for single samples"
-    return next((read_elsewhere(i, plan) for i in t.inputs if plan.tensors[i].kind == "parameter" and read_elsewhere(i, plan)), None)
+    return next((read_elsewhere(i, plan)
+                 for i in t.inputs if plan.tensors[i].kind == "parameter" and read_elsewhere(i, plan)), None)
 
 
 def along_batch(t):
@@ -303,7 +308,8 @@ def program(view):
     loss = model.tensors[model.loss]
     check_loss(view, loss)
     cost = view.root[loss.inputs[0]]
-    seen = [i for i in sorted(behind(model, cost)) if i != cost and view.root[i] == i and model.tensors[i].kind == "value"]
+    seen = [i for i in sorted(behind(model, cost)) if i != cost and view.root[i] == i and
+            model.tensors[i].kind == "value"]
     plan = StepPlan(view, (cost,) + tuple(i for i in seen if view.visible & {i, *view.aliases.get(i, ())}))
     if not any(plan.linears()):
         raise Refused("there is no linear layer before the loss")
@@ -315,8 +321,9 @@ def program(view):
         raise Refused("values of it are read by what is no part of it")
     operands = tuple(operands_of(plan, group))
     if len(operands) > MOST_OPERANDS or len(group.nodes) > MOST_NODES:
-        raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" % (
-            len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
+        raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" %
+                      (
+                          len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
     if not any(plan.sums()):
         raise Refused("it trains tables alone" if any(plan.records()) else "it trains no weight")
     plan.sites = [t.id for t in group.nodes if plan.is_random(t)]
@@ -325,7 +332,8 @@ def program(view):
     reason = refusal(plan)
     if reason:
         raise Refused(reason)
-    own = [t.id for t in group.externals] + [None] * len(operands)  # gradients of tables are written as a whole
+    # gradients of tables are written as a whole
+    own = [t.id for t in group.externals] + [None] * len(operands)
     return group, Program(operands, (), moved(plan, own, operands), step=plan)
 
 
@@ -365,7 +373,8 @@ def operands_of(plan, group):
         count = math.prod(abs(dim) for dim in t.shape)
         place = SCALAR if t.id == loss else WHOLE
         dtype = plan.storage[t.id] if role == "value" else t.dtype
-        return Operand(name, role, index, dtype, place, (0, count) if t.shape[:1] == (-1,) else (count, 0), **use)
+        return Operand(name, role, index, dtype, place, (0, count) if t.shape[:1] == (-1,) else (count, 0),
+                       **use)
     for number, t in enumerate(group.externals):
         yield operand(t, "value", number, read=True)
     for number, t in enumerate(group.nodes):
@@ -385,7 +394,8 @@ def forms(plan):
     """The kernel's forms: those that should be the quickest on some card for some batch."""
     kinds = [plan.model.precision] + ["f32"] * (plan.model.precision == "tf32")  # for GPUs without TF32
     rooms = sorted({card.room for card in tiling.CARDS.values()}, reverse=True)
-    made = [tiling.tiling(plan, factors, samples, room - STATIC) for factors in kinds for room in rooms for samples in TILES]
+    made = [tiling.tiling(plan, factors, samples, room - STATIC) for factors in kinds for room in rooms
+            for samples in TILES]
     found = list(dict.fromkeys(one for one in made if one))
     best = {quickest(plan, found, batch, card) for card in tiling.CARDS.values() for batch in BATCHES}
     return tuple(one for one in found if one in best)
@@ -393,7 +403,8 @@ def forms(plan):
 
 def quickest(plan, found, batch, card):
     """Of some forms; None: none fits."""
-    fitting = [one for one in found if one.bytes + STATIC <= card.room and CAPABILITY[one.factors] <= card.capability]
+    fitting = [one for one in found if one.bytes + STATIC <= card.room and
+               CAPABILITY[one.factors] <= card.capability]
     return min(fitting, key=lambda one: clocks(plan, one, batch, card.multiprocessors), default=None)
 
 
@@ -435,7 +446,8 @@ def tile_cycles(form, width, out, tensor):
     products = each * 16 * 8 * chunk / tiling.rate_of(form.factors, tensor)
     taken = max(numbers + each * numbers / 2, (2 * numbers + 4 + each * (3 + numbers)) / 4, products)
     tasks = rows * -(-tiles // each)
-    return operand, -(-tasks // warps) * (-(-form.samples // chunk) * max(min(tasks, warps) * taken, NEAR) + FAR)
+    return operand, -(-tasks // warps) * (-(-form.samples // chunk) * max(min(tasks, warps) * taken, NEAR) +
+                                          FAR)
 
 
 def cycles(plan, form, tensor=TENSOR):
@@ -461,32 +473,38 @@ def tables_seconds(plan, batch, card):
     if not plan.tables():
         return 0
     elements, second = sum(plan.count(i) for i in plan.tables()), card.multiprocessors * card.gigahertz * 1e9
-    added = sum(plan.count(t.id) * (1 if t.op == "embedding" else 1 << plan.shape(t.inputs[0])[-1]) for t, _ in plan.records())
-    return TABLE_LAUNCHES * LAUNCH + ((8 + 8 + 4) * elements + 8 * batch * plan.record()) / (MEMORY * second) + batch * added / (ADDED * second)
+    added = sum(plan.count(t.id) * (1 if t.op == "embedding" else 1 << plan.shape(t.inputs[0])[-1])
+                for t, _ in plan.records())
+    return (TABLE_LAUNCHES * LAUNCH + ((8 + 8 + 4) * elements + 8 * batch * plan.record()) /
+            (MEMORY * second) + batch * added / (ADDED * second))
 
 
 def ending(plan, blocks, multiprocessors):
     """Clocks in which the blocks' sums are added up: by the last block, and by a second launch. As training_device.h has it."""
     return 2 * math.ceil(math.sqrt(blocks)) * adding(plan), (
-        LAUNCH * tiling.GIGAHERTZ * 1e9 + 4 * plan.summed() * blocks / (tiling.MEMORY * multiprocessors) + FAR * -(-blocks // 32))
+        LAUNCH * tiling.GIGAHERTZ * 1e9 + 4 * plan.summed() * blocks / (tiling.MEMORY * multiprocessors) +
+        FAR * -(-blocks // 32))
 
 
 def clocks(plan, form, batch, multiprocessors, tensor=TENSOR):
     """Of a launch, and the second one where there is one."""
     tiles, blocks = -(-batch // form.samples), blocks_of(form, batch, multiprocessors)
-    return tiling.staging(form) + -(-tiles // blocks) * cycles(plan, form, tensor) + 4 * FAR + min(ending(plan, blocks, multiprocessors))
+    return tiling.staging(form) + -(-tiles // blocks) * cycles(plan, form, tensor) + 4 * FAR + min(
+        ending(plan, blocks, multiprocessors))
 
 
 def apart(plan):
     """Of the steps by themselves: clocks more than this one launch has to begin. Those that are not elementwise are two launches, with
     what stands behind them; what comes of tables' gradients is the same."""
-    launches = sum(1 if step.tensor.op in TABLES else 2 for step in plan.steps if not step.members and step.tensor.op != "dropout")
+    launches = sum(1 if step.tensor.op in TABLES else 2
+                   for step in plan.steps if not step.members and step.tensor.op != "dropout")
     return (launches * (LAUNCH + tiling.ALONE) - LAUNCH) * tiling.GIGAHERTZ * 1e9
 
 
 def each_apart(plan, factors):
     """And clocks a sample of one multiprocessor: a layer has up to three products."""
-    products = sum(tiling.linear_apart(factors, 1, width, out) * (1 + x + w) for width, out, x, w in plan.products_back())
+    products = sum(tiling.linear_apart(factors, 1, width, out) * (1 + x + w)
+                   for width, out, x, w in plan.products_back())
     return products + sum(tiling.hashes(plan))
 
 
@@ -497,7 +515,8 @@ def clocks_apart(plan, factors, batch, multiprocessors):
 def form_for(plan, batch, card):
     """The form that a launch takes; None: none fits, or steps by themselves should be quicker."""
     best, many = quickest(plan, forms(plan), batch, card), card.multiprocessors
-    return best if best and clocks(plan, best, batch, many) <= clocks_apart(plan, best.factors, batch, many) else None
+    return (best if best and
+            clocks(plan, best, batch, many) <= clocks_apart(plan, best.factors, batch, many) else None)
 
 
 def seconds(plan, form, batch, card):
@@ -514,8 +533,10 @@ def seconds_apart(plan, factors, batch, card):
 def refusal(plan):
     """Why no GPU has such a kernel; None: some have."""
     if not forms(plan):
-        return "the values and gradients of %d samples take %d bytes of shared memory, where no block has more than %d with weights" % (
-            TILES[-1], 4 * TILES[-1] * plan.pitch(), max(card.room for card in tiling.CARDS.values()) - STATIC)
+        return ("the values and gradients of %d samples take %d bytes of shared memory, where no block has "
+                "more than %d with weights" % (
+                    TILES[-1], 4 * TILES[-1] * plan.pitch(),
+                    max(card.room for card in tiling.CARDS.values()) - STATIC))
     if not any(form_for(plan, batch, card) for card in tiling.CARDS.values() for batch in BATCHES):
         return "step by step should be quicker, with %d multiplications a sample" % (plan.multiplications())
     return None

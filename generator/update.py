@@ -4,7 +4,8 @@ from collections import namedtuple
 
 from . import floats, ir, scalar, table, template
 
-FREE = ("lr", "weight_decay", "maximize", "initial_accumulator_value")  # settings that are no part of the text, as in gpunn.h
+# settings that are no part of the text, as in gpunn.h
+FREE = ("lr", "weight_decay", "maximize", "initial_accumulator_value")
 THREADS = 256
 
 # name: of the function; parameters: of it, ahead of its results p and states; states: the numbers of those that there are.
@@ -21,12 +22,14 @@ def step(kernel_set, number):
     update = kernel_set.updates[number]
     row, graph = table.optimizers()[update["kind"]], ir.Graph()
     values = {"p": None, "g": None, "lr": "n.lr"}
-    values.update((key, "u.setting[%d]" % i) for i, (key, *_) in enumerate(row.settings) if key == "weight_decay")
+    values.update((key, "u.setting[%d]" % i)
+                  for i, (key, *_) in enumerate(row.settings) if key == "weight_decay")
     values.update((name, "n.once[%d]" % i) for i, (name, _) in enumerate(row.once))
     names = {name: graph.load(Given(name)) for name in values}
     names.update((key, graph.const(setting(update, key))) for key, *_ in row.settings if key not in FREE)
     states = [k for k, needed in enumerate(row.states) if needed == "ALWAYS" or setting(update, needed) != 0]
-    names.update(("s%d" % k, graph.load(Given("s%d" % k)) if k in states else graph.const(0)) for k in range(3))
+    names.update(("s%d" % k, graph.load(Given("s%d" % k)) if k in states else graph.const(0))
+                 for k in range(3))
     for name, text in row.step:
         names[name] = graph.text(text, names)
     results = [(name, "store", Given(name), names[name]) for name in ["p"] + ["s%d" % k for k in states]]
@@ -48,8 +51,8 @@ def emit_c(kernel_set, number):
                for name in update.parameters if update.values.get(name)]
     places = {"p": "p[i]", "results": ["&p[i]"] + ["&s%d[i]" % k for k in update.states]}
     places.update(("s%d" % k, "s%d[i]" % k) for k in update.states)
-    return template.load("update.c", name=kernel_set.name, NAME=kernel_set.name.upper(), function=update.name, comment=update.kind,
-                         numbers=numbers, call=call(update, places),
+    return template.load("update.c", name=kernel_set.name, NAME=kernel_set.name.upper(), function=update.name,
+                         comment=update.kind, numbers=numbers, call=call(update, places),
                          states=["float *const s%d = u->state[%d];" % (k, k) for k in update.states])
 
 
@@ -57,7 +60,8 @@ def emit_cuda(kernel_set, number):
     """The text of the kernel and of the function that launches it."""
     update, half = step(kernel_set, number), kernel_set.updates[number]["half_dtype"]
     names = ["s%d" % k for k in update.states]
-    numbers = ["const float %s = %s;" % (name, update.values[name]) for name in update.parameters if update.values.get(name)]
+    numbers = ["const float %s = %s;" % (name, update.values[name])
+               for name in update.parameters if update.values.get(name)]
     places = {"p": "in_p[j]", "results": ["&p[j]"] + ["&%s[j]" % name for name in names]}
     places.update((name, "in_%s[j]" % name) for name in names)
     pointers = ["parameter", "gradient"] + ["state[%d]" % k for k in update.states]
@@ -67,7 +71,8 @@ def emit_cuda(kernel_set, number):
         pointers.append("half")
     pack = 4 if half == "f32" else 8
     return template.load(
-        "update.cu", function=update.name, comment=update.kind, threads=str(THREADS), pack=str(pack), tile=str(THREADS * pack),
-        numbers=numbers, loads=["const pack<V, float> in_s%d = load<V>(u.state[%d], i);" % (k, k) for k in update.states],
+        "update.cu", function=update.name, comment=update.kind, threads=str(THREADS), pack=str(pack),
+        tile=str(THREADS * pack), numbers=numbers,
+        loads=["const pack<V, float> in_s%d = load<V>(u.state[%d], i);" % (k, k) for k in update.states],
         results="numbers<V> %s;" % ", ".join(["p"] + names), call=call(update, places), stores=stores,
         aligned=" && ".join("aligned(u->%s, 16)" % pointer for pointer in pointers))

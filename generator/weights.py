@@ -13,7 +13,8 @@ from .exchange import tensor_files
 from .graph import shape_text
 from .inference import CONVOLUTIONS, GATES
 
-KINDS = {"f32": ctypes.c_float, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "u8": ctypes.c_uint8, "bool": ctypes.c_uint8}
+KINDS = {"f32": ctypes.c_float, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "u8": ctypes.c_uint8,
+         "bool": ctypes.c_uint8}
 TYPES = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}
 
 
@@ -41,11 +42,13 @@ def wanted(path, tensors):
     found = load(path)
     missing = [t.name for t in tensors if t.name not in found]
     if missing:
-        raise WeightsError("%s lacks %s; save the weights of this model" % (path, ", ".join("'%s'" % name for name in missing)))
+        raise WeightsError("%s lacks %s; save the weights of this model" %
+                           (path, ", ".join("'%s'" % name for name in missing)))
     for t in tensors:
         x = found[t.name]
         if x.shape != tuple(t.shape):
-            raise WeightsError("'%s' in %s is %s, but must be %s" % (t.name, path, described(x), shape_text(t.shape)))
+            raise WeightsError("'%s' in %s is %s, but must be %s" %
+                               (t.name, path, described(x), shape_text(t.shape)))
     chosen = {t.name: found[t.name] for t in tensors}
     for note in tensor_files.conversion_notes(chosen):
         print("%s: %s" % (path, note), file=sys.stderr)
@@ -73,7 +76,8 @@ def quantizable(plan):
     """The ids of the weights that can be bytes; of a recurrent layer all or none."""
     chosen = {t.id for t in plan.weights if len(t.shape) > 1 and all(
         is_product(step, t.id) for step in plan.steps if t.id in step.operands)}
-    chosen -= {plan.tensors[i].inputs[0] for i in plan.needed if plan.tensors[i].op in ("reshape", "slice", "dropout")}
+    chosen -= {plan.tensors[i].inputs[0]
+               for i in plan.needed if plan.tensors[i].op in ("reshape", "slice", "dropout")}
     chosen -= set(plan.outputs)
     while True:
         broken = set()
@@ -107,14 +111,16 @@ def cost(plan, name, exact, small, path):
     samples = inputs(plan, path)
     with tempfile.TemporaryDirectory() as folder:
         results = [[run(plan, name, library, one) for one in samples]
-                   for library in (compiled(folder, "exact", name, exact), compiled(folder, "small", name, small))]
+                   for library in (compiled(folder, "exact", name, exact),
+                                   compiled(folder, "small", name, small))]
     lines = ["int8 against float, %d samples:" % (len(samples) * plan.batch)]
     for k, i in enumerate(plan.outputs):
         pairs = [pair for one, other in zip(*results) for pair in zip(one[k], other[k])]
         size = math.sqrt(math.fsum(a * a for a, _ in pairs) / len(pairs))
         error = math.sqrt(math.fsum((a - b) ** 2 for a, b in pairs) / len(pairs))
         lines.append("  %s: largest difference %.3g, root mean square %.3g of %.3g (%.2f %%)" % (
-            plan.tensors[i].label, max(abs(a - b) for a, b in pairs), error, size, 100 * error / size if size else 0))
+            plan.tensors[i].label, max(abs(a - b) for a, b in pairs), error, size,
+            100 * error / size if size else 0))
     return "\n".join(lines) + "\n"
 
 
@@ -129,7 +135,8 @@ def inputs(plan, path):
         numbers, size = x.values, plan.count(t.id)
         columns.append([(KINDS[t.dtype] * size)(*numbers[start:start + size])
                         for start in range(0, len(numbers) - size + 1, size)])
-    calls = min([len(column) for t, column in zip(plan.inputs, columns) if t.shape and t.shape[0] < 0], default=1)
+    calls = min([len(column) for t, column in zip(plan.inputs, columns) if t.shape and t.shape[0] < 0],
+                default=1)
     if calls == 0:
         raise WeightsError("%s has fewer samples than the %d of one call" % (path, plan.batch))
     return [[column[k if len(column) > 1 else 0] for column in columns] for k in range(calls)]
@@ -143,12 +150,14 @@ def compiled(folder, part, name, text):
     compiler = shlex.split(os.environ.get("CC", "cc"))
     define = "-D%s_INFERENCE_IMPLEMENTATION" % name.upper()
     try:
-        done = subprocess.run(compiler + ["-O2", "-shared", "-fPIC", define, "-x", "c", header, "-o", library],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(compiler + ["-O2", "-shared", "-fPIC", define, "-x", "c", header, "-o",
+                                          library], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as fault:
-        raise WeightsError("--samples needs a C compiler, but %s cannot be run: %s" % (compiler[0], fault.strerror)) from None
+        raise WeightsError("--samples needs a C compiler, but %s cannot be run: %s" %
+                           (compiler[0], fault.strerror)) from None
     if done.returncode:
-        raise WeightsError("the C compiler %s refuses the text: %s" % (compiler[0], done.stdout.decode(errors="replace")[:300]))
+        raise WeightsError("the C compiler %s refuses the text: %s" %
+                           (compiler[0], done.stdout.decode(errors="replace")[:300]))
     return ctypes.CDLL(library)
 
 

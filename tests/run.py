@@ -50,11 +50,13 @@ class Verdicts:
                 name, skip, reason = result[2].partition("# SKIP")
                 if skip:
                     said = [b[len("# skip: "):] for b in before if b.startswith("# skip: ")]
-                    self.skips.append((name.strip(" -"), said[-1] if said else reason.strip() or "it did not say why"))
+                    self.skips.append((name.strip(" -"),
+                                       said[-1] if said else reason.strip() or "it did not say why"))
                 elif result[1] == "ok":
                     self.passed += 1
                 else:
-                    self.fail(name + "".join("\n    " + b for b in before[-60:]), (begun if running else None, name))
+                    self.fail(name + "".join("\n    " + b for b in before[-60:]),
+                              (begun if running else None, name))
                     behind = True
                 before, running = [], None
             elif line.startswith("# ") and behind and not line.startswith(("# ok", "# not ok", "# skip")):
@@ -64,7 +66,8 @@ class Verdicts:
                 before.append(line)
                 behind = False
         tail = "".join("\n    " + b for b in before[-60:])
-        end = f"it died of {signal.Signals(-code).name}" if code < 0 else f"it exited with {code}" if code else None
+        end = (f"it died of {signal.Signals(-code).name}" if code < 0 else
+               f"it exited with {code}" if code else None)
         if code == CUT_OFF:
             end = "it was cut off"
         if running:  # the program ended, or was ended, in this test
@@ -126,8 +129,9 @@ class Programs:
                         self.log.flush()
 
         try:
-            process = subprocess.Popen(arguments, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+            process = subprocess.Popen(arguments, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                       errors="replace", start_new_session=True)
         except OSError as error:
             return f"cannot run {arguments[0]}: {error.strerror}", 1
         self.running.add(process)
@@ -170,14 +174,16 @@ def run(word, folder, programs, end, options):
     own = os.path.join(folder, re.sub(r"\W", "_", name))
     os.makedirs(own)
     environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", TMPDIR=own,
-                       ASAN_OPTIONS="detect_leaks=1:abort_on_error=0", UBSAN_OPTIONS="print_stacktrace=1", TSAN_OPTIONS="halt_on_error=1")
+                       ASAN_OPTIONS="detect_leaks=1:abort_on_error=0", UBSAN_OPTIONS="print_stacktrace=1",
+                       TSAN_OPTIONS="halt_on_error=1")
     start = time.monotonic()
     last = min(start + options.limit, end)
     verdicts, first = Verdicts("1..0", 0), 0
     while first is not None:
         left = last - time.monotonic()
         if left < 1:
-            verdicts.fail(f"no time was left for test {first} and those behind it" if first else "no time was left for it")
+            verdicts.fail(f"no time was left for test {first} and those behind it" if first else
+                          "no time was left for it")
             break
         if options.resume:
             environment["GPUNN_TEST_FROM"] = str(first)
@@ -192,13 +198,16 @@ def run(word, folder, programs, end, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="at once; one more than processors: some wait")
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1,
+                        help="at once; one more than processors: some wait")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for one program: it hangs")
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--seconds", type=float, default=86400, help="for all programs together")
     parser.add_argument("--log", type=argparse.FileType("a"), help="receives every line as it is printed")
-    parser.add_argument("--failures", type=argparse.FileType("a"), help="receives the failed tests' programs, numbers and names")
-    parser.add_argument("--resume", action="store_true", help="starts a program that ended in a test again behind it")
+    parser.add_argument("--failures", type=argparse.FileType("a"),
+                        help="receives the failed tests' programs, numbers and names")
+    parser.add_argument("--resume", action="store_true",
+                        help="starts a program that ended in a test again behind it")
     options = parser.parse_args()
     passed = failed = 0
     skipped = []
@@ -216,14 +225,16 @@ def main():
                 name, command, verdicts, seconds = one.result()
                 failures, skips = verdicts.failures, verdicts.skips
                 left = (time.monotonic() - start) / count * (len(begun) - count) / 60
-                print(f"{name}: {verdicts.passed} passed, {len(failures)} failed, {len(skips)} skipped, {seconds:.1f} s "
-                      f"({count} of {len(begun)}, about {left:.0f} min left)")
+                print(f"{name}: {verdicts.passed} passed, {len(failures)} failed, {len(skips)} skipped, "
+                      f"{seconds:.1f} s ({count} of {len(begun)}, about {left:.0f} min left)")
                 for text in failures:
                     print(f"  FAILED {text}")
                 sys.stdout.flush()
-                failed_tests = verdicts.failed or [(None, name)] * bool(failures)  # none: it ended before its first test
+                # none: it ended before its first test
+                failed_tests = verdicts.failed or [(None, name)] * bool(failures)
                 for test, title in failed_tests if options.failures else ():
-                    print(command, "" if test is None else test, title, sep="\t", file=options.failures, flush=True)
+                    print(command, "" if test is None else test, title, sep="\t", file=options.failures,
+                          flush=True)
                 passed, failed = passed + verdicts.passed, failed + len(failures)
                 skipped += [(name, *skip) for skip in skips]
     finally:

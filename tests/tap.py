@@ -14,7 +14,8 @@ class Result(unittest.TestResult):
         self.number += 1
         for part in text.splitlines():
             print("# " + part)
-        print(f"{'ok' if good else 'not ok'} {self.number} - {test.id()}" + (f" # SKIP {skip}" if skip else ""), flush=True)
+        print(f"{'ok' if good else 'not ok'} {self.number} - {test.id()}" +
+              (f" # SKIP {skip}" if skip else ""), flush=True)
 
     def addSuccess(self, test):
         self.line(test, True)

@@ -13,8 +13,9 @@ def load(path):
     size, = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + size])
     header.pop("__metadata__", None)
-    return {name: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for name,
-            t in header.items()}
+    return {name: (t["dtype"], t["shape"],
+                   data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]])
+            for name, t in header.items()}
 
 
 def save(path, tensors):

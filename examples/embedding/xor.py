@@ -15,7 +15,8 @@ import ctypes
 import os
 import sys
 import tempfile
-from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import (POINTER, Structure, byref, c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64,
+                    c_void_p)
 
 VERSION = 2  # 0.2
 F32, BATCH = 1, -1
@@ -30,9 +31,11 @@ class Shape(Structure):
 
 
 class DeviceArgs(Structure):
-    _fields_ = [("args_", c_int), ("type", c_int), ("index", c_int), ("seed", c_uint64), ("threads", c_int), ("deterministic", c_bool),
-                ("benchmark", c_bool), ("memory_limit", c_size_t), ("workspace_limit", c_size_t), ("stream", c_void_p),
-                ("cuda_malloc_fn", c_void_p), ("cuda_free_fn", c_void_p), ("realloc_fn", c_void_p), ("log_fn", c_void_p), ("parallel_fn", c_void_p), ("user", c_void_p), ("backend", c_void_p)]
+    _fields_ = [("args_", c_int), ("type", c_int), ("index", c_int), ("seed", c_uint64), ("threads", c_int),
+                ("deterministic", c_bool), ("benchmark", c_bool), ("memory_limit", c_size_t),
+                ("workspace_limit", c_size_t), ("stream", c_void_p),
+                ("cuda_malloc_fn", c_void_p), ("cuda_free_fn", c_void_p), ("realloc_fn", c_void_p),
+                ("log_fn", c_void_p), ("parallel_fn", c_void_p), ("user", c_void_p), ("backend", c_void_p)]
 
 
 class ModelArgs(Structure):
@@ -40,17 +43,20 @@ class ModelArgs(Structure):
 
 
 class LinearArgs(Structure):
-    _fields_ = [("args_", c_int), ("out_features", c_int), ("no_bias", c_bool), ("weight", c_void_p), ("bias", c_void_p)]
+    _fields_ = [("args_", c_int), ("out_features", c_int), ("no_bias", c_bool), ("weight", c_void_p),
+                ("bias", c_void_p)]
 
 
 class LossArgs(Structure):
-    _fields_ = [("args_", c_int), ("reduction", c_int), ("delta", c_float), ("beta", c_float), ("weight", c_void_p), ("pos_weight", c_void_p),
+    _fields_ = [("args_", c_int), ("reduction", c_int), ("delta", c_float), ("beta", c_float),
+                ("weight", c_void_p), ("pos_weight", c_void_p),
                 ("log_target", c_bool), ("full", c_bool), ("eps", c_float), ("no_log_input", c_bool)]
 
 
 class AdamArgs(Structure):
-    _fields_ = [("args_", c_int), ("lr", c_float), ("beta1", c_float), ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float),
-                ("maximize", c_bool), ("parameters", c_void_p), ("parameter_count", c_int), ("prefix", c_char_p),
+    _fields_ = [("args_", c_int), ("lr", c_float), ("beta1", c_float), ("beta2", c_float), ("eps", c_float),
+                ("weight_decay", c_float), ("maximize", c_bool), ("parameters", c_void_p),
+                ("parameter_count", c_int), ("prefix", c_char_p),
                 ("groups", c_void_p), ("group_count", c_int)]
 
 
@@ -59,8 +65,8 @@ class TrainStepArgs(Structure):
 
 
 class LoadArgs(Structure):
-    _fields_ = [("args_", c_int), ("partial", c_bool), ("skip", c_void_p), ("report", c_void_p), ("user", c_void_p),
-                ("io", c_void_p), ("map", c_void_p)]
+    _fields_ = [("args_", c_int), ("partial", c_bool), ("skip", c_void_p), ("report", c_void_p),
+                ("user", c_void_p), ("io", c_void_p), ("map", c_void_p)]
 
 
 FUNCTIONS = {  # name: (result, arguments)

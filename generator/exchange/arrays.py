@@ -6,8 +6,9 @@ import struct
 from .spec_writer import Refused, product
 
 # By kind: the letter of array and struct. bf16 is widened from 16 bits, and floats of 8 bits are bytes until then.
-CODES = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H",
-         "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q", "bool": "?", "float8_e4m3fn": "B", "float8_e5m2": "B"}
+CODES = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H", "int8": "b", "uint8": "B",
+         "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q", "bool": "?",
+         "float8_e4m3fn": "B", "float8_e5m2": "B"}
 FLOATS8 = ("float8_e4m3fn", "float8_e5m2")
 USUAL_FLOATS = ("float32", "float64", "float16", "bfloat16")
 FLOATS = USUAL_FLOATS + FLOATS8
@@ -56,7 +57,8 @@ class Array:
         """The values as the nearest 32-bit floats."""
         if self._raw is not None and self.kind == "float32":
             return bytes(self._raw)
-        return floats32(map(to_odd, self.values) if self.kind in ("int64", "uint64") else self.values).tobytes()
+        return floats32(map(to_odd, self.values) if self.kind in ("int64", "uint64") else
+                        self.values).tobytes()
 
     def as_floats(self):
         """As weights are stored: integers and floats of 8 bits as the nearest 32-bit floats."""
@@ -67,7 +69,8 @@ class Array:
         if self._raw is not None:
             return bytes(self._raw)
         if self.kind == "bfloat16":
-            return array.array("H", [bits >> 16 for bits in array.array("I", floats32(self._values).tobytes())]).tobytes()
+            return array.array(
+                "H", [bits >> 16 for bits in array.array("I", floats32(self._values).tobytes())]).tobytes()
         if self.kind in ("float16", "bool"):
             return struct.pack("<%d%s" % (len(self._values), CODES[self.kind]), *self._values)
         return array.array(CODES[self.kind], self._values).tobytes()
@@ -92,7 +95,8 @@ def floats32(values):
         return array.array("f", values)
     except OverflowError:
         limit = 3.4028235677973366e38  # from where on floats round to infinity
-        return array.array("f", [x if abs(x) < limit or x != x else math.copysign(math.inf, x) for x in values])
+        return array.array("f",
+                           [x if abs(x) < limit or x != x else math.copysign(math.inf, x) for x in values])
 
 
 def float8(byte, kind):
@@ -116,7 +120,8 @@ def decoded(kind, raw):
     if kind in FLOATS8:
         return list(map([float8(byte, kind.replace("_", "")) for byte in range(256)].__getitem__, bytes(raw)))
     if kind == "bfloat16":
-        return array.array("f", array.array("I", [x << 16 for x in array.array("H", bytes(raw))]).tobytes()).tolist()
+        return array.array(
+            "f", array.array("I", [x << 16 for x in array.array("H", bytes(raw))]).tobytes()).tolist()
     return list(struct.unpack("<%d%s" % (len(raw) // item_size(kind), CODES[kind]), raw))
 
 
@@ -131,7 +136,8 @@ def strides(shape):
 def transposed(x, order):
     """x with its axes in another order."""
     shape, steps = [x.shape[i] for i in order], strides(x.shape)
-    source = array.array(CODES[x.kind], bytes(x._raw)) if x._raw is not None and x.kind not in ("float16", "bool") else x.values
+    source = (array.array(CODES[x.kind], bytes(x._raw)) if x._raw is not None and
+              x.kind not in ("float16", "bool") else x.values)
     raw = isinstance(source, array.array)
     result = gathered(source, shape, [steps[i] for i in order])
     return Array(x.kind, shape, raw=result.tobytes()) if raw else Array(x.kind, shape, result)
@@ -140,7 +146,8 @@ def transposed(x, order):
 def check_count(count):
     """Refuses to compute a tensor of so many elements one number after another."""
     if count > MAX_ELEMENTS:
-        raise Refused("a tensor of %d elements would have to be computed now; %d are possible" % (count, MAX_ELEMENTS))
+        raise Refused("a tensor of %d elements would have to be computed now; %d are possible" %
+                      (count, MAX_ELEMENTS))
 
 
 def gathered(source, shape, steps, start=0):
@@ -179,4 +186,5 @@ def expanded(x, shape):
         return x.values
     if any(size not in (1, wanted) for size, wanted in zip(own, shape)):
         raise Refused("%s does not expand to %s" % (list(x.shape), list(shape)))
-    return gathered(x.values, list(shape), [0 if size == 1 else step for size, step in zip(own, strides(own))])
+    return gathered(x.values, list(shape),
+                    [0 if size == 1 else step for size, step in zip(own, strides(own))])

@@ -4,8 +4,8 @@ import math
 import operator
 import struct
 
-from .arrays import (CODES, RANGES, Array, check_count, expanded, floats32, gathered, is_float, offsets, strides,
-                     transposed)
+from .arrays import (CODES, RANGES, Array, check_count, expanded, floats32, gathered, is_float, offsets,
+                     strides, transposed)
 from .onnx_file import KINDS
 from .spec_writer import Refused, broadcast, normal_axes, normal_axis, product, size_name
 from .. import sizes as varying
@@ -30,16 +30,20 @@ class Size:
 
     def unknown(self, *_):
         if set(self.terms) == {(varying.BATCH,)}:
-            raise Refused("what it computes from the batch size cannot be expressed; fix the batch with --batch")
-        raise Refused("what it computes from the size %s cannot be expressed; fix it with --size" % varying.sum_text(self.terms))
+            raise Refused(
+                "what it computes from the batch size cannot be expressed; fix the batch with --batch")
+        raise Refused("what it computes from the size %s cannot be expressed; fix it with --size" %
+                      varying.sum_text(self.terms))
 
     __float__ = __int__ = __index__ = __pow__ = __rpow__ = __truediv__ = __rtruediv__ = __rfloordiv__ = __rmod__ = unknown
 
     def __mul__(self, other):
-        return self.unknown() if isinstance(other, float) else Size.made(varying.times(self.terms, self.terms_of(other)))
+        return (self.unknown() if isinstance(other, float) else
+                Size.made(varying.times(self.terms, self.terms_of(other))))
 
     def __add__(self, other):
-        return self.unknown() if isinstance(other, float) else Size.made(varying.plus(self.terms, self.terms_of(other)))
+        return (self.unknown() if isinstance(other, float) else
+                Size.made(varying.plus(self.terms, self.terms_of(other))))
 
     def __sub__(self, other):
         return self + -1 * other
@@ -112,13 +116,14 @@ def of_values(kind, shape, values):
     if kind == "float32":
         values = floats32(values).tolist()
     elif kind == "float16":
-        values = [struct.unpack("<e", struct.pack("<e", x))[0] if abs(x) < 65520 else math.copysign(math.inf, x)
-                  if x == x else x for x in values]
+        values = [struct.unpack("<e", struct.pack("<e", x))[0] if abs(x) < 65520 else
+                  math.copysign(math.inf, x) if x == x else x for x in values]
     elif kind == "bool":
         values = [bool(x) for x in values]
     elif kind in RANGES:
         low, high = RANGES[kind]
-        values = [x if low <= x <= high else (x - low) % (high - low + 1) + low for x in map(whole_number, values)]
+        values = [x if low <= x <= high else (x - low) % (high - low + 1) + low
+                  for x in map(whole_number, values)]
     return Array(kind, shape, values)
 
 
@@ -195,10 +200,11 @@ def smaller(a, b):
 
 FOLDED.update({
     "Add": elementwise(operator.add), "Sub": elementwise(operator.sub), "Mul": elementwise(operator.mul),
-    "Div": elementwise(divided), "Pow": elementwise(power), "Neg": elementwise(operator.neg), "Abs": elementwise(abs),
-    "Sqrt": elementwise(guarded(math.sqrt)), "Exp": elementwise(guarded(math.exp)),
+    "Div": elementwise(divided), "Pow": elementwise(power), "Neg": elementwise(operator.neg),
+    "Abs": elementwise(abs), "Sqrt": elementwise(guarded(math.sqrt)), "Exp": elementwise(guarded(math.exp)),
     "Log": elementwise(lambda x: guarded(math.log)(x) if x else -math.inf), "Erf": elementwise(math.erf),
-    "Sin": elementwise(guarded(math.sin)), "Cos": elementwise(guarded(math.cos)), "Tanh": elementwise(math.tanh),
+    "Sin": elementwise(guarded(math.sin)), "Cos": elementwise(guarded(math.cos)),
+    "Tanh": elementwise(math.tanh),
     "Reciprocal": elementwise(lambda x: divided(1.0, float(x))), "Round": elementwise(rounded),
     "Floor": elementwise(lambda x: float(math.floor(x)) if math.isfinite(x) else x),
     "Ceil": elementwise(lambda x: float(math.ceil(x)) if math.isfinite(x) else x),
@@ -206,10 +212,12 @@ FOLDED.update({
     "Equal": elementwise(operator.eq, "bool"), "Less": elementwise(operator.lt, "bool"),
     "LessOrEqual": elementwise(operator.le, "bool"), "Greater": elementwise(operator.gt, "bool"),
     "GreaterOrEqual": elementwise(operator.ge, "bool"), "Not": elementwise(operator.not_, "bool"),
-    "And": elementwise(lambda a, b: bool(a and b), "bool"), "Or": elementwise(lambda a, b: bool(a or b), "bool"),
+    "And": elementwise(lambda a, b: bool(a and b), "bool"),
+    "Or": elementwise(lambda a, b: bool(a or b), "bool"),
     "Xor": elementwise(lambda a, b: bool(a) != bool(b), "bool"),
     "IsNaN": elementwise(lambda x: x != x, "bool"), "BitwiseAnd": elementwise(operator.and_),
-    "BitwiseOr": elementwise(operator.or_), "BitwiseXor": elementwise(operator.xor), "BitwiseNot": elementwise(operator.invert)})
+    "BitwiseOr": elementwise(operator.or_), "BitwiseXor": elementwise(operator.xor),
+    "BitwiseNot": elementwise(operator.invert)})
 
 
 @folded("Max", "Min", "Sum")
@@ -233,7 +241,8 @@ def where(call, condition, a, b):
 
 @folded("Clip")
 def clip(call, x, low=None, high=None):
-    low, high = [bound.item() if bound else call.get(name, None) for name, bound in (("min", low), ("max", high))]
+    low, high = [bound.item() if bound else call.get(name, None)
+                 for name, bound in (("min", low), ("max", high))]
     values = [x if low is None else larger(x, low) for x in x.values]
     return of_values(x.kind, x.shape, [x if high is None else smaller(x, high) for x in values])
 
@@ -271,7 +280,8 @@ def size_of(call, x):
 def shape_from(x, target, allow_zero):
     """The shape that Reshape's second operand asks for, of x or a value; -k: k times the batch."""
     result = [dim_of(value) if isinstance(value, Size) else value for value in target]
-    result = [x[i] if value == 0 and not isinstance(value, Size) and not allow_zero else value for i, value in enumerate(result)]
+    result = [x[i] if value == 0 and not isinstance(value, Size) and not allow_zero else value
+              for i, value in enumerate(result)]
     unknown = [i for i, value in enumerate(target) if not isinstance(value, Size) and value == -1]
     if len(unknown) > 1 or any(not isinstance(v, Size) and v < -1 for v in target):
         raise Refused("the shape %s is not possible" % target)
@@ -294,7 +304,8 @@ def reshape(call, x, shape=None):
 
 
 def squeezed_shape(shape, axes):
-    axes = [i for i, size in enumerate(shape) if size == 1] if axes is None else normal_axes(axes, len(shape)) if axes else []
+    axes = ([i for i, size in enumerate(shape) if size == 1] if axes is None else
+            normal_axes(axes, len(shape)) if axes else [])
     if any(shape[axis] != 1 for axis in axes):
         raise Refused("it squeezes an axis of %s that is not 1" % list(shape))
     return tuple(size for i, size in enumerate(shape) if i not in axes)
@@ -406,7 +417,8 @@ def slice_arguments(call, rank, starts, ends, axes, steps):
 
 @folded("Slice")
 def slice_(call, x, starts=None, ends=None, axes=None, steps=None):
-    if any(isinstance(y, Size) and varying.varies(dim_of(y)) for given in (starts, ends) if given for y in given.values):
+    if any(isinstance(y, Size) and varying.varies(dim_of(y)) for given in (starts, ends) if given
+           for y in given.values):
         return None
     return sliced(x, *slice_arguments(call, len(x.shape), starts, ends, axes, steps))
 
@@ -433,7 +445,8 @@ def whole_place(index, size):
 def gather_elements(call, x, index):
     axis, steps = normal_axis(call.get("axis", 0), len(x.shape)), strides(x.shape)
     places = offsets(index.shape, [0 if i == axis else step for i, step in enumerate(steps)])
-    values = [x.values[place + whole_place(i, x.shape[axis]) * steps[axis]] for place, i in zip(places, index.values)]
+    values = [x.values[place + whole_place(i, x.shape[axis]) * steps[axis]]
+              for place, i in zip(places, index.values)]
     return Array(x.kind, index.shape, values)
 
 
@@ -445,7 +458,8 @@ def gather_nd(call, x, index):
     values = []
     for k in range(0, len(index.values), max(depth, 1)):
         start = k // depth // rows * product(x.shape[lead:])
-        start += sum(whole_place(i, size) * step for i, size, step in zip(index.values[k:k + depth], x.shape[lead:], steps[lead:]))
+        start += sum(whole_place(i, size) * step
+                     for i, size, step in zip(index.values[k:k + depth], x.shape[lead:], steps[lead:]))
         values += x.values[start:start + inner]
     return Array(x.kind, index.shape[:-1] + x.shape[lead + depth:], values)
 
@@ -457,7 +471,8 @@ def scatter_nd(call, x, index, updates):
     values, depth, steps = list(x.values), index.shape[-1], strides(x.shape)
     inner = product(x.shape[depth:])
     for k in range(product(index.shape[:-1])):
-        start = sum(whole_place(i, size) * step for i, size, step in zip(index.values[k * depth:(k + 1) * depth], x.shape, steps))
+        start = sum(whole_place(i, size) * step
+                    for i, size, step in zip(index.values[k * depth:(k + 1) * depth], x.shape, steps))
         values[start:start + inner] = updates.values[k * inner:(k + 1) * inner]
     return Array(x.kind, x.shape, values)
 
@@ -498,7 +513,8 @@ def trilu(call, x, k=None):
     upper = call.get("upper", 1)
     keep = [(j - i >= k) if upper else (j - i <= k) for i in range(rows) for j in range(columns)]
     zero = x.values[0] * 0 if x.values else 0
-    return Array(x.kind, x.shape, [value if kept else zero for value, kept in zip(x.values, itertools.cycle(keep))])
+    return Array(x.kind, x.shape,
+                 [value if kept else zero for value, kept in zip(x.values, itertools.cycle(keep))])
 
 
 @folded("NonZero")
@@ -515,12 +531,13 @@ def one_hot(call, index, depth, values):
     inner = product(index.shape[axis:])
     shape = index.shape[:axis] + (depth,) + index.shape[axis:]
     check_count(product(shape))
-    result = [on if index.values[place // (depth * inner) * inner + place % inner] % depth == place // inner % depth else off
-              for place in range(product(shape))]
+    result = [on if index.values[place // (depth * inner) * inner + place % inner] % depth == place // inner %
+              depth else off for place in range(product(shape))]
     return Array(values.kind, shape, result)
 
 
-WINDOWS = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0.0), "BlackmanWindow": (0.42, 0.5, 0.08)}
+WINDOWS = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0.0),
+           "BlackmanWindow": (0.42, 0.5, 0.08)}
 
 
 @folded(*WINDOWS)
@@ -559,12 +576,14 @@ def reduction(function):
         values = [function([x.values[start + place] for place in inner])
                   for start in offsets([x.shape[i] for i in kept], [steps[i] for i in kept])]
         keep = call.get("keepdims", 1)
-        return of_values(x.kind, [1 if i in axes else size for i, size in enumerate(x.shape) if keep or i not in axes], values)
+        return of_values(x.kind, [1 if i in axes else size
+                                  for i, size in enumerate(x.shape) if keep or i not in axes], values)
     return fold
 
 
 FOLDED.update({"ReduceSum": reduction(sum), "ReduceProd": reduction(product), "ReduceMax": reduction(max),
-               "ReduceMin": reduction(min), "ReduceMean": reduction(lambda values: sum(values) / len(values))})
+               "ReduceMin": reduction(min),
+               "ReduceMean": reduction(lambda values: sum(values) / len(values))})
 
 
 @folded("DequantizeLinear")
@@ -576,13 +595,14 @@ def dequantize(call, x, scale, zero=None):
         if block:
             at = normal_axis(axis, len(x.shape))
             inner, size = product(x.shape[at + 1:]), x.shape[at]
-            return [y.values[(p // (size * inner) * y.shape[at] + p // inner % size // block) * inner + p % inner]
-                    for p in range(x.count())]
+            return [y.values[(p // (size * inner) * y.shape[at] + p // inner % size // block) * inner +
+                             p % inner] for p in range(x.count())]
         behind = (1,) * (len(x.shape) - 1 - normal_axis(axis, len(x.shape)))
         return expanded(y.reshape(y.shape + behind if y.count() > 1 else ()), x.shape)
 
     zeros = spread(zero) if zero else itertools.repeat(0)
-    return of_values(scale.kind, x.shape, [(value - z) * s for value, s, z in zip(x.values, spread(scale), zeros)])
+    return of_values(scale.kind, x.shape,
+                     [(value - z) * s for value, s, z in zip(x.values, spread(scale), zeros)])
 
 
 @folded("ScatterElements")

@@ -8,10 +8,11 @@ from .arrays import Array, item_size
 from .spec_writer import product
 from .tensor_files import FileError
 
-PLAIN = {0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16"}
-NAMES = {2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K",
-         16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
-         29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
+PLAIN = {0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64",
+         30: "bfloat16"}
+NAMES = {2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K",
+         15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
+         22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
 VALUES = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # of the metadata, as struct has them
 STRING, LIST = 8, 9
 
@@ -28,8 +29,10 @@ def q4_k(data):
     """Blocks of 256, of eight parts that have a scale and a minimum each, in six bits; a byte is a number of two parts."""
     result = array.array("f")
     for scale, least, packed, numbers in struct.iter_unpack("<ee12s128s", data):
-        scales = [byte & 63 for byte in packed[:4]] + [low & 15 | high >> 6 << 4 for low, high in zip(packed[8:], packed)]
-        minima = [byte & 63 for byte in packed[4:8]] + [low >> 4 | high >> 6 << 4 for low, high in zip(packed[8:], packed[4:])]
+        scales = [byte & 63 for byte in packed[:4]] + [low & 15 | high >> 6 << 4
+                                                       for low, high in zip(packed[8:], packed)]
+        minima = [byte & 63 for byte in packed[4:8]] + [low >> 4 | high >> 6 << 4
+                                                        for low, high in zip(packed[8:], packed[4:])]
         for part in range(8):
             step, start = scale * scales[part], least * minima[part]
             half, shift = numbers[part // 2 * 32:part // 2 * 32 + 32], part % 2 * 4
@@ -50,7 +53,8 @@ def q6_k(data):
     return result
 
 
-BLOCKS = {8: (32, 34, q8_0), 12: (256, 144, q4_k), 14: (256, 210, q6_k)}  # numbers and bytes of a block, and what decodes it
+# numbers and bytes of a block, and what decodes it
+BLOCKS = {8: (32, 34, q8_0), 12: (256, 144, q4_k), 14: (256, 210, q6_k)}
 
 
 class Reader:
@@ -99,11 +103,13 @@ def tensor(data, start, shape, kind):
             raise ValueError("a row of %s has no whole number of blocks" % list(shape))
         size = product(shape) // width * block
     else:
-        raise ValueError("a tensor is of %s; F32, F16, BF16, Q8_0, Q4_K and Q6_K are possible" % NAMES.get(kind, "type %d" % kind))
+        raise ValueError("a tensor is of %s; F32, F16, BF16, Q8_0, Q4_K and Q6_K are possible" %
+                         NAMES.get(kind, "type %d" % kind))
     if start + size > len(data):
         raise ValueError("a tensor of %s lies outside the file" % list(shape))
     raw = data[start:start + size]
-    return Array(PLAIN[kind], shape, raw=raw) if kind in PLAIN else Array("float32", shape, raw=decode(raw).tobytes())
+    return (Array(PLAIN[kind], shape, raw=raw) if kind in PLAIN else
+            Array("float32", shape, raw=decode(raw).tobytes()))
 
 
 def parsed(data):

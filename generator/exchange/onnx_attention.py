@@ -28,8 +28,10 @@ def added_mask(w, mask, columns):
 
 def biases(w, call, mask, past, valid, rows, columns):
     """What is added to the scores of attention: masks, causality and windows, and what lies behind the end of a static cache."""
-    left, right, causal = call.get("left_window_size", -1), call.get("right_window_size", -1), call.get("is_causal", 0)
-    tests = ["x + y >= 0"] * bool(causal) + ["x + y <= %d" % left] * (left >= 0) + ["x + y >= -%d" % right] * (right >= 0)
+    left, right, causal = (call.get("left_window_size", -1), call.get("right_window_size", -1),
+                           call.get("is_causal", 0))
+    tests = (["x + y >= 0"] * bool(causal) + ["x + y <= %d" % left] * (left >= 0) +
+             ["x + y >= -%d" % right] * (right >= 0))
     result = [added_mask(w, mask, columns)] if mask is not None else []
     if valid is not None:
         valid = w.reshape(w.f32(valid), (valid.full[0], 1, 1, 1))
@@ -48,10 +50,12 @@ def biases(w, call, mask, past, valid, rows, columns):
 @operation("Attention", kind="own")
 def attention(w, call, q, k, v, mask=None, past_key=None, past_value=None, valid=None):
     flat, kind = len(q.full) == 3, w.kind_of(q)
-    q, k, v = [heads_of(w, x, call.get(name, 0)) for x, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads"))]
+    q, k, v = [heads_of(w, x, call.get(name, 0))
+               for x, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads"))]
     past = 0 if past_key is None else past_key.full[2]
     if past_key is not None:
-        k, v = [w.add("concat", [w.f32(w.whole(old)), w.whole(new)], (), dim=2) for old, new in ((past_key, k), (past_value, v))]
+        k, v = [w.add("concat", [w.f32(w.whole(old)), w.whole(new)], (), dim=2)
+                for old, new in ((past_key, k), (past_value, v))]
     k, v, present = w.whole(k), w.whole(v), (k, v)
     scale, softcap = call.get("scale", None) or 1 / math.sqrt(q.full[3]), call.get("softcap", 0.0)
     added = biases(w, call, mask, past, valid, q.full[2], k.full[2])
@@ -75,7 +79,8 @@ def summed(w, parts):
 def fused_attention(w, q, k, v, added, scale):
     """As one op. A mask of three axes is one for each head."""
     groups = q.full[1] != k.full[1]
-    return w.add("scaled_dot_product_attention", [q, k, v], (), scale=float(scale), enable_gqa=True if groups else None,
+    return w.add("scaled_dot_product_attention", [q, k, v], (), scale=float(scale),
+                 enable_gqa=True if groups else None,
                  mask=w.f32(w.whole(summed(w, added))) if added else None)
 
 
@@ -90,7 +95,8 @@ def plain_attention(w, call, q, k, v, added, scale, softcap):
     biased = summed(w, [scores] + added)
     weights = w.add("softmax", [w.whole(biased)], (), dim=3)
     if added:  # rows that may see nothing
-        open_rows = w.map("gt", w.reduce("max", w.whole(w.view(w.f32(summed(w, added)), biased.full)), [3], True), -3.4e38)
+        open_rows = w.map("gt", w.reduce("max", w.whole(w.view(w.f32(summed(w, added)), biased.full)), [3],
+                                         True), -3.4e38)
         weights = w.map("where", open_rows, weights, 0.0)
     shown = {0: scores, 1: scores if softcap else biased, 2: biased, 3: weights}[mode]
     return w.matmul(weights, v), shown
@@ -112,7 +118,8 @@ def of_direction(w, x, what, name, d, gates, order):
     if isinstance(x, Value) and not w.inputs_of(x):
         x, rows = w.slice(w.f32(w.whole(x)), 0, d, d + 1), x.full[1] // gates
         parts = [w.slice(x, 1, gate * rows, (gate + 1) * rows) for gate in order]
-        return w.reshape(w.add("concat", parts, (), dim=1) if len(parts) > 1 else parts[0], (len(order) * rows,) + x.full[2:])
+        return w.reshape(w.add("concat", parts, (), dim=1) if len(parts) > 1 else parts[0],
+                         (len(order) * rows,) + x.full[2:])
     x = w.known_array(x, what)
     rows, steps = x.shape[1] // gates, strides(x.shape)
     values = []
@@ -129,8 +136,10 @@ def recurrent_weights(w, call, name, w_ih, w_hh, bias, directions):
     for d in range(directions):
         parts = [("weight_ih", w_ih, "W", gates, order), ("weight_hh", w_hh, "R", gates, order)]
         if bias is not None:
-            parts += [("bias_ih", bias, "B", 2 * gates, order), ("bias_hh", bias, "B", 2 * gates, [gates + i for i in order])]
-        result += [of_direction(w, x, what, "%s.%s_l0%s" % (name, part, suffixes[d]), d, *of) for part, x, what, *of in parts]
+            parts += [("bias_ih", bias, "B", 2 * gates, order),
+                      ("bias_hh", bias, "B", 2 * gates, [gates + i for i in order])]
+        result += [of_direction(w, x, what, "%s.%s_l0%s" % (name, part, suffixes[d]), d, *of)
+                   for part, x, what, *of in parts]
     return result
 
 
@@ -160,7 +169,8 @@ def recurrent(w, call, x, w_ih, w_hh, bias=None, lengths=None, h_0=None, c_0=Non
         if lengths is not None:
             raise Refused("lengths in the reverse direction alone are not possible")
         x = w.flip(x, 0)
-    starts = [None if h is None or is_zero(h) else w.permute(h, (1, 0, 2)) if last_first else w.f32(w.whole(h)) for h in (h_0, c_0)]
+    starts = [None if h is None or is_zero(h) else w.permute(h, (1, 0, 2)) if last_first else
+              w.f32(w.whole(h)) for h in (h_0, c_0)]
     starts = starts[:2 if call.op == "LSTM" else 1]
     wanted = any(call.outputs[1:])
     if call.op == "GRU" and not call.get("linear_before_reset", 0):
@@ -168,7 +178,8 @@ def recurrent(w, call, x, w_ih, w_hh, bias=None, lengths=None, h_0=None, c_0=Non
             raise Refused("lengths together with linear_before_reset=0 are not possible")
         node = reset_first(w, x, weights, directions, hidden, starts[0])
         return recurrent_results(w, call, node, x, directions, hidden, 1, last_first)
-    given = dict(zip(("h_0", "c_0"), starts), lengths=None if lengths is None else w.integers(w.whole(lengths), ("i64", "i32")))
+    given = dict(zip(("h_0", "c_0"), starts),
+                 lengths=None if lengths is None else w.integers(w.whole(lengths), ("i64", "i32")))
     node = w.add(call.op.lower(), [x], (), weights=weights, bidirectional=True if directions == 2 else None,
                  states=True if wanted else None, relu=True if relu else None, **given)
     return recurrent_results(w, call, node, x, directions, hidden, len(starts), last_first)
@@ -189,16 +200,19 @@ def reset_first(w, x, weights, directions, hidden, start):
         steps = [None] * length
         for t in reversed(range(length)) if d else range(length):
             given = w.reshape(w.slice(inputs, 0, t, t + 1), (n, 3 * hidden))
-            gates = w.expr("sigmoid(x + y)", w.slice(given, 1, 0, 2 * hidden), w.matmul(h, gate_weights, True))
+            gates = w.expr("sigmoid(x + y)", w.slice(given, 1, 0, 2 * hidden),
+                           w.matmul(h, gate_weights, True))
             reset, keep = w.slice(gates, 1, 0, hidden), w.slice(gates, 1, hidden, None)
             new = w.matmul(w.map("mul", reset, h), new_weight, True)
-            h = w.expr("(1 - x0) * tanh(x1 + x2) + x0 * x3", keep, w.slice(given, 1, 2 * hidden, None), new, h)
+            h = w.expr("(1 - x0) * tanh(x1 + x2) + x0 * x3", keep, w.slice(given, 1, 2 * hidden, None), new,
+                       h)
             steps[t] = w.reshape(h, (1, n, hidden))
         sides.append(w.add("concat", steps, (), dim=0))
         last.append(w.reshape(h, (1, n, hidden)))
     if directions == 1:
         return w.add("concat", sides + last, (), dim=0)
-    states = w.reshape(w.add("concat", last, (), dim=0), (1, n, 2 * hidden))  # with the memory of [directions, n, hidden]
+    # with the memory of [directions, n, hidden]
+    states = w.reshape(w.add("concat", last, (), dim=0), (1, n, 2 * hidden))
     return w.add("concat", [w.add("concat", sides, (), dim=2), states], (), dim=0)
 
 

@@ -12,33 +12,38 @@ OPSET_VERSION, IR_VERSION = 21, 10
 KINDS = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}
 
 # Elementwise ops that ONNX has: its op and attributes, with "{name}" for ours. All others are their formulas.
-DIRECT = {"relu": ("Relu", {}), "sigmoid": ("Sigmoid", {}), "tanh": ("Tanh", {}), "mish": ("Mish", {}), "gelu": ("Gelu", {}),
-          "gelu_tanh": ("Gelu", {"approximate": "tanh"}), "softsign": ("Softsign", {}), "hardswish": ("HardSwish", {}),
-          "hardsigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}), "selu": ("Selu", {}), "detach": ("Identity", {}),
+DIRECT = {"relu": ("Relu", {}), "sigmoid": ("Sigmoid", {}), "tanh": ("Tanh", {}), "mish": ("Mish", {}),
+          "gelu": ("Gelu", {}), "gelu_tanh": ("Gelu", {"approximate": "tanh"}), "softsign": ("Softsign", {}),
+          "hardswish": ("HardSwish", {}), "hardsigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
+          "selu": ("Selu", {}), "detach": ("Identity", {}),
           "leaky_relu": ("LeakyRelu", {"alpha": "{negative_slope}"}), "elu": ("Elu", {"alpha": "{alpha}"}),
-          "celu": ("Celu", {"alpha": "{alpha}"}), "abs": ("Abs", {}), "neg": ("Neg", {}), "sign": ("Sign", {}),
-          "floor": ("Floor", {}), "exp": ("Exp", {}), "log": ("Log", {}), "sqrt": ("Sqrt", {}), "reciprocal": ("Reciprocal", {}),
-          "erf": ("Erf", {}), "sin": ("Sin", {}), "cos": ("Cos", {}), "maximum": ("Max", {}), "minimum": ("Min", {}),
+          "celu": ("Celu", {"alpha": "{alpha}"}), "abs": ("Abs", {}), "neg": ("Neg", {}),
+          "sign": ("Sign", {}), "floor": ("Floor", {}), "exp": ("Exp", {}), "log": ("Log", {}),
+          "sqrt": ("Sqrt", {}), "reciprocal": ("Reciprocal", {}), "erf": ("Erf", {}), "sin": ("Sin", {}),
+          "cos": ("Cos", {}), "maximum": ("Max", {}), "minimum": ("Min", {}),
           "parametric_relu": ("PRelu", {}), "sinh": ("Sinh", {}), "cosh": ("Cosh", {}), "asin": ("Asin", {}),
-          "acos": ("Acos", {}), "atan": ("Atan", {}), "asinh": ("Asinh", {}), "acosh": ("Acosh", {}), "atanh": ("Atanh", {}),
-          "fmod": ("Mod", {"fmod": 1})}
+          "acos": ("Acos", {}), "atan": ("Atan", {}), "asinh": ("Asinh", {}), "acosh": ("Acosh", {}),
+          "atanh": ("Atanh", {}), "fmod": ("Mod", {"fmod": 1})}
 # What formulas are made of.
-FUNCTIONS = {"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf", "abs": "Abs",
-             "sign": "Sign", "floor": "Floor", "sin": "Sin", "cos": "Cos", "pow": "Pow", "max": "Max", "min": "Min", "tan": "Tan",
-             "atan": "Atan", "asin": "Asin", "acos": "Acos", "sinh": "Sinh", "cosh": "Cosh", "round": "Round", "ceil": "Ceil"}
+FUNCTIONS = {"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf",
+             "abs": "Abs", "sign": "Sign", "floor": "Floor", "sin": "Sin", "cos": "Cos", "pow": "Pow",
+             "max": "Max", "min": "Min", "tan": "Tan", "atan": "Atan", "asin": "Asin", "acos": "Acos",
+             "sinh": "Sinh", "cosh": "Cosh", "round": "Round", "ceil": "Ceil"}
 # Of these, the ones that ONNX lacks.
 SPELLED = {
-    "log1p": "log(x + 1)", "expm1": "exp(x) - 1", "floordiv": "floor(x / y)", "exp2": "pow(2, x)", "log2": "log(x) / K(0.6931471806)",
-    "log10": "log(x) / K(2.302585093)", "remainder": "where(fmod(x, y) * sign(y) < 0, fmod(x, y) + y, fmod(x, y))",
-    "hypot": "max(abs(x), abs(y)) * sqrt(1 + pow(min(abs(x), abs(y)) / max(max(abs(x), abs(y)), K(1e-37)), 2))",
-    "atan2": "where(y > 0, atan(x / y), where(y < 0, atan(x / y) + where(x < 0, -K(3.1415926536), K(3.1415926536)), "
-             "sign(x) * K(1.5707963268)))"}
+    "log1p": "log(x + 1)", "expm1": "exp(x) - 1", "floordiv": "floor(x / y)", "exp2": "pow(2, x)",
+    "log2": "log(x) / K(0.6931471806)", "log10": "log(x) / K(2.302585093)",
+    "remainder": "where(fmod(x, y) * sign(y) < 0, fmod(x, y) + y, fmod(x, y))", "hypot":
+    "max(abs(x), abs(y)) * sqrt(1 + pow(min(abs(x), abs(y)) / max(max(abs(x), abs(y)), K(1e-37)), 2))",
+    "atan2": "where(y > 0, atan(x / y), where(y < 0, atan(x / y) + where(x < 0, -K(3.1415926536), "
+    "K(3.1415926536)), sign(x) * K(1.5707963268)))"}
 OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow", ast.Lt: "Less",
              ast.LtE: "LessOrEqual", ast.Gt: "Greater", ast.GtE: "GreaterOrEqual", ast.Eq: "Equal"}
 # Ops of integers, in 64 bits: those of truth values, and all others; Div rounds towards 0, and Mod has the divisor's sign.
 LOGICAL = {"logical_not": "Not", "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
-INTEGERS = {"neg": "Neg", "abs": "Abs", "sign": "Sign", "add": "Add", "sub": "Sub", "mul": "Mul", "trunc_divide": "Div",
-            "remainder": "Mod", "fmod": "Mod", "maximum": "Max", "minimum": "Min", "eq": "Equal", "ne": "Equal", "lt": "Less",
+INTEGERS = {"neg": "Neg", "abs": "Abs", "sign": "Sign", "add": "Add", "sub": "Sub", "mul": "Mul",
+            "trunc_divide": "Div", "remainder": "Mod", "fmod": "Mod", "maximum": "Max", "minimum": "Min",
+            "eq": "Equal", "ne": "Equal", "lt": "Less",
             "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "where": "Where"}
 EXPORTS = {}
 
@@ -72,8 +77,8 @@ class Exporter:
         """The name of a new node's result. outputs: names of its results, where they are not one of any name."""
         outputs = outputs or [self.unique(op.lower())]
         given = [attribute(name, value) for name, value in attributes.items() if value is not None]
-        self.nodes.append(Message(NODE, op_type=op, input=[x or "" for x in inputs], output=outputs, name=self.unique("node"),
-                                  attribute=given))
+        self.nodes.append(Message(NODE, op_type=op, input=[x or "" for x in inputs], output=outputs,
+                                  name=self.unique("node"), attribute=given))
         return outputs[0]
 
     def constant(self, values, kind="float32", shape=None):
@@ -90,8 +95,8 @@ class Exporter:
         return self.constant([int(value) for value in values], "int64")
 
     def stored(self, name, array):
-        self.initializers.append(Message(TENSOR, name=name, dims=list(array.shape), data_type=NUMBERS[array.kind],
-                                         raw_data=array.encoded()))
+        self.initializers.append(Message(TENSOR, name=name, dims=list(array.shape),
+                                         data_type=NUMBERS[array.kind], raw_data=array.encoded()))
         return name
 
     def dimensions(self, shape):
@@ -99,8 +104,10 @@ class Exporter:
         if all(dim >= 0 for dim in shape):
             return self.integers(*shape)
         axis = self.batch.shape.index(-1)
-        size = self.node("Gather", [self.node("Shape", [self.names[self.batch.id]]), self.integers(axis)], axis=0)
-        parts = [self.integers(dim) if dim >= 0 else self.node("Mul", [size, self.integers(-dim)]) for dim in shape]
+        size = self.node("Gather", [self.node("Shape", [self.names[self.batch.id]]), self.integers(axis)],
+                         axis=0)
+        parts = [self.integers(dim) if dim >= 0 else self.node("Mul", [size, self.integers(-dim)])
+                 for dim in shape]
         return self.node("Concat", parts, axis=0)
 
     def reshaped(self, x, shape):
@@ -118,7 +125,8 @@ class Exporter:
         op, operands = table.ops()[t.op], [self.names[i] for i in t.inputs]
         if t.op in DIRECT:
             name, given = DIRECT[t.op]
-            values = {key: t.attrs[x[1:-1]] if isinstance(x, str) and x[0] == "{" else x for key, x in given.items()}
+            values = {key: t.attrs[x[1:-1]] if isinstance(x, str) and x[0] == "{" else x
+                      for key, x in given.items()}
             return self.node(name, operands, **values)
         bound = dict(zip(table.OPERANDS[op.arity], operands))
         bound.update((key, float(value)) for key, value in t.attrs.items())
@@ -138,7 +146,8 @@ class Exporter:
         if isinstance(tree, ast.UnaryOp):
             return self.node("Neg", [self.operand(tree.operand, bound)]), False
         if isinstance(tree, ast.BinOp):
-            return self.node(OPERATORS[type(tree.op)], [self.operand(tree.left, bound), self.operand(tree.right, bound)]), False
+            return (self.node(OPERATORS[type(tree.op)],
+                              [self.operand(tree.left, bound), self.operand(tree.right, bound)]), False)
         if isinstance(tree, ast.Compare):
             pair = [self.operand(tree.left, bound), self.operand(tree.comparators[0], bound)]
             if isinstance(tree.ops[0], ast.NotEq):
@@ -217,7 +226,8 @@ def ancestors(model):
 
 
 def value_info(t, name):
-    dims = [Message(DIMENSION, **({"dim_value": d} if d >= 0 else {"dim_param": "N" if d == -1 else "%dN" % -d})) for d in t.shape]
+    dims = [Message(DIMENSION, **({"dim_value": d} if d >= 0 else
+                                  {"dim_param": "N" if d == -1 else "%dN" % -d})) for d in t.shape]
     tensor = Message(TYPE[1][1], elem_type=NUMBERS[KINDS[t.dtype]], shape=Message(SHAPE, dim=dims))
     return Message(VALUE, name=name, type=Message(TYPE, tensor_type=tensor))
 
@@ -251,7 +261,8 @@ def linear(e, t, x, weight, bias=None):
 @export("matmul")
 def matmul(e, t, a, b):
     a = turned(e, a, len(e.tensor(t.inputs[0]).shape)) if t.attrs["transpose_a"] else a
-    return e.node("MatMul", [a, turned(e, b, len(e.tensor(t.inputs[1]).shape)) if t.attrs["transpose_b"] else b])
+    return e.node("MatMul",
+                  [a, turned(e, b, len(e.tensor(t.inputs[1]).shape)) if t.attrs["transpose_b"] else b])
 
 
 @export("embedding")
@@ -267,23 +278,25 @@ def conv(e, t, x, weight, bias=None):
         reach = [(size - 1) * s + d * (k - 1) + 1 - 2 * p for size, s, d, k, p in
                  zip(x_shape[2:], a["stride"], a["dilation"], shape[2:], a["padding"])]
         extra = [size - own for size, own in zip(t.shape[2:], reach)]
-    return e.node("ConvTranspose" if "transpose" in t.op else "Conv", [x, weight] + [bias] * (bias is not None),
-                  strides=a["stride"], pads=a["padding"] * 2, dilations=a["dilation"], group=a["groups"], kernel_shape=shape[2:],
-                  output_padding=extra)
+    return e.node("ConvTranspose" if "transpose" in t.op else "Conv",
+                  [x, weight] + [bias] * (bias is not None), strides=a["stride"], pads=a["padding"] * 2,
+                  dilations=a["dilation"], group=a["groups"], kernel_shape=shape[2:], output_padding=extra)
 
 
 @export("max_pool2d", "max_pool3d", "avg_pool2d", "avg_pool3d")
 def pool(e, t, x):
     a, inside = t.attrs, t.attrs.get("count_include_pad")
-    return e.node("MaxPool" if inside is None else "AveragePool", [x], kernel_shape=a["kernel_size"], strides=a["stride"],
-                  pads=a["padding"] * 2, ceil_mode=int(a["ceil_mode"]), count_include_pad=None if inside is None else int(inside))
+    return e.node("MaxPool" if inside is None else "AveragePool", [x], kernel_shape=a["kernel_size"],
+                  strides=a["stride"], pads=a["padding"] * 2, ceil_mode=int(a["ceil_mode"]),
+                  count_include_pad=None if inside is None else int(inside))
 
 
 @export("adaptive_max_pool2d", "adaptive_max_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
 def adaptive_pool(e, t, x):
     sizes, results = e.tensor(t.inputs[0]).shape[2:], t.shape[2:]
     if any(size % result for size, result in zip(sizes, results)):
-        raise Refused("ONNX's windows are of one size, and %s is no multiple of %s" % (list(sizes), list(results)))
+        raise Refused("ONNX's windows are of one size, and %s is no multiple of %s" %
+                      (list(sizes), list(results)))
     kernel = [size // result for size, result in zip(sizes, results)]
     return e.node("MaxPool" if "max" in t.op else "AveragePool", [x], kernel_shape=kernel, strides=kernel)
 
@@ -296,13 +309,14 @@ def interpolate(e, t, x):
     coordinates = {"nearest": "asymmetric", "nearest-exact": "half_pixel"}.get(
         a["mode"], "align_corners" if a["align_corners"] else "half_pixel")
     rounding = {"nearest": "floor", "nearest-exact": "round_prefer_ceil"}.get(a["mode"])
-    exact = [math.floor(old * scale + 1e-4) == new for old, scale, new in zip(shape[2:], scales[2:], t.shape[2:])]
+    exact = [math.floor(old * scale + 1e-4) == new
+             for old, scale, new in zip(shape[2:], scales[2:], t.shape[2:])]
     if not all(exact):
         raise Refused("its size follows from no scale of ONNX's")
     nudged = [scale * (1 + 1e-7) if math.floor(old * scale) != new else scale
               for old, scale, new in zip((1, 1) + shape[2:], scales, (1, 1) + t.shape[2:])]
-    return e.node("Resize", [x, "", e.constant(nudged)], mode=a["mode"].split("-")[0], coordinate_transformation_mode=coordinates,
-                  nearest_mode=rounding)
+    return e.node("Resize", [x, "", e.constant(nudged)], mode=a["mode"].split("-")[0],
+                  coordinate_transformation_mode=coordinates, nearest_mode=rounding)
 
 
 @export("grid_sample")
@@ -315,7 +329,8 @@ def grid_sample(e, t, x, grid):
 @export("roi_align")
 def roi_align(e, t, x, boxes):
     a, columns = t.attrs, (e.integers(0), e.integers(1), e.integers(5), e.integers(1))
-    samples = e.node("Reshape", [e.node("Slice", [boxes, columns[0], columns[1], columns[3]]), e.integers(-1)])
+    samples = e.node("Reshape",
+                     [e.node("Slice", [boxes, columns[0], columns[1], columns[3]]), e.integers(-1)])
     return e.node("RoiAlign", [x, e.node("Slice", [boxes, columns[1], columns[2], columns[3]]),
                                e.node("Cast", [samples], to=NUMBERS["int64"])],
                   output_height=t.shape[2], output_width=t.shape[3], spatial_scale=a["spatial_scale"],
@@ -325,7 +340,8 @@ def roi_align(e, t, x, boxes):
 
 @export("affine_grid")
 def affine_grid(e, t, theta):
-    return e.node("AffineGrid", [theta, e.dimensions((t.shape[0], 1) + t.shape[1:-1])], align_corners=int(t.attrs["align_corners"]))
+    return e.node("AffineGrid", [theta, e.dimensions((t.shape[0], 1) + t.shape[1:-1])],
+                  align_corners=int(t.attrs["align_corners"]))
 
 
 # -- norms --
@@ -337,7 +353,8 @@ def filled(e, x, shape, value):
 @export("batch_norm", "instance_norm")
 def batch_norm(e, t, x, weight, bias, mean, var):
     channels = t.shape[1:2]
-    return e.node("BatchNormalization", [x, filled(e, weight, channels, 1), filled(e, bias, channels, 0), mean, var],
+    return e.node("BatchNormalization",
+                  [x, filled(e, weight, channels, 1), filled(e, bias, channels, 0), mean, var],
                   epsilon=t.attrs["eps"])
 
 
@@ -351,7 +368,8 @@ def group_norm(e, t, x, weight=None, bias=None):
 @export("layer_norm")
 def layer_norm(e, t, x, weight=None, bias=None):
     scale = filled(e, weight, t.shape[-t.attrs["dims"]:], 1)
-    return e.node("LayerNormalization", [x, scale] + [bias] * (bias is not None), axis=-t.attrs["dims"], epsilon=t.attrs["eps"])
+    return e.node("LayerNormalization", [x, scale] + [bias] * (bias is not None), axis=-t.attrs["dims"],
+                  epsilon=t.attrs["eps"])
 
 
 @export("rms_norm")
@@ -405,7 +423,8 @@ def pad(e, t, x):
     before = t.attrs["before"]
     after = [new - old - first for new, old, first in zip(t.shape, e.tensor(t.inputs[0]).shape, before)]
     after = [0 if dim < 0 else n for dim, n in zip(t.shape, after)]
-    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[t.attrs["mode"]]
+    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge",
+            "circular": "wrap"}[t.attrs["mode"]]
     value = [e.number(t.attrs["value"])] if mode == "constant" else []
     return e.node("Pad", [x, e.integers(*before, *after)] + value, mode=mode)
 
@@ -422,7 +441,8 @@ def gather(e, t, x, index):
 
 @export("scatter", "scatter_add")
 def scatter(e, t, x, index, src):
-    return e.node("ScatterElements", [x, index, src], axis=t.attrs["dim"], reduction="add" if t.op == "scatter_add" else "none")
+    return e.node("ScatterElements", [x, index, src], axis=t.attrs["dim"],
+                  reduction="add" if t.op == "scatter_add" else "none")
 
 
 @export("cast")
@@ -437,7 +457,8 @@ def integer(e, t, *operands):
     if len(operands) < count:
         operands, kinds = operands + (e.constant([t.attrs["value"]], "int64", shape=()),), kinds + ["int64"]
     wanted = ["bool" if op in LOGICAL or (op == "where" and i == 0) else "int64" for i in range(count)]
-    operands = [x if kind == own else e.node("Cast", [x], to=NUMBERS[own]) for x, kind, own in zip(operands, kinds, wanted)]
+    operands = [x if kind == own else e.node("Cast", [x], to=NUMBERS[own])
+                for x, kind, own in zip(operands, kinds, wanted)]
     if op in LOGICAL:
         return e.node(LOGICAL[op], operands)
     if op == "floor_divide":
@@ -453,7 +474,8 @@ def integer(e, t, *operands):
 # -- reductions --
 @export("sum", "max")
 def reduce_(e, t, x):
-    op, shape = "ReduceMax" if t.op == "max" else "ReduceMean" if t.attrs["mean"] else "ReduceSum", e.tensor(t.inputs[0]).shape
+    op, shape = ("ReduceMax" if t.op == "max" else "ReduceMean" if t.attrs["mean"] else "ReduceSum",
+                 e.tensor(t.inputs[0]).shape)
     return e.node(op, [x, e.integers(*t.attrs["dims"])], keepdims=int(len(t.shape) == len(shape)))
 
 
@@ -547,7 +569,8 @@ def gates_of(array, order):
 def stacked_gates(e, parts, order, shape):
     """The weights behind each other, each with its gates in another order."""
     if all(e.tensor(i).kind == "parameter" for i in parts):
-        return e.constant([number for i in parts for number in gates_of(e.weights[e.tensor(i).name], order)], shape=shape)
+        return e.constant([number for i in parts for number in gates_of(e.weights[e.tensor(i).name], order)],
+                          shape=shape)
     rows = e.tensor(parts[0]).shape[0] // len(order)
     ends = [(e.integers(gate * rows), e.integers((gate + 1) * rows)) for gate in order]
     gates = [e.node("Slice", [e.names[i], first, end, e.integers(0)]) for i in parts for first, end in ends]
@@ -567,8 +590,10 @@ def recurrent(e, t, x, lengths, h_0, c_0, *weights):
     lengths = lengths and e.node("Cast", [lengths], to=NUMBERS["int32"])
     operands = [x] + stacked + [None] * (3 - len(stacked)) + [lengths, h_0] + [c_0] * (t.op == "lstm")
     names = [e.unique(t.op) for _ in range(3 if t.op == "lstm" else 2)]
-    e.node(t.op.upper(), operands, names, hidden_size=hidden, direction="bidirectional" if directions == 2 else None,
-           linear_before_reset=1 if t.op == "gru" else None, activations=["Relu"] * directions if t.attrs.get("relu") else None)
-    y = e.reshaped(e.node("Transpose", [names[0]], perm=[0, 2, 1, 3]), (e.tensor(t.inputs[0]).shape[0],) + t.shape[1:])
+    e.node(t.op.upper(), operands, names, hidden_size=hidden,
+           direction="bidirectional" if directions == 2 else None, linear_before_reset=1 if t.op == "gru" else
+           None, activations=["Relu"] * directions if t.attrs.get("relu") else None)
+    y = e.reshaped(e.node("Transpose", [names[0]], perm=[0, 2, 1, 3]),
+                   (e.tensor(t.inputs[0]).shape[0],) + t.shape[1:])
     states = [e.reshaped(name, (1,) + t.shape[1:]) for name in names[1:]] if t.attrs["states"] else []
     return e.node("Concat", [y] + states, axis=0) if states else y

@@ -10,36 +10,39 @@ OLDEST, NEWEST = 6, 28  # opsets of the domain ai.onnx
 MAX_BYTES = (1 << 31) - 1  # of a protocol buffer
 MAX_NODES = 1000000  # with the functions' own in place of their calls
 
-KINDS = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
-         10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
-         17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4",
+KINDS = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string",
+         9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
+         15: "complex128", 16: "bfloat16", 17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2",
+         20: "float8e5m2fnuz", 21: "uint4", 22: "int4",
          23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2"}
 NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 ENTRY = {1: ("key", "text"), 2: ("value", "text")}
 TENSOR = {1: ("dims", "*int"), 2: ("data_type", "int"), 3: ("segment", "bytes"), 4: ("float_data", "*float"),
-          5: ("int32_data", "*int"), 6: ("string_data", "*bytes"), 7: ("int64_data", "*int"), 8: ("name", "text"),
-          9: ("raw_data", "bytes"), 10: ("double_data", "*double"), 11: ("uint64_data", "*int"),
-          13: ("external_data", [ENTRY]), 14: ("data_location", "int")}
+          5: ("int32_data", "*int"), 6: ("string_data", "*bytes"), 7: ("int64_data", "*int"),
+          8: ("name", "text"), 9: ("raw_data", "bytes"), 10: ("double_data", "*double"),
+          11: ("uint64_data", "*int"), 13: ("external_data", [ENTRY]), 14: ("data_location", "int")}
 DIMENSION = {1: ("dim_value", "int"), 2: ("dim_param", "text")}
 SHAPE = {1: ("dim", [DIMENSION])}
-TYPE = {1: ("tensor_type", {1: ("elem_type", "int"), 2: ("shape", SHAPE)}), 4: ("sequence_type", {}), 5: ("map_type", {}),
-        8: ("sparse_tensor_type", {}), 9: ("optional_type", {})}
+TYPE = {1: ("tensor_type", {1: ("elem_type", "int"), 2: ("shape", SHAPE)}), 4: ("sequence_type", {}),
+        5: ("map_type", {}), 8: ("sparse_tensor_type", {}), 9: ("optional_type", {})}
 VALUE = {1: ("name", "text"), 2: ("type", TYPE)}
 OPSET = {1: ("domain", "text"), 2: ("version", "int")}
 ATTRIBUTE, NODE, GRAPH = {}, {}, {}
-ATTRIBUTE.update({1: ("name", "text"), 2: ("f", "float"), 3: ("i", "int"), 4: ("s", "bytes"), 5: ("t", TENSOR), 6: ("g", GRAPH),
-                  7: ("floats", "*float"), 8: ("ints", "*int"), 9: ("strings", "*bytes"), 10: ("tensors", [TENSOR]),
-                  11: ("graphs", [GRAPH]), 20: ("type", "int"), 21: ("ref_attr_name", "text"), 22: ("sparse_tensor", {})})
+ATTRIBUTE.update({1: ("name", "text"), 2: ("f", "float"), 3: ("i", "int"), 4: ("s", "bytes"),
+                  5: ("t", TENSOR), 6: ("g", GRAPH), 7: ("floats", "*float"), 8: ("ints", "*int"),
+                  9: ("strings", "*bytes"), 10: ("tensors", [TENSOR]), 11: ("graphs", [GRAPH]),
+                  20: ("type", "int"), 21: ("ref_attr_name", "text"), 22: ("sparse_tensor", {})})
 NODE.update({1: ("input", "*text"), 2: ("output", "*text"), 3: ("name", "text"), 4: ("op_type", "text"),
              5: ("attribute", [ATTRIBUTE]), 7: ("domain", "text")})
 GRAPH.update({1: ("node", [NODE]), 2: ("name", "text"), 5: ("initializer", [TENSOR]), 11: ("input", [VALUE]),
               12: ("output", [VALUE]), 15: ("sparse_initializer", [{}])})
 FUNCTION = {1: ("name", "text"), 4: ("input", "*text"), 5: ("output", "*text"), 7: ("node", [NODE]),
             9: ("opset_import", [OPSET]), 10: ("domain", "text"), 11: ("attribute_proto", [ATTRIBUTE])}
-MODEL = {1: ("ir_version", "int"), 2: ("producer_name", "text"), 7: ("graph", GRAPH), 8: ("opset_import", [OPSET]),
-         25: ("functions", [FUNCTION])}
-ATTRIBUTE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs"}
+MODEL = {1: ("ir_version", "int"), 2: ("producer_name", "text"), 7: ("graph", GRAPH),
+         8: ("opset_import", [OPSET]), 25: ("functions", [FUNCTION])}
+ATTRIBUTE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings",
+                    9: "tensors", 10: "graphs"}
 
 
 class OnnxError(Exception):
@@ -83,7 +86,8 @@ def external(tensor, files):
         offset, length = int(given.get("offset", "0")), given.get("length")
         length = None if length is None else int(length)
     except ValueError:
-        raise OnnxError("the external data of '%.80s' has no number as offset or length" % tensor.name) from None
+        raise OnnxError("the external data of '%.80s' has no number as offset or length" %
+                        tensor.name) from None
     return files.read(given.get("location", ""), offset, length)
 
 
@@ -124,7 +128,8 @@ def array_of(tensor, files):
         raise OnnxError("the tensor '%.80s' has the shape %.80s" % (name, list(shape)))
     if kind not in CODES and not kind.startswith(("float8", "float4", "int4", "uint4", "int2", "uint2")):
         raise OnnxError("the tensor '%.80s' holds %s, which gpunn does not have" % (name, kind))
-    raw = external(tensor, files) if tensor.data_location else tensor.raw_data if tensor.has("raw_data") else None
+    raw = (external(tensor, files) if tensor.data_location else tensor.raw_data if tensor.has("raw_data") else
+           None)
     if raw is None:
         values = numbers_of(tensor, kind)
         if kind not in CODES:
@@ -208,16 +213,19 @@ class Model:
         function = self.functions.get((message.domain, message.op_type))
         if function is None:
             domain = "" if message.domain == "ai.onnx" else message.domain
-            nodes.append(Node(message.op_type, list(message.input), list(message.output), attributes, prefix + place, domain))
+            nodes.append(Node(message.op_type, list(message.input), list(message.output), attributes,
+                              prefix + place, domain))
             return
-        attributes = dict({a.name: attribute_value(a, self.files) for a in function.attribute_proto}, **attributes)
+        attributes = dict({a.name: attribute_value(a, self.files) for a in function.attribute_proto},
+                          **attributes)
         scope = "%s%s/" % (prefix, place)
         names = dict(zip(function.input, list(message.input) + [""] * len(function.input)))
         names.update(zip(function.output, message.output))
         for i, inner in enumerate(function.node):
             renamed = Message(NODE, **inner._values)
             renamed._values["input"] = [names.get(name, scope + name if name else "") for name in inner.input]
-            renamed._values["output"] = [names.get(name, scope + name if name else "") for name in inner.output]
+            renamed._values["output"] = [names.get(name, scope + name if name else "")
+                                         for name in inner.output]
             self.append(nodes, renamed, scope, attributes, i, depth + 1)
 
 

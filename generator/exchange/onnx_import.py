@@ -7,23 +7,29 @@ import struct
 
 from .. import spec
 from ..json_text import Source, SpecError, read
-from . import (fold, onnx_attention, onnx_layers, onnx_microsoft, onnx_ml,  # noqa: F401, whose ops stand in OPERATIONS
+from . import (fold, onnx_attention, onnx_layers, onnx_microsoft,
+               onnx_ml,  # noqa: F401, whose ops stand in OPERATIONS
                onnx_patterns)
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
-from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_entries, named_sizes, normal_axis, product, size_name
+from .spec_writer import (Constant, Parameter, Refused, Value, Writer, needed_entries, named_sizes,
+                          normal_axis, product, size_name)
 from ..sizes import named_dim, varies
 
-CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
-KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
+CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size",
+         "ConstantOfShape")
+KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast",
+              "DequantizeLinear")
 SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes follow from values
-MOVES = ("cast", "reshape", "permute", "slice", "expand", "gather", "concat", "tile", "max")  # results are values of the operands
+# results are values of the operands
+MOVES = ("cast", "reshape", "permute", "slice", "expand", "gather", "concat", "tile", "max")
 DOMAINS = ("", onnx_ml.DOMAIN, onnx_microsoft.DOMAIN, onnx_microsoft.LAYOUT)
 MAX_STEPS = 1000  # of loops
 MAX_UNROLLED = 1 << 16  # entries of a spec that a loop's next step may follow
 MAX_NAME = 200  # bytes of a weight's name, which may get a number or a suffix
-FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError, struct.error)
+FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError,
+          struct.error)
 
 
 class Unsupported(Exception):
@@ -32,7 +38,8 @@ class Unsupported(Exception):
     def __init__(self, path, problems, needed=()):
         self.problems, self.needed = problems, sorted(needed)
         count = "1 operation" if len(problems) == 1 else "%d operations" % len(problems)
-        super().__init__("%s of %s cannot be imported:%s" % (count, path, "".join("\n  " + p for p in problems)))
+        super().__init__("%s of %s cannot be imported:%s" %
+                         (count, path, "".join("\n  " + p for p in problems)))
 
 
 class Missing:
@@ -47,7 +54,8 @@ class Call:
 
     def __init__(self, node, opset):
         self.op, self.attributes, self.opset = node.op, node.attributes, opset
-        self.inputs, self.outputs, self.place, self.domain = node.inputs, node.outputs, node.place, node.domain
+        self.inputs, self.outputs, self.place, self.domain = (node.inputs, node.outputs, node.place,
+                                                              node.domain)
 
     def get(self, name, default):
         return self.attributes.get(name, default)
@@ -69,9 +77,12 @@ class OnnxWriter(Writer):
         super().__init__(list(taken) + outside)
         self.outside = set(outside)
         self.loader = spec.Loader(Source("", ""))
-        self.claimed, self.notes, self.needed = set(), {}, set()  # names of parameters; by topic; inputs to be known
-        self.call, self.parameters = None, {}  # the Call or node at hand; the last Parameter of each name that is an entry
-        self.turned, self.bias_of = {}, None  # by id: a weight and what it is transposed; of a product, what is added to it
+        # names of parameters; by topic; inputs to be known
+        self.claimed, self.notes, self.needed = set(), {}, set()
+        # the Call or node at hand; the last Parameter of each name that is an entry
+        self.call, self.parameters = None, {}
+        # by id: a weight and what it is transposed; of a product, what is added to it
+        self.turned, self.bias_of = {}, None
 
     # -- what the base class asks for --
     @staticmethod
@@ -127,7 +138,8 @@ class OnnxWriter(Writer):
         return value
 
     def parameter(self, x):
-        same = self.parameters.get(x.name)  # what a loop's body computes of its weights is the same in each step
+        # what a loop's body computes of its weights is the same in each step
+        same = self.parameters.get(x.name)
         if same and same.full == x.full and same.tensor.f32_bytes() == x.tensor.f32_bytes():
             x.value = same.value
             return x.value
@@ -147,7 +159,8 @@ class OnnxWriter(Writer):
     def slice(self, x, axis, start, end, step=1):
         if any(varies(y) for y in (x.full[axis], start, end)):
             return super().slice(x, axis, start, end, step)
-        if isinstance(x, Constant) and x.tensor.count() == 1 and x.full[axis] > 0:  # expanded: alike everywhere
+        # expanded: alike everywhere
+        if isinstance(x, Constant) and x.tensor.count() == 1 and x.full[axis] > 0:
             count = len(range(x.full[axis])[start:end:step])
             return Constant(x.tensor, x.full[:axis] + (count,) + x.full[axis + 1:])
         return super().slice(x, axis, start, end, step)
@@ -158,7 +171,8 @@ class OnnxWriter(Writer):
         name = super().layer_name(**parts)
         if name in self.outside and name not in self.call.outputs:
             return None
-        return name if name and not any("%s.%s" % (name, suffix) in self.claimed for suffix in parts) else None
+        return (name if name and not any("%s.%s" % (name, suffix) in self.claimed for suffix in parts) else
+                None)
 
     def layer(self, op, name, x, shape, parts, **attributes):
         names = ["%s.%s" % (name, suffix) for suffix, part in parts.items() if part is not None]
@@ -184,7 +198,8 @@ class OnnxWriter(Writer):
         """The kind that ONNX has for a tensor."""
         if isinstance(x, (Constant, Parameter)):
             return x.tensor.kind
-        return getattr(x, "kind", None) or {"i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}.get(x.dtype, "float32")
+        return getattr(x, "kind", None) or {"i64": "int64", "i32": "int32", "u8": "uint8",
+                                            "bool": "bool"}.get(x.dtype, "float32")
 
     def as_kind(self, x, kind):
         """x, which ONNX has as a tensor of that kind."""
@@ -213,7 +228,8 @@ class OnnxWriter(Writer):
     def is_large(self, x):
         """Whether x may be an integer above 2^24, as an input gives it."""
         if not isinstance(x, Value):
-            return not is_float(x.tensor.kind) and any(abs(y) > 1 << 24 for y in x.tensor.values if isinstance(y, int))
+            return not is_float(x.tensor.kind) and any(abs(y) > 1 << 24
+                                                       for y in x.tensor.values if isinstance(y, int))
         if RANGES.get(self.kind_of(x), (0, 0))[1] < 1 << 24:
             return False
         entry = x.entry
@@ -222,11 +238,14 @@ class OnnxWriter(Writer):
         return entry.op == "input"
 
     def note_integers(self, call):
-        self.notes.setdefault("integers", "%s computes with integers, in 32-bit floats: exact up to 2^24" % call.place)
+        self.notes.setdefault("integers",
+                              "%s computes with integers, in 32-bit floats: exact up to 2^24" % call.place)
 
     def note_labels(self, call, labels):
-        names = ", ".join("%d %.30s" % pair for pair in enumerate(labels[:8])) + (", ..." if len(labels) > 8 else "")
-        self.notes.setdefault("labels", "%s gives classes and their values by number: %s" % (call.place, names))
+        names = ", ".join("%d %.30s" % pair for pair in enumerate(labels[:8])) + (
+            ", ..." if len(labels) > 8 else "")
+        self.notes.setdefault("labels",
+                              "%s gives classes and their values by number: %s" % (call.place, names))
 
     # -- what must be known --
     def inputs_of(self, x):
@@ -236,11 +255,12 @@ class OnnxWriter(Writer):
     def known_array(self, x, what):
         """The Array of an operand, which no run may change."""
         if isinstance(x, (Constant, Parameter)):
-            return x.tensor if x.full == x.tensor.shape else Array(x.tensor.kind, x.full, fold.expanded(x.tensor, x.full))
+            return (x.tensor if x.full == x.tensor.shape else
+                    Array(x.tensor.kind, x.full, fold.expanded(x.tensor, x.full)))
         names = self.inputs_of(x)
         self.needed.update(names)
-        raise Refused("its %s must be known when it is imported%s" % (what, "; give %s a value with --fix" % ", ".join(names)
-                                                                     if names else ""))
+        raise Refused("its %s must be known when it is imported%s" %
+                      (what, "; give %s a value with --fix" % ", ".join(names) if names else ""))
 
     def finished(self, name, x, kind, others):
         """A result as a tensor of gpunn's dtype for its kind, which none of the others is."""
@@ -253,7 +273,8 @@ class OnnxWriter(Writer):
             return x
         if any(name in [entry.name] + [p.name for p in entry.weights] for entry in self.entries):
             raise Refused("an input or a weight of another dtype has its name")
-        if x.entry.op in ("input", "parameter", "constant") or x.entry.name or x.parameter or x.entry in [other.entry for other in others]:
+        if (x.entry.op in ("input", "parameter", "constant") or x.entry.name or x.parameter or
+            x.entry in [other.entry for other in others]):
             x = self.add("reshape", [x], (), shape=x.shape)
         return x
 
@@ -312,7 +333,8 @@ class Lowering:
     def label(self, value, name, mark):
         """Calls the entry of a value that is new as ONNX does."""
         w = self.writer
-        if not isinstance(value, Value) or value.parameter or value.entry.name or value.entry.layer or name in w.taken:
+        if (not isinstance(value, Value) or value.parameter or value.entry.name or value.entry.layer or
+            name in w.taken):
             return
         if len(name.encode("utf-8")) <= 255 and any(value.entry is entry for entry in w.entries[mark:]):
             w.taken.add(name)
@@ -326,7 +348,8 @@ class Lowering:
             return None
         other = [name for name in readers[0].inputs if name != call.outputs[0]]
         bias = self.known.get(other[0]) if len(other) == 1 else None
-        if not isinstance(bias, (Parameter, Constant)) or bias.full != (size,) or bias.tensor.shape != (size,):
+        if (not isinstance(bias, (Parameter, Constant)) or bias.full != (size,) or
+            bias.tensor.shape != (size,)):
             return None
         self.done.add(id(readers[0]))
         self.joined[call.outputs[0]] = readers[0].outputs[0]
@@ -350,7 +373,8 @@ class Lowering:
         if node.op == "Constant":
             return [constant_of(call)]
         w.call, operands = call, [self.operand(name) for name in node.inputs]
-        if not node.domain and any(isinstance(x, (Constant, Parameter)) and x.tensor.kind == "string" for x in operands):
+        if not node.domain and any(isinstance(x, (Constant, Parameter)) and x.tensor.kind == "string"
+                                   for x in operands):
             raise Refused("gpunn has no tensors of strings")
         try:
             if node.op == "If":
@@ -367,7 +391,8 @@ class Lowering:
                 for x in operands if node.op in SHAPERS else ():
                     w.known_array(x, "operands")
                 raise Refused("gpunn has no counterpart of this op")
-            return self.of_kinds(call, operands, OPERATIONS[op_text(node)](w, call, *operands) if result is None else result)
+            return self.of_kinds(call, operands,
+                                 OPERATIONS[op_text(node)](w, call, *operands) if result is None else result)
         except FAULTS as error:
             raise Refused("it is not possible with these operands (%s)" % error) from error
 
@@ -375,17 +400,20 @@ class Lowering:
         """The results with the kinds that ONNX has for them."""
         results = []
         for x in result if isinstance(result, (list, tuple)) else [result]:
-            kind = RESULT_KINDS.get(op_text(call)) or next((self.writer.kind_of(y) for y in operands if y is not None), "float32")
+            kind = (RESULT_KINDS.get(op_text(call)) or
+                    next((self.writer.kind_of(y) for y in operands if y is not None), "float32"))
             results.append(x if kind == "own" or not isinstance(x, Value) else self.writer.as_kind(x, kind))
         return results
 
     def folded(self, call, operands):
         """The results of an op whose operands are known; None: they are not, or it is left to gpunn."""
         if call.op in ("Shape", "Size", "EyeLike") and isinstance(operands[0], Value):
-            return [Constant(fold.FOLDED[call.op](call, Array(self.writer.kind_of(operands[0]), operands[0].full)))]
+            return [Constant(fold.FOLDED[call.op](call,
+                                                  Array(self.writer.kind_of(operands[0]), operands[0].full)))]
         if call.op == "CastLike" and isinstance(operands[1], Value):
             operands = [operands[0], Constant(Array(self.writer.kind_of(operands[1]), ()))]
-        if call.op not in fold.FOLDED or not all(x is None or isinstance(x, (Constant, Parameter)) for x in operands):
+        if call.op not in fold.FOLDED or not all(x is None or isinstance(x, (Constant, Parameter))
+                                                 for x in operands):
             return None
         given = [x for x in operands if x is not None]
         if any(x.full != x.tensor.shape for x in given):
@@ -395,7 +423,8 @@ class Lowering:
         result = fold.FOLDED[call.op](call, *[None if x is None else x.tensor for x in operands])
         name = next((x.name for x in given if x.name), None) if call.op in KEEPS_NAME else None
         results = result if isinstance(result, list) else [result]
-        return None if result is None else [operands[0] if x is given[0].tensor else of_initializer(name, x) for x in results]
+        return None if result is None else [operands[0] if x is given[0].tensor else of_initializer(name, x)
+                                            for x in results]
 
     def branches(self, call, condition):
         """If: the branch that is taken; both, where only a run can tell and they are alike."""
@@ -408,17 +437,21 @@ class Lowering:
         if any(isinstance(x, Missing) for x in (a, b)):
             return Missing()
         if a.full != b.full:
-            raise Refused("its branches give %s and %s, and which one is taken is only known at run time" % (a.full, b.full))
-        return self.writer.as_kind(self.writer.map("where", self.writer.reshape(condition, ()), a, b), self.writer.kind_of(a))
+            raise Refused("its branches give %s and %s, and which one is taken is only known at run time" %
+                          (a.full, b.full))
+        return self.writer.as_kind(self.writer.map("where", self.writer.reshape(condition, ()), a, b),
+                                   self.writer.kind_of(a))
 
     def loop(self, call, count=None, condition=None, *carried):
         """Loop, step by step: how often its body runs must be known."""
         names = [value.name for value in call.attributes["body"].input]
-        count, stacks = MAX_STEPS + 1 if count is None else self.writer.known_array(count, "number of steps").item(), []
+        count, stacks = (MAX_STEPS + 1 if count is None else
+                         self.writer.known_array(count, "number of steps").item(), [])
         for i in range(count):
             if condition is not None and not self.writer.known_array(condition, "condition").item():
                 break
-            given = [Constant(Array("int64", (), [i])), condition or Constant(Array("bool", (), [True]))] + list(carried)
+            given = ([Constant(Array("int64", (), [i])),
+                      condition or Constant(Array("bool", (), [True]))] + list(carried))
             condition, *results = self.body(call, dict(zip(names, given)))
             carried, scanned = results[:len(carried)], results[len(carried):]
             stacks.append(scanned)
@@ -429,7 +462,8 @@ class Lowering:
         count = call.get("num_scan_inputs", 0)
         names = [value.name for value in call.attributes["body"].input]
         carried, given, w = operands[:-count], operands[-count:], self.writer
-        axes = [normal_axis(axis, len(x.full)) for axis, x in zip(call.get("scan_input_axes", [0] * count), given)]
+        axes = [normal_axis(axis, len(x.full))
+                for axis, x in zip(call.get("scan_input_axes", [0] * count), given)]
         backward, stacks, length = call.get("scan_input_directions", [0] * count), [], given[0].full[axes[0]]
         if length < 0:
             raise Refused("it runs along %s" % size_name(length))
@@ -443,7 +477,8 @@ class Lowering:
         columns = list(zip(*stacks))
         turned = call.get("scan_output_directions", [0] * len(columns))
         axes = call.get("scan_output_axes", [0] * len(columns))
-        return carried + [self.stacked(parts[::-1] if back else parts, axis) for parts, back, axis in zip(columns, turned, axes)]
+        return carried + [self.stacked(parts[::-1] if back else parts, axis)
+                          for parts, back, axis in zip(columns, turned, axes)]
 
     def body(self, call, given):
         """The results of a graph that runs again, on what its inputs are this time."""
@@ -465,7 +500,8 @@ class Lowering:
         graph = Graph(call.attributes[name], self.model)
         self.kept.append(graph)  # nodes are known by their ids
         self.run(graph, [x for node in graph.nodes for x in node.inputs])
-        return [self.operand(x) if not isinstance(self.known.get(x), Missing) else self.known[x] for x in graph.outputs]
+        return [self.operand(x) if not isinstance(self.known.get(x), Missing) else self.known[x]
+                for x in graph.outputs]
 
 
 def op_text(node):
@@ -487,7 +523,8 @@ def constant_of(call):
             return Constant(value)
         if name in kinds:
             many = name.endswith("s")
-            return Constant(Array(kinds[name], (len(value),) if many else (), list(value) if many else [value]))
+            return Constant(Array(kinds[name], (len(value),) if many else (),
+                                  list(value) if many else [value]))
     raise Refused("gpunn has no constants of this kind")
 
 
@@ -526,7 +563,8 @@ class Sizes:
         self.multiples = {name: given.get("multiple", 1) for name, given in bounds.items()}
         if batch is None:
             first = [self.names(value)[0] for value in inputs if self.names(value)]
-            self.batch = next((name for name in first if isinstance(name, str) and name not in self.given), None)
+            self.batch = next((name for name in first if isinstance(name, str) and name not in self.given),
+                              None)
         elif batch.isdigit():
             names = [self.names(value)[0] for value in inputs if self.names(value)]
             self.given.update({name: int(batch) for name in names if isinstance(name, str)})
@@ -537,8 +575,9 @@ class Sizes:
         shape = value.type.tensor_type.shape if value.type and value.type.tensor_type else None
         if shape is None:
             return []
-        return [d.dim_value if d.dim_value > 0 or d.has("dim_value") and not d.dim_param and d.dim_value == 0 else
-                d.dim_param.strip("?") or ("%s:%d" % (value.name, i) if i else "batch") for i, d in enumerate(shape.dim)]
+        return [d.dim_value if d.dim_value > 0 or d.has("dim_value") and not d.dim_param and
+                d.dim_value == 0 else d.dim_param.strip("?") or ("%s:%d" % (value.name, i) if i else "batch")
+                for i, d in enumerate(shape.dim)]
 
     def shape(self, value):
         result = []
@@ -550,13 +589,14 @@ class Sizes:
     def varying(self, name):
         """The dimension of an axis that the file only names."""
         if not self.dynamic:
-            raise Refused("its axis '%.80s' has no size: give it one with --size %s=SIZE, or let it vary with --dynamic" %
-                          (name, name))
+            raise Refused("its axis '%.80s' has no size: give it one with --size %s=SIZE, or let it vary "
+                          "with --dynamic" % (name, name))
         own = re.sub("[^A-Za-z0-9_]", "_", name)[:100]
         own = own if re.match("[A-Za-z_]", own) and own not in ("batch", "N") else "size_" + own
         if self.named.setdefault(own, name) != name:
-            raise Refused("its axis '%.80s' and the axis '%.80s' would both be the size %s: give one with --size" % (
-                name, self.named[own], own))
+            raise Refused(
+                "its axis '%.80s' and the axis '%.80s' would both be the size %s: give one with --size" % (
+                    name, self.named[own], own))
         return named_dim(own, self.multiples.setdefault(own, 1))
 
 
@@ -566,11 +606,13 @@ def input_value(writer, value, sizes, fixed):
         return Constant(fixed[value.name])
     kind = tensor_kind(value)
     if kind is None or kind not in RANGES and kind != "bool" and not is_float(kind):
-        return Missing("its operand '%.80s' is of %s, which gpunn does not have" % (value.name, kind or "no tensor type"))
+        return Missing("its operand '%.80s' is of %s, which gpunn does not have" %
+                       (value.name, kind or "no tensor type"))
     dtype = stored_dtype(kind)
     if value.type.tensor_type.shape is None:
         raise Refused("it tells no shape; give it values with --fix, or a shape with onnx.shape_inference")
-    result = writer.add("input", [], (), name=value.name, dtype=None if dtype == "f32" else dtype, shape=sizes.shape(value))
+    result = writer.add("input", [], (), name=value.name, dtype=None if dtype == "f32" else dtype,
+                        shape=sizes.shape(value))
     return writer.as_kind(result, kind)
 
 
@@ -582,7 +624,8 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, 
     writer = OnnxWriter(graph.initializers, names)
     known = {}
     lowering = Lowering(model, writer, known)
-    axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch, dynamic, bounds or {})
+    axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch, dynamic,
+                 bounds or {})
     writer.loader.graph.multiples = axes.multiples
     for value in inputs:
         try:
@@ -611,7 +654,8 @@ def outputs_of(lowering, graph):
         try:
             if not name:
                 raise Refused("it has no name")
-            results.append(lowering.writer.finished(name, lowering.operand(name), graph.output_kinds.get(name), results))
+            results.append(lowering.writer.finished(name, lowering.operand(name),
+                                                    graph.output_kinds.get(name), results))
         except Refused as why:
             if str(why):
                 lowering.problems.append("the output '%.80s': %s" % (name, why))
@@ -625,4 +669,5 @@ def outputs_of(lowering, graph):
 
 def stored_weights(entries):
     """The parameters of entries as save_safetensors takes them; running statistics and weights alike are F32."""
-    return {x.name: (SAFETENSORS["f32"], x.tensor.shape, x.tensor.f32_bytes()) for entry in entries for x in entry.weights}
+    return {x.name: (SAFETENSORS["f32"], x.tensor.shape, x.tensor.f32_bytes()) for entry in entries
+            for x in entry.weights}

@@ -4,7 +4,8 @@ import math
 from . import resize
 from .arrays import Array, transposed
 from .onnx_ops import OPERATIONS, numbers, operation, padded
-from .spec_writer import Constant, Parameter, Refused, Value, normal_axes, normal_axis, product, size_name, text, waves
+from .spec_writer import (Constant, Parameter, Refused, Value, normal_axes, normal_axis, product, size_name,
+                          text, waves)
 from ..sizes import any_varies, varies
 
 
@@ -29,7 +30,8 @@ def linear(w, call, x, weight, bias):
     name = w.layer_name(**suffixes)
     if name is None:
         name = w.free_name(call)
-        given = {"weight": w.weight(weight, name + ".weight"), "bias": False if bias is None else w.weight(bias, name + ".bias")}
+        given = {"weight": w.weight(weight, name + ".weight"),
+                 "bias": False if bias is None else w.weight(bias, name + ".bias")}
         suffixes = {}
     elif bias is None:
         given["bias"] = False
@@ -61,7 +63,8 @@ def product_of(w, a, b):
 @operation("Gemm")
 def gemm(w, call, a, b, c=None):
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
-    if isinstance(a, Value) and is_weight(b) and not call.get("transA", 0) and alpha == 1 and (c is None or beta == 1):
+    if (isinstance(a, Value) and is_weight(b) and not call.get("transA", 0) and alpha == 1 and
+        (c is None or beta == 1)):
         return linear(w, call, a, b if call.get("transB", 0) else turned(w, b), c)
     a = w.permute(a, (1, 0)) if call.get("transA", 0) else a
     b = w.permute(b, (1, 0)) if call.get("transB", 0) else b
@@ -146,9 +149,11 @@ class Window:
     def set_same(self, sizes):
         """Padding so that there are size / stride results, rounded up; the odd one after, or before for SAME_LOWER."""
         if any_varies(sizes) and set(self.strides) != {1}:
-            raise Refused("its padding depends on %s; with auto_pad only a stride of 1 is possible there" % size_name(min(sizes)))
+            raise Refused("its padding depends on %s; with auto_pad only a stride of 1 is possible there" %
+                          size_name(min(sizes)))
         sizes = [1 << 30 if varies(size) else size for size in sizes]  # any, where the stride is 1
-        missing = [max(0, (-(-size // s) - 1) * s + reach - size) for size, s, reach in zip(sizes, self.strides, self.reach())]
+        missing = [max(0, (-(-size // s) - 1) * s + reach - size)
+                   for size, s, reach in zip(sizes, self.strides, self.reach())]
         less, more = [m // 2 for m in missing], [m - m // 2 for m in missing]
         self.before, self.after = (less, more) if self.auto == "SAME_UPPER" else (more, less)
 
@@ -178,15 +183,17 @@ def convolution(w, call, op, x, weight, bias, channels, window, **given):
     name = w.layer_name(**parts)
     if name is None:
         name, parts = w.free_name(call), {}
-        given["weight"] = w.f32(w.whole(weight)) if isinstance(weight, Value) else w.weight(weight, name + ".weight")
+        given["weight"] = (w.f32(w.whole(weight)) if isinstance(weight, Value) else
+                           w.weight(weight, name + ".weight"))
         if isinstance(bias, Value):
             added = w.reshape(bias, (channels,) + (1,) * window.axes)
         elif bias is not None:
             given["bias"] = w.weight(bias, name + ".bias")
     if bias is None or added is not None:
         given["bias"] = False
-    y = w.layer(op + "%dd" % window.axes, name, x, (), parts, out_channels=channels, kernel_size=alike(window.kernel),
-                stride=unless(1, window.strides), dilation=unless(1, window.dilations), padding=unless(0, window.before), **given)
+    y = w.layer(op + "%dd" % window.axes, name, x, (), parts, out_channels=channels,
+                kernel_size=alike(window.kernel), stride=unless(1, window.strides),
+                dilation=unless(1, window.dilations), padding=unless(0, window.before), **given)
     return y if added is None else w.map("add", y, added)
 
 
@@ -194,7 +201,8 @@ def convolution(w, call, op, x, weight, bias, channels, window, **given):
 def conv(w, call, x, weight, bias=None):
     window, groups = Window(call, x, weight.full[2:]), call.get("group", 1)
     x = w.f32(w.whole(x)) if window.is_even() else window.padded(w, x)
-    return convolution(w, call, "conv", x, weight, bias, weight.full[0], window, groups=None if groups == 1 else groups)
+    return convolution(w, call, "conv", x, weight, bias, weight.full[0], window,
+                       groups=None if groups == 1 else groups)
 
 
 @operation("ConvTranspose")
@@ -202,7 +210,8 @@ def conv_transpose(w, call, x, weight, bias=None):
     groups, axes = call.get("group", 1), len(x.full) - 2
     window = Window(call.with_attributes(auto_pad="NOTSET"), x, weight.full[2:])
     extra = list(call.get("output_padding", None) or [0] * axes)
-    full = [(size - 1) * s + reach + e for size, s, reach, e in zip(x.full[2:], window.strides, window.reach(), extra)]
+    full = [(size - 1) * s + reach + e
+            for size, s, reach, e in zip(x.full[2:], window.strides, window.reach(), extra)]
     sizes, auto = call.get("output_shape", None), call.get("auto_pad", "NOTSET")
     if sizes is not None and len(sizes) != axes:
         raise Refused("its output_shape has %d sizes for %d spatial axes" % (len(sizes), axes))
@@ -216,14 +225,14 @@ def conv_transpose(w, call, x, weight, bias=None):
         raise Refused("its padding depends on %s" % size_name(min(x.full[2:])))
     cut = [(b, f - a) for b, a, f in zip(window.before, window.after, full)]
     before, after = window.before, window.after
-    if before == after and all(b >= 0 for b in before) and all(e < max(s, d) for e, s, d in zip(extra, window.strides,
-                                                                                               window.dilations)):
+    if (before == after and all(b >= 0 for b in before) and
+        all(e < max(s, d) for e, s, d in zip(extra, window.strides, window.dilations))):
         cut = [(0, None)] * axes
     else:
         window.before, grown, extra = [0] * axes, extra, [0] * axes
         extra = [e if e < max(s, d) else 0 for e, s, d in zip(grown, window.strides, window.dilations)]
-    y = convolution(w, call, "conv_transpose", w.f32(w.whole(x)), weight, bias, weight.full[1] * groups, window,
-                    output_padding=unless(0, extra), groups=None if groups == 1 else groups)
+    y = convolution(w, call, "conv_transpose", w.f32(w.whole(x)), weight, bias, weight.full[1] * groups,
+                    window, output_padding=unless(0, extra), groups=None if groups == 1 else groups)
     missing = [max(0, (end or 0) - size) for (_, end), size in zip(cut, y.full[2:])]
     if any(missing) or any(start < 0 for start, _ in cut):
         raise Refused("its output_padding or output_shape is larger than what the kernel reaches")
@@ -254,7 +263,8 @@ def max_pool_places(w, call, x, window):
         rows, columns = sizes
         places = w.expr("r = floor_divide(x, %d); (x - r * %d) * %d + r" % (columns, columns, rows), places)
     channels = w.numbers([i * product(sizes) for i in range(x.full[1])], (x.full[1],) + (1,) * len(sizes))
-    samples = w.scale(w.reshape(w.counting(x.full[0]), x.full[:1] + (1,) * (len(x.full) - 1)), x.full[1] * product(sizes))
+    samples = w.scale(w.reshape(w.counting(x.full[0]), x.full[:1] + (1,) * (len(x.full) - 1)),
+                      x.full[1] * product(sizes))
     w.note_integers(call)
     return y, w.map("add", w.map("add", places, channels), samples)
 
@@ -269,7 +279,8 @@ def max_unpool(w, call, x, places, shape=None):
     own = [(size - 1) * s + k - pad for size, s, k, pad in zip(x.full[2:], window.strides, kernel, pads)]
     wanted = numbers(w, shape, "output shape", own)[-axes:]
     lead, cells = x.full[:2], product(own)
-    inside = w.expr("x - %d * floor_divide(x, %d)" % (cells, cells), w.reshape(places, lead + (product(x.full[2:]),)))
+    inside = w.expr("x - %d * floor_divide(x, %d)" % (cells, cells),
+                    w.reshape(places, lead + (product(x.full[2:]),)))
     blank = w.whole(w.view(w.tensor(0.0), lead + (cells,)))
     y = w.reshape(w.scatter(blank, 2, inside, w.reshape(x, lead + (product(x.full[2:]),))), lead + tuple(own))
     return padded(w, y, [0] * (axes + 2), [0, 0] + [size - least for size, least in zip(wanted, own)])
@@ -334,9 +345,11 @@ def dilated_average(w, call, x, window, inside):
     after = list(window.after)  # to the end of the last window, which is not counted
     ones = Constant(Array("float32", (1, 1) + x.full[2:], [1.0] * product(x.full[2:])))
     if inside:
-        ones = Constant(Array("float32", (1, 1), [1.0]), (1, 1) + tuple(s + b + a for s, b, a in zip(x.full[2:], before, own)))
+        ones = Constant(Array("float32", (1, 1), [1.0]),
+                        (1, 1) + tuple(s + b + a for s, b, a in zip(x.full[2:], before, own)))
     total = dilated_pool(w, "add", x, window, counts, 0.0)
-    window.before, window.after = ([0] * window.axes, [a - o for a, o in zip(after, own)]) if inside else (before, after)
+    window.before, window.after = (([0] * window.axes, [a - o for a, o in zip(after, own)]) if inside else
+                                   (before, after))
     return w.map("div", total, dilated_pool(w, "add", w.whole(ones), window, counts, 0.0))
 
 
@@ -401,8 +414,9 @@ def col2im(w, call, x, image, block):
     channels = x.full[1] // cells
     unit = [float(i == j) for i in range(cells) for j in range(cells)]
     weight = w.tensor(Constant(Array("float32", (channels * cells, 1) + tuple(block), unit * channels)))
-    y = w.layer("conv_transpose%dd" % axes, w.free_name(call), w.reshape(x, x.full[:2] + counts), (), {}, out_channels=channels,
-                kernel_size=alike(list(block)), stride=unless(1, strides), dilation=unless(1, dilations), bias=False,
+    y = w.layer("conv_transpose%dd" % axes, w.free_name(call), w.reshape(x, x.full[:2] + counts), (), {},
+                out_channels=channels, kernel_size=alike(list(block)), stride=unless(1, strides),
+                dilation=unless(1, dilations), bias=False,
                 groups=None if channels == 1 else channels, weight=weight)
     y = padded(w, y, [0] * (axes + 2), [0, 0] + [size - own for size, own in zip(sizes, y.full[2:])])
     for axis, (size, before) in enumerate(zip(image, pads), 2):
@@ -418,7 +432,8 @@ def column(w, x, rank):
 
 @operation("BatchNormalization")
 def batch_norm(w, call, x, scale, bias, mean, var):
-    trains = call.get("training_mode", 0) if call.opset >= 14 else any(call.outputs[1:]) and not call.get("is_test", 0)
+    trains = (call.get("training_mode", 0) if call.opset >= 14 else any(call.outputs[1:]) and
+              not call.get("is_test", 0))
     if trains:
         raise Refused("training mode is not possible in an imported model")
     parts, rank = {"weight": scale, "bias": bias, "running_mean": mean, "running_var": var}, len(x.full)
@@ -432,7 +447,8 @@ def batch_norm(w, call, x, scale, bias, mean, var):
         name = (scale.name or "").rpartition(".weight")[0]
         name = name if name and name not in w.layers and name not in w.taken else w.free_name(call)
         parts = {suffix: Parameter("%s.%s" % (name, suffix), p.tensor, True) for suffix, p in parts.items()}
-    parts = {suffix: Constant(p.tensor, name=p.name) if "running" in suffix else p for suffix, p in parts.items()}
+    parts = {suffix: Constant(p.tensor, name=p.name) if "running" in suffix else p
+             for suffix, p in parts.items()}
     op = {4: "batch_norm2d", 5: "batch_norm3d"}.get(rank, "batch_norm1d")
     return w.layer(op, name, x, (), parts, eps=None if eps == 1e-5 else eps)
 
@@ -440,13 +456,15 @@ def batch_norm(w, call, x, scale, bias, mean, var):
 def layer_of(w, call, op, x, weight, bias, **given):
     """A norm's layer; weight and bias become its own where they are known and of its shape, else they are applied after it."""
     shape = given.pop("shape")
-    known = all(p is None or isinstance(p, (Parameter, Constant)) and p.full == p.tensor.shape == shape for p in (weight, bias))
+    known = all(p is None or isinstance(p, (Parameter, Constant)) and p.full == p.tensor.shape == shape
+                for p in (weight, bias))
     if known and weight is not None and (bias is not None or op in ("layer_norm", "rms_norm")):
         parts = {"weight": weight, "bias": bias}
         name = w.layer_name(**parts)
         if name is None:
             name = w.free_name(call)
-            parts = {key: None if p is None else Parameter("%s.%s" % (name, key), p.tensor, True) for key, p in parts.items()}
+            parts = {key: None if p is None else Parameter("%s.%s" % (name, key), p.tensor, True)
+                     for key, p in parts.items()}
         if bias is None and op == "layer_norm":
             given["bias"] = False
         return w.layer(op, name, x, (), parts, **given)
@@ -486,8 +504,8 @@ def rms_norm(w, call, x, weight):
 def group_norm(w, call, x, weight, bias):
     groups, channels, eps = call.get("num_groups", x.full[1]), x.full[1], call.get("epsilon", 1e-5)
     if weight.full == (groups,) and groups != channels:  # opset 18: one number a group
-        weight, bias = [w.reshape(w.view(w.tensor(w.reshape(p, (groups, 1))), (groups, channels // groups)), (channels,))
-                        for p in (weight, bias)]
+        weight, bias = [w.reshape(w.view(w.tensor(w.reshape(p, (groups, 1))), (groups, channels // groups)),
+                                  (channels,)) for p in (weight, bias)]
     y = layer_of(w, call, "group_norm", x, weight, bias, num_groups=groups, eps=float(eps), shape=(channels,))
     if y.entry.attributes.get("affine") is False:
         y = w.map("add", w.map("mul", y, column(w, weight, len(x.full))), column(w, bias, len(x.full)))
@@ -512,16 +530,19 @@ def lp_norm(w, call, x):
 def resized_by_scales(w, call, x, scales, sizes):
     """Of images of any size, where gpunn's interpolate counts as Resize does."""
     mode = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
-    own = {("nearest", "asymmetric"): ("nearest", None) if call.get("nearest_mode", "round_prefer_floor") == "floor" else None,
+    own = {("nearest", "asymmetric"): ("nearest", None)
+           if call.get("nearest_mode", "round_prefer_floor") == "floor" else None,
            ("linear", "half_pixel"): ("linear", None), ("linear", "pytorch_half_pixel"): ("linear", None),
            ("linear", "align_corners"): ("linear", True)}.get(mode)
     if call.get("mode", "") == "cubic" and (call.get("cubic_coeff_a", -0.75), call.get("exclude_outside", 0),
                                            call.get("antialias", 0), len(x.full)) == (-0.75, 0, 0, 4):
         own = {"half_pixel": ("cubic", None), "align_corners": ("cubic", True)}.get(mode[1])
-    if own is None or sizes or not scales or len(scales) != len(x.full) or list(scales[:2]) != [1, 1] or call.has("axes"):
-        raise Refused("of %s it is possible with scales, as nearest with asymmetric and floor, linear or cubic" %
-                      size_name(min(x.full[2:])))
-    return w.add("interpolate", [w.f32(w.whole(x))], (), scale_factor=alike([float(scale) for scale in scales[2:]]), mode=own[0],
+    if (own is None or sizes or not scales or len(scales) != len(x.full) or list(scales[:2]) != [1, 1] or
+        call.has("axes")):
+        raise Refused("of %s it is possible with scales, as nearest with asymmetric and floor, linear or "
+                      "cubic" % size_name(min(x.full[2:])))
+    return w.add("interpolate", [w.f32(w.whole(x))], (),
+                 scale_factor=alike([float(scale) for scale in scales[2:]]), mode=own[0],
                  align_corners=own[1])
 
 
@@ -537,14 +558,16 @@ def resized(w, call, x, roi=None, scales=None, sizes=None):
         return resized_by_scales(w, call, x, scales, sizes)
     cropped = call.get("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = numbers(w, roi, "roi") if cropped else None
-    plans = [one for one in resize.plan(call, x.full, scales or None, sizes or None) if cropped or one[1:] != (one[2], one[1], 1)]
+    plans = [one for one in resize.plan(call, x.full, scales or None, sizes or None) if cropped or
+             one[1:] != (one[2], one[1], 1)]
     matrices = [resize.matrix(call, *one, roi, len(x.full)) for one in plans]
     own = resize.interpolate_mode(plans, matrices, len(x.full))
     if own and plans:
         size = list(x.full[2:])
         for axis, _, new, _ in plans:
             size[axis - 2] = new
-        return w.add("interpolate", [w.f32(w.whole(x))], (), size=alike(size), mode=own[0], align_corners=own[1])
+        return w.add("interpolate", [w.f32(w.whole(x))], (), size=alike(size), mode=own[0],
+                     align_corners=own[1])
     for (axis, old, new, _), (values, outside) in zip(plans, matrices):
         x = w.along(x, axis, Constant(Array("float32", (new, old), values)))
         if any(outside) and call.get("extrapolation_value", 0.0):
@@ -557,7 +580,8 @@ def resized(w, call, x, roi=None, scales=None, sizes=None):
 def fourier(w, call, x, length=None, axis=None):
     """Real numbers have a last axis of 1, complex ones of 2."""
     last = len(x.full) - 1
-    axis = normal_axis(call.get("axis", 1) if call.opset < 20 else numbers(w, axis, "axis", [-2])[0], last + 1)
+    axis = normal_axis(call.get("axis", 1) if call.opset < 20 else numbers(w, axis, "axis", [-2])[0],
+                       last + 1)
     size, count = x.full[axis], int(numbers(w, length, "length", [x.full[axis]])[0])
     if call.get("inverse", 0) and call.get("onesided", 0):
         count = int(numbers(w, length, "length", [2 * (size - 1)])[0])
@@ -566,7 +590,8 @@ def fourier(w, call, x, length=None, axis=None):
     x = padded_to(w, x, axis, count)
     parts = [w.slice(x, last, i, i + 1) for i in range(x.full[last])]
     rows, inverse = count // 2 + 1 if call.get("onesided", 0) else count, bool(call.get("inverse", 0))
-    return w.add("concat", list(w.fourier(parts, axis, rows, inverse, 1 / count if inverse else 1.0)), (), dim=last)
+    return w.add("concat", list(w.fourier(parts, axis, rows, inverse, 1 / count if inverse else 1.0)), (),
+                 dim=last)
 
 
 def padded_to(w, x, axis, count):
@@ -579,7 +604,8 @@ def padded_to(w, x, axis, count):
 @operation("STFT")
 def short_fourier(w, call, x, step, window=None, length=None):
     """A convolution whose channels are the window times the cosines, then the sines backwards, of each frequency."""
-    step, own = numbers(w, step, "frame_step")[0], None if window is None else w.known_array(window, "window").values
+    step, own = (numbers(w, step, "frame_step")[0],
+                 None if window is None else w.known_array(window, "window").values)
     size = numbers(w, length, "frame_length", [x.full[1] if own is None else len(own)])[0]
     rows, (cos, sin) = size // 2 + 1 if call.get("onesided", 1) else size, waves(size, size)
     cells = [c * v for wave, sign in ((cos, 1), (sin, -1)) for k in range(rows)
@@ -601,12 +627,14 @@ def short_fourier(w, call, x, step, window=None, length=None):
 def grid_sample(w, call, x, grid):
     mode, padding = call.get("mode", "linear"), call.get("padding_mode", "zeros")
     if mode in ("cubic", "bicubic") and len(x.full) == 4:
-        return w.cubic_sample(w.f32(w.whole(x)), w.f32(w.whole(grid)), padding, bool(call.get("align_corners", 0)))
+        return w.cubic_sample(w.f32(w.whole(x)), w.f32(w.whole(grid)), padding,
+                              bool(call.get("align_corners", 0)))
     mode = {"bilinear": "bilinear", "linear": "bilinear", "nearest": "nearest"}.get(mode)
     if mode is None:
         raise Refused("mode %s is not possible" % call.get("mode", ""))
-    return w.add("grid_sample", [w.f32(w.whole(x)), w.f32(w.whole(grid))], (), mode=None if mode == "bilinear" else mode,
-                 padding_mode=None if padding == "zeros" else padding, align_corners=bool(call.get("align_corners", 0)) or None)
+    return w.add("grid_sample", [w.f32(w.whole(x)), w.f32(w.whole(grid))], (),
+                 mode=None if mode == "bilinear" else mode, padding_mode=None if padding == "zeros" else
+                 padding, align_corners=bool(call.get("align_corners", 0)) or None)
 
 
 @operation("RoiAlign")
@@ -617,7 +645,8 @@ def roi_align(w, call, x, boxes, samples):
     samples = w.reshape(w.f32(w.whole(samples)), (samples.full[0], 1))
     boxes = w.add("concat", [w.whole(samples), w.f32(w.whole(boxes))], (), dim=1)
     size, scale = [call.get("output_height", 1), call.get("output_width", 1)], call.get("spatial_scale", 1.0)
-    return w.add("roi_align", [w.f32(w.whole(x)), boxes], (), output_size=alike(size), spatial_scale=None if scale == 1 else scale,
+    return w.add("roi_align", [w.f32(w.whole(x)), boxes], (), output_size=alike(size),
+                 spatial_scale=None if scale == 1 else scale,
                  sampling_ratio=max(call.get("sampling_ratio", 0), 0) or None, aligned=aligned or None)
 
 
@@ -652,13 +681,16 @@ def cross_entropy(w, call, x, labels, weight=None):
 @operation("RotaryEmbedding")
 def rotary(w, call, x, cos, sin, places=None):
     if places is not None:
-        cos, sin = [OPERATIONS["Gather"](w, call.with_attributes(axis=0), cache, places) for cache in (cos, sin)]
+        cos, sin = [OPERATIONS["Gather"](w, call.with_attributes(axis=0), cache, places)
+                    for cache in (cos, sin)]
     heads = call.get("num_heads", 0)
     shape = x.full
-    x = w.permute(w.reshape(x, shape[:2] + (heads, shape[2] // heads)), (0, 2, 1, 3)) if len(shape) == 3 else x
+    x = (w.permute(w.reshape(x, shape[:2] + (heads, shape[2] // heads)), (0, 2, 1, 3)) if len(shape) == 3 else
+         x)
     size = call.get("rotary_embedding_dim", 0) or x.full[3]
     half = size // 2
-    cos, sin = [w.reshape(w.slice(c, len(c.full) - 1, 0, half), (c.full[0], 1) + c.full[1:-1] + (half,)) for c in (cos, sin)]
+    cos, sin = [w.reshape(w.slice(c, len(c.full) - 1, 0, half), (c.full[0], 1) + c.full[1:-1] + (half,))
+                for c in (cos, sin)]
     step = 2 if call.get("interleaved", 0) else 1
     first, last = ((0, size), (1, size)) if step == 2 else ((0, half), (half, size))
     a, b = w.slice(x, 3, first[0], first[1], step), w.slice(x, 3, last[0], last[1], step)

@@ -28,7 +28,8 @@ def scores(w, call, x, name, count):
     weight = Array("float32", (count, x.full[1]), values)
     bias = Constant(Array("float32", (count,), added)) if added else None
     if weight.count() != len(values) or bias and len(added) != count:
-        raise Refused("%d coefficients and %d intercepts are no %s of %d features" % (len(values), len(added), name, x.full[1]))
+        raise Refused("%d coefficients and %d intercepts are no %s of %d features" %
+                      (len(values), len(added), name, x.full[1]))
     return linear(w, call, x, Constant(weight), bias)
 
 
@@ -37,7 +38,8 @@ def transformed(w, call, y):
     kind = call.get("post_transform", "NONE")
     if kind not in ("NONE", "LOGISTIC", "SOFTMAX"):
         raise Refused("post_transform %s is not possible" % kind)
-    return y if kind == "NONE" else w.map("sigmoid", y) if kind == "LOGISTIC" else w.add("softmax", [y], (), dim=1)
+    return (y if kind == "NONE" else w.map("sigmoid", y) if kind == "LOGISTIC" else
+            w.add("softmax", [y], (), dim=1))
 
 
 @machine_learning("LinearRegressor", kind="float32")
@@ -96,16 +98,18 @@ COMPARISONS = {"BRANCH_LEQ": "x <= y", "BRANCH_LT": "x < y", "BRANCH_GTE": "x >=
 def trees_of(call):
     """The Trees by number, and how their nodes compare."""
     nodes, modes = {}, set()
-    columns = [call.get("nodes_%s" % key, []) for key in ("treeids", "nodeids", "featureids", "values", "truenodeids",
-                                                          "falsenodeids")]
+    columns = [call.get("nodes_%s" % key, [])
+               for key in ("treeids", "nodeids", "featureids", "values", "truenodeids", "falsenodeids")]
     if len(columns[0]) > MAX_NODES:
         raise Refused("trees of %d nodes are too large" % len(columns[0]))
     for tree, key, feature, threshold, yes, no, mode in zip(*columns, call.get("nodes_modes", [])):
         mode = mode.decode() if isinstance(mode, bytes) else mode
         nodes.setdefault(tree, {})[key] = None if mode == "LEAF" else (feature, threshold, yes, no)
         modes.update({mode} - {"LEAF"})
-    if len(modes) > 1 or not modes <= set(COMPARISONS) or any(call.get("nodes_missing_value_tracks_true", None) or [0]):
-        raise Refused("only trees whose nodes all compare alike, by one of %s, are possible" % ", ".join(COMPARISONS))
+    if (len(modes) > 1 or not modes <= set(COMPARISONS) or
+        any(call.get("nodes_missing_value_tracks_true", None) or [0])):
+        raise Refused("only trees whose nodes all compare alike, by one of %s, are possible" %
+                      ", ".join(COMPARISONS))
     return {key: Tree(own) for key, own in nodes.items()}, COMPARISONS[(modes or {"BRANCH_LEQ"}).pop()]
 
 
@@ -308,7 +312,8 @@ def array_feature_extractor(w, call, x, index):
     """Along the last axis; of a vector a row."""
     count = fold.dim_of(product(map(fold.of_dim, index.full)))
     index = w.reshape(index, (count,))
-    if isinstance(x, Constant) and x.full == x.tensor.shape and len(x.full) == 1 and not is_float(x.tensor.kind):
+    if (isinstance(x, Constant) and x.full == x.tensor.shape and len(x.full) == 1 and
+        not is_float(x.tensor.kind)):
         y = labelled(w, call, w.tensor(index), x.tensor.values)
         return w.as_kind(w.reshape(y, (1, count)), "int64")
     lead = x.full[:-1] or (1,)
@@ -333,7 +338,8 @@ def normalizer(w, call, x):
     x, norm = rows(w, x), call.get("norm", "MAX")
     if norm not in ("MAX", "L1", "L2"):
         raise Refused("norm %s is not possible" % norm)
-    size = w.reduce("max" if norm == "MAX" else "sum", w.map("square" if norm == "L2" else "abs", x), [1], True)
+    size = w.reduce("max" if norm == "MAX" else "sum", w.map("square" if norm == "L2" else "abs", x), [1],
+                    True)
     return w.expr("x / max(%s, 1e-30)" % ("sqrt(y)" if norm == "L2" else "y"), x, size)
 
 

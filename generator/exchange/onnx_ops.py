@@ -7,12 +7,13 @@ import math
 from . import fold
 from .arrays import RANGES, Array, check_count, is_float
 from .onnx_file import KINDS
-from .spec_writer import (Constant, Parameter, Refused, Value, broadcast, named, normal_axes, normal_axis, product, size_name,
-                          text)
+from .spec_writer import (Constant, Parameter, Refused, Value, broadcast, named, normal_axes, normal_axis,
+                          product, size_name, text)
 from ..sizes import any_varies, varies
 
 OPERATIONS = {}
-RESULT_KINDS = {}  # of ops whose results have not the kind of their first operand; own: they tell it themselves
+# of ops whose results have not the kind of their first operand; own: they tell it themselves
+RESULT_KINDS = {}
 
 
 def operation(*names, kind=None):
@@ -28,7 +29,8 @@ def number(x, default=None):
     """The one number that an operand is; default: it is left out."""
     if x is None:
         return default
-    if isinstance(x, (Constant, Parameter)) and x.tensor.count() == 1 and not isinstance(x.tensor.item(), fold.Size):
+    if (isinstance(x, (Constant, Parameter)) and x.tensor.count() == 1 and
+        not isinstance(x.tensor.item(), fold.Size)):
         return x.tensor.item()
     return None
 
@@ -45,7 +47,8 @@ def counted(count, behind=0):
 
 
 # ---- elementwise --------------------------------------------------------------------------------------------------------
-DTYPES = {"int64": "i64", "int32": "i32", "uint8": "u8"}  # kinds of integers that gpunn computes with as such; others are floats
+# kinds of integers that gpunn computes with as such; others are floats
+DTYPES = {"int64": "i64", "int32": "i32", "uint8": "u8"}
 
 
 def exactly(w, op, *operands):
@@ -53,7 +56,8 @@ def exactly(w, op, *operands):
     kind = w.kind_of(operands[-1])
     if kind not in DTYPES:
         return None
-    last = number(operands[-1]) if len(operands) > 1 and len(operands[-1].full) <= len(operands[-2].full) else None
+    last = (number(operands[-1]) if len(operands) > 1 and
+            len(operands[-1].full) <= len(operands[-2].full) else None)
     y = w.integer(op, *operands[:-1], operands[-1] if last is None else int(last))
     y = y if y.dtype in ("bool", DTYPES[kind]) else w.add("cast", [y], y.shape, y.full, dtype=DTYPES[kind])
     return y if y.dtype == "bool" else w.as_kind(y, kind)
@@ -74,25 +78,29 @@ def formula(expression, **defaults):
     return lower
 
 
-TABLE = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Abs": "abs", "Neg": "neg", "Sign": "sign", "Floor": "floor",
-         "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Erf": "erf", "Sin": "sin", "Cos": "cos",
-         "Softsign": "softsign", "HardSwish": "hardswish", "Mish": "mish", "Asin": "asin", "Acos": "acos", "Atan": "atan",
+TABLE = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Abs": "abs", "Neg": "neg", "Sign": "sign",
+         "Floor": "floor", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal",
+         "Erf": "erf", "Sin": "sin", "Cos": "cos", "Softsign": "softsign", "HardSwish": "hardswish",
+         "Mish": "mish", "Asin": "asin", "Acos": "acos", "Atan": "atan",
          "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh"}
 OPERATIONS.update({name: unary(own) for name, own in TABLE.items()})
 
-OPERATIONS.update({name.capitalize(): formula(expression) for name, expression in named("tan", "ceil", "round").items()})
-OPERATIONS.update({name: formula(named(own)[own]) for name, own in {"Not": "logical_not", "IsNaN": "isnan"}.items()})
+OPERATIONS.update({name.capitalize(): formula(expression)
+                   for name, expression in named("tan", "ceil", "round").items()})
+OPERATIONS.update({name: formula(named(own)[own])
+                   for name, own in {"Not": "logical_not", "IsNaN": "isnan"}.items()})
 OPERATIONS.update({
     "ThresholdedRelu": formula("where(x > {alpha}, x, 0)", alpha=1.0),
     "HardSigmoid": formula("max(0, min(1, {alpha} * x + {beta}))", alpha=0.2, beta=0.5),
     "Elu": lambda w, call, x: w.map("elu", x, alpha=call.get("alpha", 1.0)),
     "Celu": lambda w, call, x: w.map("celu", x, alpha=call.get("alpha", 1.0)),
     "LeakyRelu": lambda w, call, x: w.map("leaky_relu", x, negative_slope=call.get("alpha", 0.01)),
-    "Selu": formula("{gamma} * where(x > 0, x, {alpha} * expm1(x))", alpha=1.6732631921768188, gamma=1.0507010221481323),
-    "Softplus": lambda w, call, x: w.map("softplus", x),
-    "Shrink": formula("where(x < -{lambd}, x + {bias}, where(x > {lambd}, x - {bias}, 0))", lambd=0.5, bias=0.0),
-    "Swish": formula("x * sigmoid({alpha} * x)", alpha=1.0),
-    "Gelu": lambda w, call, x: w.map("gelu_tanh" if call.get("approximate", "none") == "tanh" else "gelu", x)})
+    "Selu": formula("{gamma} * where(x > 0, x, {alpha} * expm1(x))", alpha=1.6732631921768188,
+                    gamma=1.0507010221481323), "Softplus": lambda w, call, x: w.map("softplus", x),
+    "Shrink": formula("where(x < -{lambd}, x + {bias}, where(x > {lambd}, x - {bias}, 0))", lambd=0.5,
+                      bias=0.0), "Swish": formula("x * sigmoid({alpha} * x)", alpha=1.0),
+    "Gelu": lambda w, call, x: w.map("gelu_tanh" if call.get("approximate", "none") == "tanh" else "gelu",
+                                     x)})
 RESULT_KINDS.update({"Not": "bool", "IsNaN": "bool"})
 
 
@@ -105,8 +113,10 @@ def prelu(w, call, x, slope):
 
 @operation("IsInf", kind="bool")
 def is_inf(w, call, x):
-    signs = [sign for sign, wanted in ((">", "detect_positive"), ("<", "detect_negative")) if call.get(wanted, 1)]
-    parts = ["where(x {} {}, 1, 0)".format(sign, "3.4028234e38" if sign == ">" else "-3.4028234e38") for sign in signs]
+    signs = [sign for sign, wanted in ((">", "detect_positive"),
+                                       ("<", "detect_negative")) if call.get(wanted, 1)]
+    parts = ["where(x {} {}, 1, 0)".format(sign, "3.4028234e38" if sign == ">" else "-3.4028234e38")
+             for sign in signs]
     return w.expr(" + ".join(parts) or "0 * detach(where(x == x, 0, 0))", x)
 
 
@@ -138,7 +148,8 @@ def cast(w, call, x, like=None):
         x = w.expr("where(x < 0, -floor(-x), floor(x))", x)
     x = w.tensor(x)
     if kind in DTYPES and x.dtype != "f32":
-        return w.as_kind(x if x.dtype == DTYPES[kind] else w.add("cast", [x], x.shape, x.full, dtype=DTYPES[kind]), kind)
+        return w.as_kind(x if x.dtype == DTYPES[kind] else
+                         w.add("cast", [x], x.shape, x.full, dtype=DTYPES[kind]), kind)
     low, high = RANGES[source] if source in RANGES else (0, 1 if source == "bool" else math.inf)
     fits = RANGES[kind][0] <= low and high <= RANGES[kind][1]
     return w.as_kind(x if fits else w.wrapped(w.f32(x), kind), kind)
@@ -168,13 +179,15 @@ def binary(op, scalar=None, sign=1):
     def lower(w, call, a, b):
         b = broadcast_to_axis(w, call, a, b)
         value = number(b)
-        if scalar and value is not None and len(b.full) <= len(a.full) and is_float(w.kind_of(a)) and abs(value) < 3.4e38:
+        if (scalar and value is not None and len(b.full) <= len(a.full) and is_float(w.kind_of(a)) and
+            abs(value) < 3.4e38):
             return w.map(scalar, a, value=float(sign * value))
         return of_integers(w, call, op, a, b)
     return lower
 
 
-OPERATIONS.update({"Add": binary("add", "add_scalar"), "Sub": binary("sub", "add_scalar", -1), "Mul": binary("mul", "mul_scalar")})
+OPERATIONS.update({"Add": binary("add", "add_scalar"), "Sub": binary("sub", "add_scalar", -1),
+                   "Mul": binary("mul", "mul_scalar")})
 
 
 @operation("Div")
@@ -239,7 +252,8 @@ def power(w, call, a, b):
         return y
     w.note_integers(call)
     near = 0 if special else 1e-6  # powf's result is near the integer, those of special ops are not above it
-    return w.expr("r = abs(x); n = floor(r + 0.5); sign(x) * where(abs(r - n) <= %s * r, n, floor(r))" % text(near), y)
+    return w.expr("r = abs(x); n = floor(r + 0.5); sign(x) * where(abs(r - n) <= %s * r, n, floor(r))" %
+                  text(near), y)
 
 
 def many(op, scale_of=lambda count: 1):
@@ -274,8 +288,8 @@ def compared(name):
     return lower
 
 
-for onnx_name, own_name in {"And": "mul", "Or": "maximum", "Xor": "ne", "Equal": "eq", "Less": "lt", "LessOrEqual": "le",
-                            "Greater": "gt", "GreaterOrEqual": "ge"}.items():
+for onnx_name, own_name in {"And": "mul", "Or": "maximum", "Xor": "ne", "Equal": "eq", "Less": "lt",
+                            "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}.items():
     operation(onnx_name, kind="bool")(compared(own_name))
 
 
@@ -294,7 +308,8 @@ def clip(w, call, x, low=None, high=None):
         return x if high is None else exactly(w, "minimum", x, high)
     values = [number(bound) if isinstance(bound, (Constant, Parameter)) else bound for bound in (low, high)]
     if not any(isinstance(bound, Value) for bound in values):
-        return w.map("clamp", x, **{name: float(bound) for name, bound in zip(("min", "max"), values) if bound is not None})
+        return w.map("clamp", x, **{name: float(bound)
+                                    for name, bound in zip(("min", "max"), values) if bound is not None})
     x = x if low is None else w.map("maximum", x, low)
     return x if high is None else w.map("minimum", x, high)
 
@@ -365,7 +380,8 @@ def bernoulli(w, call, x):
 def multinomial(w, call, x):
     """Classes by the logarithms of their weights: of these plus Gumbel's numbers the largest."""
     (rows, classes), count = x.full, call.get("sample_size", 1)
-    score = w.expr("y - log(max(-log(1 - x), 1e-30))", w.drawn("rand", (rows, count, classes)), w.reshape(x, (rows, 1, classes)))
+    score = w.expr("y - log(max(-log(1 - x), 1e-30))", w.drawn("rand", (rows, count, classes)),
+                   w.reshape(x, (rows, 1, classes)))
     return w.as_kind(w.add("argmax", [score], (), dim=2), KINDS.get(call.get("dtype", 0)) or "int32")
 
 
@@ -390,7 +406,8 @@ def tile(w, call, x, repeats, axis=None):
         raise Refused("the form of opset 1 is not possible")
     if any(isinstance(times, fold.Size) for times in repeats):
         raise Refused("it repeats by a size that varies")
-    return w.add("tile", [w.whole(w.copied(x))], (), repeats=repeats) if any(times != 1 for times in repeats) else x
+    return (w.add("tile", [w.whole(w.copied(x))], (), repeats=repeats) if any(times != 1 for times in repeats)
+            else x)
 
 
 @operation("Concat")
@@ -451,8 +468,10 @@ def gather(w, call, x, index):
     lead, size, tail = x.full[:axis], x.full[axis], x.full[axis + 1:]
     if size < 0 and not varies(size):
         raise Refused("it picks samples of the batch")
-    if isinstance(index, Constant) and index.tensor.count() == 1 and not isinstance(index.tensor.item(), fold.Size):
-        place = normal_axis(index.tensor.item(), size) if varies(size) else fold.whole_place(index.tensor.item(), size)
+    if (isinstance(index, Constant) and index.tensor.count() == 1 and
+        not isinstance(index.tensor.item(), fold.Size)):
+        place = (normal_axis(index.tensor.item(), size) if varies(size) else
+                 fold.whole_place(index.tensor.item(), size))
         return w.reshape(w.slice(x, axis, place, place + 1), lead + shape + tail)
     index = in_range(w, index, size)
     if axis == 0 and size > 0 and product(tail) > 0 and is_float(w.kind_of(x)):
@@ -468,8 +487,8 @@ def looked_up(w, call, x, index, rows, width):
     index = w.integers(w.whole(index), ("i64", "i32"))
     name = w.layer_name(weight=x) if len(x.full) == 2 else None
     weight = None if name else w.f32(w.whole(w.reshape(x, (rows, width))))
-    return w.layer("embedding", name or w.free_name(call), index, (), {"weight": x} if name else {}, num_embeddings=rows,
-                   embedding_dim=width, weight=weight)
+    return w.layer("embedding", name or w.free_name(call), index, (), {"weight": x} if name else {},
+                   num_embeddings=rows, embedding_dim=width, weight=weight)
 
 
 @operation("GatherElements")
@@ -490,8 +509,10 @@ def pad(w, call, x, pads=None, value=None, axes=None):
         before[axis], after[axis] = pads[i], pads[i + len(axes)]
         if min(before[axis], after[axis]) < 0:
             x = w.slice(x, axis, max(0, -before[axis]), x.full[axis] + min(0, after[axis]))
-    mode = {"constant": None, "reflect": "reflect", "edge": "replicate", "wrap": "circular"}[call.get("mode", "constant")]
-    return padded(w, x, [max(0, before.get(i, 0)) for i in range(rank)], [max(0, after.get(i, 0)) for i in range(rank)], mode, fill)
+    mode = {"constant": None, "reflect": "reflect", "edge": "replicate",
+            "wrap": "circular"}[call.get("mode", "constant")]
+    return padded(w, x, [max(0, before.get(i, 0)) for i in range(rank)],
+                  [max(0, after.get(i, 0)) for i in range(rank)], mode, fill)
 
 
 def padded(w, x, before, after, mode=None, value=0.0):
@@ -574,7 +595,8 @@ def scatter_nd(w, call, x, index, updates):
     depth = index.full[-1]
     tail, rows = product(x.full[depth:]), joined_places(w, x, index)
     every = w.view(w.tensor(rows), (rows.full[0], tail))
-    y = w.scatter(w.reshape(x, (product(x.full[:depth]), tail)), 0, every, w.reshape(updates, every.full), reduction_of(call))
+    y = w.scatter(w.reshape(x, (product(x.full[:depth]), tail)), 0, every, w.reshape(updates, every.full),
+                  reduction_of(call))
     return w.reshape(y, x.full)
 
 
@@ -596,7 +618,8 @@ def reverse_sequence(w, call, x, lengths):
     along, across = call.get("time_axis", 0), call.get("batch_axis", 1)
     own = [tuple(size if i == axis else 1 for i, size in enumerate(x.full)) for axis in (along, across)]
     count = w.known_size(x, along)
-    places = w.expr("y - 1 - x if x < y else x", w.numbers(range(count), own[0]), w.reshape(w.rounded(lengths), own[1]))
+    places = w.expr("y - 1 - x if x < y else x", w.numbers(range(count), own[0]),
+                    w.reshape(w.rounded(lengths), own[1]))
     return w.pick(x, along, w.view(places, x.full))
 
 
@@ -616,7 +639,8 @@ def one_hot(w, call, index, depth, values):
     column = w.expr("where(x < 0, x + %d, x)" % count, w.reshape(index, lead[:axis] + (1,) + lead[axis:]))
     classes = counted(count, rank - axis)
     chosen = w.map("eq", column, classes)
-    off, on = [w.slice(values, 0, i, i + 1) if isinstance(values, Value) else values.tensor.values[i] for i in (0, 1)]
+    off, on = [w.slice(values, 0, i, i + 1) if isinstance(values, Value) else values.tensor.values[i]
+               for i in (0, 1)]
     return w.as_kind(w.map("where", chosen, on, off), w.kind_of(values))
 
 
@@ -681,7 +705,8 @@ def top_k(w, call, x, k=None):
     kind, axis = w.kind_of(x), normal_axis(call.get("axis", -1), len(x.full))
     x = w.f32(w.whole(x))
     count = call.get("k", None) if k is None else numbers(w, k, "k")[0]
-    places = w.add("topk_indices", [x], (), k=count, dim=axis, largest=None if call.get("largest", 1) else False)
+    places = w.add("topk_indices", [x], (), k=count, dim=axis,
+                   largest=None if call.get("largest", 1) else False)
     return [w.as_kind(w.add("gather", [x, places], (), dim=axis), kind), w.as_kind(places, "int64")]
 
 
@@ -772,6 +797,7 @@ def dynamic_quantize(w, call, x):
     scale = w.expr("(x - y) / 255", top, bottom)
     zero = w.map("clamp", OPERATIONS["Round"](w, call, w.expr("-x / y", bottom, scale)), min=0.0, max=255.0)
     y = w.map("add", OPERATIONS["Round"](w, call, w.map("div", x, scale)), zero)
-    return [w.as_kind(w.map("clamp", y, min=0.0, max=255.0), "uint8"), w.as_kind(scale, "float32"), w.as_kind(zero, "uint8")]
+    return [w.as_kind(w.map("clamp", y, min=0.0, max=255.0), "uint8"), w.as_kind(scale, "float32"),
+            w.as_kind(zero, "uint8")]
 
 

@@ -18,13 +18,15 @@ from ..sizes import varies
 MATCHES = 1 << 12  # orders that are tried for a node
 MEAN = "ReduceMean({}, #axes)"
 CENTRED = "Sub(x, " + MEAN.format("x") + ")"
-VARIANCES = ["ReduceMean(Pow({c}, 2), #axes)".format(c=CENTRED), "ReduceMean(Mul({c}, {c}), #axes)".format(c=CENTRED)]
+VARIANCES = ["ReduceMean(Pow({c}, 2), #axes)".format(c=CENTRED),
+             "ReduceMean(Mul({c}, {c}), #axes)".format(c=CENTRED)]
 
 
 def last_axes(lowering, bound):
     """How many last axes a list of axes names; 0: it names others."""
     axes, rank = bound["#axes"], len(bound["x"].full)
-    axes = sorted(axis % rank for axis in axes or ()) if axes is None or all(-rank <= a < rank for a in axes) else []
+    axes = (sorted(axis % rank for axis in axes or ()) if axes is None or
+            all(-rank <= a < rank for a in axes) else [])
     return len(axes) if axes and axes == list(range(rank - len(axes), rank)) else 0
 
 
@@ -32,10 +34,12 @@ def layer_norm(lowering, call, bound):
     dims = last_axes(lowering, bound)
     weight, bias = bound.get("weight"), bound.get("bias")
     x = bound["x"]
-    known = [p is None or isinstance(p, (Parameter, Constant)) and p.full == x.full[-dims:] for p in (weight, bias)]
+    known = [p is None or isinstance(p, (Parameter, Constant)) and p.full == x.full[-dims:]
+             for p in (weight, bias)]
     if not dims or not all(known):
         return None
-    return onnx_layers.norm_of_last(lowering.writer, call, bound["norm"], x, weight, bias, -dims, number(bound["@eps"]))
+    return onnx_layers.norm_of_last(lowering.writer, call, bound["norm"], x, weight, bias, -dims,
+                                    number(bound["@eps"]))
 
 
 def unary(op):
@@ -48,13 +52,15 @@ def hiding(w, bound):
     if number(bound["@fill"]) != -math.inf:
         return None
     if isinstance(hidden, Constant) and hidden.full == hidden.tensor.shape:
-        return Constant(Array("float32", hidden.full, [-math.inf if x else 0.0 for x in hidden.tensor.values]))
+        return Constant(Array("float32", hidden.full,
+                              [-math.inf if x else 0.0 for x in hidden.tensor.values]))
     return w.map("where", hidden, -math.inf, 0.0)
 
 
 def is_causal(mask, rows, columns):
     """Whether a mask hides from each row just the columns behind it."""
-    if not isinstance(mask, Constant) or rows != columns or rows < 2 or mask.tensor.shape[-2:] != (rows, columns):
+    if (not isinstance(mask, Constant) or rows != columns or rows < 2 or
+        mask.tensor.shape[-2:] != (rows, columns)):
         return False
     values = mask.tensor.values
     return len(values) == rows * columns and all(
@@ -72,18 +78,22 @@ def attention(lowering, call, bound):
     scale = (1 / scale if bound["divides"] else scale) * (number(bound["@other"]) if "@other" in bound else 1)
     scale *= bound.get("alpha", 1.0)
     operands = [q, k, v]
-    if not all(isinstance(x, Value) and len(x.full) == 4 for x in operands) or (bound["axis"] or -1) not in (-1, 3):
+    if (not all(isinstance(x, Value) and len(x.full) == 4 for x in operands) or
+        (bound["axis"] or -1) not in (-1, 3)):
         return None
     k = w.permute(k, (0, 1, 3, 2)) if bound.get("transB", 0) else k
-    if q.full[:2] != v.full[:2] or k.full[:2] != q.full[:2] or k.full[2] != q.full[3] or k.full[3] != v.full[2]:
+    if (q.full[:2] != v.full[:2] or k.full[:2] != q.full[:2] or k.full[2] != q.full[3] or
+        k.full[3] != v.full[2]):
         return None
     fits = mask is None or len(mask.full) <= 4 and all(
-        size in (1, full) for size, full in zip(mask.full[::-1], (k.full[3], q.full[2], q.full[1], q.full[0])))
+        size in (1, full)
+        for size, full in zip(mask.full[::-1], (k.full[3], q.full[2], q.full[1], q.full[0])))
     if not fits or any(size < 0 and not varies(size) for size in q.full[1:]):
         return None
     q, v, causal = w.f32(w.whole(q)), w.f32(w.whole(v)), is_causal(mask, q.full[2], k.full[3])
     mask = None if causal else mask
-    return w.add("scaled_dot_product_attention", [q, w.whole(w.permute(k, (0, 1, 3, 2))), v], (), scale=float(scale),
+    return w.add("scaled_dot_product_attention", [q, w.whole(w.permute(k, (0, 1, 3, 2))), v], (),
+                 scale=float(scale),
                  is_causal=True if causal else None, mask=None if mask is None else w.f32(w.whole(mask)))
 
 
@@ -101,7 +111,8 @@ for variance in VARIANCES:
         plain = norm.format(c=CENTRED, v=variance)
         row("Add(Mul(%s, weight), bias)" % plain, layer_norm, norm="layer_norm")
 for square in ("Pow(x, 2)", "Mul(x, x)"):
-    for norm in ("Div(x, Sqrt(Add(ReduceMean({s}, #axes), @eps)))", "Mul(x, Reciprocal(Sqrt(Add(ReduceMean({s}, #axes), @eps))))",
+    for norm in ("Div(x, Sqrt(Add(ReduceMean({s}, #axes), @eps)))",
+                 "Mul(x, Reciprocal(Sqrt(Add(ReduceMean({s}, #axes), @eps))))",
                  "Mul(x, Div(1, Sqrt(Add(ReduceMean({s}, #axes), @eps))))"):
         row("Mul(%s, weight)" % norm.format(s=square), layer_norm, norm="rms_norm")
 for erf in ("Erf(Div(x, 1.4142135))", "Erf(Mul(x, 0.70710678))"):
@@ -109,7 +120,8 @@ for erf in ("Erf(Div(x, 1.4142135))", "Erf(Mul(x, 0.70710678))"):
     row("Mul(x, Mul(Add(%s, 1), 0.5))" % erf, unary("gelu"))
     row("Mul(Mul(x, 0.5), Add(%s, 1))" % erf, unary("gelu"))
 CUBE = "Tanh(Mul(Add(x, %s), 0.7978846))"
-for cube in ("Mul(Pow(x, 3), 0.044715)", "Mul(Mul(x, Mul(x, x)), 0.044715)", "Mul(x, Mul(x, Mul(x, 0.044715)))"):
+for cube in ("Mul(Pow(x, 3), 0.044715)", "Mul(Mul(x, Mul(x, x)), 0.044715)",
+             "Mul(x, Mul(x, Mul(x, 0.044715)))"):
     row("Mul(Mul(x, 0.5), Add(%s, 1))" % CUBE % cube, unary("gelu_tanh"))
     row("Mul(x, Mul(Add(%s, 1), 0.5))" % CUBE % cube, unary("gelu_tanh"))
     row("Mul(Mul(x, Add(%s, 1)), 0.5)" % CUBE % cube, unary("gelu_tanh"))
@@ -117,7 +129,8 @@ row("Mul(x, Sigmoid(x))", unary("silu"))
 row("Mul(x, Tanh(Softplus(x)))", unary("mish"))
 row("Div(Mul(x, Clip(Add(x, 3), 0, 6)), 6)", unary("hardswish"))
 row("Mul(x, Div(Clip(Add(x, 3), 0, 6), 6))", unary("hardswish"))
-for scores, divides in (("MatMul(Mul(q, @scale), Mul(k, @other))", False), ("MatMul(Mul(q, @scale), k)", False),
+for scores, divides in (("MatMul(Mul(q, @scale), Mul(k, @other))", False),
+                        ("MatMul(Mul(q, @scale), k)", False),
                         ("Div(MatMul(q, k), @scale)", True), ("Mul(MatMul(q, k), @scale)", False),
                         ("MatMul(q, k)", False), ("FusedMatMul(q, k)", False)):
     for masked in ("%s", "Add(%s, mask)", "Where(hidden, @fill, %s)"):
@@ -138,7 +151,8 @@ class Matcher:
             return self.node(tree, node, bound) if node is not None and isinstance(known, Value) else []
         if isinstance(tree, ast.Constant):
             value = number(known) if isinstance(known, (Constant, Parameter)) else None
-            return [bound] if value is not None and abs(value - tree.value) <= 1e-4 * max(1, abs(tree.value)) else []
+            return ([bound] if value is not None and
+                    abs(value - tree.value) <= 1e-4 * max(1, abs(tree.value)) else [])
         key = tree.id.replace("at_", "@") if tree.id.startswith("at_") else tree.id
         if key[0] == "@" and (not isinstance(known, (Constant, Parameter)) or number(known) is None):
             return []
@@ -163,7 +177,8 @@ class Matcher:
         if node.op == "Softmax":
             bound = dict(bound, axis=attributes.get("axis", None))
         if node.op == "Clip" and len(names) == 1 and len(trees) == 3:
-            return self.operand(trees[0], names[0], bound) if [attributes.get("min"), attributes.get("max")] == [0.0, 6.0] else []
+            return (self.operand(trees[0], names[0], bound)
+                    if [attributes.get("min"), attributes.get("max")] == [0.0, 6.0] else [])
         if len(trees) != len(names):
             return []
         orders = [names, names[::-1]] if node.op in ("Add", "Mul") else [names]

@@ -15,8 +15,9 @@ MAGIC = 0x1950a86a20f9469cfc6c
 MAX_ITEMS = 1 << 20  # of a file's dictionaries and lists
 MAX_BYTES = 1 << 36
 MAX_GROWTH = 16  # tensors may share storages, or repeat elements: this many times the file's size together
-STORAGES = {"FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-            "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
+STORAGES = {"FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16",
+            "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
+            "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
             "BoolStorage": "bool", "UntypedStorage": "uint8"}
 DTYPES = tuple(CODES)
 
@@ -75,13 +76,14 @@ def maker(function):
 
 
 # Everything that a file may name: what stands for it here.
-KNOWN = {("torch._utils", "_rebuild_tensor_v2"): maker(rebuilt), ("torch._utils", "_rebuild_tensor"): maker(rebuilt),
+KNOWN = {("torch._utils", "_rebuild_tensor_v2"): maker(rebuilt),
+         ("torch._utils", "_rebuild_tensor"): maker(rebuilt),
          ("torch._utils", "_rebuild_tensor_v3"): maker(rebuilt_typed),
          ("torch._utils", "_rebuild_parameter"): maker(rebuilt_parameter),
          ("torch._utils", "_rebuild_parameter_with_state"): maker(rebuilt_parameter),
-         ("torch.nn.parameter", "Parameter"): maker(rebuilt_parameter), ("collections", "OrderedDict"): collections.OrderedDict,
-         ("torch", "Size"): maker(tuple), ("torch", "device"): maker(lambda *names: None),
-         ("torch.storage", "UntypedStorage"): "uint8"}
+         ("torch.nn.parameter", "Parameter"): maker(rebuilt_parameter),
+         ("collections", "OrderedDict"): collections.OrderedDict, ("torch", "Size"): maker(tuple),
+         ("torch", "device"): maker(lambda *names: None), ("torch.storage", "UntypedStorage"): "uint8"}
 KNOWN.update({("torch", name): kind for name, kind in STORAGES.items()})
 KNOWN.update({("torch", name): name for name in DTYPES})
 
@@ -95,8 +97,9 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module, name):
         if (module, name) not in KNOWN:
-            raise FileError("it wants to call %.80s.%.80s, which is no part of a tensor; save its state_dict() alone" % (
-                module, name))
+            raise FileError("it wants to call %.80s.%.80s, which is no part of a tensor; save its "
+                            "state_dict() alone" % (
+                                module, name))
         return KNOWN[module, name]
 
     def persistent_load(self, pid):
@@ -105,16 +108,18 @@ class Unpickler(pickle.Unpickler):
 
 def kind_of(pid):
     """The kind of a storage and its name, from what a file calls it."""
-    if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or pid[1] not in CODES or not isinstance(pid[4], int):
+    if (not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or pid[1] not in CODES or
+        not isinstance(pid[4], int)):
         raise FileError("a tensor's storage is described in an unknown way")
     return pid[1], str(pid[2])
 
 
 # What torch.save's pickles consist of. Other instructions are refused before one is carried out.
 INSTRUCTIONS = frozenset(
-    "PROTO FRAME MARK STOP EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 BININT BININT1 BININT2 LONG1 BINFLOAT NONE "
-    "NEWTRUE NEWFALSE BINUNICODE SHORT_BINUNICODE BINSTRING SHORT_BINSTRING BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE GLOBAL "
-    "STACK_GLOBAL REDUCE BUILD BINPERSID SETITEM SETITEMS APPEND APPENDS EMPTY_SET ADDITEMS".split())
+    "PROTO FRAME MARK STOP EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 BININT BININT1 "
+    "BININT2 LONG1 BINFLOAT NONE NEWTRUE NEWFALSE BINUNICODE SHORT_BINUNICODE BINSTRING SHORT_BINSTRING "
+    "BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE BUILD BINPERSID SETITEM "
+    "SETITEMS APPEND APPENDS EMPTY_SET ADDITEMS".split())
 
 
 def check_instructions(file):
@@ -124,9 +129,12 @@ def check_instructions(file):
         if instruction.name == "GLOBAL":
             named = argument.replace(" ", ".")
         if instruction.name in ("NEWOBJ", "NEWOBJ_EX", "INST", "OBJ"):
-            raise FileError("it holds an object of %.80s, which is no tensor; save the module's state_dict() alone" % named)
+            raise FileError("it holds an object of %.80s, which is no tensor; save the module's state_dict() "
+                            "alone" % named)
         if instruction.name not in INSTRUCTIONS:
-            raise FileError("its pickle has the instruction %s, which no state_dict() needs; save that alone" % instruction.name)
+            raise FileError(
+                "its pickle has the instruction %s, which no state_dict() needs; save that alone" %
+                instruction.name)
         if instruction.name == "LONG_BINPUT" and argument > MAX_ITEMS:  # for which room would be made
             raise FileError("its pickle remembers more than %d items" % MAX_ITEMS)
     file.seek(start)
@@ -146,14 +154,16 @@ def read_zip(file):
     """What torch.save writes since PyTorch 1.6."""
     with zipfile.ZipFile(file) as archive:
         if any(one.filename.endswith("/constants.pkl") for one in archive.infolist()):
-            raise FileError("it is a TorchScript archive; load it with torch.jit.load and save its state_dict() with torch.save")
+            raise FileError("it is a TorchScript archive; load it with torch.jit.load and save its "
+                            "state_dict() with torch.save")
         if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
             raise FileError("it is compressed, as torch.save never does")
         names = {one.filename: one.file_size for one in archive.infolist()}
         pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
         if len(pickles) != 1:
             is_npz = names and all(name.endswith(".npy") for name in names)
-            raise FileError("it is NumPy's archive; let its name end in .npz" if is_npz else "it holds no data.pkl; this is no state_dict")
+            raise FileError("it is NumPy's archive; let its name end in .npz" if is_npz else
+                            "it holds no data.pkl; this is no state_dict")
         root = pickles[0][:-len("data.pkl")]
         if names.get(root + "byteorder") and archive.read(root + "byteorder").strip() not in (b"", b"little"):
             raise FileError("it is big-endian")
@@ -215,7 +225,8 @@ def views(root, file):
     room = MAX_GROWTH * os.fstat(file.fileno()).st_size
     while pending:
         path, item = pending.pop()
-        pairs = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, (list, tuple)) else ()
+        pairs = (item.items() if isinstance(item, dict) else
+                 enumerate(item) if isinstance(item, (list, tuple)) else ())
         for key, value in pairs:
             seen += 1
             if seen > MAX_ITEMS:

@@ -106,7 +106,8 @@ class _Reader:
     def message(self, fields, at, end, depth=0):
         self.messages += 1
         if depth > MAX_DEPTH or self.messages > MAX_MESSAGES:
-            raise ProtobufError("it is nested deeper than %d or holds more than %d messages" % (MAX_DEPTH, MAX_MESSAGES))
+            raise ProtobufError("it is nested deeper than %d or holds more than %d messages" %
+                                (MAX_DEPTH, MAX_MESSAGES))
         result = Message(fields)
         while at < end:
             tag, at = self.varint(at, end)
@@ -163,7 +164,8 @@ def write(message):
         if repeated and kind == "int":
             chunks += _sized(number, b"".join(map(_varint, value))) if value else []
         elif repeated and kind in ("float", "double"):
-            chunks += _sized(number, struct.pack("<%d%s" % (len(value), _FIXED[kind][0][1]), *value)) if value else []
+            chunks += (_sized(number, struct.pack("<%d%s" % (len(value), _FIXED[kind][0][1]), *value))
+                       if value else [])
         else:
             for one in value if repeated else [value]:
                 chunks += _written(number, kind, one)

@@ -12,7 +12,8 @@ def plan(call, shape, scales, sizes):
     if given is None:
         raise Refused("neither scales nor sizes are given")
     axes = [normal_axis(axis, rank) for axis in call.get("axes", None) or range(rank)]
-    pairs = [(axis, value) for axis, value in zip(axes, given) if not (shape[axis] < 0 and is_unchanged(value, scales))]
+    pairs = [(axis, value)
+             for axis, value in zip(axes, given) if not (shape[axis] < 0 and is_unchanged(value, scales))]
     if any(shape[axis] < 0 for axis, _ in pairs):
         raise Refused("it resizes %s" % size_name(min(shape)))
     if scales is not None:
@@ -33,7 +34,8 @@ def is_unchanged(value, scales):
 def source(mode, i, old, new, scale, roi):
     """Where result i lies among the cells of an axis."""
     length = scale * old
-    if mode == "align_corners":  # of new cells, as ONNX Runtime and PyTorch have it, where the scale makes no whole number
+    # of new cells, as ONNX Runtime and PyTorch have it, where the scale makes no whole number
+    if mode == "align_corners":
         return i * (old - 1) / (new - 1) if new != 1 else 0.0
     if mode == "asymmetric":
         return i / scale
@@ -50,8 +52,8 @@ def source(mode, i, old, new, scale, roi):
     raise Refused("the coordinate mode %s is not possible" % mode)
 
 
-NEAREST = {"round_prefer_floor": lambda x: math.ceil(x - 0.5), "round_prefer_ceil": lambda x: math.floor(x + 0.5),
-           "floor": math.floor, "ceil": math.ceil}
+NEAREST = {"round_prefer_floor": lambda x: math.ceil(x - 0.5),
+           "round_prefer_ceil": lambda x: math.floor(x + 0.5), "floor": math.floor, "ceil": math.ceil}
 
 
 def triangle(x, _):
@@ -113,7 +115,8 @@ class _Own:
         return self.attributes.get(name, default)
 
 
-OWN = {("nearest", None): _Own(mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+OWN = {("nearest", None): _Own(mode="nearest", coordinate_transformation_mode="asymmetric",
+                               nearest_mode="floor"),
        ("linear", None): _Own(mode="linear", coordinate_transformation_mode="half_pixel"),
        ("linear", True): _Own(mode="linear", coordinate_transformation_mode="align_corners"),
        ("cubic", None): _Own(mode="cubic", coordinate_transformation_mode="half_pixel"),
@@ -125,8 +128,9 @@ def interpolate_mode(plans, matrices, rank):
     if rank not in (3, 4, 5) or any(axis < 2 for axis, *_ in plans):
         return None
     for mode, call in OWN.items():
-        if (mode[0] != "cubic" or rank == 4) and all(close(matrix(call, axis, old, new, new / old, None, rank)[0], own)
-               for (axis, old, new, _), (own, _) in zip(plans, matrices)):
+        if (mode[0] != "cubic" or rank == 4) and all(
+                close(matrix(call, axis, old, new, new / old, None, rank)[0], own)
+                for (axis, old, new, _), (own, _) in zip(plans, matrices)):
             return mode
     return None
 

@@ -24,16 +24,19 @@ class Value:
         self.shape, self.dtype = tuple(shape), dtype
         self.full = self.shape if full is None else tuple(full)
         self.memory = view_of.memory if view_of else self  # in PyTorch, where an operation in place shows
-        self.entry = self.parameter = self.transposed = None  # transposed: what this is with its last two axes exchanged
+        # transposed: what this is with its last two axes exchanged
+        self.entry = self.parameter = self.transposed = None
         self.is_bool = False  # in PyTorch
 
     def id(self):
-        return self.parameter or self.entry.name or self.entry.layer or self.entry.id  # parameter: its name, in a layer's entry
+        # parameter: its name, in a layer's entry
+        return self.parameter or self.entry.name or self.entry.layer or self.entry.id
 
 
 def json_value(x):
     """A Value as its id, a size that varies as its formula, a number that JSON lacks as the spec spells it: "inf"."""
-    return x.id() if isinstance(x, Value) else str(x) if varies(x) or (isinstance(x, float) and not math.isfinite(x)) else x
+    return (x.id() if isinstance(x, Value) else str(x) if varies(x) or
+            (isinstance(x, float) and not math.isfinite(x)) else x)
 
 
 class Entry:
@@ -86,7 +89,8 @@ def broadcast(shapes):
         sizes = sorted({s[-i] for s in shapes if len(s) >= i} - {1})
         if len(sizes) > 1:
             raise Refused("the shapes " + ", ".join(map(shape_text, shapes)) + " do not broadcast" + (
-                "; where some sizes make them equal, bounds tell these as a multiple" if any_varies(sizes) else ""))
+                "; where some sizes make them equal, bounds tell these as a multiple" if any_varies(sizes)
+                else ""))
         shape.insert(0, sizes[0] if sizes else 1)
     return tuple(shape)
 
@@ -154,7 +158,8 @@ MAX_JOINED = 256  # steps of a scatter that does not add
 def waves(rows, size):
     """cos and sin of 2 pi j k / size, as the numbers of matrices [rows, size]."""
     if not 1 <= size <= MAX_WAVES:
-        raise Refused(f"only axes of up to {MAX_WAVES} that are not the batch are possible, as products with matrices")
+        raise Refused(
+            f"only axes of up to {MAX_WAVES} that are not the batch are possible, as products with matrices")
     angles = [2 * math.pi * (j * k % size) / size for j in range(rows) for k in range(size)]
     return [math.cos(a) for a in angles], [math.sin(a) for a in angles]
 
@@ -174,10 +179,13 @@ class Writer:
         self.taken.add(result)
         return result
 
-    def add(self, op, inputs, size, /, full=None, kind="f32", view_of=None, name=None, layer=None, stored=(), **attributes):
+    def add(self, op, inputs, size, /, full=None, kind="f32", view_of=None, name=None, layer=None, stored=(),
+            **attributes):
         """The value of a new entry, of the dtype kind; attributes that are None are left out."""
-        value, given = Value(size, full, kind, view_of), {key: x for key, x in attributes.items() if x is not None}
-        value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name, stored)
+        value, given = (Value(size, full, kind, view_of),
+                        {key: x for key, x in attributes.items() if x is not None})
+        value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name,
+                            stored)
         self.entries.append(value.entry)
         return value
 
@@ -204,8 +212,8 @@ class Writer:
         return self.view(self.constants[key], full=x.full)
 
     def parameter(self, x):
-        x.value = self.add("parameter", [], x.full, name=x.name, stored=[x], shape=x.full, init=self.init_of(x.tensor),
-                           trainable=None if x.trainable else False)
+        x.value = self.add("parameter", [], x.full, name=x.name, stored=[x], shape=x.full,
+                           init=self.init_of(x.tensor), trainable=None if x.trainable else False)
         return x.value
 
     @staticmethod
@@ -244,7 +252,8 @@ class Writer:
     # -- steps --
     def map(self, op, *operands, **attributes):
         operands = [self.f32(x) for x in operands]
-        return self.add(op, operands, broadcast([x.shape for x in operands]), broadcast([x.full for x in operands]), **attributes)
+        return self.add(op, operands, broadcast([x.shape for x in operands]),
+                        broadcast([x.full for x in operands]), **attributes)
 
     def expr(self, expression, *operands):
         return self.map("expr", *operands, expression=expression)
@@ -253,7 +262,8 @@ class Writer:
         """What one op copies: integers where some must stay so, else floats."""
         if not any(self.is_exact(x) for x in tensors):
             return [self.f32(x) for x in tensors]
-        return [x if x.dtype == "i64" else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64") for x in tensors]
+        return [x if x.dtype == "i64" else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64")
+                for x in tensors]
 
     def integer(self, operation, *operands):
         """An elementwise op of integers, exact in 64 bits; operands may be numbers."""
@@ -261,9 +271,11 @@ class Writer:
         operands = operands if number is None else operands[:-1]
         operands = [self.whole_numbers(self.constant_of(x) if is_number(x) else x) for x in operands]
         kinds = [x.dtype for x in operands[operation == "where":]]
-        kind = "bool" if table.integers()[operation][1] else max(kinds, key=("bool", "u8", "i32", "i64").index)
-        return self.add("integer", operands, broadcast([x.shape for x in operands]), broadcast([x.full for x in operands]),
-                        kind="i64" if kind == "bool" and number is not None and not table.integers()[operation][1] else kind,
+        kind = ("bool" if table.integers()[operation][1] else
+                max(kinds, key=("bool", "u8", "i32", "i64").index))
+        return self.add("integer", operands, broadcast([x.shape for x in operands]),
+                        broadcast([x.full for x in operands]), kind="i64" if kind == "bool" and
+                        number is not None and not table.integers()[operation][1] else kind,
                         operation=operation, value=number or None)
 
     def whole_numbers(self, x):
@@ -276,10 +288,12 @@ class Writer:
         while len(shifts) > 1 and all(abs(value >> shifts[1]) <= 1 << 24 for value in values):
             shifts.pop(0)
         for shift in shifts:
-            part = [value >> shift if shift == shifts[0] else value >> shift & (1 << 24) - 1 for value in values]
+            part = [value >> shift if shift == shifts[0] else value >> shift & (1 << 24) - 1
+                    for value in values]
             part = self.tensor(self.numbers(part, tuple(x.tensor.shape)))
             part = self.add("cast", [part], part.shape, kind="i64", dtype="i64")
-            result = part if result is None else self.integer("add", self.integer("mul", result, 1 << 24), part)
+            result = part if result is None else self.integer("add", self.integer("mul", result, 1 << 24),
+                                                              part)
         return self.view(result, x.full)
 
     def scale(self, x, factor):
@@ -290,14 +304,16 @@ class Writer:
             return Constant(x.tensor.reshape(()), shape)
         x = self.whole(x)
         source, shape = x.entry.inputs[0] if x.entry.op == "reshape" else x, tuple(shape)
-        return source if source.shape == shape else self.add("reshape", [source], shape, kind=x.dtype, view_of=x, shape=shape)
+        return source if source.shape == shape else self.add("reshape", [source], shape, kind=x.dtype,
+                                                             view_of=x, shape=shape)
 
     def permute(self, x, order):
         x = self.whole(x)
         shape = tuple(x.shape[i] for i in order)
         if [i for i in order if x.shape[i] != 1] == [i for i in range(len(order)) if x.shape[i] != 1]:
             return self.reshape(x, shape)
-        if x.entry.op == "permute" and [x.entry.attributes["dims"][i] for i in order] == list(range(len(order))):
+        if (x.entry.op == "permute" and
+            [x.entry.attributes["dims"][i] for i in order] == list(range(len(order)))):
             return self.view(x.entry.inputs[0], shape)
         x = self.copied(x)
         result = self.add("permute", [x], shape, kind=x.dtype, view_of=x, dims=list(order))
@@ -344,7 +360,8 @@ class Writer:
     def number_of(self, size):
         """A size that varies as a tensor. What it subtracts is a number of its own, since the difference may be 0 or less."""
         terms = sum_of(size)
-        parts = [dim_of({atoms: abs(count) for atoms, count in terms.items() if (count > 0) == added}) for added in (True, False)]
+        parts = [dim_of({atoms: abs(count) for atoms, count in terms.items() if (count > 0) == added})
+                 for added in (True, False)]
         added, subtracted = [self.reduce("sum", self.ones(part)) if varies(part) else part for part in parts]
         return added if parts[1] == 0 else self.map("sub", added, subtracted)
 
@@ -373,7 +390,8 @@ class Writer:
         size, apply = self.known_size(x, axis), self.map if x.dtype == "f32" else self.integer
         while step < size:
             later = apply(op, self.slice(x, axis, step, size), self.slice(x, axis, 0, size - step))
-            x, step = self.add("concat", [self.slice(x, axis, 0, step), later], x.shape, kind=x.dtype, dim=axis), 2 * step
+            x, step = (self.add("concat", [self.slice(x, axis, 0, step), later], x.shape, kind=x.dtype,
+                                dim=axis), 2 * step)
         return x
 
     def fold(self, op, x, axis):
@@ -384,7 +402,8 @@ class Writer:
             size, half = x.full[axis], x.full[axis] // 2
             y = apply(op, self.slice(x, axis, 0, half), self.slice(x, axis, half, 2 * half))
             shape = y.shape[:axis] + (half + 1,) + y.shape[axis + 1:]
-            x = self.add("concat", [y, self.slice(x, axis, size - 1, size)], shape, kind=y.dtype, dim=axis) if size % 2 else y
+            x = (self.add("concat", [y, self.slice(x, axis, size - 1, size)], shape, kind=y.dtype,
+                          dim=axis) if size % 2 else y)
         return x
 
     @staticmethod
@@ -400,9 +419,11 @@ class Writer:
             if i != axis and x.full[i] != size:
                 part = self.scatter(self.slice(x, i, 0, size), axis, index, src, reduction)
                 return self.add("concat", [part, self.slice(x, i, size, None)], x.full, dim=i)
-        (x, src), index = self.alike([self.whole(x), self.whole(src)]), self.integers(self.whole(index), ("i64", "i32"))
+        (x, src), index = (self.alike([self.whole(x), self.whole(src)]),
+                           self.integers(self.whole(index), ("i64", "i32")))
         if reduction is None or (reduction == "add" and x.dtype == "f32"):
-            return self.add("scatter_add" if reduction else "scatter", [x, index, src], x.shape, kind=x.dtype, dim=axis)
+            return self.add("scatter_add" if reduction else "scatter", [x, index, src], x.shape, kind=x.dtype,
+                            dim=axis)
         return (self.sums_at if reduction == "add" else self.scatter_joined)(x, axis, index, src, reduction)
 
     def sums_at(self, x, axis, index, src, _):
@@ -433,16 +454,19 @@ class Writer:
             if x.dtype == "f32":
                 x = self.expr(joined + " if x2 == x3 else x0", x, own, place, places)
             else:
-                x = self.integer("where", self.integer("eq", place, places), self.integer(reduction, x, own), x)
+                x = self.integer("where", self.integer("eq", place, places), self.integer(reduction, x, own),
+                                 x)
         return x
 
     def bitwise(self, op, a, b, low, high):
         """and, or or xor of integers from low to high, bit by bit."""
         bits, count = [], (high - low).bit_length()
         one = {"and": "min(a, b)", "or": "max(a, b)", "xor": "abs(a - b)"}[op]
-        lines = ["u = x + %d if x < 0 else x" % (high - low + 1), "v = y + %d if y < 0 else y" % (high - low + 1)]
+        lines = ["u = x + %d if x < 0 else x" % (high - low + 1),
+                 "v = y + %d if y < 0 else y" % (high - low + 1)]
         for i in range(count):
-            a_bit, b_bit = ["floor(%s / %d) - 2 * floor(%s / %d)" % (name, 1 << i, name, 2 << i) for name in "uv"]
+            a_bit, b_bit = ["floor(%s / %d) - 2 * floor(%s / %d)" % (name, 1 << i, name, 2 << i)
+                            for name in "uv"]
             lines.append("p%d = %d * %s" % (i, 1 << i, one.replace("a, b", "%s, %s" % (a_bit, b_bit)).replace(
                 "a - b", "(%s) - (%s)" % (a_bit, b_bit))))
             bits.append("p%d" % i)
@@ -469,18 +493,21 @@ class Writer:
         for axis, size in enumerate(sides):
             to_cell = f"(x + 1) / 2 * {size - 1}" if align_corners else f"((x + 1) * {size} - 1) / 2"
             from_cell = f"2 * z / {size - 1} - 1" if align_corners else f"(2 * z + 1) / {size} - 1"
-            point = self.expr(to_cell, self.reshape(self.slice(grid, 3, axis, axis + 1), (n, 1, 1, rows, columns)))
+            point = self.expr(to_cell,
+                              self.reshape(self.slice(grid, 3, axis, axis + 1), (n, 1, 1, rows, columns)))
             four = self.numbers(range(4), (1, 4, 1, 1) if axis == 0 else (4, 1, 1, 1))
             places.append(self.expr("z = floor(x) + y - 1; " + from_cell, point, four))
-            weights.append(self.expr("d = abs(x - floor(x) + 1 - y); (1.25 * d - 2.25) * d * d + 1 if d <= 1 else "
-                                     "((-0.75 * d + 3.75) * d - 6) * d + 3", point, four))
+            weights.append(self.expr("d = abs(x - floor(x) + 1 - y); (1.25 * d - 2.25) * d * d + 1 if d <= 1 "
+                                     "else ((-0.75 * d + 3.75) * d - 6) * d + 3", point, four))
         places = [self.whole(self.view(y, (n, 4, 4, rows, columns))) for y in places]
         places = [self.reshape(y, (n, 16 * rows, columns, 1)) for y in places]
         points = self.add("concat", places, (n, 16 * rows, columns, 2), dim=3)
         cells = self.add("grid_sample", [x, points], x.full[:2] + (16 * rows, columns), mode="nearest",
-                         padding_mode=None if padding_mode == "zeros" else padding_mode, align_corners=align_corners or None)
+                         padding_mode=None if padding_mode == "zeros" else padding_mode,
+                         align_corners=align_corners or None)
         weight = self.reshape(self.map("mul", *weights), (n, 1, 16, rows, columns))
-        return self.reduce("sum", self.map("mul", self.reshape(cells, x.full[:2] + (16, rows, columns)), weight), 2)
+        return self.reduce("sum",
+                           self.map("mul", self.reshape(cells, x.full[:2] + (16, rows, columns)), weight), 2)
 
     def drawn(self, op, shape):
         """Numbers of rand or randn."""
@@ -491,7 +518,8 @@ class Writer:
         """The maxima of windows of x, which is padded, and their places among the sizes before, in row-major order."""
         cells = [(x, [])]
         for axis, (k, s, d, n) in enumerate(zip(kernel, stride, dilation, counts), 2):
-            cells = [(self.slice(y, axis, i * d, i * d + (n - 1) * s + 1, s), at + [i]) for y, at in cells for i in range(k)]
+            cells = [(self.slice(y, axis, i * d, i * d + (n - 1) * s + 1, s), at + [i]) for y, at in cells
+                     for i in range(k)]
         if len(cells) > MAX_CELLS:
             raise Refused(f"windows of up to {MAX_CELLS} cells tell their places")
         parts = [self.reshape(y, y.shape + (1,)) for y, _ in cells]
@@ -501,10 +529,12 @@ class Writer:
         y = self.add("gather", [y, cell], cell.shape, dim=rank)
         strides = [product(sizes[i + 1:]) for i in range(len(sizes))]
         inside = [sum(a * d * step for a, d, step in zip(at, dilation, strides)) for _, at in cells]
-        starts = [sum((i * s - p) * step for i, s, p, step in zip(at, stride, padding, strides)) for at in grid(counts)]
-        place = self.pick(self.view(self.tensor(self.numbers(inside, (1,) * rank + (len(cells),))), y.shape[:-1] + (len(cells),)),
-                          rank, cell)
-        place = self.map("add", self.reshape(place, x.shape[:2] + tuple(counts)), self.numbers(starts, tuple(counts)))
+        starts = [sum((i * s - p) * step for i, s, p, step in zip(at, stride, padding, strides))
+                  for at in grid(counts)]
+        place = self.pick(self.view(self.tensor(self.numbers(inside, (1,) * rank + (len(cells),))),
+                                    y.shape[:-1] + (len(cells),)), rank, cell)
+        place = self.map("add", self.reshape(place, x.shape[:2] + tuple(counts)),
+                         self.numbers(starts, tuple(counts)))
         return self.reshape(y, place.shape), place
 
     def matmul(self, a, b, transpose_b=False):
@@ -513,15 +543,18 @@ class Writer:
             a, transpose_a = a.transposed, True
         if b.transposed:
             b, transpose_b = b.transposed, not transpose_b
-        shape = broadcast([a.shape[:-2] or (1,), b.shape[:-2] or (1,)]) if len(a.shape) > 2 or len(b.shape) > 2 else ()
+        shape = (broadcast([a.shape[:-2] or (1,), b.shape[:-2] or (1,)]) if len(a.shape) > 2 or
+                 len(b.shape) > 2 else ())
         shape += (a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1])
-        return self.add("matmul", [a, b], shape, transpose_a=transpose_a or None, transpose_b=transpose_b or None)
+        return self.add("matmul", [a, b], shape, transpose_a=transpose_a or None,
+                        transpose_b=transpose_b or None)
 
     def diagonal(self, x, dim1, dim2, offset=0):
         """The diagonal of two axes as a new last one. Row and column joined, it is a slice: each element of it lies a row and a
         column behind the one before."""
         rank = len(x.full)
-        lead, (rows, columns) = [i for i in range(rank) if i not in (dim1, dim2)], (x.full[dim1], x.full[dim2])
+        lead, (rows, columns) = ([i for i in range(rank) if i not in (dim1, dim2)],
+                                 (x.full[dim1], x.full[dim2]))
         if rows < 0 or columns < 0:
             raise Refused(f"its axes depend on {size_name(min(rows, columns))}")
         count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
@@ -537,7 +570,8 @@ class Writer:
         if len(labels) != len(tensors):
             raise Refused(f"{equation} is of {len(labels)} tensors, not {len(tensors)}")
         if not arrow:
-            result = "..." * ("..." in given) + "".join(sorted(c for c in set(given) - set(",.") if given.count(c) == 1))
+            result = "..." * ("..." in given) + "".join(
+                sorted(c for c in set(given) - set(",.") if given.count(c) == 1))
         parts = [(self.f32(self.whole(x)), own) for x, own in zip(tensors, labels)]
         for y, own in parts:
             for letter, size in zip(axes_of(own, len(y.shape)), y.shape):
@@ -552,7 +586,8 @@ class Writer:
             kept = "".join(c for c in dict.fromkeys(both.replace("...", "")) if c in later)
             kept = result if i >= len(labels) else "..." * ("..." in both) + kept
             shape = tuple(sizes[letter] for letter in axes_of(kept, dots + len(kept.replace("...", ""))))
-            y = self.add("einsum", [y, x] if part else [y], shape, equation=f"{own},{part}->{kept}" if part else f"{own}->{kept}")
+            y = self.add("einsum", [y, x] if part else [y], shape,
+                         equation=f"{own},{part}->{kept}" if part else f"{own}->{kept}")
             own = kept
         return y
 
@@ -573,25 +608,28 @@ class Writer:
         real, imag = [self.along(parts[0], axis, matrix) for matrix in (cos, sin)]
         if len(parts) == 1:
             return real, imag
-        return (self.map("sub", real, self.along(parts[1], axis, sin)), self.map("add", imag, self.along(parts[1], axis, cos)))
+        return (self.map("sub", real, self.along(parts[1], axis, sin)),
+                self.map("add", imag, self.along(parts[1], axis, cos)))
 
     def real_of_half(self, parts, axis, size, scale):
         """The numbers of which these parts are the first half of the Fourier transform, in which all count twice but the first,
         and the last of an even size."""
         rows = size // 2 + 1
         times = [scale if 2 * k % size == 0 else 2 * scale for k in range(rows)]
-        cos, sin = [self.numbers([wave[k * size + i] * times[k] for i in range(size) for k in range(rows)], (size, rows))
-                    for wave in waves(rows, size)]
+        cos, sin = [self.numbers([wave[k * size + i] * times[k] for i in range(size) for k in range(rows)],
+                                 (size, rows)) for wave in waves(rows, size)]
         return self.map("sub", self.along(parts[0], axis, cos), self.along(parts[1], axis, sin))
 
     # -- layers --
     def layer_name(self, **parts):
         """The layer whose parameters these are, all of them read here first; None: there is none."""
         parts = {suffix: x for suffix, x in parts.items() if x is not None}
-        if not all(isinstance(x, (Parameter, Constant)) and (x.name or "").endswith("." + suffix) for suffix, x in parts.items()):
+        if not all(isinstance(x, (Parameter, Constant)) and (x.name or "").endswith("." + suffix)
+                   for suffix, x in parts.items()):
             return None
         names = {x.name[:-len(suffix) - 1] for suffix, x in parts.items()}
-        if len(names) != 1 or names & self.layers or any(isinstance(x, Parameter) and x.value for x in parts.values()):
+        if len(names) != 1 or names & self.layers or any(isinstance(x, Parameter) and x.value
+                                                         for x in parts.values()):
             return None
         return names.pop()
 
@@ -617,7 +655,8 @@ def named_sizes(names, bounds):
     """The "sizes" of a spec, whose names these are; bounds: the program's."""
     for name in bounds:
         if name not in names:
-            raise Refused("bounds: no axis has the name %s%s" % (name, ", but %s" % ", ".join(names) if names else ""))
+            raise Refused("bounds: no axis has the name %s%s" %
+                          (name, ", but %s" % ", ".join(names) if names else ""))
     written = {name: bounds.get(name, {}) for name in names}
     try:
         spec.parse(json.dumps({"gpunn_spec": 1, "sizes": written, "tensors": []}))

@@ -12,14 +12,14 @@ from .spec_writer import Refused, product
 
 MAX_BYTES = 1 << 36
 # What zipfile raises where an archive is cut off or hostile.
-ZIP_FAULTS = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError, TypeError, ValueError, KeyError,
-              OverflowError, MemoryError, struct.error, zlib.error)
-_KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-          "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
-          "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+ZIP_FAULTS = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError, TypeError, ValueError,
+              KeyError, OverflowError, MemoryError, struct.error, zlib.error)
+_KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+          "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16",
+          "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 DTYPES = {kind: name for name, kind in _KINDS.items()}
-_NUMPY = {"f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
-          "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool"}
+_NUMPY = {"f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32",
+          "i8": "int64", "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool"}
 
 
 class FileError(Exception):
@@ -48,7 +48,8 @@ def read_safetensors(path):
             raise FileError("%s: this is no safetensors file: its header is cut off" % path)
         try:
             header = json.loads(file.read(length).decode("utf-8"))
-            return {name: _tensor(file, 8 + length, size, one) for name, one in header.items() if name != "__metadata__"}
+            return {name: _tensor(file, 8 + length, size, one)
+                    for name, one in header.items() if name != "__metadata__"}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FileError("%s: its header is no description of tensors: %s" % (path, error)) from None
 
@@ -56,7 +57,8 @@ def read_safetensors(path):
 def _tensor(file, start, size, one):
     begin, end = one["data_offsets"]
     kind, shape = _KINDS[one["dtype"]], [int(dim) for dim in one["shape"]]
-    if not 0 <= begin <= end <= size - start or any(dim < 0 for dim in shape) or end - begin != product(shape) * item_size(kind):
+    if (not 0 <= begin <= end <= size - start or any(dim < 0 for dim in shape) or
+        end - begin != product(shape) * item_size(kind)):
         raise ValueError("a tensor of %s lies outside the file or has not its size" % shape)
     file.seek(start + begin)
     return Array(kind, shape, raw=file.read(end - begin))
@@ -67,7 +69,8 @@ def _numpy_kind(descr):
     known = re.fullmatch("([<|=>]?)([a-z][0-9]+)", descr) if isinstance(descr, str) else None
     if known is None or known[2] not in _NUMPY:
         raise ValueError("its elements are %s" % (
-            "Python objects" if descr == "|O" else "texts" if str(descr)[1:2] in "US" else "of dtype %.80s" % (descr,)))
+            "Python objects" if descr == "|O" else "texts" if str(descr)[1:2] in "US" else
+            "of dtype %.80s" % (descr,)))
     if known[1] == ">":
         raise ValueError("it is big-endian")
     return _NUMPY[known[2]]
@@ -85,8 +88,8 @@ def read_npy(data, name):
         kind, shape = _numpy_kind(head["descr"]), tuple(int(dim) for dim in head["shape"])
         if len(data) - start != product(shape) * item_size(kind):
             raise ValueError("it is cut off")
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error, SyntaxError, IndexError, MemoryError,
-            RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, SyntaxError, IndexError,
+            MemoryError, RecursionError) as error:
         raise FileError("%s: this is no .npy file of numbers: %s" % (name, error)) from None
     if not head.get("fortran_order"):
         return Array(kind, shape, raw=data[start:])
@@ -103,7 +106,8 @@ def read_npz(path):
                     raise FileError("%s: it holds no .npy files" % path)
                 if sum(one.file_size for one in members) > MAX_BYTES:
                     raise FileError("%s: its tensors are larger than 64 GiB" % path)
-                return {one.filename[:-4]: read_npy(archive.read(one), "%s: %s" % (path, one.filename)) for one in members}
+                return {one.filename[:-4]: read_npy(archive.read(one), "%s: %s" % (path, one.filename))
+                        for one in members}
         except ZIP_FAULTS as error:
             raise FileError("%s: this is no .npz file: %s" % (path, error)) from None
 
@@ -129,4 +133,5 @@ def for_gpunn(x):
     kind = {"i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}[dtype]
     if kind == "int64" and any(value >= 1 << 63 for value in x.values):
         raise Refused("a number of 2^63 or more does not fit gpunn's integers")
-    return SAFETENSORS[dtype], x.shape, x.encoded() if x.kind == kind else Array(kind, x.shape, x.values).encoded()
+    return (SAFETENSORS[dtype], x.shape,
+            x.encoded() if x.kind == kind else Array(kind, x.shape, x.values).encoded())

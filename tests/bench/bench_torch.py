@@ -44,7 +44,8 @@ class Block(nn.Module):
 
 
 def resnet(classes=5):
-    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
+              nn.MaxPool2d(3, 2, 1)]
     channels = 64
     for stage in range(4):
         for block in range(2):
@@ -121,7 +122,8 @@ def recurrent(kind):
 def resnet_train(channels_last):
     model, x = resnet().train(), torch.rand(32, 3, 64, 64)
     if channels_last:
-        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        model, x = (model.to(memory_format=torch.channels_last),
+                    x.contiguous(memory_format=torch.channels_last))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     return training(model, optimizer, nn.CrossEntropyLoss(), x, classes(32, 5))
 
@@ -135,7 +137,8 @@ class BertLayer(nn.Module):
         self.f1, self.f2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        q, k, v = (layer(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (layer(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
+                   for layer in (self.q, self.k, self.v))
         x = self.n1(x + self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
         return self.n2(x + self.f2(F.gelu(self.f1(x))))
 
@@ -144,7 +147,8 @@ def bert(batch, fast):
     """fast: PyTorch's own encoder in its inference fast path."""
     model, x = nn.Sequential(*[BertLayer() for _ in range(12)]), torch.rand(batch, 128, 768)
     if fast:
-        layer = nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True)
+        layer = nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, activation="gelu",
+                                           layer_norm_eps=1e-12, batch_first=True)
         model = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
     model.eval()
 
@@ -163,7 +167,8 @@ class GptBlock(nn.Module):
         self.f1, self.f2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.n1(x)).chunk(3, 2))
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2)
+                   for part in self.qkv(self.n1(x)).chunk(3, 2))
         x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.f2(F.gelu(self.f1(self.n2(x)), approximate="tanh"))
 
@@ -171,11 +176,13 @@ class GptBlock(nn.Module):
 class Gpt(nn.Module):
     def __init__(self, layers, width, heads, rows, tokens):
         super().__init__()
-        self.wte, self.wpe, self.n = nn.Embedding(tokens, width), nn.Embedding(rows, width), nn.LayerNorm(width)
+        self.wte, self.wpe, self.n = (nn.Embedding(tokens, width), nn.Embedding(rows, width),
+                                      nn.LayerNorm(width))
         self.blocks = nn.Sequential(*[GptBlock(width, heads) for _ in range(layers)])
 
     def forward(self, tokens):
-        return F.linear(self.n(self.blocks(self.wte(tokens) + self.wpe.weight)), self.wte.weight).flatten(0, 1)
+        return F.linear(self.n(self.blocks(self.wte(tokens) + self.wpe.weight)),
+                        self.wte.weight).flatten(0, 1)
 
 
 def gpt():
@@ -195,7 +202,8 @@ class Registration(nn.Module):
 
     def forward(self, volumes):
         moving, fixed = volumes
-        warped = F.grid_sample(moving, self.grid + self.field * (2 / self.field.shape[1]), padding_mode="border", align_corners=False)
+        warped = F.grid_sample(moving, self.grid + self.field * (2 / self.field.shape[1]),
+                               padding_mode="border", align_corners=False)
         a, b = warped - warped.mean(), fixed - fixed.mean()
         similarity = (a * b).sum() / ((a * a).sum() * (b * b).sum() + 1e-5).sqrt()
         return 0.01 * sum(self.field.diff(dim=d).square().mean() for d in (1, 2, 3)) - similarity
@@ -210,11 +218,14 @@ def register(side):
 def cnn3d(channels_last):
     layers, channels = [], 1
     for width in 16, 32, 64:
-        layers += [nn.Conv3d(channels, width, 3, padding=1, bias=False), nn.BatchNorm3d(width), nn.ReLU(inplace=True), nn.MaxPool3d(2)]
+        layers += [nn.Conv3d(channels, width, 3, padding=1, bias=False), nn.BatchNorm3d(width),
+                   nn.ReLU(inplace=True), nn.MaxPool3d(2)]
         channels = width
-    model, x = nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(64, 10)), torch.rand(4, 1, 32, 32, 32)
+    model, x = (nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(64, 10)),
+                torch.rand(4, 1, 32, 32, 32))
     if channels_last:
-        model, x = model.to(memory_format=torch.channels_last_3d), x.contiguous(memory_format=torch.channels_last_3d)
+        model, x = (model.to(memory_format=torch.channels_last_3d),
+                    x.contiguous(memory_format=torch.channels_last_3d))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     return training(model, optimizer, nn.CrossEntropyLoss(), x, classes(4, 10))
 
@@ -235,13 +246,16 @@ def fused():
 
 
 WORKLOADS = {
-    "sgemm1024": lambda: sgemm(1024), "sgemm256": lambda: sgemm(256), "mlp20": mlp20, "lenet4": lambda: lenet(4),
-    "lenet128": lambda: lenet(128), "mlp784": mlp784, "lstm": lambda: recurrent(nn.LSTM), "gru": lambda: recurrent(nn.GRU),
-    "resnet_forward": lambda: resnet_forward(False), "resnet_forward_jit": lambda: resnet_forward(True), "resnet_train": lambda: resnet_train(False),
-    "resnet_train_cl": lambda: resnet_train(True), "bert1": lambda: bert(1, False), "bert8": lambda: bert(8, False),
+    "sgemm1024": lambda: sgemm(1024), "sgemm256": lambda: sgemm(256), "mlp20": mlp20,
+    "lenet4": lambda: lenet(4), "lenet128": lambda: lenet(128), "mlp784": mlp784,
+    "lstm": lambda: recurrent(nn.LSTM), "gru": lambda: recurrent(nn.GRU),
+    "resnet_forward": lambda: resnet_forward(False), "resnet_forward_jit": lambda: resnet_forward(True),
+    "resnet_train": lambda: resnet_train(False), "resnet_train_cl": lambda: resnet_train(True),
+    "bert1": lambda: bert(1, False), "bert8": lambda: bert(8, False),
     "bert1_fast": lambda: bert(1, True), "bert8_fast": lambda: bert(8, True),
-    "gpt": gpt, "register48": lambda: register(48), "register96": lambda: register(96), "register192": lambda: register(192),
-    "cnn3d": lambda: cnn3d(False), "cnn3d_cl": lambda: cnn3d(True), "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
+    "gpt": gpt, "register48": lambda: register(48), "register96": lambda: register(96),
+    "register192": lambda: register(192), "cnn3d": lambda: cnn3d(False), "cnn3d_cl": lambda: cnn3d(True),
+    "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
 }
 
 

@@ -62,10 +62,11 @@ def vae(epochs=2):
 
 def gan(most=937):
     batches = images("train", 64)
-    maker = nn.Sequential(nn.Linear(64, 64 * 49, bias=False), nn.Unflatten(1, (64, 7, 7)), nn.BatchNorm2d(64), nn.ReLU(),
-                          nn.ConvTranspose2d(64, 32, 4, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
-                          nn.ConvTranspose2d(32, 1, 4, 2, 1), nn.Tanh())
-    judge = nn.Sequential(nn.Conv2d(1, 32, 4, 2, 1, bias=False), nn.LeakyReLU(0.2), nn.Conv2d(32, 64, 4, 2, 1, bias=False),
+    maker = nn.Sequential(nn.Linear(64, 64 * 49, bias=False), nn.Unflatten(1, (64, 7, 7)), nn.BatchNorm2d(64),
+                          nn.ReLU(), nn.ConvTranspose2d(64, 32, 4, 2, 1, bias=False), nn.BatchNorm2d(32),
+                          nn.ReLU(), nn.ConvTranspose2d(32, 1, 4, 2, 1), nn.Tanh())
+    judge = nn.Sequential(nn.Conv2d(1, 32, 4, 2, 1, bias=False), nn.LeakyReLU(0.2),
+                          nn.Conv2d(32, 64, 4, 2, 1, bias=False),
                           nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(64 * 49, 1))
     adams = [torch.optim.Adam(part.parameters(), lr=2e-4, betas=(0.5, 0.999)) for part in (judge, maker)]
     steps = 0
@@ -78,7 +79,8 @@ def gan(most=937):
             adams[0].zero_grad()
             with torch.no_grad():
                 made = maker(torch.randn(64, 64))
-            loss = F.softplus(-judge(x.reshape(-1, 1, 28, 28) * 2 - 1)).mean() + F.softplus(judge(made)).mean()
+            loss = F.softplus(-judge(x.reshape(-1, 1, 28, 28) * 2 - 1)).mean() + F.softplus(
+                judge(made)).mean()
             loss.backward()
             adams[0].step()
             first = loss.item()
@@ -164,7 +166,8 @@ def actor_critic(most=300000, carts=8, horizon=32, gamma=0.98, keep=0.8):
         steps += carts * horizon
     rounds = steps // (carts * horizon)
     whole = now() - begin
-    return spent / rounds, "%.3f ms to act; %.1f after %d steps" % ((whole - spent) / rounds, sum(lengths[-100:]) / 100, steps)
+    return spent / rounds, "%.3f ms to act; %.1f after %d steps" % (
+        (whole - spent) / rounds, sum(lengths[-100:]) / 100, steps)
 
 
 def forecast(epochs=3):
@@ -202,7 +205,8 @@ def sdf(steps=2000, count=512):
     for step in range(steps):
         around, about = torch.rand(count) * 2 * math.pi, torch.rand(count) * 2 * math.pi
         normal = torch.stack((about.cos() * around.cos(), about.cos() * around.sin(), about.sin()), 1)
-        surface = torch.stack((0.55 * around.cos(), 0.55 * around.sin(), torch.zeros(count)), 1) + 0.25 * normal
+        surface = (torch.stack((0.55 * around.cos(), 0.55 * around.sin(), torch.zeros(count)),
+                               1) + 0.25 * normal)
         anywhere = torch.rand(count, 3) * 2 - 1
         anywhere[1::2] = surface[1::2] + torch.rand(count // 2, 3) * 0.2 - 0.1
         surface.requires_grad_(), anywhere.requires_grad_()

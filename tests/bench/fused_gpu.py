@@ -24,56 +24,71 @@ from generator import emit_c, emit_cuda, lower, partition, schedule, spec
 from generator.program import KernelSet
 
 ELEMENTS = 1 << 26  # of the widest tensor, so that it does not fit into the second level cache
-ADAMW = {"kind": "adamw", "momentum": 0.0, "dampening": 0.0, "beta1": 0.9, "beta2": 0.999, "alpha": 0.0, "eps": 1e-8, "nesterov": False,
+ADAMW = {"kind": "adamw", "momentum": 0.0, "dampening": 0.0, "beta1": 0.9, "beta2": 0.999, "alpha": 0.0,
+         "eps": 1e-8, "nesterov": False,
          "centered": False, "maximize": False, "decoupled": False, "half_dtype": "bf16"}
 
 
 def rows(width, *ops, **more):
     """Ops on x and r, [N, width], which others give that no kernel takes in; the last one, y, is read by such a one."""
-    ahead = [{"op": "input", "name": "i", "shape": ["N", 8]}, {"op": "parameter", "name": "b", "shape": [width]},
+    ahead = [{"op": "input", "name": "i", "shape": ["N", 8]},
+             {"op": "parameter", "name": "b", "shape": [width]},
              {"op": "linear", "name": "both", "inputs": ["i"], "out_features": 2 * width, "bias": False},
              {"op": "slice", "id": "x", "inputs": ["both"], "dim": 1, "start": 0, "end": width},
              {"op": "slice", "id": "r", "inputs": ["both"], "dim": 1, "start": width, "end": 2 * width}]
-    behind = [{"op": "linear", "name": "head", "inputs": ["y"], "out_features": 8}, {"op": "mean", "id": "loss", "inputs": ["head"]}]
+    behind = [{"op": "linear", "name": "head", "inputs": ["y"], "out_features": 8},
+              {"op": "mean", "id": "loss", "inputs": ["head"]}]
     return {"width": width, "tensors": ahead + list(ops) + behind, **more}
 
 
 def images(channels, side, *ops):
     ahead = [{"op": "input", "name": "i", "shape": ["N", 8, side, side]},
-             {"op": "conv2d", "name": "x", "inputs": ["i"], "out_channels": channels, "kernel_size": 1, "bias": False},
+             {"op": "conv2d", "name": "x", "inputs": ["i"], "out_channels": channels, "kernel_size": 1,
+              "bias": False},
              {"op": "max_pool2d", "id": "r", "inputs": ["x"], "kernel_size": 3, "stride": 1, "padding": 1}]
-    behind = [{"op": "conv2d", "name": "head", "inputs": ["y"], "out_channels": 8, "kernel_size": 1}, {"op": "mean", "id": "loss", "inputs": ["head"]}]
+    behind = [{"op": "conv2d", "name": "head", "inputs": ["y"], "out_channels": 8, "kernel_size": 1},
+              {"op": "mean", "id": "loss", "inputs": ["head"]}]
     return {"width": channels * side * side, "tensors": ahead + list(ops) + behind}
 
 
 def classes(width):
     return {"width": width, "loss": True, "tensors": [
-        {"op": "input", "name": "i", "shape": ["N", 8]}, {"op": "linear", "name": "x", "inputs": ["i"], "out_features": width, "bias": False},
-        {"op": "input", "name": "labels", "dtype": "i64", "shape": ["N"]}, {"op": "cross_entropy", "id": "loss", "inputs": ["x", "labels"]}]}
+        {"op": "input", "name": "i", "shape": ["N", 8]},
+        {"op": "linear", "name": "x", "inputs": ["i"], "out_features": width, "bias": False},
+        {"op": "input", "name": "labels", "dtype": "i64", "shape": ["N"]},
+        {"op": "cross_entropy", "id": "loss", "inputs": ["x", "labels"]}]}
 
 
 def add_norm(op, width):
-    return rows(width, {"op": "add", "id": "z", "inputs": ["x", "r"]}, {"op": op, "name": "y", "inputs": ["z"]})
+    return rows(width, {"op": "add", "id": "z", "inputs": ["x", "r"]},
+                {"op": op, "name": "y", "inputs": ["z"]})
 
 
 BIAS = {"op": "add", "id": "z", "inputs": ["x", "b"]}
 # Name: (the group, what PyTorch computes of x, r, b, weight and labels; None: see torch_case).
 CASES = {
     "bias + relu": (rows(4096, BIAS, {"op": "relu", "id": "y", "inputs": ["z"]}), "F.relu(x + b)"),
-    "bias + gelu_tanh": (rows(4096, BIAS, {"op": "gelu_tanh", "id": "y", "inputs": ["z"]}), "F.gelu(x + b, approximate='tanh')"),
+    "bias + gelu_tanh": (rows(4096, BIAS, {"op": "gelu_tanh", "id": "y", "inputs": ["z"]}),
+                         "F.gelu(x + b, approximate='tanh')"),
     "bias + gelu": (rows(4096, BIAS, {"op": "gelu", "id": "y", "inputs": ["z"]}), "F.gelu(x + b)"),
-    "swiglu": (rows(4096, {"op": "silu", "id": "z", "inputs": ["x"]}, {"op": "mul", "id": "y", "inputs": ["z", "r"]}), "F.silu(x) * r"),
-    "dropout + residual": (rows(4096, {"op": "dropout", "id": "z", "inputs": ["x"], "p": 0.1}, {"op": "add", "id": "y", "inputs": ["z", "r"]}),
-                           "F.dropout(x, 0.1) + r"),
-    **{"residual + layer_norm, %d" % width: (add_norm("layer_norm", width), "F.layer_norm(x + r, (%d,), weight, b)" % width)
+    "swiglu": (rows(4096, {"op": "silu", "id": "z", "inputs": ["x"]},
+                    {"op": "mul", "id": "y", "inputs": ["z", "r"]}), "F.silu(x) * r"),
+    "dropout + residual": (rows(4096, {"op": "dropout", "id": "z", "inputs": ["x"], "p": 0.1},
+                                {"op": "add", "id": "y", "inputs": ["z", "r"]}), "F.dropout(x, 0.1) + r"),
+    **{"residual + layer_norm, %d" % width: (add_norm("layer_norm", width),
+                                             "F.layer_norm(x + r, (%d,), weight, b)" % width)
        for width in (256, 768, 1024, 4096)},
-    **{"residual + rms_norm, %d" % width: (add_norm("rms_norm", width), "F.rms_norm(x + r, (%d,), weight)" % width) for width in (1024, 4096)},
-    "softmax, 1024": (rows(1024, {"op": "mul_scalar", "id": "z", "inputs": ["x"], "value": 0.125}, {"op": "softmax", "id": "y", "inputs": ["z"], "dim": 1}),
+    **{"residual + rms_norm, %d" % width:
+       (add_norm("rms_norm", width), "F.rms_norm(x + r, (%d,), weight)" % width) for width in (1024, 4096)},
+    "softmax, 1024": (rows(1024, {"op": "mul_scalar", "id": "z", "inputs": ["x"], "value": 0.125},
+                           {"op": "softmax", "id": "y", "inputs": ["z"], "dim": 1}),
                       "F.softmax(x * 0.125, 1)"),
-    "batch_norm + add + relu": (images(256, 28, {"op": "batch_norm2d", "name": "n", "inputs": ["x"]}, {"op": "add", "id": "z", "inputs": ["n", "r"]},
+    "batch_norm + add + relu": (images(256, 28, {"op": "batch_norm2d", "name": "n", "inputs": ["x"]},
+                                       {"op": "add", "id": "z", "inputs": ["n", "r"]},
                                        {"op": "relu", "id": "y", "inputs": ["z"]}), None),
-    **{"cross entropy, %d" % width: (classes(width), "F.cross_entropy(x.float(), labels)") for width in (1000, 32768, 50304, 131072)},
-}
+    **{"cross entropy, %d" % width: (classes(width), "F.cross_entropy(x.float(), labels)")
+       for width in (1000, 32768, 50304, 131072)},
+   }
 
 
 def kernel_set(names):
@@ -81,14 +96,17 @@ def kernel_set(names):
     kernels, found = [], {}
     for name in names:
         case = CASES[name][0]
-        text = {"gpunn_spec": 1, "name": "case", "precision": "bf16", "tensors": case["tensors"], "loss": "loss"}
+        text = {"gpunn_spec": 1, "name": "case", "precision": "bf16", "tensors": case["tensors"],
+                "loss": "loss"}
         made = partition.partition(spec.parse(json.dumps(text), name), name="case").kernels
-        wanted = [one for one in made if one.forward and (one.loss if case.get("loss") else one.backward) and one.layout in ("any", "last")]
+        wanted = [one for one in made if one.forward and (one.loss if case.get("loss") else one.backward) and
+                  one.layout in ("any", "last")]
         if len(wanted) != 1:
             sys.exit("%s: %d groups instead of one: %s" % (name, len(wanted), [one.formula for one in made]))
         found[name] = dataclasses.replace(wanted[0], name="g%d" % len(kernels))
         kernels.append(found[name])
-    return KernelSet("fused_gpu", "0" * 64, "python3 tests/bench/fused_gpu.py", "auto", 0, tuple(kernels), (), (), (ADAMW,)), found
+    return (KernelSet("fused_gpu", "0" * 64, "python3 tests/bench/fused_gpu.py", "auto", 0, tuple(kernels),
+                      (), (), (ADAMW,)), found)
 
 
 def case_lines(found, small):
@@ -100,17 +118,20 @@ def case_lines(found, small):
             if program is None:
                 continue
             fixed, per_batch = program.bytes_per_batch
-            sizes = ["{%d, %d}" % (lower.BYTES[one.dtype] * (one.count[0] + one.count[1] * batch), one.dtype in schedule.STORED)
+            sizes = ["{%d, %d}" % (lower.BYTES[one.dtype] * (one.count[0] + one.count[1] * batch),
+                                   one.dtype in schedule.STORED)
                      for one in program.operands if one.role != "stat"]
-            yield 'CASE("%s, %s", %s, %d, %d, %d, %s)' % (name, direction, kernel.name[1:], emit_cuda.DIRECTIONS.index(direction), batch,
-                                                          fixed + per_batch * batch, ", ".join(sizes))
+            yield 'CASE("%s, %s", %s, %d, %d, %d, %s)' % (
+                name, direction, kernel.name[1:], emit_cuda.DIRECTIONS.index(direction), batch,
+                fixed + per_batch * batch, ", ".join(sizes))
 
 
 def build(folder, names, small=False):
     """The nvcc command; what it compiles is written."""
     kernels, found = kernel_set(names)
     os.makedirs(folder, exist_ok=True)
-    for file, text in (("fused_gpu_kernels.h", emit_c.emit_header(kernels)), ("fused_gpu_kernels.cu", emit_cuda.emit_cuda(kernels)),
+    for file, text in (("fused_gpu_kernels.h", emit_c.emit_header(kernels)),
+                       ("fused_gpu_kernels.cu", emit_cuda.emit_cuda(kernels)),
                        ("fused_gpu_cases.h", "\n".join(case_lines(found, small)) + "\n")):
         with open(os.path.join(folder, file), "w", encoding="ascii") as out:
             out.write(text)
@@ -118,7 +139,8 @@ def build(folder, names, small=False):
     if nvcc.nvcc is None:
         sys.exit("nvcc was not found: NVCC names one")
     return [nvcc.nvcc, "-std=c++17", "-O3", *nvcc.target()[0], *nvcc.flags, "-I" + ROOT, "-I" + folder,
-            os.path.join(HERE, "fused_gpu.cu"), os.path.join(folder, "fused_gpu_kernels.cu"), "-o", os.path.join(folder, "fused_gpu")]
+            os.path.join(HERE, "fused_gpu.cu"), os.path.join(folder, "fused_gpu_kernels.cu"), "-o",
+            os.path.join(folder, "fused_gpu")]
 
 
 # ---- PyTorch -----------------------------------------------------------------------------------------------------------------
@@ -136,9 +158,11 @@ def torch_case(name, device, elements):
 
     if text is None:
         norm = torch.nn.BatchNorm2d(256, device=device)
-        x, r = (tensor(batch, 256, 28, 28).to(memory_format=torch.channels_last).requires_grad_() for _ in range(2))
+        x, r = (tensor(batch, 256, 28, 28).to(memory_format=torch.channels_last).requires_grad_()
+                for _ in range(2))
         return lambda x, r: F.relu(norm(x) + r), (x, r), (x, r, norm.weight, norm.bias)
-    b, weight, x, r = (one.requires_grad_() for one in (tensor(width), tensor(width), tensor(batch, width), tensor(batch, width)))
+    b, weight, x, r = (one.requires_grad_()
+                       for one in (tensor(width), tensor(width), tensor(batch, width), tensor(batch, width)))
     names = {"F": F, "b": b, "weight": weight, "labels": torch.zeros(batch, device=device, dtype=torch.int64)}
     exec("def function(x, r):\n    return " + text, names)  # of the table above; the compiler takes no eval
     return names["function"], (x, r), (x, r, b, weight)
@@ -182,12 +206,14 @@ def torch_times(names, seconds):
                 if mode == "compile":
                     function = torch.compile(function, fullgraph=True, dynamic=False)
                 dy = torch.ones_like(function(*inputs))
-                both = microseconds(lambda: torch.autograd.grad(function(*inputs), leaves, dy, allow_unused=True))
+                both = microseconds(
+                    lambda: torch.autograd.grad(function(*inputs), leaves, dy, allow_unused=True))
                 forward = microseconds(lambda: function(*inputs))
             except Exception as error:  # one case that PyTorch cannot compile does not keep the others from being timed
                 print("# %s, %s: %s" % (name, mode, (str(error).splitlines() or [type(error).__name__])[0]))
                 continue
-            parts = {"forward": both} if CASES[name][0].get("loss") else {"forward": forward, "backward": both - forward}
+            parts = ({"forward": both} if CASES[name][0].get("loss") else
+                     {"forward": forward, "backward": both - forward})
             for direction, us in parts.items():
                 result.setdefault("%s, %s" % (name, direction), {})[mode] = us
             del function, inputs, leaves, dy
@@ -198,7 +224,8 @@ def torch_times(names, seconds):
 def save(path, own, peers):
     if path:
         with open(path, "w") as file:
-            json.dump({name: {"us": us, "bytes": moved, **peers.get(name, {})} for name, (us, moved) in own.items()}, file, indent=1)
+            json.dump({name: {"us": us, "bytes": moved, **peers.get(name, {})}
+                       for name, (us, moved) in own.items()}, file, indent=1)
 
 
 def main():
@@ -230,8 +257,10 @@ def main():
     peers = torch_times(names, end - time.monotonic())
     print("| kernels | MB | us | GB/s | % of copy | eager us | compile us |\n|---|---|---|---|---|---|---|")
     for name, (us, moved) in own.items():
-        others = ["%.1f" % peers[name][mode] if mode in peers.get(name, {}) else "-" for mode in ("eager", "compile")]
-        print("| %s | %.0f | %.1f | %.0f | %.0f | %s |" % (name, moved / 1e6, us, moved / us / 1e3, 100 * moved / us / copy, " | ".join(others)))
+        others = ["%.1f" % peers[name][mode] if mode in peers.get(name, {}) else "-"
+                  for mode in ("eager", "compile")]
+        print("| %s | %.0f | %.1f | %.0f | %.0f | %s |" %
+              (name, moved / 1e6, us, moved / us / 1e3, 100 * moved / us / copy, " | ".join(others)))
     save(options.json, own, peers)
 
 

@@ -40,34 +40,42 @@ def inputs(model, batch, path):
 
 def step(program, spec_path, folder, count, threads, kernels):
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), GPUNN_KERNELS="" if kernels else "off")
-    text = subprocess.run([program, spec_path, "--input", folder + "/x", "--output", folder + "/y", "--device", "cpu", "--steps", "1",
-                           "--bench", str(count)], cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
+    text = subprocess.run([program, spec_path, "--input", folder + "/x", "--output", folder + "/y",
+                           "--device", "cpu", "--steps", "1", "--bench", str(count)], cwd=ROOT,
+                          env=environment, check=True, capture_output=True, text=True).stdout
     return float(re.search(r"([\d.]+) ms", text).group(1))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=["mlp:128", "mlp:4", "lenet:128", "lenet:4", "resnet_block:32", "transformer_block:2"])
+    parser.add_argument("names", nargs="*", default=["mlp:128", "mlp:4", "lenet:128", "lenet:4",
+                                                     "resnet_block:32", "transformer_block:2"])
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    print("| model, batch | threads | without ms | with kernels ms | ratio |\n|---|---|---|---|---|", flush=True)
+    print("| model, batch | threads | without ms | with kernels ms | ratio |\n|---|---|---|---|---|",
+          flush=True)
     for name in options.names:
         model, batch = name.split(":")
         spec_path = os.path.join("tests", "generator", "models", model + ".json")
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-m", "generator", spec_path, "-o", os.path.join(folder, model)], cwd=ROOT, check=True)
-            subprocess.run(BUILD + ["-I" + folder, '-DKERNELS="%s_kernels.h"' % model, "-DKERNEL_SET=%s_kernels" % model,
-                                    "-D%s_KERNELS_IMPLEMENTATION" % model.upper(), "-o", folder + "/run"], cwd=ROOT, check=True)
+            subprocess.run([sys.executable, "-m", "generator", spec_path, "-o", os.path.join(folder, model)],
+                           cwd=ROOT, check=True)
+            subprocess.run(BUILD + ["-I" + folder, '-DKERNELS="%s_kernels.h"' % model,
+                                    "-DKERNEL_SET=%s_kernels" % model,
+                                    "-D%s_KERNELS_IMPLEMENTATION" % model.upper(), "-o", folder + "/run"],
+                           cwd=ROOT, check=True)
             inputs(spec.load(os.path.join(ROOT, spec_path)), int(batch), folder + "/x")
             for threads in map(int, options.threads.split(",")):
                 rounds = []
                 for number in range(options.rounds):
                     order = (False, True) if number % 2 == 0 else (True, False)
-                    rounds.append({k: step(folder + "/run", spec_path, folder, STEPS[model], threads, k) for k in order})
+                    rounds.append({k: step(folder + "/run", spec_path, folder, STEPS[model], threads, k)
+                                   for k in order})
                 ratio = statistics.median(r[False] / r[True] for r in rounds)
                 print("| %s, %s | %d | %.4g | %.4g | %.2f |" % (
-                    model, batch, threads, *(statistics.median(r[k] for r in rounds) for k in (False, True)), ratio), flush=True)
+                    model, batch, threads, *(statistics.median(r[k] for r in rounds) for k in (False, True)),
+                    ratio), flush=True)
 
 
 if __name__ == "__main__":

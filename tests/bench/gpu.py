@@ -52,15 +52,18 @@ WORKLOADS = {
     "bert8_f16": Work(samples=8, unit="sequences", operations=8 * 128 * transformer(128)),
     "bert32_f16": Work(samples=32, unit="sequences", operations=32 * 128 * transformer(128)),
     "gpt2_bf16": Work(samples=8192, unit="tokens", operations=3 * 8192 * transformer(1024, table=50304)),
-    "copy": Work(2 << 28), "mlp784_bf16": Work(samples=512, unit="samples", operations=6 * 512 * (784 * 1024 + 1024 * 1024 + 10240)),
+    "copy": Work(2 << 28),
+    "mlp784_bf16": Work(samples=512, unit="samples", operations=6 * 512 * (784 * 1024 + 1024 * 1024 + 10240)),
     "relu": Work(2 << 28), "adamw": Work(28 * 100000000), "gelu": Work(2 << 28), "add": Work(3 << 28),
-    "register48": Work(), "register192": Work(), "mlp784_f32": Work(), "mlp784_tf32": Work(), "lenet4096": Work(),
+    "register48": Work(), "register192": Work(), "mlp784_f32": Work(), "mlp784_tf32": Work(),
+    "lenet4096": Work(),
 }
 MODES = ("eager", "compile", "reduce-overhead", "graph", "max-autotune")
 OWN = ("gpunn", "gpunn kernels")
 AUTOTUNED = ("resnet18_bf16", "gpt2_bf16", "bert8_f16", "bert32_f16")
 CUT_OFF, LATE = 124, "cut off"  # timeout's status, and how the sentence begins that goes with it
-PROMISED = {"B200": 2250, "H200": 989, "H100": 989, "A100": 312, "L40": 181, "L4": 121, "T4": 65}  # TFLOP/s in 16 bits, dense
+# TFLOP/s in 16 bits, dense
+PROMISED = {"B200": 2250, "H200": 989, "H100": 989, "A100": 312, "L40": 181, "L4": 121, "T4": 65}
 
 
 class Failure(Exception):
@@ -74,11 +77,12 @@ class Peer:
         self.command, self.process = command, None
 
     def start(self):
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        errors="replace")
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, errors="replace")
         self.lines, self.said = queue.Queue(), []
         threading.Thread(target=self.read, args=(self.process.stdout, self.lines.put), daemon=True).start()
-        self.listener = threading.Thread(target=self.read, args=(self.process.stderr, self.said.append), daemon=True)
+        self.listener = threading.Thread(target=self.read, args=(self.process.stderr, self.said.append),
+                                         daemon=True)
         self.listener.start()
 
     @staticmethod
@@ -102,7 +106,8 @@ class Peer:
         if words[:1] != ["ok"]:
             self.listener.join(1)  # it ends when the process has said its last word
             said = [line for line in self.said if line]
-            errors = [line for line in said if re.match(r"[\w.]*(Error|Exception)\b", line)]  # PyTorch goes on after these
+            # PyTorch goes on after these
+            errors = [line for line in said if re.match(r"[\w.]*(Error|Exception)\b", line)]
             self.stop()
             raise Failure((errors or said or ["it ended without a word"])[-1])
         return words[1:]
@@ -121,12 +126,14 @@ class Peer:
 def process_mib():
     """{process id: MiB on the GPU}, as nvidia-smi tells; {} where it cannot."""
     try:
-        said = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"], timeout=10,
+        said = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory",
+                               "--format=csv,noheader,nounits"], timeout=10,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     except (OSError, subprocess.TimeoutExpired):
         return {}
     pairs = [line.split(",") for line in said.splitlines()]
-    return {int(pair[0]): int(pair[1]) for pair in pairs if len(pair) == 2 and all(one.strip().isdigit() for one in pair)}
+    return {int(pair[0]): int(pair[1])
+            for pair in pairs if len(pair) == 2 and all(one.strip().isdigit() for one in pair)}
 
 
 def measure(name, peers, rounds, seconds, spare=20.0):
@@ -150,7 +157,8 @@ def measure(name, peers, rounds, seconds, spare=20.0):
 
     for peer in peers:
         left = end - time.monotonic()
-        if ask(peer, "open " + name, min(left, max(20, left / 2))) is not None:  # one that hangs leaves time for the others
+        # one that hangs leaves time for the others
+        if ask(peer, "open " + name, min(left, max(20, left / 2))) is not None:
             times[peer] = []
     for number in range(rounds):
         for peer in list(times) if number % 2 == 0 else list(times)[::-1]:
@@ -161,11 +169,13 @@ def measure(name, peers, rounds, seconds, spare=20.0):
     of_process = {peer: mib.get(peers[peer].process.pid) for peer in times if peer not in failures}
     for peer in times:
         closed[peer] = ask(peer, "close", spare / 2)
-    results = {peer: {"ms": times[peer], "peak": int(answer[0]), "reserved": int(answer[1]), "process": of_process[peer],
-                      "result": answer[2]} for peer, answer in closed.items() if answer}
+    results = {peer: {"ms": times[peer], "peak": int(answer[0]), "reserved": int(answer[1]),
+                      "process": of_process[peer], "result": answer[2]}
+               for peer, answer in closed.items() if answer}
     own = results.get("gpunn")
     for peer, result in results.items():
-        result["ratio"] = statistics.median(a / b for a, b in zip(result["ms"], own["ms"])) if own and peer != "gpunn" else None
+        result["ratio"] = (statistics.median(a / b for a, b in zip(result["ms"], own["ms"])) if own and
+                           peer != "gpunn" else None)
         if own and not agree(float(result["result"]), float(own["result"]), tolerance(name)):
             failures[peer] = f"its result is {result['result']}, gpunn's {own['result']}"
     return results, failures
@@ -181,7 +191,8 @@ def tolerance(name):
 
 def rate(work, ms, copy, promised):
     if work.bytes:
-        return f"{work.bytes / ms / 1e6:.0f} GB/s" + (f" ({100 * work.bytes / ms / 1e6 / copy:.0f} % of copy)" if copy else "")
+        return f"{work.bytes / ms / 1e6:.0f} GB/s" + (
+            f" ({100 * work.bytes / ms / 1e6 / copy:.0f} % of copy)" if copy else "")
     if work.samples == 0:
         return "-"
     share = f" ({work.operations / ms / 1e7 / promised:.1f} % of {promised} TFLOP/s)" if promised else ""
@@ -193,14 +204,16 @@ def rows(name, work, results, copy, promised):
     for peer, result in results.items():
         ms = statistics.median(result["ms"])
         yield (f"| {name} | {peer} | {ms:.4g} | {min(result['ms']):.4g} to {max(result['ms']):.4g} | "
-               f"{'-' if result['ratio'] is None else format(result['ratio'], '.2f')} | {rate(work, ms, copy, promised)} | "
-               f"{result['peak'] / 2**20:.1f} | {result['reserved'] / 2**20:.0f} | "
+               f"{'-' if result['ratio'] is None else format(result['ratio'], '.2f')} | "
+               f"{rate(work, ms, copy, promised)} | {result['peak'] / 2**20:.1f} | "
+               f"{result['reserved'] / 2**20:.0f} | "
                f"{'-' if result['process'] is None else result['process']} | {result['result']} |")
 
 
 def best(workloads):
     """A table of gpunn beside the fastest of PyTorch's modes and beside the one that takes least memory."""
-    yield "\n| workload | | ms | fastest of PyTorch | its ms | ratio | MiB | least of PyTorch |\n|---|---|---|---|---|---|---|---|"
+    yield ("\n| workload | | ms | fastest of PyTorch | its ms | ratio | MiB | least of PyTorch "
+           "|\n|---|---|---|---|---|---|---|---|")
     for name, results in workloads.items():
         others = {peer: result for peer, result in results.items() if peer not in OWN}
         ms = {peer: statistics.median(result["ms"]) for peer, result in results.items()}
@@ -209,14 +222,16 @@ def best(workloads):
                 continue
             peer = min(others, key=ms.get)
             ratio = statistics.median(a / b for a, b in zip(others[peer]["ms"], results[own]["ms"]))
-            yield (f"| {name} | {own} | {ms[own]:.4g} | {peer} | {ms[peer]:.4g} | {ratio:.2f} | {results[own]['peak'] / 2**20:.1f} | "
+            yield (f"| {name} | {own} | {ms[own]:.4g} | {peer} | {ms[peer]:.4g} | {ratio:.2f} | "
+                   f"{results[own]['peak'] / 2**20:.1f} | "
                    f"{min(result['peak'] for result in others.values()) / 2**20:.1f} |")
 
 
 def said_by(*command):
     """What a program prints, in one line; "" where it is missing, fails or hangs."""
     try:
-        return subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20).stdout.strip()
+        return subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              timeout=20).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -228,7 +243,8 @@ def machine(peers):
     except (Failure, OSError) as failure:
         versions = [str(failure)]
     commit = os.environ.get("GPUNN_COMMIT") or said_by("git", "rev-parse", "--short", "HEAD") or "unknown"
-    return {"date": datetime.date.today().isoformat(), "gpu": gpu or "no GPU", "torch, CUDA, cuDNN": " ".join(versions), "commit": commit}
+    return {"date": datetime.date.today().isoformat(), "gpu": gpu or "no GPU",
+            "torch, CUDA, cuDNN": " ".join(versions), "commit": commit}
 
 
 def is_meant(mode, name):
@@ -283,29 +299,36 @@ def main():
     parser.add_argument("--kernels", metavar="PROGRAM")
     parser.add_argument("--compile", metavar="MODE")
     parser.add_argument("--ready", metavar="FILE")
-    parser.add_argument("--opening", type=float, default=100, help="seconds within which a workload must stand ready")
+    parser.add_argument("--opening", type=float, default=100,
+                        help="seconds within which a workload must stand ready")
     parser.add_argument("--alone", action="store_true", help="without PyTorch")
-    parser.add_argument("--cpu", action="store_true", help="to try this where there is no GPU, in small sizes")
+    parser.add_argument("--cpu", action="store_true",
+                        help="to try this where there is no GPU, in small sizes")
     options = parser.parse_intermixed_args()
     end = time.monotonic() + options.seconds
     cpu = ["--cpu", "--small"] if options.cpu else []
     twin = [options.python, "-B", os.path.join(HERE, "gpu_torch.py")]
     if options.compile:
-        return compile_ahead(options.compile, Peer(twin + [options.compile] + cpu), options.names or WORKLOADS, options.seconds, options.ready)
+        return compile_ahead(options.compile, Peer(twin + [options.compile] + cpu),
+                             options.names or WORKLOADS, options.seconds, options.ready)
     peers = {"gpunn": Peer([options.program] + cpu)}
     if options.kernels:
         peers["gpunn kernels"] = Peer([options.kernels] + cpu)
     if not options.alone and said_by(options.python, "-c", "import torch; print(torch.__version__)"):
-        peers.update({mode: Peer(twin + [mode] + cpu) for mode in MODES if not (options.cpu and mode == "graph")})
+        peers.update({mode: Peer(twin + [mode] + cpu)
+                      for mode in MODES if not (options.cpu and mode == "graph")})
     else:
         print("# gpunn alone" + ("" if options.alone else f": {options.python} has no torch"))
     for peer in peers.values():  # they import torch beside each other
         with contextlib.suppress(OSError):  # which measure() tells
             peer.start()
     ready = read_ready(options.ready) if options.ready else None
-    report = {"machine": machine(peers), "rounds": options.rounds, "workloads": {}, "failures": {}, "left out": []}
-    print(", ".join(f"{key} {value}" for key, value in report["machine"].items()) + f", {options.rounds} rounds\n")
-    print("| workload | peer | ms | range | ratio | rate | tensors MiB | reserved MiB | process MiB | result |\n"
+    report = {"machine": machine(peers), "rounds": options.rounds, "workloads": {}, "failures": {},
+              "left out": []}
+    print(", ".join(f"{key} {value}"
+                    for key, value in report["machine"].items()) + f", {options.rounds} rounds\n")
+    print("| workload | peer | ms | range | ratio | rate | tensors MiB | reserved MiB | process MiB | result "
+          "|\n"
           "|---|---|---|---|---|---|---|---|---|---|", flush=True)
     promised = next((rate for gpu, rate in PROMISED.items() if gpu in report["machine"]["gpu"]), 0)
     copy, failed = 0, False
@@ -320,7 +343,8 @@ def main():
         spare = min(20, left / 3)
         results, failures = measure(name, present, options.rounds, min(left - spare, options.opening), spare)
         failed = failed or bool(failures.keys() & (results.keys() | set(OWN)))
-        failures.update({mode: "cut off: it was not compiled in time" for mode in meant if mode not in present})
+        failures.update({mode: "cut off: it was not compiled in time"
+                         for mode in meant if mode not in present})
         if name == "copy" and results:
             copy = WORKLOADS[name].bytes / statistics.median(results["eager"]["ms"]) / 1e6
         for line in rows(name, Work() if options.cpu else WORKLOADS[name], results, copy, promised):

@@ -32,11 +32,13 @@ def main():
     nvcc = [found.nvcc, *found.target()[0], *found.flags, "-I" + ROOT, "-I" + folder]
     files = {name: os.path.join(folder, name) for name in NAMES}
     asked = "".join(f"spec {name} {os.path.join(folder, name)}.json\n" for name in NAMES)
-    subprocess.run([options.program, "--cpu"] + ["--small"] * options.small, input=asked, text=True, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([options.program, "--cpu"] + ["--small"] * options.small, input=asked, text=True,
+                   check=True, stdout=subprocess.DEVNULL)
 
     def compile_set(file):
         subprocess.run([sys.executable, "-m", "generator", file + ".json", "-o", file], cwd=ROOT, check=True)
-        subprocess.run(nvcc + ["-std=c++17", "-O3", "--split-compile=0", "-c", file + "_kernels.cu", "-o", file + ".o"], check=True)
+        subprocess.run(nvcc + ["-std=c++17", "-O3", "--split-compile=0", "-c", file + "_kernels.cu", "-o",
+                               file + ".o"], check=True)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_set, files.values()))
@@ -44,8 +46,9 @@ def main():
         for name in NAMES:
             out.write(f'#define {name.upper()}_KERNELS_IMPLEMENTATION\n#include "{name}_kernels.h"\n')
         out.write("#define BENCH_SETS(X) " + " ".join(f"X({name})" for name in NAMES) + "\n")
-    subprocess.run(nvcc + ["-O1", "-DGPUNN_NO_IMPLEMENTATION", '-DBENCH_KERNELS="sets.h"', os.path.join(HERE, "gpu_bench.c"),
-                           *(file + ".o" for file in files.values()), *options.objects, *libraries, "-o", options.target], check=True)
+    subprocess.run(nvcc + ["-O1", "-DGPUNN_NO_IMPLEMENTATION", '-DBENCH_KERNELS="sets.h"',
+                           os.path.join(HERE, "gpu_bench.c"), *(file + ".o" for file in files.values()),
+                           *options.objects, *libraries, "-o", options.target], check=True)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ def training(model, optimizer, criterion, x, y, half=False):
             return criterion(model(x), y)
 
     write_weights(model)
-    forward, update = compiled(forward), compiled(optimizer.step, "reduce-overhead" if MODE == "max-autotune" else MODE)
+    forward, update = compiled(forward), compiled(optimizer.step,
+                                                  "reduce-overhead" if MODE == "max-autotune" else MODE)
 
     def step():
         if MODE in ("reduce-overhead", "max-autotune"):
@@ -104,7 +105,8 @@ def lenet(batch):
 
 def mlp784(half=False):
     batch, width = (16, 32) if SMALL else (512, 1024)
-    model = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)).to(DEVICE)
+    model = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+                          nn.Linear(width, 10)).to(DEVICE)
     optimizer = fused(torch.optim.Adam, model, lr=0.001)
     return training(model, optimizer, nn.CrossEntropyLoss(), noise(batch, 784), classes(batch, 10), half)
 
@@ -131,7 +133,8 @@ def bert(batch):
 
 
 def gpt2():
-    batch, layers, width, heads, rows, tokens = (2, 2, 64, 2, 16, 128) if SMALL else (8, 12, 768, 12, 1024, 50304)
+    batch, layers, width, heads, rows, tokens = (2, 2, 64, 2, 16, 128) if SMALL else (
+        8, 12, 768, 12, 1024, 50304)
     model = bench_torch.Gpt(layers, width, heads, rows, tokens).to(DEVICE)
     optimizer = fused(torch.optim.AdamW, model, lr=1e-4, weight_decay=0.0)
     x = classes(batch * rows, tokens)
@@ -147,7 +150,8 @@ def register(side):
 
 def stream(function, operands):
     """Of 256 MiB."""
-    values, function = [noise(64, 1 << (10 if SMALL else 20), row=i) for i in range(operands)], compiled(function)
+    values, function = ([noise(64, 1 << (10 if SMALL else 20), row=i) for i in range(operands)],
+                        compiled(function))
 
     def step():
         with torch.no_grad():
@@ -170,9 +174,11 @@ def adamw():
 
 
 WORKLOADS = {
-    "mlp20": mlp20, "lenet4": lambda: lenet(4), "lenet4096": lambda: lenet(4096), "mlp784_f32": mlp784, "mlp784_tf32": mlp784,
-    "mlp784_bf16": lambda: mlp784(True), "resnet18_bf16": resnet18, "bert8_f16": lambda: bert(8), "bert32_f16": lambda: bert(32),
-    "gpt2_bf16": gpt2, "register48": lambda: register(48), "register192": lambda: register(192), "copy": copy, "relu": lambda: stream(F.relu, 1),
+    "mlp20": mlp20, "lenet4": lambda: lenet(4), "lenet4096": lambda: lenet(4096), "mlp784_f32": mlp784,
+    "mlp784_tf32": mlp784, "mlp784_bf16": lambda: mlp784(True), "resnet18_bf16": resnet18,
+    "bert8_f16": lambda: bert(8), "bert32_f16": lambda: bert(32),
+    "gpt2_bf16": gpt2, "register48": lambda: register(48), "register192": lambda: register(192), "copy": copy,
+    "relu": lambda: stream(F.relu, 1),
     "gelu": lambda: stream(F.gelu, 1), "add": lambda: stream(torch.add, 2), "adamw": adamw,
 }
 
@@ -212,7 +218,8 @@ class Workload:
         while (seconds := self.repeat(runs)) < 0.2:
             runs *= 2
         self.runs = int(0.05 * runs / seconds) + 1
-        if not CPU:  # what it took to draw the numbers, to compile and to choose kernels is no memory of the workload
+        # what it took to draw the numbers, to compile and to choose kernels is no memory of the workload
+        if not CPU:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             self.repeat(2)

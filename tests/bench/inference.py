@@ -25,7 +25,8 @@ def perceptron(*sizes):
     """Its entries, without the input, and torch's text of it."""
     entries, words = [], []
     for k, (size, out) in enumerate(zip(sizes, sizes[1:])):
-        entries.append({"op": "linear", "name": "fc%d" % k, "inputs": ["h%d" % k if k else "x"], "out_features": out})
+        entries.append({"op": "linear", "name": "fc%d" % k, "inputs": ["h%d" % k if k else "x"],
+                        "out_features": out})
         words.append("nn.Linear(%d, %d)" % (size, out))
         if k + 2 < len(sizes):
             entries.append({"op": "relu", "id": "h%d" % (k + 1), "inputs": ["fc%d" % k]})
@@ -35,17 +36,23 @@ def perceptron(*sizes):
 
 def lenet():
     def entry(op, label, source, **more):
-        return dict({"op": op, "name" if op in ("conv2d", "linear") else "id": label, "inputs": [source]}, **more)
-    return [1, 32, 32], [
-        entry("conv2d", "c1", "x", out_channels=6, kernel_size=5), entry("relu", "r1", "c1"), entry("max_pool2d", "p1", "r1", kernel_size=2),
-        entry("conv2d", "c2", "p1", out_channels=16, kernel_size=5), entry("relu", "r2", "c2"), entry("max_pool2d", "p2", "r2", kernel_size=2),
+        return dict({"op": op, "name" if op in ("conv2d", "linear") else "id": label, "inputs": [source]},
+                    **more)
+    return ([1, 32, 32], [
+        entry("conv2d", "c1", "x", out_channels=6, kernel_size=5), entry("relu", "r1", "c1"),
+        entry("max_pool2d", "p1", "r1", kernel_size=2),
+        entry("conv2d", "c2", "p1", out_channels=16, kernel_size=5), entry("relu", "r2", "c2"),
+        entry("max_pool2d", "p2", "r2", kernel_size=2),
         entry("flatten", "f", "p2"), entry("linear", "l1", "f", out_features=120), entry("relu", "r3", "l1"),
-        entry("linear", "l2", "r3", out_features=84), entry("relu", "r4", "l2"), entry("linear", "l3", "r4", out_features=10)], [
-            "nn.Conv2d(1, 6, 5)", "nn.ReLU()", "nn.MaxPool2d(2)", "nn.Conv2d(6, 16, 5)", "nn.ReLU()", "nn.MaxPool2d(2)", "nn.Flatten()",
-            "nn.Linear(400, 120)", "nn.ReLU()", "nn.Linear(120, 84)", "nn.ReLU()", "nn.Linear(84, 10)"]
+        entry("linear", "l2", "r3", out_features=84), entry("relu", "r4", "l2"),
+        entry("linear", "l3", "r4", out_features=10)], [
+            "nn.Conv2d(1, 6, 5)", "nn.ReLU()", "nn.MaxPool2d(2)", "nn.Conv2d(6, 16, 5)", "nn.ReLU()",
+            "nn.MaxPool2d(2)", "nn.Flatten()",
+            "nn.Linear(400, 120)", "nn.ReLU()", "nn.Linear(120, 84)", "nn.ReLU()", "nn.Linear(84, 10)"])
 
 
-NETWORKS = {"mlp_20_50_1": perceptron(20, 50, 1), "mlp_64x4": perceptron(64, 64, 64, 64, 64), "lenet": lenet()}
+NETWORKS = {"mlp_20_50_1": perceptron(20, 50, 1), "mlp_64x4": perceptron(64, 64, 64, 64, 64),
+            "lenet": lenet()}
 
 PROGRAM = r"""#define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -114,7 +121,8 @@ print(1e6 * best)
 def prepared(name, folder, library, calls):
     """The commands of the peers that need no torch, and torch's text."""
     shape, entries, layers = NETWORKS[name]
-    text = json.dumps({"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N"] + shape}] + entries})
+    text = json.dumps({"gpunn_spec": 1,
+                       "tensors": [{"op": "input", "name": "x", "shape": ["N"] + shape}] + entries})
     plan, path = inference.Plan(spec.parse(text)), os.path.join(folder, name)
     sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0]), "calls": calls}
     emitter = emit_inference.Emitter(plan, "m")
@@ -126,14 +134,16 @@ def prepared(name, folder, library, calls):
         with open(os.path.join(path, file_name), "w", encoding="ascii") as file:
             file.write(content)
     program = os.path.join(path, "bench")
-    subprocess.run(["gcc", "-std=c99", "-O3", "-march=native", "-I" + ROOT, os.path.join(path, "bench.c"), library, "-o", program, "-lz",
-                    "-lm"], check=True)
+    subprocess.run(["gcc", "-std=c99", "-O3", "-march=native", "-I" + ROOT, os.path.join(path, "bench.c"),
+                    library, "-o", program, "-lz", "-lm"], check=True)
     own = [program, os.path.join(path, "model.json")]
-    return own, own + ["gpunn"], TWIN % {"layers": ", ".join(layers), "shape": ", ".join(map(str, [1] + shape)), "calls": calls // 10}
+    return own, own + ["gpunn"], TWIN % {"layers": ", ".join(layers),
+                                         "shape": ", ".join(map(str, [1] + shape)), "calls": calls // 10}
 
 
 def timed(command):
-    return float(subprocess.run(command, stdout=subprocess.PIPE, check=True, universal_newlines=True).stdout.split()[-1])
+    return float(subprocess.run(command, stdout=subprocess.PIPE, check=True,
+                                universal_newlines=True).stdout.split()[-1])
 
 
 def main():
@@ -150,7 +160,8 @@ def main():
             rounds = [[timed(command) for command in commands] for _ in range(options.rounds)]
             medians = [statistics.median(column) for column in zip(*rounds)]
             ratios = [statistics.median(row[k] / row[0] for row in rounds) for k in range(1, len(commands))]
-            cells = ["%.3g" % medians[0]] + [text for k, ratio in enumerate(ratios, 1) for text in ("%.3g" % medians[k], "%.3g" % ratio)]
+            cells = ["%.3g" % medians[0]] + [text for k, ratio in enumerate(ratios, 1)
+                                             for text in ("%.3g" % medians[k], "%.3g" % ratio)]
             print("| %s |" % " | ".join([name] + (cells + ["", ""])[:5]), flush=True)
 
 

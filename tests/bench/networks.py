@@ -33,7 +33,8 @@ def best_of_torch(width, layers, activation, threads, batches):
     torch.set_num_threads(threads)
     parts = []
     for _ in range(layers):
-        parts += [torch.nn.Linear(width, width), {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "gelu": torch.nn.GELU}[activation]()]
+        parts += [torch.nn.Linear(width, width),
+                  {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "gelu": torch.nn.GELU}[activation]()]
     net = torch.nn.Sequential(*parts[:-1]).eval()
     with torch.inference_mode():
         for batch in batches:
@@ -49,7 +50,8 @@ def best_of_torch(width, layers, activation, threads, batches):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("nets", nargs="*", default=["16x2", "16x4", "32x2", "32x8", "64x2", "64x4", "128x2", "128x4", "256x4"])
+    parser.add_argument("nets", nargs="*",
+                        default=["16x2", "16x4", "32x2", "32x8", "64x2", "64x4", "128x2", "128x4", "256x4"])
     parser.add_argument("--threads", default="1")
     parser.add_argument("--activation", default="relu")
     parser.add_argument("--flags", default="-O3 -march=native")
@@ -59,30 +61,38 @@ def main():
     options = parser.parse_args()
     if options.torch:
         for net in options.nets:
-            best_of_torch(*map(int, net.split("x")), options.activation, int(options.threads), list(map(int, options.batches.split(","))))
+            best_of_torch(*map(int, net.split("x")), options.activation, int(options.threads),
+                          list(map(int, options.batches.split(","))))
         return
     build = ["cc", "-std=c11", "-I."] + options.flags.split()
     peer = " PyTorch, us | ratio |" if options.python else ""
-    print("| width, layers | batch | layer by layer, us | one kernel, us | ratio |%s\n|---|---|---|---|---|%s" % (
-        peer, "---|---|" if peer else ""), flush=True)
+    print("| width, layers | batch | layer by layer, us | one kernel, us | ratio "
+          "|%s\n|---|---|---|---|---|%s" % (
+              peer, "---|---|" if peer else ""), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, "gpunn.o")
-        subprocess.run(build + ["-DGPUNN_IMPLEMENTATION", "-x", "c", "gpunn.h", "-c", "-o", library], cwd=ROOT, check=True)
+        subprocess.run(build + ["-DGPUNN_IMPLEMENTATION", "-x", "c", "gpunn.h", "-c", "-o", library],
+                       cwd=ROOT, check=True)
         for net in options.nets:
             width, layers = map(int, net.split("x"))
             path, program = os.path.join(folder, "net"), os.path.join(folder, "networks")
             with open(path + ".json", "w", encoding="ascii") as file:
                 json.dump(spec(width, layers, options.activation), file)
-            subprocess.run([sys.executable, "-m", "generator", path + ".json", "-o", path], cwd=ROOT, check=True)
-            kernels = ["-DKERNELS=\"%s_kernels.h\"" % path, "-DKERNEL_SET=net_kernels", "-DNET_KERNELS_IMPLEMENTATION"]
-            subprocess.run(build + kernels + ["tests/bench/networks.c", library, "-o", program, "-lm", "-lpthread"], cwd=ROOT, check=True)
+            subprocess.run([sys.executable, "-m", "generator", path + ".json", "-o", path], cwd=ROOT,
+                           check=True)
+            kernels = ["-DKERNELS=\"%s_kernels.h\"" % path, "-DKERNEL_SET=net_kernels",
+                       "-DNET_KERNELS_IMPLEMENTATION"]
+            subprocess.run(build + kernels + ["tests/bench/networks.c", library, "-o", program, "-lm",
+                                              "-lpthread"], cwd=ROOT, check=True)
             rows = lines_of([program, path + ".json", options.threads] + options.batches.split(","))
-            torch = lines_of([options.python, __file__, net, "--torch", "--threads", options.threads, "--batches", options.batches,
-                              "--activation", options.activation]) if peer else [None] * len(rows)
+            torch = (lines_of([options.python, __file__, net, "--torch", "--threads", options.threads,
+                               "--batches", options.batches, "--activation", options.activation]) if peer else
+                     [None] * len(rows))
             for row, other in zip(rows, torch):
                 batch, plain, whole, ratio = row.split()
                 ending = " %s | %.3g |" % (other, float(other) / float(whole)) if peer else ""
-                print("| %d, %d | %s | %s | %s | %s |%s" % (width, layers, batch, plain, whole, ratio, ending), flush=True)
+                print("| %d, %d | %s | %s | %s | %s |%s" %
+                      (width, layers, batch, plain, whole, ratio, ending), flush=True)
 
 
 def lines_of(command):

@@ -271,8 +271,8 @@ def modules():
     return {"ResNet-18, 224 x 224": (resnet, [(1, 3, 224, 224), (8, 3, 224, 224)]),
             "ResNet-18, 64 x 64": (resnet, [(1, 3, 64, 64), (8, 3, 64, 64)]),
             "BERT-base, 128 tokens": (bert, [(1, 128, 768), (8, 128, 768)]),
-            "784-256-128-10": (perceptron(784, 256, 128, 10), [(1, 784)]), "20-50-1": (perceptron(20, 50, 1), [(1, 20)]),
-            "nothing": (Nothing, [(1, 2)])}
+            "784-256-128-10": (perceptron(784, 256, 128, 10), [(1, 784)]),
+            "20-50-1": (perceptron(20, 50, 1), [(1, 20)]), "nothing": (Nothing, [(1, 2)])}
 
 
 def best_of(session, x, repeats):
@@ -303,7 +303,8 @@ def evaluations(pattern, rounds, threads_of):
                 module, name = factory().eval(), os.path.join(folder, "model")
                 x = torch.rand(shape)
                 names = {"input_names": ["x"], "output_names": ["y"]}
-                export_torch.export(module, (x,), name + ".json", name + ".safetensors", dynamic_batch=False, **names)
+                export_torch.export(module, (x,), name + ".json", name + ".safetensors", dynamic_batch=False,
+                                    **names)
                 torch.onnx.export(module, (x,), name + ".onnx", verbose=False, **names)
                 x = x.numpy()
                 save_safetensors(name + ".in", {"x": tensor_files.for_gpunn(real_models.as_array(x))})
@@ -320,19 +321,22 @@ def evaluations(pattern, rounds, threads_of):
 
 def trained(program, rounds, threads, **environment):
     """ms of both in each round, and the difference of their losses after 20 steps, relative to what these changed."""
-    done = subprocess.run([program, str(threads), str(rounds), str(SECONDS)], stdout=subprocess.PIPE, check=True, text=True,
-                          env=dict(os.environ, **environment))
+    done = subprocess.run([program, str(threads), str(rounds), str(SECONDS)], stdout=subprocess.PIPE,
+                          check=True, text=True, env=dict(os.environ, **environment))
     (before, own, peer), *pairs = [list(map(float, line.split())) for line in done.stdout.splitlines()]
     return pairs, abs(own - peer) / abs(before - own)
 
 
 def built(text, folder, compiler, *flags):
     """The program of a peer's text and PROGRAM."""
-    program, source = os.path.join(folder, "peers"), os.path.join(folder, "peers.c" if compiler == "gcc" else "peers.cc")
+    program, source = (os.path.join(folder, "peers"),
+                       os.path.join(folder, "peers.c" if compiler == "gcc" else "peers.cc"))
     with open(source, "w", encoding="ascii") as file:
         file.write(text + PROGRAM)
-    own = ["-I" + ROOT, "-I" + os.path.join(ROOT, "tests", "bench"), source, os.path.join(ROOT, "build", "gpunn.o")]
-    subprocess.run([compiler, "-O3", "-march=native", "-w", *own, *flags, "-o", program, "-lz", "-lm", "-lpthread"], check=True)
+    own = ["-I" + ROOT, "-I" + os.path.join(ROOT, "tests", "bench"), source,
+           os.path.join(ROOT, "build", "gpunn.o")]
+    subprocess.run([compiler, "-O3", "-march=native", "-w", *own, *flags, "-o", program, "-lz", "-lm",
+                    "-lpthread"], check=True)
     return program
 
 
@@ -348,7 +352,8 @@ def beside_kann(place, pattern, rounds, threads_of):
             text = KANN % {"sizes": ", ".join(map(str, sizes)), "batch": batch, "binary": sizes[-1] == 1}
             program = built(text, folder, "gcc", *flags)
             for threads in threads_of:
-                yield (title, batch, threads, "KANN", *trained(program, rounds, threads, OPENBLAS_NUM_THREADS="1"))
+                yield (title, batch, threads, "KANN",
+                       *trained(program, rounds, threads, OPENBLAS_NUM_THREADS="1"))
 
 
 def beside_tiny_dnn(place, pattern, rounds, threads_of):
@@ -358,8 +363,10 @@ def beside_tiny_dnn(place, pattern, rounds, threads_of):
         for threads in threads_of if re.search(pattern, title + " tiny-dnn") else []:
             flags = ["-DCNN_SINGLE_THREAD"] if threads == 1 else ["-DCNN_USE_OMP", "-fopenmp"]
             with tempfile.TemporaryDirectory() as folder:
-                program = built(TINY_DNN % {"batch": batch}, folder, "g++", "-std=gnu++14", "-DCNN_USE_AVX", "-I" + place, *flags)
-                yield (title, batch, threads, "tiny-dnn", *trained(program, rounds, threads, OMP_NUM_THREADS=str(threads)))
+                program = built(TINY_DNN % {"batch": batch}, folder, "g++", "-std=gnu++14", "-DCNN_USE_AVX",
+                                "-I" + place, *flags)
+                yield (title, batch, threads, "tiny-dnn",
+                       *trained(program, rounds, threads, OMP_NUM_THREADS=str(threads)))
 
 
 def main():
@@ -376,7 +383,8 @@ def main():
         rows.append(beside_kann(os.path.abspath(options.kann), options.only, options.rounds, threads))
     if options.tiny_dnn:
         rows.append(beside_tiny_dnn(os.path.abspath(options.tiny_dnn), options.only, options.rounds, threads))
-    print("| work | batch | threads | gpunn ms | peer | peer ms | ratio | difference |\n" + "|---" * 8 + "|", flush=True)
+    print("| work | batch | threads | gpunn ms | peer | peer ms | ratio | difference |\n" + "|---" * 8 + "|",
+          flush=True)
     for title, batch, count, peer, pairs, difference in itertools.chain(*rows):
         own, other = ("%.4g" % statistics.median(column) for column in zip(*pairs))
         ratio = "%.2f" % statistics.median(b / a for a, b in pairs)

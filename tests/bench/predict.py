@@ -31,17 +31,21 @@ RATES = {"bf16": TENSOR, "f16": TENSOR, "tf32": TENSOR * 494.7 / 989.4, "f32": T
 PRODUCTS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
 # Statistics come before what they normalise: x is read twice of x and y, x and dy twice of x, dy and dx.
 PASSES = {("batch_norm", "forward"): 3 / 2, ("batch_norm", "backward"): 5 / 3}
-BLOCK = 1024, 4 * 24 * 2048  # operations at most of what one block does, and of products (gpunn_cuda.cu, >>short)
-UPDATE = 4  # times that a block which makes an update waits for the second-level cache: gradients, twice what decides, parameters
+# operations at most of what one block does, and of products (gpunn_cuda.cu, >>short)
+BLOCK = 1024, 4 * 24 * 2048
+# times that a block which makes an update waits for the second-level cache: gradients, twice what decides, parameters
+UPDATE = 4
 EIGHT = 150  # clocks of eight multiplications by each of its threads, as said there
 CACHE = 5.5e12  # bytes a second out of the second-level cache, of 50 MB; assumed
-KEPT = 32 << 20  # bytes of a gradient that it still holds for the kernel that looks for values that are not finite
+# bytes of a gradient that it still holds for the kernel that looks for values that are not finite
+KEPT = 32 << 20
 OUTSIDE = 1  # launches of a run beside its graph's: the kernel that brings the run's numbers
 OPERATOR = 15e-6  # seconds of the host for each operator that PyTorch launches in training, eagerly; assumed
 
 # block: one block does it, in a row with others; cached: bytes from the second-level cache
 # waits: for that cache, of a block, one after another
-Step = collections.namedtuple("Step", "label launches bytes flops rate block cached waits", defaults=(False, 0, 1))
+Step = collections.namedtuple("Step", "label launches bytes flops rate block cached waits",
+                              defaults=(False, 0, 1))
 Time = collections.namedtuple("Time", "launches memory arithmetic")
 CHECKED = "check of gradients"  # which PyTorch does not do
 
@@ -73,7 +77,8 @@ def in_rows(steps):
 
 def shared(step, chip):
     """Seconds of a step that one block does in a row with others, after a wait for the second-level cache."""
-    return max(step.waits * FAR, step.bytes / STAGED, EIGHT * step.flops / (2 * 8 * THREADS)) / (chip.gigahertz * 1e9)
+    return max(step.waits * FAR, step.bytes / STAGED, EIGHT * step.flops / (2 * 8 * THREADS)) / (
+        chip.gigahertz * 1e9)
 
 
 def check(total, row, launches, gradients):
@@ -122,7 +127,8 @@ def bert(batch):
     """F16 throughout; GELU goes with the product before it, a sum with the norm behind it."""
     rows, width = 128 * batch, 768
     layer = [product(rows, width, width)] * 4 + [attention(rows, width, 128), moved(3 * 2 * rows * width)]
-    feed_forward = [product(rows, width, 4 * width), product(rows, 4 * width, width), moved(3 * 2 * rows * width)]
+    feed_forward = [product(rows, width, 4 * width), product(rows, 4 * width, width),
+                    moved(3 * 2 * rows * width)]
     return 12 * (layer + feed_forward)
 
 
@@ -135,7 +141,8 @@ def gpt2():
     layer += [moved(8 * value), attention(rows, width, 1024)]
     back = [product(columns, rows, inner) for inner, columns in sizes]
     back += [product(rows, columns, inner) for inner, columns in sizes] + [moved(9 * value)] * 2
-    back += [moved(12 * value), attention(rows, width, 1024, 2.5)] + [moved(times * value) for times in (1, 1, 3)]
+    back += [moved(12 * value), attention(rows, width, 1024, 2.5)] + [
+        moved(times * value) for times in (1, 1, 3)]
     head = [product(rows, width, tokens)] * 3 + [moved(2 * rows * tokens), moved(2 * 2 * rows * tokens)]
     casts = moved(2 * 6 * weights, 2 * 50)  # of weights and gradients
     return 12 * (layer + back) + head + [casts, moved(28 * weights)]
@@ -177,7 +184,8 @@ def said_by(lines):
         words = line.split()
         if words[2:3] == ["launches,"]:
             name = words[0].rstrip(":")
-            said[name] = int(words[1]), int(words[3]), [int(size) for size in words[words.index("gradients:") + 1:]]
+            said[name] = (int(words[1]), int(words[3]),
+                          [int(size) for size in words[words.index("gradients:") + 1:]])
     return said
 
 
@@ -195,7 +203,8 @@ def plans(program, names):
             if os.path.exists(path):
                 with open(path, encoding="utf-8") as file:
                     steps = list(in_rows(list(steps_of(json.load(file), name))))
-                steps += [check(launches, row_of_them, sum(step.launches for step in steps), gradients)] if gradients else []
+                steps += ([check(launches, row_of_them, sum(step.launches for step in steps), gradients)]
+                          if gradients else [])
             else:
                 steps = alone(name, row_of_them)
             yield name, numbers + steps, launches - row_of_them
@@ -233,8 +242,8 @@ def step_table(steps):
     yield "| step | launches | MB | GFLOP | H100 us | bound by |\n|---|---|---|---|---|---|"
     for step in steps:
         time = time_of(step, "H100")
-        yield (f"| {step.label} | {step.launches} | {(step.bytes + step.cached) / 1e6:.4g} | {step.flops / 1e9:.4g} | "
-               f"{1e6 * sum(time):.2f} | {bound(time)} |")
+        yield (f"| {step.label} | {step.launches} | {(step.bytes + step.cached) / 1e6:.4g} | "
+               f"{step.flops / 1e9:.4g} | {1e6 * sum(time):.2f} | {bound(time)} |")
 
 
 def main():

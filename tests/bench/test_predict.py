@@ -41,9 +41,11 @@ class Predict(unittest.TestCase):
         # gpu.py counts by the architecture, with the gradient of the images, which is not wanted.
         for name in ("mlp20", "lenet4", "resnet18_bf16", "gpt2_bf16", "adamw"):
             self.assertLess(shares[name], 0.01, name)
-        products = [one.flops for one in dict(row[:2] for row in rows)["resnet18_bf16"] if "conv" in one.label or "linear" in one.label]
+        products = [one.flops for one in dict(row[:2] for row in rows)["resnet18_bf16"]
+                    if "conv" in one.label or "linear" in one.label]
         stem = 2 * 64 * 64 * 112 * 112 * 147
-        self.assertAlmostEqual((sum(products) + stem) / gpu.WORKLOADS["resnet18_bf16"].operations, 1, delta=1e-3)
+        self.assertAlmostEqual((sum(products) + stem) / gpu.WORKLOADS["resnet18_bf16"].operations, 1,
+                               delta=1e-3)
 
     def test_times(self):
         """Launches add up; of bytes and operations the longer time counts."""
@@ -82,7 +84,8 @@ class Predict(unittest.TestCase):
         self.assertEqual([one.launches for one in steps], [2, 2, 2])
         self.assertEqual([one.bytes for one in steps], [30, 45, 50])
         self.assertEqual([one.block for one in steps], [True, False, False])
-        self.assertEqual([one.rate for one in steps], [predict.RATES[dtype] for dtype in ("bf16", "f32", "f32")])
+        self.assertEqual([one.rate for one in steps],
+                         [predict.RATES[dtype] for dtype in ("bf16", "f32", "f32")])
         self.assertEqual(predict.precision("mlp784_tf32"), "tf32")
         self.assertEqual(predict.precision("mlp20"), "f32")
 

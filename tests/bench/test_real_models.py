@@ -29,8 +29,8 @@ class RealModels(unittest.TestCase):
         if not os.path.exists(os.path.join(ROOT, "build", "run_model")):
             self.skipTest("build/run_model is not there: ninja build/run_model")
         words = ["--only", "^%s$" % re.escape(title), "--rounds", "0", "--wheels", self.wheels]
-        done = subprocess.run([sys.executable, "tests/bench/real_models.py"] + words, cwd=ROOT, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, universal_newlines=True)
+        done = subprocess.run([sys.executable, "tests/bench/real_models.py"] + words, cwd=ROOT,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
         counts = re.search(r"^(\d) equal, (\d) wrong, (\d) skipped$", done.stdout, re.M)
         self.assertTrue(counts, done.stdout[-2000:])
         if counts.groups() == ("0", "0", "1"):
@@ -39,7 +39,8 @@ class RealModels(unittest.TestCase):
 
 
 for number, name in enumerate(real_models.MODELS):
-    setattr(RealModels, "test_%02d_%s" % (number, re.sub(r"\W+", "_", name)), lambda self, title=name: self.check(title))
+    setattr(RealModels, "test_%02d_%s" % (number, re.sub(r"\W+", "_", name)),
+            lambda self, title=name: self.check(title))
 
 
 if __name__ == "__main__":

@@ -28,54 +28,66 @@ class Run(unittest.TestCase):
         return path
 
     def command(self, *arguments):
-        return [sys.executable, "tests/bench/run.py", os.path.join(self.folder, "bench"), "--built", *arguments]
+        return [sys.executable, "tests/bench/run.py", os.path.join(self.folder, "bench"), "--built",
+                *arguments]
 
     def run_it(self, *arguments):
-        return subprocess.run(self.command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.run(self.command(*arguments), cwd=ROOT, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
 
     def rows(self, text):
         """Cells of each row."""
-        return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")][1:]
+        return [[cell.strip() for cell in line.strip("|").split("|")]
+                for line in text.splitlines() if line.startswith("| ")][1:]
 
     def test_without_torch(self):
         """gpunn is timed alone, and one line says so."""
         python = self.program("python", "exit 1")
         done = self.run_it("--python", python, "--rounds", "2", "mlp20", "adam")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertRegex(done.stdout, r"\A.*torch not found: gpunn alone \(apt-get install python3-torch.*\n\n")
-        self.assertEqual([row[:4] for row in self.rows(done.stdout)], [["mlp20", "1", "2", "-"], ["mlp20", "2", "2", "-"],
-                                                                       ["adam", "1", "2", "adam_loop"], ["adam", "2", "2", "adam_loop"]])
+        self.assertRegex(done.stdout,
+                         r"\A.*torch not found: gpunn alone \(apt-get install python3-torch.*\n\n")
+        self.assertEqual([row[:4] for row in self.rows(done.stdout)],
+                         [["mlp20", "1", "2", "-"], ["mlp20", "2", "2", "-"],
+                          ["adam", "1", "2", "adam_loop"], ["adam", "2", "2", "adam_loop"]])
 
     def test_with_torch(self):
         python = self.program("python", 'if [ "$1" = -c ]; then echo 9.9; else echo $2 $3 8.0 1.0 700; fi')
         done = self.run_it("--python", python, "--rounds", "2", "--threads", "1", "mlp20")
         self.assertIn("torch 9.9", done.stdout)
-        self.assertEqual(self.rows(done.stdout), [["mlp20", "1", "2", "torch mlp20", "8", "4.00", "3", "700", "2"]])
+        self.assertEqual(self.rows(done.stdout),
+                         [["mlp20", "1", "2", "torch mlp20", "8", "4.00", "3", "700", "2"]])
 
     def test_settings(self):
         """Without AVX-512 nobody is told to use it: it would be an illegal instruction."""
-        self.assertEqual(run.settings(2, "flags : fma avx2"), {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"})
+        self.assertEqual(run.settings(2, "flags : fma avx2"),
+                         {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"})
         self.assertEqual(run.settings(1, "flags : avx2 avx512f")["ATEN_CPU_CAPABILITY"], "avx512")
-        python = self.program("python", '[ "$1" = -c ] && echo 9.9 || echo $2 $3 ${#ATEN_CPU_CAPABILITY} 1.0 700')
+        python = self.program("python",
+                              '[ "$1" = -c ] && echo 9.9 || echo $2 $3 ${#ATEN_CPU_CAPABILITY} 1.0 700')
         done = self.run_it("--python", python, "--rounds", "1", "--threads", "1", "mlp20")
         self.assertEqual(self.rows(done.stdout)[0][4], "6" if "avx512f" in run.cpu_info() else "0")
 
     def test_faults(self):
         """A sentence each."""
-        for arguments, sentence in ((["--python", "/no/python"], "there is no /no/python; name an interpreter with torch by --python, or leave that out"),
+        for arguments, sentence in ((["--python", "/no/python"], "there is no /no/python; name an "
+                                     "interpreter with torch by --python, or leave that out"),
                                     (["mlp"], "there is no workload mlp, but sgemm1024")):
             done = self.run_it(*arguments)
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertRegex(done.stderr, rf"\A{sentence}.*\n\Z")
         self.program("fused", "echo it broke >&2; exit 3")
-        done = self.run_it("--python", self.program("python", "exit 1"), "--threads", "1", "--rounds", "1", "fused", "mlp20")
+        done = self.run_it("--python", self.program("python", "exit 1"), "--threads", "1", "--rounds", "1",
+                           "fused", "mlp20")
         self.assertEqual((done.returncode, done.stderr), (1, ""))
         self.assertIn("/fused generated: it broke\n", done.stdout)
         self.assertEqual([row[0] for row in self.rows(done.stdout)], ["mlp20"])
 
     def test_rows_come_at_once(self):
-        self.program("bench", f'[ $1 = mlp20 ] || while [ ! -e {self.folder}/go ]; do sleep 0.05; done; echo $1 $2 2.0 1.0 3.0')
-        process = subprocess.Popen(self.command("--python", self.program("python", "exit 1"), "--threads", "1", "mlp20", "lenet4"), cwd=ROOT,
+        self.program("bench", f'[ $1 = mlp20 ] || while [ ! -e {self.folder}/go ]; do sleep 0.05; done; echo '
+                     f'$1 $2 2.0 1.0 3.0')
+        process = subprocess.Popen(self.command("--python", self.program("python", "exit 1"), "--threads",
+                                                "1", "mlp20", "lenet4"), cwd=ROOT,
                                    stdout=subprocess.PIPE, text=True)
         lines = [process.stdout.readline() for _ in range(5)]
         self.assertRegex(lines[-1], r"^\| mlp20 ")
@@ -86,7 +98,8 @@ class Run(unittest.TestCase):
         """A round at least; more only while the minutes last."""
         self.program("bench", 'sleep 0.1; echo $1 $2 2.0 1.0 3.0')
         for minutes, most in ("0", 1), ("0.02", 24):
-            done = self.run_it("--python", self.program("python", "exit 1"), "--rounds", "100", "--minutes", minutes, "mlp20", "lenet4")
+            done = self.run_it("--python", self.program("python", "exit 1"), "--rounds", "100", "--minutes",
+                               minutes, "mlp20", "lenet4")
             for row in self.rows(done.stdout):
                 self.assertLessEqual(int(row[-1]), most, done.stdout)
 

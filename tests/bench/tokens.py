@@ -56,16 +56,17 @@ def write_gguf(model, path):
 
 
 def gpunn(folder, context, threads):
-    command = [os.path.join(ROOT, "build", "gpt2"), "--config", "124M", "--steps", "0", "--context", str(context), "--generate",
-               str(TOKENS), "--temperature", "0", "--times", "--cpu", "--threads", str(threads), "--weights",
-               os.path.join(folder, "model.safetensors"), "--prompt", ("forty-one, forty-two, " * 64)[:context - TOKENS - 1]]
+    command = [os.path.join(ROOT, "build", "gpt2"), "--config", "124M", "--steps", "0", "--context",
+               str(context), "--generate", str(TOKENS), "--temperature", "0", "--times", "--cpu", "--threads",
+               str(threads), "--weights", os.path.join(folder, "model.safetensors"), "--prompt",
+               ("forty-one, forty-two, " * 64)[:context - TOKENS - 1]]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
     return float(re.search(rb"([\d.]+) ms a token", done.stderr).group(1))
 
 
 def ggml(program, folder, context, threads):
-    command = [program, "-m", os.path.join(folder, "gpt2.gguf"), "-p", "0", "-n", str(TOKENS), "-d", str(context - TOKENS - 1),
-               "-t", str(threads), "-r", "1", "-o", "json"]
+    command = [program, "-m", os.path.join(folder, "gpt2.gguf"), "-p", "0", "-n", str(TOKENS), "-d",
+               str(context - TOKENS - 1), "-t", str(threads), "-r", "1", "-o", "json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     return 1000 / json.loads(done.stdout)[0]["avg_ts"]
 
@@ -78,8 +79,8 @@ def hugging_face(model, context, threads):
 
     def took(tokens):
         begin = time.perf_counter()
-        model.generate(prompt, attention_mask=torch.ones_like(prompt), min_new_tokens=tokens, max_new_tokens=tokens, do_sample=False,
-                       use_cache=True, pad_token_id=0)
+        model.generate(prompt, attention_mask=torch.ones_like(prompt), min_new_tokens=tokens,
+                       max_new_tokens=tokens, do_sample=False, use_cache=True, pad_token_id=0)
         return time.perf_counter() - begin
     first = min(took(1) for _ in range(2))
     return 1000 * (took(TOKENS + 1) - first) / TOKENS
@@ -112,7 +113,8 @@ def main():
     transformers.logging.disable_progress_bar()
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
     numbers = torch.rand(sum(p.numel() for p in model.parameters()))
-    print("| context | threads | read | gpunn | ggml | generate | gpunn by read | ggml by gpunn | generate by gpunn |")
+    print("| context | threads | read | gpunn | ggml | generate | gpunn by read | ggml by gpunn | generate "
+          "by gpunn |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         model.save_pretrained(folder)
@@ -120,9 +122,10 @@ def main():
             write_gguf(model, os.path.join(folder, "gpt2.gguf"))
         for context in map(int, args.contexts.split(",")):
             for threads in map(int, args.threads.split(",")):
-                forms = {"read": lambda: read(numbers, threads), "gpunn": lambda: gpunn(folder, context, threads),
-                         "ggml": lambda: ggml(args.llama_bench, folder, context, threads) if args.llama_bench else float("nan"),
-                         "generate": lambda: hugging_face(model, context, threads)}
+                forms = {"read": lambda: read(numbers, threads),
+                         "gpunn": lambda: gpunn(folder, context, threads),
+                         "ggml": lambda: ggml(args.llama_bench, folder, context, threads) if args.llama_bench
+                         else float("nan"), "generate": lambda: hugging_face(model, context, threads)}
                 rounds = [{name: form() for name, form in forms.items()} for _ in range(args.rounds)]
                 cells = []
                 for name in forms:

@@ -27,9 +27,11 @@ def missing():
 def run(folder, program):
     """Its TAP lines but the plan, and the number of tests in that."""
     out = os.path.join(folder, os.path.basename(program))
-    subprocess.run([COMPILER, "-std=gnu99", "-O1", "-DGPUNN_NO_IMPLEMENTATION", "-I" + ROOT, f"{ROOT}/tests/{program}.c", f"{folder}/gpunn.o",
+    subprocess.run([COMPILER, "-std=gnu99", "-O1", "-DGPUNN_NO_IMPLEMENTATION", "-I" + ROOT,
+                    f"{ROOT}/tests/{program}.c", f"{folder}/gpunn.o",
                     "-o", out, "-L" + LIBRARIES, "-lcmocka", "-lpthread", "-lm"], check=True)
-    done = subprocess.run([EMULATOR, out], cwd=ROOT, env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP"), stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([EMULATOR, out], cwd=ROOT, env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP"),
+                          stdout=subprocess.PIPE, text=True)
     print(re.sub(r"^1\.\.\d+\n", "", done.stdout, flags=re.M), end="", flush=True)
     if done.returncode < 0:
         print(f"not ok - {program} died of signal {-done.returncode}")
@@ -42,7 +44,8 @@ def main():
         print(f"1..1\nok 1 - aarch64 # SKIP {lacks}")
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([COMPILER, "-std=c99", "-O1", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c", f"{ROOT}/gpunn.h", "-o", f"{folder}/gpunn.o"], check=True)
+        subprocess.run([COMPILER, "-std=c99", "-O1", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c",
+                        f"{ROOT}/gpunn.h", "-o", f"{folder}/gpunn.o"], check=True)
         print(f"1..{sum(run(folder, program) for program in sys.argv[1:])}")
     return 0
 

@@ -23,11 +23,13 @@ from tests.gpu import toolkit  # noqa: E402
 
 HEADER = os.path.join(ROOT, "gpunn.h")
 EXAMPLES = os.path.join(ROOT, "examples")
-OBJECT, OBJECT_NEEDS = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gpunn.o")), "-lz -lm -lpthread"
+OBJECT, OBJECT_NEEDS = (os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else
+                                        os.path.join(ROOT, "build", "gpunn.o")), "-lz -lm -lpthread")
 STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 # GPUNN__WARN: the header's own text is warned of too, which no named arguments survive without the last of these.
 STRICT_CXX = "-Wall -Wextra -Wpedantic -Werror -DGPUNN__WARN -Wno-missing-field-initializers"
-USERS_CXX = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Werror"  # what a program may ask for
+# what a program may ask for
+USERS_CXX = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Werror"
 
 # A program that touches every kind of call, in the common part of C99 and C++17.
 PROGRAM = """
@@ -101,7 +103,8 @@ def warned(compiler, flags, ending=".c"):
     """Only the front end: these warnings need no more, and it takes a second."""
     def check(folder):
         need(compiler)
-        call(f"{compiler} {flags} -fsyntax-only -I{ROOT} {source(folder, 'app' + ending, IMPLEMENTATION)}", folder)
+        call(f"{compiler} {flags} -fsyntax-only -I{ROOT} {source(folder, 'app' + ending, IMPLEMENTATION)}",
+             folder)
     return check
 
 
@@ -111,16 +114,20 @@ def named_calls():
         text = re.sub(r"/\*.*?\*/|\\\n", " ", file.read(), flags=re.S)
     structs = dict(re.findall(r"typedef struct (gpunn_\w+_args) \{(.*?)\n\}", text, re.S))
     for row in table.optimizers().values():  # whose structs and prototypes the table makes
-        structs[f"gpunn_{row.name}_args"] = "".join(f" {key};" for key in ["args_"] + [setting[0] for setting in row.settings])
+        structs[f"gpunn_{row.name}_args"] = "".join(
+            f" {key};" for key in ["args_"] + [setting[0] for setting in row.settings])
         text += f"gpunn_optimizer *gpunn_{row.name}_(gpunn_model *model, gpunn_{row.name}_args args);\n"
-    for name, struct in re.findall(r"#define (gpunn_\w+)\([^)]*\.\.\.\) [^\n]*GPUNN_(?:NAMED|ARGS)\((gpunn_\w+)", text):
+    for name, struct in re.findall(r"#define (gpunn_\w+)\([^)]*\.\.\.\) "
+                                   r"[^\n]*GPUNN_(?:NAMED|ARGS)\((gpunn_\w+)", text):
         taken = " ".join(re.search(rf"\b{name}_\(([^;]*?){struct} args\);", text)[1].split()).rstrip(",")
-        fields = re.findall(r"\(\*(\w+)\)\(|(\w+)(?:\[\w+\])*\s*[,;]", re.sub(r"\)\([^;]*;", ")(;", structs[struct]))
+        fields = re.findall(r"\(\*(\w+)\)\(|(\w+)(?:\[\w+\])*\s*[,;]",
+                            re.sub(r"\)\([^;]*;", ")(;", structs[struct]))
         fields = ["".join(field) for field in fields][1:]
         given = ", ".join(re.findall(r"(\w+)(?:, |$)", taken))
         calls = [[], sorted({0, len(fields) - 1}), range(len(fields))]
         calls = [", ".join(filter(None, [given, *(f".{fields[i]} = {{}}" for i in call)])) for call in calls]
-        yield f"void use_{name}({taken});\nvoid use_{name}({taken})\n{{\n" + "".join(f"    (void){name}({call});\n" for call in calls) + "}\n"
+        yield (f"void use_{name}({taken});\nvoid use_{name}({taken})\n{{\n" +
+               "".join(f"    (void){name}({call});\n" for call in calls) + "}\n")
 
 
 def named(compiler, flags):
@@ -130,7 +137,8 @@ def named(compiler, flags):
         calls = list(named_calls())
         if len(calls) < 60:
             raise Failure(f"only {len(calls)} macros with named arguments")
-        bad = ("gpunn_device *bad(double x);\ngpunn_device *bad(double x) { return gpunn_device_open(.threads = 1 + (x == 1 & 3)); }\n"
+        bad = ("gpunn_device *bad(double x);\ngpunn_device *bad(double x) { return "
+               "gpunn_device_open(.threads = 1 + (x == 1 & 3)); }\n"
                "struct own { int a, b; };\nextern const own mine;\nconst own mine = {1};\n")
         for file, text in ("good.cpp", "".join(calls)), ("bad.cpp", bad):
             with open(os.path.join(folder, file), "w") as out:
@@ -178,7 +186,8 @@ def foreign_macros():
     with open(os.path.join(ROOT, "tests", "compile", "macros.txt")) as file:
         words = " ".join(line.split(":")[1] for line in file if not line.startswith("#")).split()
     plain = [word.replace("()", "") for word in words]
-    return "".join(f"#undef {name}\n#define {name}{'(...)' if word.endswith('()') else ''} @\n" for name, word in zip(plain, words)), plain
+    return ("".join(f"#undef {name}\n#define {name}{'(...)' if word.endswith('()') else ''} @\n"
+                    for name, word in zip(plain, words)), plain)
 
 
 def behind_macros(compiler, flags, ending):
@@ -186,12 +195,15 @@ def behind_macros(compiler, flags, ending):
     def check(folder):
         need(compiler)
         with open(HEADER) as file:
-            system = sorted(set(re.findall(r"^#include <((?!arm_neon|windows|io\.h|direct|process|mpi|cblas)\S+)>", file.read(), re.M)))
+            system = sorted(set(re.findall(
+                r"^#include <((?!arm_neon|windows|io\.h|direct|process|mpi|cblas)\S+)>", file.read(), re.M)))
         macros, names = foreign_macros()
         if len(names) < 300:
             raise Failure(f"only {len(names)} macros")
-        again = re.sub(r"#undef (\w+)", r"#ifndef \1\n#error \1 is lost\n#endif", macros)  # a definition that differs is an error, too
-        text = "".join(f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in system) + macros
+        # a definition that differs is an error, too
+        again = re.sub(r"#undef (\w+)", r"#ifndef \1\n#error \1 is lost\n#endif", macros)
+        text = ("".join(f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n"
+                        for name in system) + macros)
         with open(os.path.join(folder, "app" + ending), "w") as out:
             out.write(f'{text}{IMPLEMENTATION}\n#include "gpunn.h"\n{again}')
         call(f"{compiler} {flags} -DGPUNN_ZLIB -Werror -fsyntax-only -I{ROOT} app{ending}", folder)
@@ -203,7 +215,8 @@ def two_units(compiler, flags, ending, define):
     """A second file of a program beside one with the implementation; with GPUNN_STATIC it has a copy of its own."""
     def check(folder):
         need(compiler)
-        first, second = source(folder, "one" + ending, define, "main"), source(folder, "two" + ending, "", "use")
+        first, second = (source(folder, "one" + ending, define, "main"),
+                         source(folder, "two" + ending, "", "use"))
         call(f"{compiler} {flags} -I{ROOT} {first} {second} {OBJECT} -o app.out {OBJECT_NEEDS}", folder)
         call("./app.out", folder)
     return check
@@ -247,7 +260,8 @@ def plugin(folder):
     for name, text in ("plugin.c", PLUGIN), ("host.c", HOST):
         with open(os.path.join(folder, name), "w") as out:
             out.write(text)
-    call(f"gcc -std=gnu99 -O0 -fPIC -fvisibility=hidden -I{ROOT} -shared plugin.c -o plugin.so -lm -lpthread", folder)
+    call(f"gcc -std=gnu99 -O0 -fPIC -fvisibility=hidden -I{ROOT} -shared plugin.c -o plugin.so -lm -lpthread",
+         folder)
     if "gpunn_device_open_" not in call("nm -D --defined-only plugin.so", folder):
         raise Failure("gpunn_device_open_ is not exported")
     call("gcc -std=gnu99 host.c -o host -ldl", folder)
@@ -265,7 +279,8 @@ def exported(folder):
         raise Failure(f"private names exported: {private}")
     # nothing global that can be written, but what belongs to one thread
     symbols = call(f"objdump -t {OBJECT}", folder)
-    written = re.findall(r"^\S+ .{7} (?:\.data|\.bss|\.(?:data|bss)\.(?!rel\.ro)\S*|\*COM\*)\t\S+ (\S+)$", symbols, re.M)
+    written = re.findall(r"^\S+ .{7} (?:\.data|\.bss|\.(?:data|bss)\.(?!rel\.ro)\S*|\*COM\*)\t\S+ (\S+)$",
+                         symbols, re.M)
     written = [name for name in written if not name.startswith(".")]
     if written:
         raise Failure(f"global state: {written}")
@@ -277,7 +292,8 @@ def exported(folder):
 def sections(folder):
     """Every section that the table of contents names is there, in its order, and no other; those of the implementation by room."""
     text = open(HEADER).read()
-    marks = [mark or other for mark, other in re.findall(r"^(?:/\* ==== >>([\w/]+)| \* >>(toc|doc)\b)", text, re.M)]
+    marks = [mark or
+             other for mark, other in re.findall(r"^(?:/\* ==== >>([\w/]+)| \* >>(toc|doc)\b)", text, re.M)]
     public, private = text[text.index(">>toc"):text.index(" * >>doc")].split("Under GPUNN_IMPLEMENTATION")
     listed, room = ["toc"] + re.findall(r"^ \* {5}(\w+) ", public, re.M), None
     for line in re.findall(r"^ \* {5,}(.*)", private, re.M):
@@ -296,7 +312,8 @@ def sections(folder):
 def companions_sections(folder):
     """The same of gpunn_cuda.cu, a line for each."""
     text = open(os.path.join(ROOT, "gpunn_cuda.cu")).read()
-    marks, listed = re.findall(r"^/\* ==== >>([\w/]+)", text, re.M), re.findall(r"^ \* {5}(\w+/\w+) ", text[:text.index("*/")], re.M)
+    marks, listed = (re.findall(r"^/\* ==== >>([\w/]+)", text, re.M),
+                     re.findall(r"^ \* {5}(\w+/\w+) ", text[:text.index("*/")], re.M))
     if marks != listed:
         raise Failure(f"the toc says {listed}\nthe file    {marks}")
 
@@ -325,7 +342,8 @@ def parts_alone(name, ending, command):
         for part in parts:
             with open(os.path.join(folder, "part" + ending), "w") as out:
                 out.write(f'#include "{part}"\ntypedef int part;\n')
-            call(f"{command} -DGPUNN__PARTS -I{ROOT}/templates/{name} -I{ROOT} -fsyntax-only part{ending}", folder)
+            call(f"{command} -DGPUNN__PARTS -I{ROOT}/templates/{name} -I{ROOT} -fsyntax-only part{ending}",
+                 folder)
     return check
 
 
@@ -366,7 +384,8 @@ def alone(example):
             line = re.search(r"^ \* Build: (cc .*?)(?:  .*)?$", file.read(), re.M)
         if not line:
             raise Failure("the opening comment has no line `Build: cc ...`")
-        quick = re.sub(r"^cc\b", "clang" if shutil.which("clang") else "cc", line[1])  # which reads the header in a quarter of the time
+        # which reads the header in a quarter of the time
+        quick = re.sub(r"^cc\b", "clang" if shutil.which("clang") else "cc", line[1])
         call(quick + " -Wall -Wextra -Werror -Wno-unused-command-line-argument -fsyntax-only", ROOT)
     return check
 
@@ -401,7 +420,8 @@ def windows_paths(folder):
     call(f"{mingw} -std=c99 -O0 -DGPUNN_IMPLEMENTATION -I{ROOT} -x c -c {HEADER} -o gpunn.o", folder)
     for name in "app", "paths":
         call(f"{mingw} {flags} {name}.c gpunn.o -o {name}.exe", folder)
-        call(f"env TMPDIR={folder} WINEPREFIX={folder}/wine WINEDEBUG=-all LC_ALL=C.UTF-8 {wine} {name}.exe", folder)
+        call(f"env TMPDIR={folder} WINEPREFIX={folder}/wine WINEDEBUG=-all LC_ALL=C.UTF-8 {wine} {name}.exe",
+             folder)
     for name in "\u00e4\u4e2d\U0001f600", "\u00e4-latin":
         if not os.path.exists(os.path.join(folder, name)):
             raise Failure(f"no file {name!r} beside {sorted(os.listdir(folder))}")
@@ -418,8 +438,10 @@ def without_elf(folder):
 def fused_benchmark(folder):
     """tests/bench/fused.c, which calls what is private in the header, with the kernels that it times: warnings, and right numbers."""
     call(f"{sys.executable} -m generator tests/bench/fused.json -o {folder}/fused", ROOT)
-    call(f"gcc -std=c11 -O1 -march=native -Wall -Wextra -Wconversion -Werror -fsyntax-only -I{ROOT} -I{folder} {ROOT}/tests/bench/fused.c", folder)
-    call(f"{need('clang')} -std=c11 -O0 -march=native -DFUSED_BATCH=1 -I{ROOT} -I{folder} {ROOT}/tests/bench/fused.c -o run -lm", folder)
+    call(f"gcc -std=c11 -O1 -march=native -Wall -Wextra -Wconversion -Werror -fsyntax-only -I{ROOT} "
+         f"-I{folder} {ROOT}/tests/bench/fused.c", folder)
+    call(f"{need('clang')} -std=c11 -O0 -march=native -DFUSED_BATCH=1 -I{ROOT} -I{folder} "
+         f"{ROOT}/tests/bench/fused.c -o run -lm", folder)
     call("./run plain 2", folder)
 
 
@@ -432,11 +454,15 @@ def nccl(folder):
     with open(os.path.join(ROOT, "gpunn_cuda.cu")) as file:
         text = file.read()
     ours = "".join(re.search(pattern, text, re.S | re.M)[0] for pattern in (
-        r"^enum \{[^}]*GPUNN__NCCL_.*?(?=^/\*)", r"^typedef struct gpunn__nccl_id \{.*?(?=^struct gpunn__nccl \{)"))
-    for name, text in ("ours.h", ours), ("cuda_runtime.h", "typedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n"), ("cuda_fp16.h", ""):
+        r"^enum \{[^}]*GPUNN__NCCL_.*?(?=^/\*)",
+        r"^typedef struct gpunn__nccl_id \{.*?(?=^struct gpunn__nccl \{)"))
+    for name, text in (("ours.h", ours),
+                       ("cuda_runtime.h", "typedef struct CUstream_st *cudaStream_t;\ntypedef struct "
+                        "CUevent_st *cudaEvent_t;\n"), ("cuda_fp16.h", "")):
         with open(os.path.join(folder, name), "w") as out:
             out.write(text)
-    call(f"{need('g++')} -std=c++17 {STRICT} -fsyntax-only -I{folder} -isystem {os.path.dirname(path)} {ROOT}/tests/compile/nccl.cpp", folder)
+    call(f"{need('g++')} -std=c++17 {STRICT} -fsyntax-only -I{folder} -isystem {os.path.dirname(path)} "
+         f"{ROOT}/tests/compile/nccl.cpp", folder)
     names = re.findall(r"^ +X\([^,]+, (\w+)", ours, re.M)
     try:
         real = ctypes.CDLL(library)
@@ -457,8 +483,10 @@ def without_gnu(folder):
     for option in "--emit-model", "--inference":
         call(f"{sys.executable} -m generator {spec} -o {folder}/net {option}", ROOT)
     for part in "kernels", "model", "inference":
-        text = call(f"{clang} -E -std=c99 -fgnuc-version=0 -I{ROOT} -DNET_{part.upper()}_IMPLEMENTATION -x c net_{part}.h", folder)
-        own = [lines for name, lines in re.findall(r'^# \d+ "([^"]*)".*\n((?:(?!# \d).*\n)*)', text, re.M) if name == f"net_{part}.h"]
+        text = call(f"{clang} -E -std=c99 -fgnuc-version=0 -I{ROOT} -DNET_{part.upper()}_IMPLEMENTATION -x c "
+                    f"net_{part}.h", folder)
+        own = [lines for name, lines in re.findall(r'^# \d+ "([^"]*)".*\n((?:(?!# \d).*\n)*)', text, re.M)
+               if name == f"net_{part}.h"]
         found = GNU.search("".join(own))
         if found or not own:
             raise Failure(f"net_{part}.h: {found.group() if found else 'nothing was compiled'}")
@@ -471,7 +499,8 @@ def checks():
     yield "names that macros paste", names_are_found
     emulated = f"g++ -std=c++17 -Wall -Wextra -Werror -Wno-unknown-pragmas -DGPUNN__EMULATOR -I{ROOT}/tests/emulator -xc++"
     yield "headers of gpunn.h's parts alone", parts_alone("gpunn", ".h", f"gcc -std=c99 {STRICT} -xc")
-    yield "gpunn.h's parts alone, in C++", parts_alone("gpunn", ".c", f"clang++ -std=c++17 {STRICT_CXX} -xc++")
+    yield "gpunn.h's parts alone, in C++", parts_alone("gpunn", ".c",
+                                                       f"clang++ -std=c++17 {STRICT_CXX} -xc++")
     yield "headers of gpunn_cuda.cu's parts alone", parts_alone("gpunn_cuda", ".h", emulated)
     yield "NCCL's header and library", nccl
     yield "exported names and global state", exported
@@ -480,19 +509,25 @@ def checks():
     zlib = "-DGPUNN_ZLIB" if header("zlib.h") else ""
     for compiler, cxx in ("gcc", "g++"), ("clang", "clang++"):
         yield f"{compiler} c99", warned(compiler, f"-std=c99 {STRICT}")
-        yield f"{compiler} c11 -march=native {zlib}", warned(compiler, f"-std=c11 -march=native {zlib} {STRICT}")
-        yield f"{compiler} c99, no SIMD, no threads", warned(compiler, f"-std=c99 -DGPUNN_NO_SIMD -DGPUNN_NO_THREADS {STRICT}")
+        yield (f"{compiler} c11 -march=native {zlib}",
+               warned(compiler, f"-std=c11 -march=native {zlib} {STRICT}"))
+        yield (f"{compiler} c99, no SIMD, no threads",
+               warned(compiler, f"-std=c99 -DGPUNN_NO_SIMD -DGPUNN_NO_THREADS {STRICT}"))
         yield f"{cxx} c++17", warned(cxx, f"-std=c++17 {STRICT_CXX}", ".cpp")
         yield f"{cxx} c++20", warned(cxx, f"-std=c++20 -march=native {STRICT_CXX}", ".cpp")
         for standard in "c++17", "c++20":
             yield f"{cxx} {standard}, named arguments", named(cxx, f"-std={standard}")
-            narrowing = "-Wno-narrowing" if cxx == "g++" else ""  # which it has for a size_t in a named argument alone
-            yield f"{cxx} {standard}, size_t", sizes(cxx, f"-std={standard} -Wall -Wextra -Wpedantic -Werror {narrowing}")
-    yield "as ninja compiles it, linked and run", compiled("gcc", f"-std=c99 {STRICT}", link=f"{OBJECT} {OBJECT_NEEDS}", before="")
+            # which it has for a size_t in a named argument alone
+            narrowing = "-Wno-narrowing" if cxx == "g++" else ""
+            yield (f"{cxx} {standard}, size_t",
+                   sizes(cxx, f"-std={standard} -Wall -Wextra -Wpedantic -Werror {narrowing}"))
+    yield ("as ninja compiles it, linked and run",
+           compiled("gcc", f"-std=c99 {STRICT}", link=f"{OBJECT} {OBJECT_NEEDS}", before=""))
     yield "clang c99 -march=native, linked and run", compiled("clang", f"-std=c99 -O0 -march=native {STRICT}")
     yield "g++ c++17 -O0, linked and run", compiled("g++", f"-std=c++17 -O0 {STRICT_CXX}", ".cpp")
-    yield "GPUNN_CBLAS, linked and run", compiled("gcc", f"-std=c99 -O0 -DGPUNN_CBLAS {STRICT}", link="-lopenblas -lm -lpthread") if header(
-        "cblas.h") else missing("cblas.h (libopenblas-dev)")
+    yield ("GPUNN_CBLAS, linked and run",
+           compiled("gcc", f"-std=c99 -O0 -DGPUNN_CBLAS {STRICT}", link="-lopenblas -lm -lpthread") if header(
+               "cblas.h") else missing("cblas.h (libopenblas-dev)"))
     yield "other libraries' macros", behind_macros("gcc", "-std=gnu99 -march=native", ".c")
     yield "other libraries' macros in C++", behind_macros("clang++", "-std=c++17", ".cpp")
     yield "one implementation, two units", two_units("gcc", "-std=c99 -O0", ".c", "")
@@ -501,7 +536,9 @@ def checks():
     yield "a static copy beside it in C++", two_units("g++", f"-std=c++17 -O0 {STRICT_CXX}", ".cpp", static)
     yield "a plug-in, closed", plugin
     yield "nvcc's host compiler, linked and run", compiled("nvcc", "-std=c++17 -O0", ".cu")
-    yield "mingw-w64, linked", compiled("x86_64-w64-mingw32-gcc", "-std=c99 -O0 -Wall -Wextra -Wshadow -Werror", link="", run=False)  # its isfinite() converts
+    # its isfinite() converts
+    yield "mingw-w64, linked", compiled("x86_64-w64-mingw32-gcc",
+                                        "-std=c99 -O0 -Wall -Wextra -Wshadow -Werror", link="", run=False)
     yield "mingw-w64 C++", warned("x86_64-w64-mingw32-g++", f"-std=c++17 {STRICT_CXX}", ".cpp")
     yield "mingw-w64 under Wine, names of files", windows_paths
     yield "what macOS compiles, linked and run", without_elf
@@ -523,7 +560,8 @@ def works(command, text="int main(void) { return 0; }", link=""):
         with open(os.path.join(folder, "x.c"), "w") as out:
             out.write(text)
         try:
-            return subprocess.run((command + " x.c -o x " + link).split(), cwd=folder, stderr=subprocess.DEVNULL).returncode == 0
+            return (subprocess.run((command + " x.c -o x " + link).split(), cwd=folder,
+                                   stderr=subprocess.DEVNULL).returncode == 0)
         except OSError:
             return False
 

@@ -21,12 +21,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [ROOT, os.path.join(ROOT, "tests", "gpu"), os.path.join(ROOT, "tests", "compile")]
 import kernels
 import toolkit
-from generator import emit_c, emit_cuda, emit_network_cuda, ir, lower, partition, scalar, schedule, spec, tiling, training
+from generator import (emit_c, emit_cuda, emit_network_cuda, ir, lower, partition, scalar, schedule, spec,
+                       tiling, training)
 from generator.program import WHOLE, Domain, Kernel, KernelSet, Launch, Operand, Program, Store
 from tests.generator import sets
 
 ROOM = max(card.room for card in tiling.CARDS.values())  # bytes of shared memory that a block may have
-BUDGET = 132 * 128 * 1.755e9 / 4.3e12  # instructions of an H200 for each byte: its lanes and clock, the bandwidth of a copy
+# instructions of an H200 for each byte: its lanes and clock, the bandwidth of a copy
+BUDGET = 132 * 128 * 1.755e9 / 4.3e12
 WIDTH = 768
 
 
@@ -41,8 +43,10 @@ def chain(name, function):
         g = ir.Graph()
         z = g.add(g.load(x), g.load(b))
         value = function(g, z, g.load(dy) if backward else None)
-        return Program((x, dy, b, to) if backward else (x, b, to), (Launch("map", Domain(0, WIDTH, 1), (Store(to, value),)),))
-    return Kernel("g", name, (("relu bf16 [N]", (0,)),), ("bf16 [N]",), (), 1, "any", False, None, program(False), program(True))
+        return Program((x, dy, b, to) if backward else (x, b, to),
+                       (Launch("map", Domain(0, WIDTH, 1), (Store(to, value),)),))
+    return Kernel("g", name, (("relu bf16 [N]", (0,)),), ("bf16 [N]",), (), 1, "any", False, None,
+                  program(False), program(True))
 
 
 def elementwise(op):
@@ -56,12 +60,14 @@ def dropout(g, z, dy):
     return g.mul(z if dy is None else g.add(z, dy), g.keep(0, 0.1))
 
 
-ADAMW = {"kind": "adamw", "momentum": 0.0, "dampening": 0.0, "beta1": 0.9, "beta2": 0.999, "alpha": 0.0, "eps": 1e-8, "nesterov": False,
+ADAMW = {"kind": "adamw", "momentum": 0.0, "dampening": 0.0, "beta1": 0.9, "beta2": 0.999, "alpha": 0.0,
+         "eps": 1e-8, "nesterov": False,
          "centered": False, "maximize": False, "decoupled": False, "half_dtype": "bf16"}
 
 
 def chains():
-    made = [chain(op, elementwise(op)) for op in ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")] + [chain("dropout", dropout)]
+    made = [chain(op, elementwise(op)) for op in ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")] + [
+        chain("dropout", dropout)]
     named = tuple(dataclasses.replace(one, name="g%d" % i) for i, one in enumerate(made))
     return KernelSet("chains", "0" * 64, "", "auto", 0, named, (), (), (ADAMW,))
 
@@ -69,7 +75,8 @@ def chains():
 def kinds():
     """One of each kind of launch and operand: those of the emitters' tests that partition could make."""
     made = [kernel for function in sets.SETS.values() for kernel in function().kernels
-            if all(len(program.operands) <= lower.MOST_POINTERS for program in (kernel.evaluation, kernel.forward, kernel.backward) if program)]
+            if all(len(program.operands) <= lower.MOST_POINTERS
+                   for program in (kernel.evaluation, kernel.forward, kernel.backward) if program)]
     named = tuple(dataclasses.replace(one, name="g%d" % i) for i, one in enumerate(made))
     return KernelSet("kinds", "0" * 64, "", "auto", 0, named, (), (), sets.SETS["updates"]().updates)
 
@@ -89,7 +96,8 @@ def launches(kernel_set):
             program = getattr(kernel, direction)
             for i, launch in enumerate(program.launches if program else ()):
                 prefix = "%s_%s_%s_%d" % (kernel_set.name, kernel.name, direction, i)
-                yield emit_cuda.LaunchEmitter(prefix, launch, scalar.is_fast(kernel_set, launch), kernel.schedule, kernel.formula)
+                yield emit_cuda.LaunchEmitter(prefix, launch, scalar.is_fast(kernel_set, launch),
+                                              kernel.schedule, kernel.formula)
 
 
 def wide(operands, pack):
@@ -108,14 +116,16 @@ def expected(one):
         found = [operand for function in functions for operand in one.of_function(function, *ways)]
         return wide([operand for operand in schedule.unique(found) if one.by_packs(operand)], pack)
     if one.shape.template == "row_loop":  # the loops of the stages are unrolled twice
-        loads = sum(2 * reads([step], "stream", "column", "narrow") for step in one.steps if step.scope == "element")
+        loads = sum(2 * reads([step], "stream", "column", "narrow")
+                    for step in one.steps if step.scope == "element")
         return loads + reads([one.element], "stream", "column", "narrow") + wide(one.olds(), pack), stored
     loads = reads(one.steps + [one.element], "stream", "column", "narrow") + wide(one.olds(), pack)
     if one.shape.template == "row":
         times = -(-one.inner // pack // one.shape.team)
         return times * loads, times * (stored + sums)
     times = one.shape.unroll
-    return times * loads + reads([one.element], "fixed"), times * stored + (sums if one.shape.template == "columns" else 0)
+    return (times * loads + reads([one.element], "fixed"),
+            times * stored + (sums if one.shape.template == "columns" else 0))
 
 
 def moved(row, side):
@@ -128,13 +138,17 @@ def traffic_faults(kernel_set, table):
         name = "%s_cuda::%s<%d>" % (kernel_set.name, one.kernel, one.shape.pack)
         own, right = (moved(table[name], "ld"), moved(table[name], "st")), expected(one)
         if own != right:
-            yield "%s (%s): %d loads and %d stores of 128 bits, not %d and %d" % ((name, one.formula) + own + right)
+            yield "%s (%s): %d loads and %d stores of 128 bits, not %d and %d" % (
+                (name, one.formula) + own + right)
         read, written = schedule.streams(one.launch)
-        bytes_moved = [schedule.BYTES[operand.dtype] for operand in read + [two for two in written if two.shares is None]]
+        bytes_moved = [schedule.BYTES[operand.dtype]
+                       for operand in read + [two for two in written if two.shares is None]]
         declared = declared_streams(one.launch)
         if sorted(bytes_moved) != sorted(declared):
-            yield "%s (%s): streams of %s bytes, but %s are declared" % (name, one.formula, bytes_moved, declared)
-        if one.shape.template == "map" and any(schedule.BYTES[operand.dtype] * one.shape.pack < 16 for operand in read + written if
+            yield "%s (%s): streams of %s bytes, but %s are declared" % (
+                name, one.formula, bytes_moved, declared)
+        if one.shape.template == "map" and any(schedule.BYTES[operand.dtype] * one.shape.pack < 16
+                                               for operand in read + written if
                                                operand.dtype not in ("u8", "bool")):
             yield "%s (%s): packs of less than 128 bits" % (name, one.formula)
 
@@ -177,7 +191,8 @@ def instruction_table(kernel_set, cubin):
         read, written = schedule.streams(one.launch)
         budget = BUDGET * sum(schedule.BYTES[operand.dtype] for operand in read + written)
         own = sizes[name] - sizes["%s_cuda::%s<1>" % (kernel_set.name, one.kernel)] / one.shape.unroll
-        yield "%s of %s" % (one.prefix.split("_")[2], one.formula), own / 16 / (one.shape.pack * one.shape.unroll), budget
+        yield ("%s of %s" % (one.prefix.split("_")[2], one.formula),
+               own / 16 / (one.shape.pack * one.shape.unroll), budget)
     for i, update in enumerate(kernel_set.updates):
         pack = 8 if update["half_dtype"] != "f32" else 4
         name = "%s_cuda::%s_update%d_kernel<%%d>" % (kernel_set.name, kernel_set.name, i)
@@ -193,13 +208,15 @@ def tile_forms(kernel_set):
     """(kernel, tiling.Tiling) of a network's and a training step's forms."""
     found = []
     if kernel_set.network:
-        found += [("network_evaluation", form) for form in tiling.forms(tiling.tile_plan(kernel_set.network[0].evaluation.network))]
+        found += [("network_evaluation", form)
+                  for form in tiling.forms(tiling.tile_plan(kernel_set.network[0].evaluation.network))]
     if kernel_set.step:
         found += [("step_forward", form) for form in training.forms(kernel_set.step[0].forward.step)]
     for which, form in found:
         kind, where = emit_network_cuda.TYPES[form.factors], kernel_set.name + "_cuda::"
-        yield "%s%s_%s_kernel<%s, %d, %d, %s>" % (
-            where, kernel_set.name, which, kind if kind == "float" else where + kind, form.samples, form.floats, str(form.whole).lower()), form
+        yield ("%s%s_%s_kernel<%s, %d, %d, %s>" % (
+            where, kernel_set.name, which, kind if kind == "float" else where + kind, form.samples,
+            form.floats, str(form.whole).lower()), form)
 
 
 def tile_faults(kernel_set, source, nvcc, architectures, folder):
@@ -214,13 +231,15 @@ def tile_faults(kernel_set, source, nvcc, architectures, folder):
                 half = architecture < 80 or form.factors == "tf32"
                 right = ["m16n8k%d.row.col.f32.%s.%s.f32" % (8 if half else 16, form.factors, form.factors)]
             if list(table[name]) != right:
-                yield "%s on sm_%d: its instructions are %s, not %s" % (name, architecture, list(table[name]), right)
+                yield "%s on sm_%d: its instructions are %s, not %s" % (
+                    name, architecture, list(table[name]), right)
 
 
 def memory_faults(kernel_set, table):
     """The shared memory of each form, and what the compiler has laid beside it."""
     for name, form in tile_forms(kernel_set):
-        beside, most = max(one.shared for one in table[name].values()), training.STATIC if "step_forward" in name else 0
+        beside, most = (max(one.shared for one in table[name].values()),
+                        training.STATIC if "step_forward" in name else 0)
         if beside > most or form.bytes + beside > ROOM:
             yield "%s: %d bytes of shared memory and %d beside them, more than %d, or than %d beside them" % (
                 name, form.bytes, beside, ROOM, most)
@@ -230,18 +249,22 @@ def check(kernel_set, folder, nvcc, architectures):
     """(lines of a table, faults)."""
     name, lines, bad = kernel_set.name, [], []
     source = os.path.join(folder, name + "_kernels.cu")
-    for path, text in ((source, emit_cuda.emit_cuda(kernel_set)), (source[:-2] + "h", emit_c.emit_header(kernel_set))):
+    for path, text in ((source, emit_cuda.emit_cuda(kernel_set)),
+                       (source[:-2] + "h", emit_c.emit_header(kernel_set))):
         with open(path, "w", encoding="ascii") as file:
             file.write(text)
-    said, seconds = kernels.compile_to(nvcc, source, source + ".o", architectures, "-I" + folder, "-c", "-Xptxas", "-v")
+    said, seconds = kernels.compile_to(nvcc, source, source + ".o", architectures, "-I" + folder, "-c",
+                                       "-Xptxas", "-v")
     table = kernels.resources(said)
     bad += kernels.faults({kernel: row for kernel, row in table.items() if not harmless(kernel, row)})
-    kernels.compile_to(nvcc, source, source + ".ptx", [90 if 90 in architectures else architectures[0]], "-I" + folder, "-ptx")
+    kernels.compile_to(nvcc, source, source + ".ptx", [90 if 90 in architectures else architectures[0]],
+                       "-I" + folder, "-ptx")
     with open(source + ".ptx") as file:
         accesses = kernels.accesses(file.read())
     bad += traffic_faults(kernel_set, accesses)
     if kernel_set.network or kernel_set.step:
-        bad += [*tile_faults(kernel_set, source, nvcc, architectures, folder), *memory_faults(kernel_set, table)]
+        bad += [*tile_faults(kernel_set, source, nvcc, architectures, folder),
+                *memory_faults(kernel_set, table)]
     for kernel, row in table.items():
         lines.append(f"{kernel:72}" + "".join(f"{row[a].registers:5}" for a in architectures) +
                      f"  {kernels.texts(accesses[kernel], 'ld')} | {kernels.texts(accesses[kernel], 'st')}")
@@ -257,8 +280,8 @@ def check(kernel_set, folder, nvcc, architectures):
 
 ALL = ("f32", "bf16", "f16", "tf32")
 PRECISIONS = {"network": ALL, "step": ALL, "step_deep": ("bf16", "tf32"), **dict.fromkeys((
-    "images", "images_long", "network_fields", "step_bytes", "step_classes", "step_fields", "step_layers", "step_rows",
-    "step_words"), ("f32",))}  # of small models
+    "images", "images_long", "network_fields", "step_bytes", "step_classes", "step_fields", "step_layers",
+    "step_rows", "step_words"), ("f32",))}  # of small models
 
 
 def precisions_of(path):
@@ -275,14 +298,17 @@ def main():
     if nvcc.nvcc is None:
         sys.exit("nvcc was not found: examples/guides/gpu.md says how to get it; NVCC names one")
     has = nvcc.architectures()
-    architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
-    paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
-        os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in (
-            "images", "images_long", "network", "network_fields", "step", "step_bytes", "step_classes", "step_fields", "step_layers",
-            "step_rows", "step_wide", "step_deep", "step_words")]
+    architectures = ([int(a) for a in options.arch.split(",")] if options.arch else
+                     [a for a in kernels.ARCHITECTURES if a in has])
+    paths = (
+        options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
+            os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in (
+                "images", "images_long", "network", "network_fields", "step", "step_bytes", "step_classes",
+                "step_fields", "step_layers", "step_rows", "step_wide", "step_deep", "step_words")])
     bad = []
     with tempfile.TemporaryDirectory() as folder:
-        for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths for precision in precisions_of(path)]:
+        for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths
+                                                 for precision in precisions_of(path)]:
             try:
                 lines, faults = check(kernel_set, folder, nvcc, architectures)
             except kernels.CompileError as error:

@@ -36,10 +36,12 @@ STREAMS = {
     "gpunn__update_kernel<0>": (12, 8 + 4),
     "gpunn__update_kernel<1>": (16, 12 + 4),
 }
-MOST_REGISTERS = 64  # of those: more would keep threads from the multiprocessors that hide the memory's latency
+# of those: more would keep threads from the multiprocessors that hide the memory's latency
+MOST_REGISTERS = 64
 
 Kernel = collections.namedtuple("Kernel", "registers shared stack spilled")
-ACCESS = re.compile(r"\b(ld|st)(?:\.(?:volatile|relaxed|weak))*\.global(?:\.(?:nc|L\w+|c[agsv]|wb|wt))*(?:\.v([248]))?\.([a-z])(8|16|32|64)\b")
+ACCESS = re.compile(
+    r"\b(ld|st)(?:\.(?:volatile|relaxed|weak))*\.global(?:\.(?:nc|L\w+|c[agsv]|wb|wt))*(?:\.v([248]))?\.([a-z])(8|16|32|64)\b")
 
 
 class CompileError(Exception):
@@ -54,21 +56,27 @@ def cpu_seconds():
 
 def compile_to(nvcc, source, output, architectures, *more):
     """(what nvcc said, seconds of CPU)."""
-    targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures] if "-ptx" not in more else [f"-arch=compute_{architectures[0]}"]
-    command = [nvcc.nvcc, "-std=c++17", "-O3", *targets, *WARNINGS, *nvcc.flags, "-I" + ROOT, "-t", "2", *more, source, "-o", output]
+    targets = ([f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures] if "-ptx" not in more else
+               [f"-arch=compute_{architectures[0]}"])
+    command = [nvcc.nvcc, "-std=c++17", "-O3", *targets, *WARNINGS, *nvcc.flags, "-I" + ROOT, "-t", "2",
+               *more, source, "-o", output]
     begin = cpu_seconds()
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        said = [line for line in done.stdout.splitlines() if not re.match(r"ptxas info|    \d+ bytes stack", line)]
-        raise CompileError("$ " + " ".join(command) + "\n" + "\n".join(said)[:4000] + "".join("\n" + line for line in faults(resources(done.stdout))))
+        said = [line for line in done.stdout.splitlines()
+                if not re.match(r"ptxas info|    \d+ bytes stack", line)]
+        raise CompileError("$ " + " ".join(command) + "\n" + "\n".join(said)[:4000] +
+                           "".join("\n" + line for line in faults(resources(done.stdout))))
     return done.stdout, cpu_seconds() - begin
 
 
 def readable(names):
     """Without arguments and return types."""
     names = list(names)
-    text = subprocess.run(["c++filt"], input="\n".join(names), stdout=subprocess.PIPE, text=True).stdout.splitlines()
-    return {name: re.sub(r"\(.*", "", re.sub(r"\([a-z_]+\)(?=\d)", "", line)).replace("void ", "") for name, line in zip(names, text)}
+    text = subprocess.run(["c++filt"], input="\n".join(names), stdout=subprocess.PIPE,
+                          text=True).stdout.splitlines()
+    return {name: re.sub(r"\(.*", "", re.sub(r"\([a-z_]+\)(?=\d)", "", line)).replace("void ", "")
+            for name, line in zip(names, text)}
 
 
 def resources(said):
@@ -76,42 +84,48 @@ def resources(said):
     table = collections.defaultdict(dict)
     for part in said.split("Compiling entry function ")[1:]:
         name, architecture = re.match(r"'(\w+)' for 'sm_(\d+)", part).groups()
-        stack, stores, loads = map(int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part).groups())
+        stack, stores, loads = map(int, re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part).groups())
         local, shared = re.search(r"(\d+) bytes lmem", part), re.search(r"(\d+) bytes smem", part)
         registers = int(re.search(r"Used (\d+) registers", part)[1])
-        table[name][int(architecture)] = Kernel(registers, int(shared[1]) if shared else 0, stack + int(local[1] if local else 0), stores + loads)
+        table[name][int(architecture)] = Kernel(registers, int(shared[1]) if shared else 0,
+                                                stack + int(local[1] if local else 0), stores + loads)
     names = readable(table)
     return {names[name]: row for name, row in sorted(table.items(), key=lambda item: names[item[0]])}
 
 
 def faults(table):
-    bad = [f"{name} on sm_{a}: {k.stack} bytes of local memory, {k.spilled} of them spilled" for name, row in table.items()
-           for a, k in row.items() if k.stack or k.spilled]
-    return bad + [f"{name} on sm_{a}: {k.registers} registers, more than {MOST_REGISTERS}" for name in STREAMS if name in table
-                  for a, k in table[name].items() if k.registers > MOST_REGISTERS]
+    bad = [f"{name} on sm_{a}: {k.stack} bytes of local memory, {k.spilled} of them spilled"
+           for name, row in table.items() for a, k in row.items() if k.stack or k.spilled]
+    return bad + [f"{name} on sm_{a}: {k.registers} registers, more than {MOST_REGISTERS}" for name in STREAMS
+                  if name in table for a, k in table[name].items() if k.registers > MOST_REGISTERS]
 
 
 def entries(ptx):
     """{kernel: its text} of a PTX file."""
-    table = {found[1]: found[0] for found in re.finditer(r"^\.(?:visible |weak )*\.?entry (\w+)\(.*?^\}", ptx, re.M | re.S)}
+    table = {found[1]: found[0]
+             for found in re.finditer(r"^\.(?:visible |weak )*\.?entry (\w+)\(.*?^\}", ptx, re.M | re.S)}
     names = readable(table)
     return {names[name]: text for name, text in sorted(table.items(), key=lambda item: names[item[0]])}
 
 
 def accesses(ptx):
     """{kernel: {("ld" or "st", bits, letter of the type): how many}} of the global accesses in the text of a PTX file."""
-    return {name: collections.Counter((kind, int(count or 1) * int(bits), letter) for kind, count, letter, bits in ACCESS.findall(text))
+    return {name: collections.Counter((kind, int(count or 1) * int(bits), letter)
+                                      for kind, count, letter, bits in ACCESS.findall(text))
             for name, text in entries(ptx).items()}
 
 
 def products(ptx):
     """{kernel: {shape and types: how many}} of the instructions of tensor cores in the text of a PTX file."""
-    return {name: collections.Counter(re.findall(r"\bmma\.sync\.aligned\.([\w.]+)", text)) for name, text in entries(ptx).items()}
+    return {name: collections.Counter(re.findall(r"\bmma\.sync\.aligned\.([\w.]+)", text))
+            for name, text in entries(ptx).items()}
 
 
 def moved(row, side):
     """Bytes of F32 for each of the 8 elements that a thread takes at once."""
-    return sum(count * bits for (kind, bits, letter), count in row.items() if kind == side and bits >= 128 and letter == "f") / 8 / 8
+    return (sum(count * bits for (kind, bits, letter), count in row.items() if kind == side and
+                bits >= 128 and letter == "f") / 8 / 8)
 
 
 def narrow(table):
@@ -123,7 +137,8 @@ def narrow(table):
         own = moved(table[name], "ld"), moved(table[name], "st")
         times = own[0] / read
         if times < 1 or times % 1 or own[1] != times * written:
-            yield f"{name} reads {own[0]:g} and writes {own[1]:g} bytes for each element by 128 bits, not {read} and {written}"
+            yield (f"{name} reads {own[0]:g} and writes {own[1]:g} bytes for each element by 128 bits, not "
+                   f"{read} and {written}")
 
 
 def texts(row, side):
@@ -145,11 +160,13 @@ def main():
     if nvcc.nvcc is None:
         sys.exit("nvcc was not found: examples/guides/gpu.md says how to get it; NVCC names one")
     has = nvcc.architectures()
-    architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in ARCHITECTURES if a in has]
+    architectures = ([int(a) for a in options.arch.split(",")] if options.arch else
+                     [a for a in ARCHITECTURES if a in has])
     with tempfile.TemporaryDirectory() as folder:
         output = options.output or os.path.join(folder, "out")
         try:
-            said, seconds = compile_to(nvcc, options.source, output, architectures, *(["-ptx"] if options.ptx else ["-c", "-Xptxas", "-v"]))
+            said, seconds = compile_to(nvcc, options.source, output, architectures,
+                                       *(["-ptx"] if options.ptx else ["-c", "-Xptxas", "-v"]))
         except CompileError as error:
             sys.exit(str(error))
         if options.ptx:
@@ -157,21 +174,25 @@ def main():
                 ptx = file.read()
             table, tiles = accesses(ptx), products(ptx)
             lines = [f"{'count x bits of global accesses':72} bytes per element, F32 by 128 bits"]
-            lines += [f"{name:72} {moved(row, 'ld'):g} + {moved(row, 'st'):g}: {texts(row, 'ld')} | {texts(row, 'st')}"
-                      + "".join(f" | {count} mma.sync {what}" for what, count in tiles[name].items()) for name, row in table.items()]
+            lines += [f"{name:72} {moved(row, 'ld'):g} + {moved(row, 'st'):g}: {texts(row, 'ld')} | "
+                      f"{texts(row, 'st')}"
+                      + "".join(f" | {count} mma.sync {what}" for what, count in tiles[name].items())
+                      for name, row in table.items()]
             bad = list(narrow(table))
         else:
             table = resources(said)
-            lines = [f"{'registers on':72}" + "".join(f"{'sm_' + str(a):>7}" for a in architectures) + f"{'shared':>8}"]
-            lines += [f"{name:72}" + "".join(f"{row[a].registers:7}" for a in architectures) + f"{max(k.shared for k in row.values()):8}"
-                      for name, row in table.items()]
+            lines = [f"{'registers on':72}" + "".join(f"{'sm_' + str(a):>7}" for a in architectures) +
+                     f"{'shared':>8}"]
+            lines += [f"{name:72}" + "".join(f"{row[a].registers:7}" for a in architectures) +
+                      f"{max(k.shared for k in row.values()):8}" for name, row in table.items()]
             bad = faults(table)
         if options.output and not options.ptx:
             with open(output + ".txt", "w") as file:
                 print(*lines, sep="\n", file=file)
         else:
             print(*lines, sep="\n")
-        print(f"{len(table)} kernels for {', '.join(f'sm_{a}' for a in architectures)}: {seconds:.1f} s of CPU, {os.path.getsize(output) / 1e6:.1f} MB")
+        print(f"{len(table)} kernels for {', '.join(f'sm_{a}' for a in architectures)}: {seconds:.1f} s of "
+              f"CPU, {os.path.getsize(output) / 1e6:.1f} MB")
     for line in bad:
         print("error: " + line)
     if bad and options.output:

@@ -12,8 +12,10 @@ import sys
 # what GPUNN_VECTORS says, gpunn_device_name, and what /proc/cpuinfo must have
 LEVELS = (("sse2", "4 lanes", {"sse2"}), ("avx2", "AVX2", {"avx2", "fma", "bmi2"}),
           ("avx512", "AVX-512", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq"}),
-          ("bf16", "AVX-512 BF16", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq", "avx512_bf16"}),
-          ("amx", "AMX BF16", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16"}))
+          ("bf16", "AVX-512 BF16",
+           {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq", "avx512_bf16"}),
+          ("amx", "AMX BF16", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq", "avx512_bf16",
+                               "amx_tile", "amx_bf16"}))
 
 
 def flags():
@@ -23,7 +25,8 @@ def flags():
 
 
 def run(program, level):
-    return subprocess.run([program], env=dict(os.environ, GPUNN_VECTORS=level, CMOCKA_MESSAGE_OUTPUT="TAP"), stdout=subprocess.PIPE, text=True)
+    return subprocess.run([program], env=dict(os.environ, GPUNN_VECTORS=level, CMOCKA_MESSAGE_OUTPUT="TAP"),
+                          stdout=subprocess.PIPE, text=True)
 
 
 def line(good, text, skip=""):
@@ -42,7 +45,9 @@ def sums(native, choosing, level, name):
 
 def suite(program, level):
     done = run(program, level)
-    print(re.sub(r"^1\.\.\d+\n", "", re.sub(r"^((?:not )?ok \d+ - )", rf"\1{level}: ", done.stdout, flags=re.M), flags=re.M), end="", flush=True)
+    print(re.sub(r"^1\.\.\d+\n", "",
+                 re.sub(r"^((?:not )?ok \d+ - )", rf"\1{level}: ", done.stdout, flags=re.M), flags=re.M),
+          end="", flush=True)
     if done.returncode < 0:
         print(f"not ok - {program} died of signal {-done.returncode}")
     return int((re.search(r"^1\.\.(\d+)$", done.stdout, re.M) or [0, 1])[1])

@@ -26,7 +26,8 @@ class Failure(Exception):
 
 def run(*command):
     # A driver, where there is one, is told to show no GPU.
-    done = subprocess.run(command, cwd=kernels.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=""))
+    done = subprocess.run(command, cwd=kernels.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=""))
     if done.returncode != 0:
         raise Failure(f"$ {' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return done.stdout, done.stderr
@@ -36,14 +37,17 @@ class Build:
     """Both programs, and what nvcc told and left of the one."""
 
     def __init__(self, nvcc, folder):
-        self.nvcc, self.app, self.plain, self.folder = nvcc, os.path.join(folder, "app"), os.path.join(folder, "plain"), folder
+        self.nvcc, self.app, self.plain, self.folder = (nvcc, os.path.join(folder, "app"),
+                                                        os.path.join(folder, "plain"), folder)
         begin = kernels.cpu_seconds()
         with open(os.path.join(kernels.ROOT, "README.md")) as file:
             line = re.search(r"^nvcc (.* app\.c gpunn_cuda\.cu -o) app$", file.read(), re.M)
         if not line:
             raise Failure("README.md does not say how a program is built with gpunn_cuda.cu")
-        arguments = line[1].replace("-arch=native", f"-arch=sm_{ARCHITECTURE}").replace("app.c", EXAMPLE).replace("-O3", "-O1").split()
-        out, err = run(nvcc.nvcc, *arguments, self.app, "-I.", *nvcc.flags, *kernels.WARNINGS, "-Xptxas", "-v", "-keep", "-keep-dir", folder)
+        arguments = line[1].replace("-arch=native", f"-arch=sm_{ARCHITECTURE}").replace(
+            "app.c", EXAMPLE).replace("-O3", "-O1").split()
+        out, err = run(nvcc.nvcc, *arguments, self.app, "-I.", *nvcc.flags, *kernels.WARNINGS, "-Xptxas",
+                       "-v", "-keep", "-keep-dir", folder)
         self.seconds, self.said = kernels.cpu_seconds() - begin, out + err
         run("cc", "-O1", "-march=native", "-I.", EXAMPLE, "-o", self.plain, "-lm")
 
@@ -54,7 +58,8 @@ def resources(build):
     if bad or not table:
         raise Failure("\n".join(bad or ["nvcc named no kernel"]))
     most = max(table, key=lambda name: table[name][ARCHITECTURE].registers)
-    return f"{len(table)} kernels, at most {table[most][ARCHITECTURE].registers} registers ({most}); {build.seconds:.1f} s of CPU for both files"
+    return (f"{len(table)} kernels, at most {table[most][ARCHITECTURE].registers} registers ({most}); "
+            f"{build.seconds:.1f} s of CPU for both files")
 
 
 def bytes_moved(build):
@@ -72,10 +77,12 @@ def waits_first(build):
     kernels_seen = 0
     for path in glob.glob(os.path.join(build.folder, "gpunn_cuda*.ptx")):
         with open(path) as file:
-            for found in re.finditer(r"^\.(?:visible |weak )*\.?entry (\w+)\(.*?^\}", file.read(), re.M | re.S):
+            for found in re.finditer(r"^\.(?:visible |weak )*\.?entry (\w+)\(.*?^\}", file.read(),
+                                     re.M | re.S):
                 kernels_seen += 1
                 wait = found[0].find("griddepcontrol.wait")
-                first = re.sub(r".*\b[ls][dt]\.(param|shared|local|const).*", lambda line: " " * len(line[0]), found[0])
+                first = re.sub(r".*\b[ls][dt]\.(param|shared|local|const).*", lambda line: " " * len(line[0]),
+                               found[0])
                 touched = re.search(r"\b(ld|st|atom|red)\.", first)
                 if wait < 0 or touched and touched.start() < wait:
                     raise Failure(f"{found[1]} does not begin by GPUNN__FOLLOW()")
@@ -85,14 +92,16 @@ def waits_first(build):
 
 def without_cudnn(build):
     """As where cudnn.h is not found; the front end is enough."""
-    run(build.nvcc.nvcc, "-ptx", f"-arch=compute_{ARCHITECTURE}", "-Xcicc", "-O0", "-DGPUNN_NO_CUDNN", "-I.", *build.nvcc.flags, *kernels.WARNINGS,
+    run(build.nvcc.nvcc, "-ptx", f"-arch=compute_{ARCHITECTURE}", "-Xcicc", "-O0", "-DGPUNN_NO_CUDNN", "-I.",
+        *build.nvcc.flags, *kernels.WARNINGS,
         "gpunn_cuda.cu", "-o", os.path.join(build.folder, "without.ptx"))
 
 
 def header_as_cuda(build):
     """Generated C kernels in a file of CUDA that does not hold gpunn.h's own."""
-    run(build.nvcc.nvcc, "-cuda", "-std=c++17", f"-arch=sm_{ARCHITECTURE}", "-x", "cu", "-DSIMPLE_NN_KERNELS_IMPLEMENTATION",
-        "-DGPUNN_NO_IMPLEMENTATION", "-I.", *build.nvcc.flags, *kernels.WARNINGS, "examples/kernels/simple_nn_kernels.h", "-o",
+    run(build.nvcc.nvcc, "-cuda", "-std=c++17", f"-arch=sm_{ARCHITECTURE}", "-x", "cu",
+        "-DSIMPLE_NN_KERNELS_IMPLEMENTATION", "-DGPUNN_NO_IMPLEMENTATION", "-I.", *build.nvcc.flags,
+        *kernels.WARNINGS, "examples/kernels/simple_nn_kernels.h", "-o",
         os.path.join(build.folder, "header.ii"))
 
 
@@ -125,8 +134,9 @@ def starts_fast(build):
 
 
 def main():
-    tests = [("kernels", resources), ("bytes per element", bytes_moved), ("waits first", waits_first), ("without cuDNN", without_cudnn),
-             ("generated header as CUDA", header_as_cuda), ("on a machine without a GPU", trains_on_the_cpu), ("start", starts_fast)]
+    tests = [("kernels", resources), ("bytes per element", bytes_moved), ("waits first", waits_first),
+             ("without cuDNN", without_cudnn), ("generated header as CUDA", header_as_cuda),
+             ("on a machine without a GPU", trains_on_the_cpu), ("start", starts_fast)]
     print(f"1..{len(tests)}")
     nvcc, failed = kernels.toolkit.Toolkit(), 0
     with tempfile.TemporaryDirectory() as folder:

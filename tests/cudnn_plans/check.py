@@ -23,13 +23,16 @@ LAYOUTS = os.path.join(BUILD, "layouts")
 SITE = "lib/python3.13/site-packages/nvidia/"
 # Where the libraries lie, what the environment says of it, and whether NVRTC finds its builtins.
 PLACES = [
-    ("wheels of CUDA 13", {"cudnn": SITE + "cudnn/lib", "other": SITE + "cu13/lib"}, {"VIRTUAL_ENV": "."}, True),
-    ("wheels of CUDA 12", {"cudnn": SITE + "cudnn/lib", "other": SITE + "cuda_nvrtc/lib"}, {"VIRTUAL_ENV": "."}, True),
+    ("wheels of CUDA 13", {"cudnn": SITE + "cudnn/lib", "other": SITE + "cu13/lib"}, {"VIRTUAL_ENV": "."},
+     True),
+    ("wheels of CUDA 12", {"cudnn": SITE + "cudnn/lib", "other": SITE + "cuda_nvrtc/lib"},
+     {"VIRTUAL_ENV": "."}, True),
     ("toolkit", {"cudnn": "lib64", "other": "lib64"}, {"CUDA_HOME": "."}, True),
     ("folders", {"cudnn": "a", "other": "b"}, {"GPUNN_CUDNN_PATH": "a", "GPUNN_CUDA_PATH": "b"}, True),
     ("no builtins", {"cudnn": "lib64", "other": "lib64"}, {"CUDA_HOME": "."}, False),
 ]
-BROKEN = ["libcublasLt.so.", "libcudnn.so.9", "libcudnn_graph.so.9"]  # in place of each, a file that is no library
+# in place of each, a file that is no library
+BROKEN = ["libcublasLt.so.", "libcudnn.so.9", "libcudnn_graph.so.9"]
 
 
 def build(nvcc):
@@ -39,14 +42,16 @@ def build(nvcc):
     library, core = os.path.join(BUILD, "libcuda.so.1"), os.path.join(BUILD, "gpunn.o")
     compiler = os.environ.get("CC", "cc")
     steps = [
-        (library, [driver], [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", driver, "-o", library]),
+        (library, [driver],
+         [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", driver, "-o", library]),
         (core, [header], [compiler, "-O0", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c", header, "-o", core]),
-        (PROGRAM, [plans, companion, header],
-         [nvcc, "-std=c++17", "-arch=sm_75", "-O0", "-Xptxas", "-O0", "-diag-suppress", "177", plans, core, "-o", PROGRAM]),
-    ]
+        (PROGRAM, [plans, companion, header], [nvcc, "-std=c++17", "-arch=sm_75", "-O0", "-Xptxas", "-O0",
+                                               "-diag-suppress", "177", plans, core, "-o", PROGRAM]),
+                                           ]
     os.makedirs(BUILD, exist_ok=True)
     for made, sources, command in steps:
-        if os.path.exists(made) and os.path.getmtime(made) > max(os.path.getmtime(source) for source in sources):
+        if (os.path.exists(made) and
+            os.path.getmtime(made) > max(os.path.getmtime(source) for source in sources)):
             continue
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode != 0:
@@ -59,8 +64,8 @@ def plan(card, extent):
     folders = [BUILD] + os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     environment = dict(os.environ, LD_LIBRARY_PATH=os.pathsep.join(f for f in folders if f))
     try:
-        done = subprocess.run([PROGRAM, os.path.join(HERE, card + ".json"), *extent], env=environment, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=LIMIT)
+        done = subprocess.run([PROGRAM, os.path.join(HERE, card + ".json"), *extent], env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
         return done.stdout.decode(errors="replace"), done.returncode
     except subprocess.TimeoutExpired as late:
         return (late.stdout or b"").decode(errors="replace"), f"no end within {LIMIT} s"
@@ -80,7 +85,8 @@ def lay_out(name, folders, builtins, real):
     """A folder with links to the libraries, which the namespace shows at real[...]."""
     root = os.path.join(LAYOUTS, name)
     shutil.rmtree(root, ignore_errors=True)
-    for kind, pattern in ("cudnn", r"libcudnn.*\.so\.9"), ("other", r"lib(nvrtc|cublas|cublasLt)(-builtins)?\.so\.[0-9]+(\.[0-9]+)?"):
+    for kind, pattern in (("cudnn", r"libcudnn.*\.so\.9"),
+                          ("other", r"lib(nvrtc|cublas|cublasLt)(-builtins)?\.so\.[0-9]+(\.[0-9]+)?")):
         folder = os.path.join(root, folders[kind])
         os.makedirs(folder, exist_ok=True)
         for file in os.listdir(real[kind][0]):
@@ -111,13 +117,16 @@ def hidden():
 
     def said(root, variables):
         environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LD_LIBRARY_PATH": BUILD}
-        environment.update((variable, os.path.normpath(os.path.join(root, folder))) for variable, folder in variables.items())
-        return subprocess.run(enter + [PROGRAM, os.path.join(HERE, "h200.json"), "attention"], env=environment, timeout=LIMIT,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.decode(errors="replace")
+        environment.update((variable, os.path.normpath(os.path.join(root, folder)))
+                           for variable, folder in variables.items())
+        return subprocess.run(enter + [PROGRAM, os.path.join(HERE, "h200.json"), "attention"],
+                              env=environment, timeout=LIMIT, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT).stdout.decode(errors="replace")
 
     for file in BROKEN:
         root = lay_out("broken", {"cudnn": "lib64", "other": "lib64"}, True, real)
-        path = next(os.path.join(root, "lib64", one) for one in os.listdir(os.path.join(root, "lib64")) if one.startswith(file))
+        path = next(os.path.join(root, "lib64", one)
+                    for one in os.listdir(os.path.join(root, "lib64")) if one.startswith(file))
         os.remove(path)
         with open(path, "w", encoding="utf-8") as out:
             out.write("no library\n" * 100)

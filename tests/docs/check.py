@@ -20,7 +20,8 @@ import reference
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
 OBJECT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gpunn.o"))
-DOCUMENTS = ["README.md"] + sorted(path for pattern in ("examples/**/*.md", "generator/**/*.md", "templates/**/*.md", "tests/*.md", "tests/gpu/*.md")
+DOCUMENTS = ["README.md"] + sorted(path for pattern in ("examples/**/*.md", "generator/**/*.md",
+                                                        "templates/**/*.md", "tests/*.md", "tests/gpu/*.md")
                                    for path in glob.glob(pattern, root_dir=ROOT, recursive=True))
 LINKED = f"-DGPUNN_NO_IMPLEMENTATION {OBJECT} -lz -lm -lpthread"
 
@@ -31,7 +32,8 @@ def read(name):
 
 
 def call(command, folder):
-    done = subprocess.run(command, shell=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    done = subprocess.run(command, shell=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=300)
     text = done.stdout.decode(errors="replace")
     if done.returncode != 0:
         raise AssertionError(f"$ {command}\n{text[:4000]}")
@@ -52,14 +54,16 @@ def program(text, command):
         words = shlex.split(command) if command else []
         name = next((word for word in words if word.endswith(".c")), "block.c")
         if "int main(" not in text:
-            text = "#include \"gpunn.h\"\n#include <stdio.h>\nvoid block(void);\nvoid block(void)\n{\n" + text + "}\n"
+            text = ("#include \"gpunn.h\"\n#include <stdio.h>\nvoid block(void);\nvoid block(void)\n{\n" +
+                    text + "}\n")
             command = f"cc {STRICT} -Wno-unused-variable -c {name}"
         with open(os.path.join(folder, name), "w") as file:
             file.write(text)
         call(command.replace("-O3", "-O1") if command else f"cc {STRICT} {name} -o block {LINKED}", folder)
         call(f"cc {STRICT} -Wno-unused-variable -fsyntax-only {name}", folder)  # and not a warning
         if "int main(" in text:
-            output = call("./" + (words[words.index("-o") + 1] if "-o" in words else "a.out" if words else "block"), folder)
+            output = call("./" + (words[words.index("-o") + 1] if "-o" in words else "a.out" if words else
+                                  "block"), folder)
             assert "GPUNN_ERR" not in output, output
             return output
     return ""
@@ -77,7 +81,8 @@ def c_blocks(name):
 
 def three_commands():
     """The way from a program to its fused kernels works as it stands, in an empty folder beside the sources."""
-    text = next(text for language, text, line in blocks("generator/README.md") if language == "sh" and "--report" in text)
+    text = next(text for language, text, line in blocks("generator/README.md") if language == "sh" and
+                "--report" in text)
     with tempfile.TemporaryDirectory() as folder:
         for name in "gpunn.h", "generator", "templates":
             os.symlink(os.path.join(ROOT, name), os.path.join(folder, name))
@@ -111,12 +116,16 @@ def manual_runs():
     assert pieces[0][0] == "A PROGRAM" and pieces[1][1].startswith("gpunn_optimizer_destroy(o)"), pieces[:2]
     start, end = pieces[0][1], pieces[1][1]
     before = start[:start.index("if (gpunn_train_step")]
-    lines = ["#pragma GCC diagnostic ignored \"-Wunused-variable\"", "#include \"gpunn.h\"", "#include <stdio.h>", "#include <string.h>", "static float samples[8][20], targets[8];",
-             "static int swish(const gpunn_custom_call *call) { return memcpy(call->out->data, call->in->data, 4) == NULL; }"]
+    lines = ["#pragma GCC diagnostic ignored \"-Wunused-variable\"", "#include \"gpunn.h\"",
+             "#include <stdio.h>", "#include <string.h>", "static float samples[8][20], targets[8];",
+             "static int swish(const gpunn_custom_call *call) { return memcpy(call->out->data, "
+             "call->in->data, 4) == NULL; }"]
     for number, (heading, text) in enumerate(pieces[:1] + pieces[2:]):
         lines += ["static void piece%d(void)\n{" % number, before if number else "", text,
-                  "if (gpunn_last_status(dev) != GPUNN_OK) printf(\"GPUNN_ERR in %s: %%s\\n\", gpunn_error(dev));" % heading, end, "}"]
-    lines += ["int main(void)\n{"] + ["piece%d();" % number for number in range(len(pieces) - 1)] + ["return 0;\n}\n"]
+                  "if (gpunn_last_status(dev) != GPUNN_OK) printf(\"GPUNN_ERR in %s: %%s\\n\", "
+                  "gpunn_error(dev));" % heading, end, "}"]
+    lines += ["int main(void)\n{"] + ["piece%d();" % number for number in range(len(pieces) - 1)] + [
+        "return 0;\n}\n"]
     assert len(pieces) > 15, len(pieces)
     output = program("\n".join(lines), None)
     assert "do not broadcast" in output, output
@@ -124,11 +133,14 @@ def manual_runs():
 
 def xor_learns():
     """The first block is a claim: the outputs are those of exclusive or."""
-    text, line = next((text, line) for language, text, line in blocks("README.md") if language == "c" and "int main(" in text)
+    text, line = next((text, line) for language, text, line in blocks("README.md") if language == "c" and
+                      "int main(" in text)
     values = re.findall(r"(\d) xor (\d) = ([\d.]+)", program(text, None))
     assert len(values) == 4, f"README.md:{line} prints {values}"
-    shown = re.findall(r"(\d) xor (\d) = ([\d.]+)", next(block for language, block, _ in blocks("README.md") if not language))
-    assert [(a, b, round(float(p))) for a, b, p in shown] == [(a, b, round(float(p))) for a, b, p in values], shown
+    shown = re.findall(r"(\d) xor (\d) = ([\d.]+)",
+                       next(block for language, block, _ in blocks("README.md") if not language))
+    assert [(a, b, round(float(p)))
+            for a, b, p in shown] == [(a, b, round(float(p))) for a, b, p in values], shown
     for a, b, p in values:
         assert abs(float(p) - (a != b)) < 0.2, f"{a} xor {b} = {p}"
 
@@ -147,8 +159,10 @@ def rooms_agree():
     """An op's two functions stand in sections of one name; what dispatches them has its own, >>cpu/cpu and >>run/run."""
     table = re.search(r"#define GPUNN_OTHER_OPS\(X\)(.*?)\n\n", read("gpunn.h"), re.S)[1]
     rooms = []
-    for name, start, prefix in ("gpunn.h", "/* ==== >>common", "cpu"), ("gpunn_cuda.cu", "/* ==== >>base/config", "cuda"):
-        rooms.append({op: "run" if tag == "cpu/cpu" else tag.rpartition("/")[2] for tag, body in sections(name, start)
+    for name, start, prefix in (("gpunn.h", "/* ==== >>common", "cpu"),
+                                ("gpunn_cuda.cu", "/* ==== >>base/config", "cuda")):
+        rooms.append({op: "run" if tag == "cpu/cpu" else tag.rpartition("/")[2]
+                      for tag, body in sections(name, start)
                       for op in re.findall(rf"\bgpunn__{prefix}_(\w+)\([^;{{}}]*\)\s*\{{", body)})
     ops = [op for op in re.findall(r"X\([A-Z0-9_]+, (\w+)", table) if op in rooms[0] and op in rooms[1]]
     assert len(ops) > 30, ops
@@ -160,9 +174,12 @@ def rooms_agree():
 def functions(name):
     """(name, body) of a file's functions, without comments, white space and what tells C++ from C and 32 bits from 64."""
     text = re.sub(r"/\*.*?\*/", "", read(name), flags=re.S)
-    for found in re.finditer(r"^(?!typedef|#)\w[^;{}()=#]*?\b(gpunn__\w+)\([^;{}]*\)\n\{\n(.*?)^\}", text, re.M | re.S):
+    for found in re.finditer(r"^(?!typedef|#)\w[^;{}()=#]*?\b(gpunn__\w+)\([^;{}]*\)\n\{\n(.*?)^\}", text,
+                             re.M | re.S):
         body = found[2].replace("->", ".")
-        yield found[1], re.sub(r"\b(?:const|u?int\d*(?:_t)?|unsigned|size_t|float|double)\b|^#pragma.*$|[\s*&()]", "", body, flags=re.M)
+        yield found[1], re.sub(
+            r"\b(?:const|u?int\d*(?:_t)?|unsigned|size_t|float|double)\b|^#pragma.*$|[\s*&()]", "", body,
+            flags=re.M)
 
 
 def nothing_stands_twice():
@@ -207,8 +224,10 @@ def names_exist():
     for table in re.findall(r"#define GPUNN_\w+_OPS\(X\)(.*?)\n(?!.*\\\n)", header, re.S):
         declared |= {"gpunn_" + name for name in re.findall(r"X\([A-Z0-9_]+, (\w+)", table)}
     private = set(re.findall(r"\bgpunn__\w+", implementation + read("gpunn_cuda.cu")))
-    private |= {start + name[len("gpunn_"):] for start in re.findall(r"\b(gpunn__\w+_)##", implementation) for name in declared}
-    upper = set(re.findall(r"\bGPUNN_\w+", header + read("gpunn_cuda.cu") + read("tests/test.h") + read("tests/gpu/run.sh")))
+    private |= {start + name[len("gpunn_"):] for start in re.findall(r"\b(gpunn__\w+_)##", implementation)
+                for name in declared}
+    upper = set(re.findall(r"\bGPUNN_\w+",
+                           header + read("gpunn_cuda.cu") + read("tests/test.h") + read("tests/gpu/run.sh")))
     comment = header[:header.index("#ifndef GPUNN_H")]
     messages = [(f"a message of {name}", "\n".join(texts)) for name, texts in parts_messages()]
     for where, text in [(name, read(name)) for name in DOCUMENTS] + [("gpunn.h's comment", comment)] + messages:
@@ -227,7 +246,8 @@ def is_there(name, path):
 
 def anchors(text):
     """The names that a page's headings have as the ends of links."""
-    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.*)$", text, re.M)]
 
 
 def links_exist():
@@ -236,14 +256,16 @@ def links_exist():
         for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", read(name)):
             path = os.path.normpath(os.path.join(os.path.dirname(name), target)) if target else name
             assert os.path.exists(os.path.join(ROOT, path)), f"{name} links {target}, which is not there"
-            assert not anchor or anchor in anchors(read(path)), f"{name} links {target}#{anchor}, which is no heading there"
+            assert not anchor or anchor in anchors(
+                read(path)), f"{name} links {target}#{anchor}, which is no heading there"
             linked.add(path)
         for path in re.findall(r"`((?:examples|tests|generator|templates)/[a-z0-9_./]*\w)`", read(name)):
             assert is_there(name, path), f"{name} speaks of {path}, which is not there"
     lost = set(DOCUMENTS) - linked - {"README.md"}
     assert not lost, f"no page links {lost}"
     for name in os.listdir(os.path.join(ROOT, "examples")):
-        assert not name.endswith((".c", ".cu")) or f"[{name}]({name})" in read("examples/README.md"), f"examples/README.md lacks {name}"
+        assert not name.endswith((".c", ".cu")) or f"[{name}]({name})" in read(
+            "examples/README.md"), f"examples/README.md lacks {name}"
 
 
 def examples_tell():
@@ -253,25 +275,31 @@ def examples_tell():
     assert len(names) > 25, names
     for name in names:
         comment = re.split(r"\*/|^module|^import", read(name), maxsplit=1, flags=re.M)[0]
-        for word, told in ("Expect", r"\S"), ("Time", r"(about|less than) .* cores?\b|not known"), ("Next", r"\S"):
-            assert re.search(rf"^\W*{word}: +{told}", comment, re.M), f"{name} does not say under {word}: what is to be said there"
+        for word, told in (("Expect", r"\S"), ("Time", r"(about|less than) .* cores?\b|not known"),
+                           ("Next", r"\S")):
+            assert re.search(rf"^\W*{word}: +{told}", comment,
+                             re.M), f"{name} does not say under {word}: what is to be said there"
 
 
 def targets_exist():
-    ninja = read("build.ninja") + read("examples/programs.ninja").replace("$folder", "build") + read("templates/parts.ninja")
+    ninja = read("build.ninja") + read("examples/programs.ninja").replace("$folder", "build") + read(
+        "templates/parts.ninja")
     for name in DOCUMENTS + ["build.ninja"]:
         for target in set(re.findall(r"\bninja ([a-z_]+)\b", read(name))) - {"build"}:
-            assert re.search(rf"^build (?:\S+ )*{target}\b", ninja, re.M), f"{name}: there is no `ninja {target}`"
+            assert re.search(rf"^build (?:\S+ )*{target}\b", ninja,
+                             re.M), f"{name}: there is no `ninja {target}`"
     for name in DOCUMENTS:
         for program in re.findall(r"\bbuild/([a-z]\w*)(?!\w*\.)", read(name)):
-            assert re.search(rf"\bbuild/{program}\b", ninja + read("tests/gpu/run.sh")), f"{name}: build/{program} is not built"
+            assert re.search(rf"\bbuild/{program}\b",
+                             ninja + read("tests/gpu/run.sh")), f"{name}: build/{program} is not built"
 
 
 def help_names_targets():
     """`ninja help` has a line for each target that the documents name."""
     command = re.search(r"^build help: .*\n  do = (.*)$", read("build.ninja"), re.M)[1]
     told = set(re.findall(r"^ninja ([a-z_]+) +\S", call(command, ROOT), re.M))
-    named = {target for name in DOCUMENTS for target in re.findall(r"\bninja ([a-z_]+)\b", read(name))} - {"build"}
+    named = {target for name in DOCUMENTS for target in re.findall(r"\bninja ([a-z_]+)\b", read(name))} - {
+        "build"}
     assert "demo" in named and named <= told, f"`ninja help` lacks {named - told}"
 
 
@@ -309,7 +337,8 @@ def commands_exist():
                 assert re.search(rf"\b{option}\b", source), f"{name}: --{option} is no option: {command}"
             made = re.findall(r"-o (\S+)", command)
             for path in re.findall(r"(?<![\w$/.])(?:examples|tests|generator)/[a-z0-9_./-]+\.\w+\b", command):
-                assert path.startswith(tuple(made)) or is_there(name, path), f"{name}: {path} is not there: {command}"
+                assert path.startswith(tuple(made)) or is_there(
+                    name, path), f"{name}: {path} is not there: {command}"
             seen += len(options)
     assert seen > 25, seen
 
@@ -340,11 +369,13 @@ def calls_compile():
     """The calls that stand within sentences and tables, each as a statement of its own."""
     statements = []
     for name in DOCUMENTS:
-        text = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), read(name), flags=re.M | re.S)
+        text = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), read(name),
+                      flags=re.M | re.S)
         for number, line in enumerate(text.splitlines(), 1):
             for code in re.findall(r"`([^`]*\bgpunn_\w+\([^`]*)`", line):
                 code = code.replace("...", "{{.input = x}}")
-                statements.append(f'#line {number} "{name}"\nstatic void piece{len(statements)}(void) {{ {code}; }}\n')
+                statements.append(f'#line {number} "{name}"\nstatic void piece{len(statements)}(void) '
+                                  f'{{ {code}; }}\n')
     assert len(statements) > 120, len(statements)
     with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
         file.write(DECLARED + "".join(statements))
@@ -366,7 +397,8 @@ def prose(text):
     """Its sentences, without headings, blocks, tables and what links lead to."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     text = re.sub(r"^(?:#|\||!\[).*$|\]\([^)]*\)", "", text, flags=re.M)
-    return [sentence for part in re.split(r"\n\s*\n|^- ", text, flags=re.M) for sentence in re.split(r"[.?!:]\s", part) if sentence.strip()]
+    return [sentence for part in re.split(r"\n\s*\n|^- ", text, flags=re.M)
+            for sentence in re.split(r"[.?!:]\s", part) if sentence.strip()]
 
 
 def short_enough():
@@ -374,13 +406,15 @@ def short_enough():
     assert words <= 1500, f"README.md has {words} words, of which a reader should need 1500 at most"
     for name in DOCUMENTS:
         lengths = [len(sentence.split()) for sentence in prose(read(name))]
-        assert sum(lengths) < 18 * len(lengths), f"{name} has {sum(lengths) / len(lengths):.1f} words a sentence"
+        assert sum(lengths) < 18 * len(
+            lengths), f"{name} has {sum(lengths) / len(lengths):.1f} words a sentence"
 
 
 def compile_lines_name_the_gpu():
     """Without -arch a program holds code for nvcc's oldest GPU, which the driver compiles anew for seconds when it first starts."""
     names = DOCUMENTS + ["gpunn.h", "gpunn_cuda.cu"] + [
-        "examples/" + name for name in os.listdir(os.path.join(ROOT, "examples")) if not name.endswith((".ninja", ".md"))]
+        "examples/" + name
+        for name in os.listdir(os.path.join(ROOT, "examples")) if not name.endswith((".ninja", ".md"))]
     lines = [(name, line) for name in sorted(names) if os.path.isfile(os.path.join(ROOT, name))
              for line in read(name).splitlines() if re.search(r"\bnvcc -\w", line)]
     assert len(lines) > 15, lines

@@ -50,8 +50,10 @@ BARS = (
     ("BERT-base, evaluation, batch 8", "PyTorch, fused encoder", bench("bert8", "bert8_fast")),
     ("matrix product 1024³", "PyTorch", bench("sgemm1024", "sgemm1024")),
     ("Silero VAD, a chunk", "ONNX Runtime", r"^\| Silero VAD \|(?:[^|]*\|){3} ([\d.]+) \|"),
-    ("ResNet-18 at 224², evaluation", "ONNX Runtime", peers("ResNet-18, 224 x 224, evaluation", 1, "ONNX Runtime")),
-    ("BERT-base, evaluation, batch 1", "ONNX Runtime", peers("BERT-base, 128 tokens, evaluation", 1, "ONNX Runtime")),
+    ("ResNet-18 at 224², evaluation", "ONNX Runtime",
+     peers("ResNet-18, 224 x 224, evaluation", 1, "ONNX Runtime")),
+    ("BERT-base, evaluation, batch 1", "ONNX Runtime",
+     peers("BERT-base, 128 tokens, evaluation", 1, "ONNX Runtime")),
     ("GPT-2 124M, a token at context 256", "ggml", r"^\| 256 \| 1 \|(?:[^|]*\|){5} ([\d.]+) \|"),
     ("20-50-1 network, training, batch 32", "KANN", peers("20-50-1, training step", 32, "KANN")),
     ("784-256-128-10, training, batch 64", "KANN", peers("784-256-128-10, training step", 64, "KANN")),
@@ -98,7 +100,8 @@ def picture(width, height, elements):
 def speed():
     """The ratios as bars."""
     text, bottom = read(RESULTS), TOP + ROW * len(BARS)
-    title = "Time of others / time of gpunn, on one CPU thread (logarithmic scale; right of 1 gpunn is faster)"
+    title = (
+        "Time of others / time of gpunn, on one CPU thread (logarithmic scale; right of 1 gpunn is faster)")
     elements = [f'<text class="title" x="12" y="22">{title}</text>', *axis(bottom)]
     for number, (work, peer, pattern) in enumerate(BARS):
         elements += bar(number, work, peer, ratio(text, pattern))
@@ -126,22 +129,26 @@ def chips(steps, y):
     for group, ops in steps:
         text = " + ".join(ops)
         width = 7.3 * len(text) + 14
-        yield f'<rect class="{"fused" if group else "op"}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="26" rx="5"/>'
+        yield (f'<rect class="{"fused" if group else "op"}" x="{x:.1f}" y="{y}" width="{width:.1f}" '
+               f'height="26" rx="5"/>')
         yield f'<text class="chip" x="{x + 7:.1f}" y="{y + 17}">{text}</text>'
         x += width + 8
 
 
 def fusion():
     """A model's forward pass op by op and with fused kernels, and what that saves a training step."""
-    report = subprocess.run([sys.executable, "-m", "generator", MODEL, "--report"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    groups = {node: group for group, nodes in re.findall(r"^(g\d+) .*\n +nodes: (.*)$", report, re.M) for node in nodes.split()}
+    report = subprocess.run([sys.executable, "-m", "generator", MODEL, "--report"], cwd=ROOT,
+                            stdout=subprocess.PIPE, text=True, check=True).stdout
+    groups = {node: group for group, nodes in re.findall(r"^(g\d+) .*\n +nodes: (.*)$", report, re.M)
+              for node in nodes.split()}
     steps = runs(groups)
-    elements = ['<text class="title" x="12" y="22">One kernel an op</text>', *chips([(None, [op]) for _, ops in steps for op in ops], 34),
+    elements = ['<text class="title" x="12" y="22">One kernel an op</text>',
+                *chips([(None, [op]) for _, ops in steps for op in ops], 34),
                 '<text class="title" x="12" y="92">With generated kernels (blue)</text>', *chips(steps, 104)]
     row = re.compile(r"^training, (\w+) +(\d+) -> (\d+) +(\S+ \S+) -> (\S+ \S+) ", re.M)
     for number, (way, before, after, much, little) in enumerate(row.findall(report)):
-        elements.append(f'<text x="12" y="{158 + 20 * number}">{way}, batch 32, between the layers: {before} launches become {after}; '
-                        f'{much} read and written become {little}</text>')
+        elements.append(f'<text x="12" y="{158 + 20 * number}">{way}, batch 32, between the layers: {before} '
+                        f'launches become {after}; {much} read and written become {little}</text>')
     return picture(1060, 188, elements)
 
 

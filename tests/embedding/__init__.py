@@ -56,8 +56,8 @@ class Case(unittest.TestCase):
 
     def call(self, command, **environment):
         """What a shell's command printed, stderr too; it must not fail."""
-        done = subprocess.run(command, shell=True, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env={**os.environ, **environment})
+        done = subprocess.run(command, shell=True, cwd=self.folder, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment})
         self.assertEqual(done.returncode, 0, f"$ {command}\n{done.stdout[-4000:]}")
         return done.stdout
 

@@ -22,7 +22,8 @@ class Archive(Case):
     def build(self, implementation="", link=""):
         """libgpunn.a of both files, and an app that links it. The driver's file is one that is there."""
         need("ar")
-        for name, text in ("companion.c", COMPANION), ("app.c", APP), ("gpunn.c", '#define GPUNN_IMPLEMENTATION\n#include "gpunn.h"\n'):
+        for name, text in (("companion.c", COMPANION), ("app.c", APP),
+                           ("gpunn.c", '#define GPUNN_IMPLEMENTATION\n#include "gpunn.h"\n')):
             self.write(name, text)
         self.call(f"""cc -I{ROOT} -c -O0 -DGPUNN__DRIVER_FILES='"/nowhere", "driver"' {implementation} gpunn.c &&
                       cc -I{ROOT} -c companion.c && ar rcs libgpunn.a gpunn.o companion.o &&
@@ -36,7 +37,8 @@ class Archive(Case):
         self.assertEqual(self.run_app(AUTO, "log"), "0 GPUs, device 1, \n", "there is no driver")
         self.write("driver", "")
         said = self.run_app(AUTO, "log")
-        self.assertRegex(said, r"\Alog 1: gpunn computes on the CPU: there is an NVIDIA driver, but gpunn_cuda.cu is not linked")
+        self.assertRegex(said, r"\Alog 1: gpunn computes on the CPU: there is an NVIDIA driver, but "
+                         r"gpunn_cuda.cu is not linked")
         self.assertTrue(said.endswith("\n0 GPUs, device 1, \n") and said.count("\n") == 2, said)
         for remedy in REMEDIES:
             self.assertIn(remedy, said)
@@ -48,7 +50,8 @@ class Archive(Case):
     def test_asked_for(self):
         self.build()
         said = self.run_app(CUDA, "log")
-        self.assertRegex(said, r"\Alog 0: gpunn_device_open: [^\n]*without gpunn_cuda.cu[^\n]*\n0 GPUs, device 0, gpunn_device_open: ")
+        self.assertRegex(said, r"\Alog 0: gpunn_device_open: [^\n]*without gpunn_cuda.cu[^\n]*\n0 GPUs, "
+                         r"device 0, gpunn_device_open: ")
         for remedy in REMEDIES:
             self.assertIn(remedy, said)
 
@@ -57,6 +60,8 @@ class Archive(Case):
             with self.subTest(**how):
                 self.build(**how)
                 self.write("driver", "")
-                self.assertEqual(self.run_app(AUTO, "log"), "log 2: gpunn computes on the CPU: the companion sees no GPU\n7 GPUs, device 1, \n")
+                self.assertEqual(self.run_app(AUTO, "log"), "log 2: gpunn computes on the CPU: the companion "
+                                 "sees no GPU\n7 GPUs, device 1, \n")
                 self.assertEqual(self.run_app(AUTO), "7 GPUs, device 1, \n")
-                self.assertIn("device 0, gpunn_device_open: the companion sees no GPU", self.run_app(CUDA, "log"))
+                self.assertIn("device 0, gpunn_device_open: the companion sees no GPU",
+                              self.run_app(CUDA, "log"))

@@ -47,7 +47,8 @@ class Languages(Case):
         for struct, fields in structs.items():
             lines.append(f'printf("{struct} %zu\\n", sizeof({struct}));')
             lines += [f'printf("{struct}.{field} %zu\\n", offsetof({struct}, {field}));' for field in fields]
-        self.write("layout.c", '#include "gpunn.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0; }\n")
+        self.write("layout.c", '#include "gpunn.h"\n#include <stdio.h>\nint main(void) {\n' +
+                   "\n".join(lines) + "\nreturn 0; }\n")
         return dict(line.split() for line in self.call("cc layout.c -o layout && ./layout").splitlines())
 
     def test_python_structs(self):
@@ -57,7 +58,8 @@ class Languages(Case):
         for name, kind in structs.items():
             self.assertEqual(int(said[name]), ctypes.sizeof(kind), name)
             for field in kind._fields_:
-                self.assertEqual(int(said[f"{name}.{field[0]}"]), getattr(kind, field[0]).offset, f"{name}.{field[0]}")
+                self.assertEqual(int(said[f"{name}.{field[0]}"]), getattr(kind, field[0]).offset,
+                                 f"{name}.{field[0]}")
 
     def test_fortran_structs(self):
         """Of one size with C's, and the fields in C's order."""
@@ -85,5 +87,6 @@ class Languages(Case):
     def test_fortran(self):
         need("gfortran")
         for line in re.findall(r"^!     (.*)$", text_of("sine.f90"), re.M):
-            said = self.call(re.sub(OPTIMIZED, "-O0", line).replace("gfortran", "gfortran -std=f2003 -Wall -Wextra -Werror"))
+            said = self.call(re.sub(OPTIMIZED, "-O0",
+                                    line).replace("gfortran", "gfortran -std=f2003 -Wall -Wextra -Werror"))
         self.assertLess(float(re.match(r"largest error\s+([\d.]+)", said)[1]), 0.05)

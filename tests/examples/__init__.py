@@ -20,7 +20,8 @@ def comma_locale(folder):
     """The environment of a program in a locale whose decimal point is a comma, made in that folder; None: localedef is missing."""
     made = os.path.join(folder, "de_DE.UTF-8")
     if shutil.which("localedef"):
-        subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", made], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", made], stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
     return dict(os.environ, LOCPATH=folder, LC_ALL="de_DE.UTF-8") if os.path.isdir(made) else None
 
 
@@ -41,5 +42,6 @@ def drawn_weights(shapes):
             x = (seed + i) * 0x9E3779B1 & 0xFFFFFFFF
             x = (x ^ x >> 15) * 0x85EBCA77 & 0xFFFFFFFF
             values.append(((x ^ x >> 13) * 0xC2B2AE3D & 0xFFFFFFFF) >> 20)
-        tensors[name] = ("F32", shape, struct.pack("<%df" % count, *((x / 2048 - 1) * scale + shift for x in values)))
+        tensors[name] = ("F32", shape,
+                         struct.pack("<%df" % count, *((x / 2048 - 1) * scale + shift for x in values)))
     return tensors

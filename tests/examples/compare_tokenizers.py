@@ -20,17 +20,21 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from make_tokenizer import SENTENCES, TEXTS, hostile
 from make_tokenizer_json import BEHAVIORS, EXPRESSIONS, TEXTS as MORE_TEXTS, byte_level, everything, sentences
 
-ODD = ("\ufb01\ufb03\u2460\u247d\u2167\u3392\u33c2\ufdfa\ufdfb\u212b\u2126\u1e9b\u0323\u0307\u0301\u0327\u0345\u3099\uff76\uff9e\u30ab\uff21\uff11\u3000"
-       "\u00bd\u00b2\u00b5\u00aa\u00ba\u02b0\u1100\u1161\u11a8\uac00\uac01\u3131\u320e\ufffc\ufeff\u200b\u200c\u200d\u2028\u00a0\u00ad\u0600\u0661\u0e33\u0eb3\u0f77\u2a74"
-       "\U0001d400\U0001d7d8\U0001f132\U0001ee00\U0002f800\ufa1b\u2581\u2581  \t\n\r .,!?'`\"~$^_-0123aAzZ\u0130\u0131\u00df\u1e9e\u01c5\u4e2d\u3042\ua9c0\u093c\u0928\u24b6\u2160")
-RULES = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.StripAccents(), normalizers.Nmt(),
-         normalizers.Lowercase(), normalizers.Strip(), normalizers.Strip(left=True, right=False), normalizers.Strip(left=False, right=True),
-         normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581"), normalizers.Replace("``", '"'), normalizers.Replace("''", '"'),
-         normalizers.Replace("e", "oo\u0301"), *(normalizers.BertNormalizer(*(bool(bits >> k & 1) for k in range(4))) for bits in range(16))]
-WORDS = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(),
-         pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.CharDelimiterSplit("e"), pre_tokenizers.CharDelimiterSplit("\u2581"), pre_tokenizers.FixedLength(3),
-         *(pre_tokenizers.Punctuation(behavior) for behavior in BEHAVIORS), *(pre_tokenizers.Split(" ", behavior) for behavior in BEHAVIORS),
-         *(pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split) for scheme in ("always", "first", "never") for split in (True, False))]
+ODD = ("\ufb01\ufb03\u2460\u247d\u2167\u3392\u33c2\ufdfa\ufdfb\u212b\u2126\u1e9b\u0323\u0307\u0301\u0327\u0345\u3099\uff76\uff9e\u30ab\uff21\uff11\u3000\u00bd\u00b2\u00b5\u00aa\u00ba\u02b0\u1100\u1161\u11a8\uac00\uac01\u3131\u320e\ufffc\ufeff\u200b\u200c\u200d\u2028\u00a0\u00ad\u0600\u0661\u0e33\u0eb3\u0f77\u2a74\U0001d400\U0001d7d8\U0001f132\U0001ee00\U0002f800\ufa1b\u2581\u2581  "
+       "\t\n\r .,!?'`\"~$^_-0123aAzZ\u0130\u0131\u00df\u1e9e\u01c5\u4e2d\u3042\ua9c0\u093c\u0928\u24b6\u2160")
+RULES = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(),
+         normalizers.StripAccents(), normalizers.Nmt(), normalizers.Lowercase(), normalizers.Strip(),
+         normalizers.Strip(left=True, right=False), normalizers.Strip(left=False, right=True),
+         normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581"), normalizers.Replace("``", '"'),
+         normalizers.Replace("''", '"'), normalizers.Replace("e", "oo\u0301"),
+         *(normalizers.BertNormalizer(*(bool(bits >> k & 1) for k in range(4))) for bits in range(16))]
+WORDS = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit(),
+         pre_tokenizers.Digits(), pre_tokenizers.Digits(individual_digits=True),
+         pre_tokenizers.CharDelimiterSplit("e"), pre_tokenizers.CharDelimiterSplit("\u2581"),
+         pre_tokenizers.FixedLength(3), *(pre_tokenizers.Punctuation(behavior) for behavior in BEHAVIORS),
+         *(pre_tokenizers.Split(" ", behavior) for behavior in BEHAVIORS),
+         *(pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+           for scheme in ("always", "first", "never") for split in (True, False))]
 
 
 def odd(rng, count):
@@ -39,7 +43,8 @@ def odd(rng, count):
     for _ in range(count):
         text = ""
         for _ in range(rng.randrange(1, 12)):
-            text += rng.choice((lambda: rng.choice(ODD) * rng.choice((1, 1, 1, 2, 5)), lambda: rng.choice(words), lambda: " ", lambda: rng.choice(words) + " ",
+            text += rng.choice((lambda: rng.choice(ODD) * rng.choice((1, 1, 1, 2, 5)),
+                                lambda: rng.choice(words), lambda: " ", lambda: rng.choice(words) + " ",
                                 lambda: str(rng.randrange(10 ** rng.randrange(1, 9)))))()
         yield text
 
@@ -60,7 +65,8 @@ def ours(program, file, texts):
     if done.returncode:
         return done.stderr.decode().strip()
     rows = [line.partition("\t") for line in done.stdout.decode().split("\n")[:-1]]
-    return [([int(token.split(":")[0]) for token in tokens.split()], bytes.fromhex(said).decode(errors="replace")) for tokens, _, said in rows]
+    return [([int(token.split(":")[0]) for token in tokens.split()],
+             bytes.fromhex(said).decode(errors="replace")) for tokens, _, said in rows]
 
 
 def survived(call, *arguments):
@@ -88,9 +94,11 @@ def compare(program, name, made, texts):
         want = theirs(made, text)
         panics += want is None
         if want and row != want:
-            print(f"{name}: {ascii(text)}\n  got  {row[0]} {ascii(row[1])}\n  want {want[0]} {ascii(want[1])}")
+            print(f"{name}: {ascii(text)}\n  got  {row[0]} {ascii(row[1])}\n  want {want[0]} "
+                  f"{ascii(want[1])}")
             return False
-    print(f"{name}: {len(texts)} texts" + (f", {panics} of which tokenizers does not survive" if panics else ""))
+    print(f"{name}: {len(texts)} texts" +
+          (f", {panics} of which tokenizers does not survive" if panics else ""))
     return True
 
 
@@ -102,7 +110,8 @@ def exact(normalizer, pre_tokenizer, texts):
         text = survived(normalizer.normalize_str, text) if normalizer else text
         found.update(c for piece, _ in pre_tokenizer.pre_tokenize_str(text or "") for c in piece)
     pieces = [prefix + c for c in sorted(found) for prefix in ("", "##")]
-    made.model = models.WordPiece({piece: i for i, piece in enumerate(["[UNK]", *dict.fromkeys(pieces)])}, unk_token="[UNK]", max_input_chars_per_word=1 << 20)
+    made.model = models.WordPiece({piece: i for i, piece in enumerate(["[UNK]", *dict.fromkeys(pieces)])},
+                                  unk_token="[UNK]", max_input_chars_per_word=1 << 20)
     if normalizer:
         made.normalizer = normalizer
     made.pre_tokenizer = pre_tokenizer
@@ -115,13 +124,16 @@ def rules(rng, count):
     for rule in RULES:
         yield repr(rule), rule, plain
     for form in normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD():
-        first = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)  # tells what begins where the text does
-        yield f"first {form!r}", form, pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"."), "isolated"), first])
+        # tells what begins where the text does
+        first = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        yield (f"first {form!r}", form,
+               pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"."), "isolated"), first]))
     for name, expression in EXPRESSIONS.items():
         yield f"replace {name}", normalizers.Replace(Regex(expression), "<>"), plain
         for behavior in BEHAVIORS:
             for invert in False, True:
-                yield f"split {name} {behavior} {invert}", None, pre_tokenizers.Split(Regex(expression), behavior, invert)
+                yield (f"split {name} {behavior} {invert}", None,
+                       pre_tokenizers.Split(Regex(expression), behavior, invert))
     def whole(expression):
         """Not an empty match, behind which tokenizers' Replace lets places go wrong, and what follows with them."""
         said = normalizers.Replace(Regex(expression), "xx").normalize_str("\u0378")
@@ -131,10 +143,12 @@ def rules(rng, count):
     for rule in WORDS:
         yield json.loads(exact(None, rule, ["a"]).to_str())["pre_tokenizer"], None, rule
     for _ in range(count):
-        normal = [rng.choice(RULES) if rng.random() < 0.8 else normalizers.Replace(Regex(rng.choice(full)), rng.choice(" \u2581xe"))
+        normal = [rng.choice(RULES) if rng.random() < 0.8 else
+                  normalizers.Replace(Regex(rng.choice(full)), rng.choice(" \u2581xe"))
                   for _ in range(rng.randrange(4))]
         words = [rng.choice(WORDS) if rng.random() < 0.5 else
-                 pre_tokenizers.Split(Regex(rng.choice(list(EXPRESSIONS.values()))), rng.choice(BEHAVIORS), rng.random() < 0.3) for _ in range(rng.randrange(1, 4))]
+                 pre_tokenizers.Split(Regex(rng.choice(list(EXPRESSIONS.values()))), rng.choice(BEHAVIORS),
+                                      rng.random() < 0.3) for _ in range(rng.randrange(1, 4))]
         made = exact(normalizers.Sequence(normal), pre_tokenizers.Sequence(words), ["a"])
         read = json.loads(made.to_str())
         yield f"{read['normalizer']} {read['pre_tokenizer']}", made.normalizer, made.pre_tokenizer
@@ -143,8 +157,9 @@ def rules(rng, count):
 def sentencepiece_table(name):
     """SentencePiece's own table: nmt_nfkc is XLM-R's, T5's and others', nmt_nfkc_cf lowers too."""
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES.strip().splitlines()), model_writer=model, vocab_size=400,
-                                             normalization_rule_name=name, hard_vocab_limit=False, minloglevel=2)
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES.strip().splitlines()),
+                                             model_writer=model, vocab_size=400, normalization_rule_name=name,
+                                             hard_vocab_limit=False, minloglevel=2)
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(model.getvalue())
     return proto.normalizer_spec.precompiled_charsmap
@@ -165,12 +180,14 @@ def trained(model, trainer, normalizer, words, decoder, **how):
 
 
 def unigram(*normalizer, words=(), scheme="always"):
-    return trained(models.Unigram(), trainers.UnigramTrainer, normalizer, [*words, pre_tokenizers.Metaspace(prepend_scheme=scheme)],
+    return trained(models.Unigram(), trainers.UnigramTrainer, normalizer,
+                   [*words, pre_tokenizers.Metaspace(prepend_scheme=scheme)],
                    decoders.Metaspace(prepend_scheme=scheme), vocab_size=500, unk_token="<unk>")
 
 
 def bpe(words, decoder, *normalizer, fallback=False, model={}, **how):
-    made = trained(models.BPE(unk_token="<unk>", **model), trainers.BpeTrainer, normalizer, words, decoder, vocab_size=1200, limit_alphabet=200, **how)
+    made = trained(models.BPE(unk_token="<unk>", **model), trainers.BpeTrainer, normalizer, words, decoder,
+                   vocab_size=1200, limit_alphabet=200, **how)
     if not fallback:
         return made
     read = json.loads(made.to_str())
@@ -196,7 +213,8 @@ def split_bytes(*expressions):
 
 def families():
     """The chains of transformers' classes and converters, and of published files."""
-    replace, split, strip = (lambda pattern, to: normalizers.Replace(Regex(pattern), to)), pre_tokenizers.WhitespaceSplit(), normalizers.Strip
+    replace, split, strip = ((lambda pattern, to: normalizers.Replace(Regex(pattern), to)),
+                             pre_tokenizers.WhitespaceSplit(), normalizers.Strip)
     quotes = normalizers.Replace("``", '"'), normalizers.Replace("''", '"')
     spoken = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -205,34 +223,53 @@ def families():
         yield f"xlm-roberta, camembert, {name}", unigram(table, replace(" {2,}", " "), words=[split])
         yield f"t5, {name}", unigram(table, strip(left=False, right=True), replace(" {2,}", "\u2581"))
     yield "mt5, marian, pegasus", unigram(table, replace(" {2,}", " "), words=[split])
-    yield "albert, xlnet", unigram(*quotes, normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), table, replace(" {2,}", " "))
-    yield "rembert", unigram(*quotes, replace(" {2,}", " "), normalizers.NFKD(), normalizers.StripAccents(), table, scheme="never")
-    yield "deberta-v3", unigram(normalizers.Lowercase(), replace(r"\s{2,}|[\n\r\t]", " "), normalizers.NFC(), strip(left=False, right=True),
+    yield "albert, xlnet", unigram(*quotes, normalizers.NFKD(), normalizers.StripAccents(),
+                                   normalizers.Lowercase(), table, replace(" {2,}", " "))
+    yield "rembert", unigram(*quotes, replace(" {2,}", " "), normalizers.NFKD(), normalizers.StripAccents(),
+                             table, scheme="never")
+    yield "deberta-v3", unigram(normalizers.Lowercase(), replace(r"\s{2,}|[\n\r\t]", " "), normalizers.NFC(),
+                                strip(left=False, right=True),
                                 words=[pre_tokenizers.Punctuation(behavior="isolated")])
     yield "big_bird", unigram(strip(left=False, right=False), replace(" {2,}", "\u2581"))
-    yield "siglip", unigram(normalizers.Lowercase(), replace(EXPRESSIONS["siglip"], ""), replace(r"\s+", " "), strip())
+    yield "siglip", unigram(normalizers.Lowercase(), replace(EXPRESSIONS["siglip"], ""), replace(r"\s+", " "),
+                            strip())
     yield "nmt", unigram(normalizers.Nmt(), normalizers.NFKC(), replace(" {2,}", " "))
-    yield "seamless", bpe([pre_tokenizers.Metaspace(prepend_scheme="first")], decoders.Metaspace(prepend_scheme="first"), replace(r"[\n\r\t]", " "),
-                          normalizers.NFKC(), strip(left=False, right=True), replace(" +\u2581", "\u2581"), replace("^\u2581+$", ""), replace(" {2,}", "\u2581"))
-    yield "nllb", bpe([pre_tokenizers.Metaspace()], decoders.Metaspace(), table, replace(" {2,}", " "), model={"fuse_unk": True})
-    yield "llama", bpe([], decoders.Sequence([*spoken, decoders.Strip(" ", 1, 0)]), normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581"), fallback=True)
+    yield "seamless", bpe([pre_tokenizers.Metaspace(prepend_scheme="first")],
+                          decoders.Metaspace(prepend_scheme="first"), replace(r"[\n\r\t]", " "),
+                          normalizers.NFKC(), strip(left=False, right=True), replace(" +\u2581", "\u2581"),
+                          replace("^\u2581+$", ""), replace(" {2,}", "\u2581"))
+    yield "nllb", bpe([pre_tokenizers.Metaspace()], decoders.Metaspace(), table, replace(" {2,}", " "),
+                      model={"fuse_unk": True})
+    yield "llama", bpe([], decoders.Sequence([*spoken, decoders.Strip(" ", 1, 0)]),
+                       normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581"), fallback=True)
     yield "llama, mistral", bpe([pre_tokenizers.Metaspace(prepend_scheme="first", split=False)],
                                 decoders.Sequence([*spoken, decoders.Strip(" ", 1, 0)]), fallback=True)
-    yield "gemma", bpe([pre_tokenizers.Split(" ", "merged_with_previous")], decoders.Sequence(spoken), normalizers.Replace(" ", "\u2581"), fallback=True)
-    helium = bpe([pre_tokenizers.Split("\n", "contiguous")], decoders.Sequence([*spoken, decoders.Strip(" ", 1, 0)]), normalizers.Prepend(" "),
+    yield "gemma", bpe([pre_tokenizers.Split(" ", "merged_with_previous")], decoders.Sequence(spoken),
+                       normalizers.Replace(" ", "\u2581"), fallback=True)
+    helium = bpe([pre_tokenizers.Split("\n", "contiguous")],
+                 decoders.Sequence([*spoken, decoders.Strip(" ", 1, 0)]), normalizers.Prepend(" "),
                  normalizers.Replace(" ", "\u2581"), fallback=True)
-    helium.add_tokens([AddedToken("the", normalized=False, single_word=True), AddedToken("\n", normalized=False), AddedToken("o", normalized=True, single_word=True)])
+    helium.add_tokens([AddedToken("the", normalized=False, single_word=True),
+                       AddedToken("\n", normalized=False),
+                       AddedToken("o", normalized=True, single_word=True)])
     yield "helium", helium
     herbert = [pre_tokenizers.BertPreTokenizer()], decoders.BPEDecoder("</w>")
-    yield "herbert", bpe(*herbert, normalizers.BertNormalizer(lowercase=False, strip_accents=False), model={"end_of_word_suffix": "</w>"}, end_of_word_suffix="</w>")
-    yield "prefix", bpe([pre_tokenizers.Whitespace()], decoders.WordPiece(), model={"continuing_subword_prefix": "##"}, continuing_subword_prefix="##")
+    yield "herbert", bpe(*herbert, normalizers.BertNormalizer(lowercase=False, strip_accents=False),
+                         model={"end_of_word_suffix": "</w>"}, end_of_word_suffix="</w>")
+    yield "prefix", bpe([pre_tokenizers.Whitespace()], decoders.WordPiece(),
+                        model={"continuing_subword_prefix": "##"}, continuing_subword_prefix="##")
     yield "gpt-neox, phi-2, modernbert", bytes_of([plain], normalizers.NFC())
-    yield "nougat", bytes_of([pre_tokenizers.Split("SPL1T-TH1S-Pl3A5E", "removed"), pre_tokenizers.Digits(individual_digits=True),
-                              pre_tokenizers.Split(Regex(EXPRESSIONS["galactica"]), "isolated"), pre_tokenizers.Split("\n", "isolated"), plain], normalizers.NFKC())
+    yield "nougat", bytes_of([pre_tokenizers.Split("SPL1T-TH1S-Pl3A5E", "removed"),
+                              pre_tokenizers.Digits(individual_digits=True),
+                              pre_tokenizers.Split(Regex(EXPRESSIONS["galactica"]), "isolated"),
+                              pre_tokenizers.Split("\n", "isolated"), plain], normalizers.NFKC())
     yield "starcoder, smollm", bytes_of([pre_tokenizers.Digits(individual_digits=True), plain])
-    for expressions in ("qwen3.5",), ("tekken",), ("kimi",), ("cl100k",), ("bloom",), ("thousands", "deepseek-cjk", "deepseek"), ("newlines", "deepseek-coder"):
+    for expressions in (("qwen3.5",), ("tekken",), ("kimi",), ("cl100k",), ("bloom",),
+                        ("thousands", "deepseek-cjk", "deepseek"), ("newlines", "deepseek-coder")):
         yield " ".join(expressions), split_bytes(*expressions)
-    bert = trained(models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer, [normalizers.BertNormalizer()], [pre_tokenizers.BertPreTokenizer()], decoders.WordPiece(), vocab_size=700)
+    bert = trained(models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer,
+                   [normalizers.BertNormalizer()], [pre_tokenizers.BertPreTokenizer()], decoders.WordPiece(),
+                   vocab_size=700)
     yield "bert", bert
 
 
@@ -243,7 +280,8 @@ def main():
     if sys.argv[4:]:
         sys.exit(not all(compare(program, path, Tokenizer.from_file(path), texts) for path in sys.argv[4:]))
     good = all(compare(program, name, made, texts) for name, made in [*families(), *everything()])
-    good = good and all(compare(program, name, exact(normalizer, words, texts), texts) for name, normalizer, words in rules(rng, count))
+    good = good and all(compare(program, name, exact(normalizer, words, texts), texts)
+                        for name, normalizer, words in rules(rng, count))
     sys.exit(not good)
 
 

@@ -12,23 +12,26 @@ from transformers import BertConfig, BertForQuestionAnswering
 
 from make_tokenizer import EXPECTED, SENTENCES, wordpiece
 
-CONFIG = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
-          "max_position_embeddings": 64, "type_vocab_size": 2, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "pad_token_id": 0}
+CONFIG = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "intermediate_size": 24, "max_position_embeddings": 64, "type_vocab_size": 2, "hidden_act": "gelu",
+          "layer_norm_eps": 1e-12, "pad_token_id": 0}
 ENGLISH = " ".join(SENTENCES.strip().splitlines()[:3])
 CASES = [
     ("How many layers does the model have?", "The model has twelve layers.", {}),
     ("How many layers does the model have?", ENGLISH, {"seq-length": 40, "stride": 10, "batch": 4}),
     ("How many layers does the model have?", ENGLISH, {"seq-length": 40, "stride": 10, "batch": 1}),
     ("Who jumps?", ENGLISH, {"seq-length": 64, "max-answer": 3, "batch": 2}),
-    ("Who jumps?", ENGLISH, {"seq-length": 24, "stride": 1, "max-answer": 30, "batch": 5, "impossible": True}),
+    ("Who jumps?", ENGLISH,
+     {"seq-length": 24, "stride": 1, "max-answer": 30, "batch": 5, "impossible": True}),
     ("Où était Noël?", SENTENCES, {"seq-length": 64, "batch": 3}),
     ("我们在北京?", SENTENCES, {"seq-length": 64, "stride": 31, "impossible": True, "cased": True}),
     ("cafe?", "the cafe\u0301 e\u0301tait ferme\u0301 \u4e2d", {"max-answer": 2}),
     ("transforming what?", "The end. They've said that.", {"max-answer": 1, "impossible": True}),
     ("unbelievable embeddings?", "dog", {"impossible": True}),
     ("12?", "The model", {"max-answer": 1, "impossible": True}),
-    ("12?", "The quick brown fox. The model", {"seq-length": 11, "stride": 1, "max-answer": 1, "impossible": True}),
-]
+    ("12?", "The quick brown fox. The model",
+     {"seq-length": 11, "stride": 1, "max-answer": 1, "impossible": True}),
+ ]
 
 
 def spans(start, end, mask, max_answer):
@@ -63,10 +66,12 @@ def answer(model, tokenizer, question, context, options):
         with torch.no_grad():
             out = model(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types]))
         mask = numpy.array([i == 0 or before <= i < before + len(part) for i in range(len(ids))])
-        score, s, e, null = spans(out.start_logits[0].numpy(), out.end_logits[0].numpy(), mask, options.get("max-answer", 15))
+        score, s, e, null = spans(out.start_logits[0].numpy(), out.end_logits[0].numpy(), mask,
+                                  options.get("max-answer", 15))
         none = min(none, null)
         if score > best[0]:
-            best = (score, begin + s - before, begin + e - before, out.start_logits[0, s].item(), out.end_logits[0, e].item())
+            best = (score, begin + s - before, begin + e - before, out.start_logits[0, s].item(),
+                    out.end_logits[0, e].item())
         if begin + room >= len(whole.ids):
             break
         begin += room - stride
@@ -88,7 +93,8 @@ def main():
     model = BertForQuestionAnswering(BertConfig(**config)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.randn_like(parameter) * (0.5 if parameter.dim() > 1 else 0.2) + ("LayerNorm.weight" in name))
+            parameter.copy_(torch.randn_like(parameter) * (0.5 if parameter.dim() > 1 else 0.2) +
+                            ("LayerNorm.weight" in name))
         model.bert.embeddings.word_embeddings.weight[0] = 0
         model.qa_outputs.weight *= 3
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, os.path.join(EXPECTED, "bert_qa.safetensors"),

@@ -29,7 +29,8 @@ def detached(state):
 
 def make(name, cell):
     torch.manual_seed(7)
-    text = "".join("%d times %d is %d; " % (a, b, a * b) for a in range(2, 5) for b in range(3, 7)).encode()[:4 * 50]
+    text = "".join("%d times %d is %d; " % (a, b, a * b) for a in range(2, 5)
+                   for b in range(3, 7)).encode()[:4 * 50]
     tokens = {byte: i for i, byte in enumerate(sorted(set(text)))}
     data = torch.tensor([tokens[byte] for byte in text])
     model = Model(cell, len(tokens))

@@ -34,8 +34,8 @@ def weights():
     """As transformers.GPT2Model has them: its Conv1D keeps [in, out]. Coarse, so that the file packs well."""
     shapes = {"wte.weight": (VOCABULARY, WIDTH), "wpe.weight": (POSITIONS, WIDTH)}
     for i in range(LAYERS):
-        parts = {"ln_1": (WIDTH,), "attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH), "ln_2": (WIDTH,),
-                 "mlp.c_fc": (WIDTH, 4 * WIDTH), "mlp.c_proj": (4 * WIDTH, WIDTH)}
+        parts = {"ln_1": (WIDTH,), "attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH),
+                 "ln_2": (WIDTH,), "mlp.c_fc": (WIDTH, 4 * WIDTH), "mlp.c_proj": (4 * WIDTH, WIDTH)}
         for part, shape in parts.items():
             shapes[f"h.{i}.{part}.weight"], shapes[f"h.{i}.{part}.bias"] = shape, shape[-1:]
     shapes["ln_f.weight"] = shapes["ln_f.bias"] = (WIDTH,)
@@ -80,7 +80,8 @@ def main():
     adam, losses = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95)), []
     for step in range(STEPS):
         done = min(1.0, (step - WARMUP) / (STEPS - WARMUP))
-        rate = RATE * (step + 1) / WARMUP if step < WARMUP else RATE * (0.55 + 0.45 * math.cos(math.pi * done))
+        rate = (RATE * (step + 1) / WARMUP if step < WARMUP else
+                RATE * (0.55 + 0.45 * math.cos(math.pi * done)))
         for group in adam.param_groups:
             group["lr"] = rate
         tokens, targets = batch(text, step)

@@ -20,9 +20,11 @@ from tests.examples.test_llama import CONFIGS, PROMPT, WRITTEN, weights  # noqa:
 
 def load(config):
     net = LlamaForCausalLM(LlamaConfig(**config, bos_token_id=None, eos_token_id=None)).double().eval()
-    state = {name: torch.tensor(tensor_file.values(t), dtype=torch.float64).reshape(t[1]) for name, t in weights(config).items()}
+    state = {name: torch.tensor(tensor_file.values(t), dtype=torch.float64).reshape(t[1])
+             for name, t in weights(config).items()}
     missing, unexpected = net.load_state_dict(state, strict=False)
-    assert not unexpected and missing == ["lm_head.weight"] * bool(config.get("tie_word_embeddings")), (missing, unexpected)
+    assert not unexpected and missing == ["lm_head.weight"] * bool(config.get("tie_word_embeddings")), (
+        missing, unexpected)
     net.tie_weights()
     return net
 

@@ -72,7 +72,8 @@ def main():
     golden = {}
     for name, case in CASES.items():
         options = dict(case)
-        golden[name] = {"options": dict(case, shift="%g,%g,%g" % START), "losses": losses(options.pop("similarity"), **options)}
+        golden[name] = {"options": dict(case, shift="%g,%g,%g" % START),
+                        "losses": losses(options.pop("similarity"), **options)}
         print(name, golden[name]["losses"][0], golden[name]["losses"][-1])
     with open(os.path.join(HERE, "expected_output", "register3d.json"), "w", encoding="ascii") as file:
         json.dump(golden, file, indent=1)

@@ -28,7 +28,8 @@ class BasicBlock(nn.Module):
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
         self.downsample = None
         if stride != 1:
-            self.downsample = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            self.downsample = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False),
+                                            nn.BatchNorm2d(width))
 
     def forward(self, x):
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -67,7 +68,8 @@ def images(first, count):
     noise = (hashes(at) >> 16) / 65536 - 0.5
     across, down = torch.tensor([(1, 0), (0, 1), (1, 1), (2, 1), (1, 2)])[at // pixels % CLASSES].T
     stripe = (at // SIDE % SIDE * across + at % SIDE * down) // 8 % 2
-    return (noise + (stripe - 0.5)).double().reshape(count, 3, SIDE, SIDE), torch.arange(first, first + count) % CLASSES
+    return ((noise + (stripe - 0.5)).double().reshape(count, 3, SIDE, SIDE),
+            torch.arange(first, first + count) % CLASSES)
 
 
 def network():

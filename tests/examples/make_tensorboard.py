@@ -22,21 +22,24 @@ def histogram(tag, step, values):
     event = event_pb2.Event(wall_time=1.5, step=step)
     values = [float(x) for x in values if math.isfinite(x)]
     least, most = min(values), max(values)
-    counts = [float(n) for n in numpy.histogram(values, BUCKETS, (least, most) if most > least else (least, least + BUCKETS))[0]]
+    counts = [float(n) for n in numpy.histogram(values, BUCKETS, (least, most) if most > least else
+                                                (least, least + BUCKETS))[0]]
     width = (most - least) / BUCKETS if most > least else 1.0
     limits = [least + width * (i + 1) for i in range(BUCKETS)]
     if most > least:
         limits[-1] = most
     event.summary.value.add(tag=tag, histo=summary_pb2.HistogramProto(
-        min=least, max=most, num=len(values), sum=sum(values), sum_squares=sum(x * x for x in values), bucket_limit=limits, bucket=counts))
+        min=least, max=most, num=len(values), sum=sum(values), sum_squares=sum(x * x for x in values),
+        bucket_limit=limits, bucket=counts))
     return event
 
 
 def main():
     values = [(i * i % 251) / 16 - 3 for i in range(257)]
     values[3], values[4] = math.nan, math.inf
-    events = [event_pb2.Event(wall_time=1.5, file_version="brain.Event:2"), scalar("loss", 1, 0.3), scalar("loss", 1 << 40, -1e30),
-              scalar("a" + "\u00e9" * 99, -1, 2), histogram("weights", 7, values), histogram("one", 8, values[1:2])]
+    events = [event_pb2.Event(wall_time=1.5, file_version="brain.Event:2"), scalar("loss", 1, 0.3),
+              scalar("loss", 1 << 40, -1e30), scalar("a" + "\u00e9" * 99, -1, 2),
+              histogram("weights", 7, values), histogram("one", 8, values[1:2])]
     for validated in False, True:
         events += [scalar("loss/train", 3, 0.5), scalar("lr", 3, 0.125)]
         events += [scalar("loss/validation", 3, 0.625)] * validated + [scalar("accuracy/train", 3, 0.75)]

@@ -18,8 +18,10 @@ CLASSES, EACH, SIZE, WIDTH, BATCH, STEPS = 3, 8, 16, 2, 8, 20
 class Block(nn.Module):
     def __init__(self, channels_in, channels):
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels_in, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
-        self.conv2, self.bn2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        self.conv1, self.bn1 = (nn.Conv2d(channels_in, channels, 3, padding=1, bias=False),
+                                nn.BatchNorm2d(channels))
+        self.conv2, self.bn2 = (nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+                                nn.BatchNorm2d(channels))
 
     def forward(self, x):
         x = F.relu(self.bn1(self.conv1(x)))
@@ -45,7 +47,8 @@ def main():
     pictures = torch.randint(0, 256, (CLASSES * EACH, 3, SIZE, SIZE), dtype=torch.uint8)
     pictures[:, :, :, 8:] = pictures[:, :, :, 8:] // 4 + (labels * 60)[:, None, None, None].to(torch.uint8)
     net = Network()
-    tensors = {"weight/" + key: value.clone() for key, value in net.state_dict().items() if "num_batches" not in key}
+    tensors = {"weight/" + key: value.clone()
+               for key, value in net.state_dict().items() if "num_batches" not in key}
     tensors["pictures"], tensors["labels"] = pictures, labels.to(torch.int32)
     mean, std = (torch.tensor(x, dtype=torch.float64)[None, :, None, None]
                  for x in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))

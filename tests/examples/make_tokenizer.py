@@ -32,17 +32,18 @@ TEXTS = [
     "a\tb\nc\rd\r\ne\u000bf\u000cg\u0085h\u00a0i\u2028j\u3000k", " \n a  \n\n b\u00a0 c \u00a0d",
     "x \u2003y\u200bz\ufeffw\u00adv", "Ünïcödé ÀÉÎÕÜ ñ ç ø ł đ",
     "e\u0301le\u0300ve n\u0303 a\u0308\u0304 \u0301start end\u0301 \u0301", "İI ıi ẞß ǅ ﬁ Å K Ω ΣΑΣ",
-    "\u1e9b\u0323 \u01d5 \u1fa7 \u0390 \u1ffc", "Привет, МИР! ёЁ йЙ", "Ὀδυσσεύς ΐ ΰ · ; ;", "中文字符mixed英文text。",
-    "東京タワーがぎぐ パピプ ｶﾞ", "한국어 각 힣", "\uf900\uf9ff\U0002f800 \u2e80 \u3400\U00020000", "हिन्दी ड़ কো ொ ೊ ൌ",
-    "مُحَمَّد שָׁלוֹם", "ภาษาไทย", "😀 👨‍👩‍👧 🇫🇷 ☃️ 🏳️‍🌈", "1234 12.5 3,000 ½ ² Ⅷ ٣٤ ௧ ①",
+    "\u1e9b\u0323 \u01d5 \u1fa7 \u0390 \u1ffc", "Привет, МИР! ёЁ йЙ", "Ὀδυσσεύς ΐ ΰ · ; ;",
+    "中文字符mixed英文text。", "東京タワーがぎぐ パピプ ｶﾞ", "한국어 각 힣", "\uf900\uf9ff\U0002f800 \u2e80 \u3400\U00020000",
+    "हिन्दी ड़ কো ொ ೊ ൌ", "مُحَمَّد שָׁלוֹם", "ภาษาไทย", "😀 👨‍👩‍👧 🇫🇷 ☃️ 🏳️‍🌈", "1234 12.5 3,000 ½ ² Ⅷ ٣٤ ௧ ①",
     "$100 + 5% = ^_^ `code` ~x|y <tag> \\ { } [ ]", "“quotes” ‘single’ — – … ‹› «» ¿¡ § ¶ ·",
     "[CLS] [SEP] [MASK] [UNK] [PAD] <s> </s> <mask> <|endoftext|>",
-    "\0nul\0 \x01\x1f\x7f\x9f \ufffd \ue000 \U000f0000 \u0378", "a" * 100, "a" * 101, "tokenization" * 8 + "toke",
-    "tokenization" * 8 + "token", "é" * 100, "e\u0301" * 101, "中" * 120, "." * 300, "ab" * 400, " " * 300, "\n" * 50 + "x",
+    "\0nul\0 \x01\x1f\x7f\x9f \ufffd \ue000 \U000f0000 \u0378", "a" * 100, "a" * 101,
+    "tokenization" * 8 + "toke", "tokenization" * 8 + "token", "é" * 100, "e\u0301" * 101, "中" * 120,
+    "." * 300, "ab" * 400, " " * 300, "\n" * 50 + "x",
     "transformers transforming untransformed embeddings unaffableness", "##ing ## #hash a##b",
     "\U0001d15e \U0001d160 \U0001d400 \U0001d7ce \U0010fffd \U0001e922",
-    "http://example.com/a_b-c?d=e&f=%20#g foo@bar.org C++ C# .NET", "\u0f43 \u0344 \u2126 \u212b \u1100\u1161\u11a8 \u3131",
-    "ⅷ ⓐ Ⓐ ａＢ Ꭰ Ა ჭ",
+    "http://example.com/a_b-c?d=e&f=%20#g foo@bar.org C++ C# .NET",
+    "\u0f43 \u0344 \u2126 \u212b \u1100\u1161\u11a8 \u3131", "ⅷ ⓐ Ⓐ ａＢ Ꭰ Ა ჭ",
 ]
 
 
@@ -56,8 +57,9 @@ def hostile(rng, count):
     odd = " \t\n'’.,-_#[]<>|stredvmlSTé\u0301\u0308\u200d\u00ad\u00a0\u3000中日가각한がパाَ½²٣😀\ufffd\0\x7f\x85\u2028ΣİßǅⅧ"
     for _ in range(count):
         kind, length = rng.random(), rng.randrange(1, 60)
-        draw = (lambda: rng.choice(odd)) if kind < 0.5 else (lambda: chr(rng.randrange(0x20, 0x3000))) if kind < 0.8 else (
-            lambda: chr(rng.choice((rng.randrange(0xd800), rng.randrange(0xe000, 0x110000)))))
+        draw = ((lambda: rng.choice(odd)) if kind < 0.5 else
+                (lambda: chr(rng.randrange(0x20, 0x3000))) if kind < 0.8 else (
+                    lambda: chr(rng.choice((rng.randrange(0xd800), rng.randrange(0xe000, 0x110000))))))
         yield "".join(draw() for _ in range(length))
 
 
@@ -71,7 +73,8 @@ def wordpiece(lower, vocab=None):
 def bpe(vocab=None, merges=None, digits=False):
     tokenizer = Tokenizer(models.BPE(vocab, merges))
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words]) if digits else words
+    tokenizer.pre_tokenizer = (pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+                               if digits else words)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
@@ -91,11 +94,13 @@ def vocabularies():
         trained.train_from_iterator(corpus(), trainer)
         pieces += sorted(set(trained.get_vocab()) - set(pieces))
     trained = bpe()
-    trainer = trainers.BpeTrainer(vocab_size=1400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+    trainer = trainers.BpeTrainer(vocab_size=1400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                  show_progress=False,
                                   special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     trained.train_from_iterator(corpus(), trainer)
     model = json.loads(trained.to_str())["model"]
-    return {piece: i for i, piece in enumerate(pieces)}, model["vocab"], [tuple(pair) for pair in model["merges"]]
+    return ({piece: i for i, piece in enumerate(pieces)}, model["vocab"],
+            [tuple(pair) for pair in model["merges"]])
 
 
 def main():
@@ -105,15 +110,17 @@ def main():
     write("tokenizer_merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
     texts = TEXTS + SENTENCES.strip().splitlines() + list(hostile(random.Random(1), 150))
     golden = {"texts": texts}
-    every = {"uncased": wordpiece(True, vocab), "cased": wordpiece(False, vocab), "bpe": bpe(bytes_vocab, merges),
-             "digits": bpe(bytes_vocab, merges, digits=True)}
-    write("tokenizer_split.json", json.dumps({"version": "1.0", "pre_tokenizer": json.loads(every["digits"].to_str())["pre_tokenizer"]}))
+    every = {"uncased": wordpiece(True, vocab), "cased": wordpiece(False, vocab),
+             "bpe": bpe(bytes_vocab, merges), "digits": bpe(bytes_vocab, merges, digits=True)}
+    write("tokenizer_split.json", json.dumps(
+        {"version": "1.0", "pre_tokenizer": json.loads(every["digits"].to_str())["pre_tokenizer"]}))
     for name, tokenizer in every.items():
         golden[name] = []
         for text in texts:
             encoded = tokenizer.encode(text, add_special_tokens=False)
             row = list(encoded.ids)
-            if name in ("uncased", "cased"):  # in bytes; those of BPE count characters, and follow from its pieces
+            # in bytes; those of BPE count characters, and follow from its pieces
+            if name in ("uncased", "cased"):
                 at = [0]
                 for c in text:
                     at.append(at[-1] + len(c.encode()))

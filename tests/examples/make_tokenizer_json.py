@@ -8,54 +8,73 @@ import json
 import os
 
 import sentencepiece
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers,
+                        processors, trainers)
 
 from make_tokenizer import EXPECTED, SENTENCES, write
 
-QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n"
+        r"]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
-GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n"
+         r"\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| "
+         r"?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 EXPRESSIONS = {
-    "llama3": LLAMA3, "qwen2": QWEN, "gpt4o": GPT4O, "tekken": GPT4O.replace(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", ""),
-    "qwen3.5": QWEN.replace(r"[^\r\n\p{L}\p{N}]?\p{L}+", r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+"),
-    "cl100k": (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"),
-    "clip": CLIP,
+    "llama3": LLAMA3, "qwen2": QWEN, "gpt4o": GPT4O,
+    "tekken": GPT4O.replace(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", ""),
+    "qwen3.5": QWEN.replace(r"[^\r\n\p{L}\p{N}]?\p{L}+", r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+").replace(
+        r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+"),
+    "cl100k": (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| "
+               r"?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"), "clip": CLIP,
     "bloom": " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",
-    "deepseek": (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+    "deepseek": (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| "
+                 r"?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
     "kimi": "[\\p{Han}]+|" + GPT4O.replace(r"\p{Lo}\p{M}]", r"\p{Lo}\p{M}&&[^\p{Han}]]"),
-    "deepseek-cjk": "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", "deepseek-coder": r"\s?\p{L}+", "newlines": "[\\r\\n]",
-    "galactica": r"[\(\)\[\]\{\}]|([!\"#\$%\&'\*\+,\-\./:;<=>\?\\\^_`\|\~])\1*", "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "thousands": r"\d{1,3}(?=(?:\d{3})*\b)".replace(r"\b", r"(?!\d)"), "falcon": "[0-9][0-9][0-9]", "siglip": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]\^_`{|}~]",
-    "blanks": r"\s+", "two": " {2,}", "nllb": r"[\n\r\t]", "barthez": r"\s{2,}|[\n\r\t]", "seamless": " +\u2581", "only": "^\u2581+$", "end": r"\s+$", "line": "^", "line_end": "$", "letters": "e*", "text": r"\A.|.\z", "lazy": r"a+?|\S{2,4}?e",
-    "words": r"\w+|[^\w\s]+", "empty": r"\d*", "lines": r"^.", "atomic": r"(?>\s+)\S|(?:ab|a)(?!c)\S", "and": r"[\p{L}&&[^a-m\u4e00-\u9fff]]+", "property": r"\p{^Lu}\P{Ll}|\p{Nd}+", "case": r"(?i:[a-k]+|qu?|st)",
+    "deepseek-cjk": "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", "deepseek-coder": r"\s?\p{L}+",
+    "newlines": "[\\r\\n]", "galactica": r"[\(\)\[\]\{\}]|([!\"#\$%\&'\*\+,\-\./:;<=>\?\\\^_`\|\~])\1*",
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "thousands": r"\d{1,3}(?=(?:\d{3})*\b)".replace(r"\b", r"(?!\d)"), "falcon": "[0-9][0-9][0-9]",
+    "siglip": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]\^_`{|}~]",
+    "blanks": r"\s+", "two": " {2,}", "nllb": r"[\n\r\t]", "barthez": r"\s{2,}|[\n\r\t]",
+    "seamless": " +\u2581", "only": "^\u2581+$", "end": r"\s+$", "line": "^", "line_end": "$",
+    "letters": "e*", "text": r"\A.|.\z", "lazy": r"a+?|\S{2,4}?e", "words": r"\w+|[^\w\s]+", "empty": r"\d*",
+    "lines": r"^.", "atomic": r"(?>\s+)\S|(?:ab|a)(?!c)\S", "and": r"[\p{L}&&[^a-m\u4e00-\u9fff]]+",
+    "property": r"\p{^Lu}\P{Ll}|\p{Nd}+", "case": r"(?i:[a-k]+|qu?|st)",
 }
 BEHAVIORS = "isolated", "removed", "contiguous", "merged_with_previous", "merged_with_next"
-TEXTS = ["<s>of the</s> model <mask> of<mask>the", "the<|end|>\n of <|end|> <|end|>the", "</s></s> <mask>  <mask>", "X<extra_0> y <extra_0>",
-         "I'LL DON'T it'S we'\u017f 'Ss", "a\n\n b \r\n\r\n  c\t\n", "1 12 123 1234 12345\u0663\u0664\u0665\u0666", "!?\n\n..\r\n $$ x\u0301y e\u0301\u0302\u0303",
-         "  two  spaces   three ", "\u2581under\u2581\u2581score \u2581", "\u00e9\u0301\u0327 \u0327\u0301e \u1100\u1161\u11a8\u1161 \uac00\u11a8",
-         "\u0958\u2126\u212b\ufb4f \U0001d15e q\u0307\u0323 \u0344", "ﬁ\u0301 ½\u0301x \u2460 \u3000\u3000Ａ １ \u200b\u200d \u00ad-",
+TEXTS = ["<s>of the</s> model <mask> of<mask>the", "the<|end|>\n of <|end|> <|end|>the",
+         "</s></s> <mask>  <mask>", "X<extra_0> y <extra_0>",
+         "I'LL DON'T it'S we'\u017f 'Ss", "a\n\n b \r\n\r\n  c\t\n",
+         "1 12 123 1234 12345\u0663\u0664\u0665\u0666", "!?\n\n..\r\n $$ x\u0301y e\u0301\u0302\u0303",
+         "  two  spaces   three ", "\u2581under\u2581\u2581score \u2581",
+         "\u00e9\u0301\u0327 \u0327\u0301e \u1100\u1161\u11a8\u1161 \uac00\u11a8",
+         "\u0958\u2126\u212b\ufb4f \U0001d15e q\u0307\u0323 \u0344",
+         "ﬁ\u0301 ½\u0301x \u2460 \u3000\u3000Ａ １ \u200b\u200d \u00ad-",
          "\u0600\u0661 \u0600\u0301a a\u0301\u0302 b\u0308\u0301", "\u0130I\u0131 \u1e9e \u03a3\u03c3\u03c2",
-         "\ufdfa \u2167\u3392 \u1e9b\u0323 \u320e\u3131 \u0e33 \U0001d7d8\U0001f132 \uff76\uff9e \u02b0\u00b5 \ufb03 \u00b2\u24b6_x\u200cy",
+         "\ufdfa \u2167\u3392 \u1e9b\u0323 \u320e\u3131 \u0e33 \U0001d7d8\U0001f132 \uff76\uff9e "
+         "\u02b0\u00b5 \ufb03 \u00b2\u24b6_x\u200cy",
          "a\u0305\u0301 e\u0301\u0305", "<|end|>>of<|end|>", "\u00ad\u200bof", "Xbc bc Xb \u2603"]
 
-PLACED = "llama", "llama3", "wordpiece", "wordpiece_lower"  # whose places in the text are compared: others change it on the way
+# whose places in the text are compared: others change it on the way
+PLACED = "llama", "llama3", "wordpiece", "wordpiece_lower"
 
 
 def charsmap():
     """SentencePiece's table of some rules, of one character or several, to nothing, one or several."""
-    rules = {"\ufb01": "fi", "\u00bd": "1/2", "\u3000": " ", "\t": " ", "\n": " ", "\u00ad": "", "\u200b": "", "e\u0301": "\u00e9",
+    rules = {"\ufb01": "fi", "\u00bd": "1/2", "\u3000": " ", "\t": " ", "\n": " ", "\u00ad": "", "\u200b": "",
+             "e\u0301": "\u00e9",
              "\u2460": "1", "a\u0301": "\u00e1", "b\u0308\u0301": "B", "\u1100\u1161": "\uac00"}
     rules.update({chr(0xff01 + i): chr(0x21 + i) for i in range(94)})
     path = "/dev/shm/gpunn-rules.tsv"
     with open(path, "w", encoding="utf-8") as file:
         for source, to in rules.items():
-            file.write(" ".join(f"{ord(c):X}" for c in source) + "\t" + " ".join(f"{ord(c):X}" for c in to) + "\n")
+            file.write(" ".join(f"{ord(c):X}"
+                                for c in source) + "\t" + " ".join(f"{ord(c):X}" for c in to) + "\n")
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES.strip().splitlines()), model_writer=model, vocab_size=400,
-                                             normalization_rule_tsv=path, hard_vocab_limit=False, minloglevel=2)
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES.strip().splitlines()),
+                                             model_writer=model, vocab_size=400, normalization_rule_tsv=path,
+                                             hard_vocab_limit=False, minloglevel=2)
     os.remove(path)
     from sentencepiece import sentencepiece_model_pb2 as pb
     proto = pb.ModelProto()
@@ -70,10 +89,12 @@ def sentences():
 def unigram(table):
     """As XLM-R's and T5's."""
     made = Tokenizer(models.Unigram())
-    made.normalizer = normalizers.Sequence([normalizers.Precompiled(table), normalizers.Replace(Regex(" {2,}"), " ")])
+    made.normalizer = normalizers.Sequence([normalizers.Precompiled(table),
+                                            normalizers.Replace(Regex(" {2,}"), " ")])
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=500, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(vocab_size=500, special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
+                                      unk_token="<unk>", show_progress=False)
     made.train_from_iterator(sentences(), trainer)
     made.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
     made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>",
@@ -84,11 +105,15 @@ def unigram(table):
 def t5(pieces, table):
     """Another way to the same: words between spaces first, and bytes for what is unknown."""
     bytes_ = [(f"<0x{byte:02X}>", -20.0 - byte / 256) for byte in range(256)]
-    made = Tokenizer(models.Unigram([tuple(piece) for piece in pieces] + bytes_, unk_id=3, byte_fallback=True))
-    made.normalizer = normalizers.Sequence([normalizers.Precompiled(table), normalizers.Strip(left=False, right=True),
+    made = Tokenizer(models.Unigram([tuple(piece) for piece in pieces] + bytes_, unk_id=3,
+                                    byte_fallback=True))
+    made.normalizer = normalizers.Sequence([normalizers.Precompiled(table),
+                                            normalizers.Strip(left=False, right=True),
                                             normalizers.Replace(Regex(" {2,}"), "\u2581")])
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="first")])
-    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(),
+                                                  pre_tokenizers.Metaspace(prepend_scheme="first")])
+    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(),
+                                      decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     made.add_tokens([AddedToken("<extra_0>", rstrip=True, normalized=True)])
     return made
 
@@ -98,16 +123,21 @@ def llama(fallback):
     trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
-    trained.train_from_iterator(sentences(), trainers.BpeTrainer(vocab_size=850, special_tokens=special, limit_alphabet=150, show_progress=False))
+    trained.train_from_iterator(sentences(), trainers.BpeTrainer(vocab_size=850, special_tokens=special,
+                                                                 limit_alphabet=150, show_progress=False))
     model = json.loads(trained.to_str())["model"]
     vocab, merges = model["vocab"], [tuple(pair) for pair in model["merges"]]
     made = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=fallback))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"),
+                                            normalizers.Replace(" ", "\u2581")])
+    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(),
+                                      decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    made.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B",
+                                                        special_tokens=[("<s>", 1)])
     if not fallback:
-        made.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.Replace(" ", "\u2581")])
+        made.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(),
+                                                normalizers.Replace(" ", "\u2581")])
         made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
         made.add_tokens([AddedToken("the model", normalized=True)])
     return made
@@ -116,8 +146,10 @@ def llama(fallback):
 def albert(pieces):
     """As ALBERT's and XLNet's."""
     made = Tokenizer(models.Unigram([tuple(piece) for piece in pieces], unk_id=3))
-    made.normalizer = normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(), normalizers.StripAccents(),
-                                            normalizers.Lowercase(), normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")])
+    made.normalizer = normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"'),
+                                            normalizers.NFKD(), normalizers.StripAccents(),
+                                            normalizers.Lowercase(),
+                                            normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace()])
     made.decoder = decoders.Metaspace()
     return made
@@ -127,7 +159,8 @@ def suffixed(alphabet, normalizer, words, decoder):
     """Words whose last piece ends in </w>."""
     made = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     made.normalizer, made.pre_tokenizer, made.decoder = normalizer, words, decoder
-    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=["<unk>", "<s>", "</s>"], initial_alphabet=alphabet, limit_alphabet=300,
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=["<unk>", "<s>", "</s>"],
+                                  initial_alphabet=alphabet, limit_alphabet=300,
                                   end_of_word_suffix="</w>", show_progress=False)
     made.train_from_iterator(sentences(), trainer)
     made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
@@ -136,36 +169,45 @@ def suffixed(alphabet, normalizer, words, decoder):
 
 def clip():
     """As CLIP's."""
-    normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
-    words = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(CLIP), "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "),
+                                       normalizers.Lowercase()])
+    words = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(CLIP), "removed", invert=True),
+                                     pre_tokenizers.ByteLevel(add_prefix_space=False)])
     return suffixed(pre_tokenizers.ByteLevel.alphabet(), normalizer, words, decoders.ByteLevel())
 
 
 def openai_gpt():
-    return suffixed([], normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder("</w>"))
+    return suffixed([], normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(),
+                    decoders.BPEDecoder("</w>"))
 
 
 def falcon():
     """Digits and Split see the characters that stand for bytes."""
     made = byte_level()
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
-                                                  pre_tokenizers.Digits(), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")])
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
+         pre_tokenizers.Digits(), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")])
     return made
 
 
 def words():
     """Whole words, added ones that stand within none, and what a normalizer turns these into."""
     vocab = dict.fromkeys(word.strip(".,;?") for word in SENTENCES.lower().split())
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *vocab])}, unk_token="[UNK]"))
-    made.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Lowercase(), normalizers.Replace(" ", "  ")])
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.CharDelimiterSplit("'"), pre_tokenizers.FixedLength(12)])
-    made.add_tokens([AddedToken("of", single_word=True), AddedToken("The Model", normalized=True), AddedToken("X", normalized=False, single_word=True)])
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *vocab])},
+                                      unk_token="[UNK]"))
+    made.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Lowercase(),
+                                            normalizers.Replace(" ", "  ")])
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.CharDelimiterSplit("'"), pre_tokenizers.FixedLength(12)])
+    made.add_tokens([AddedToken("of", single_word=True), AddedToken("The Model", normalized=True),
+                     AddedToken("X", normalized=False, single_word=True)])
     return made
 
 
 def few():
     """Pieces between which the unknown one's score decides."""
-    made = Tokenizer(models.Unigram([("<unk>", 0.0), ("b", -1.0), ("Xb", -9.0), ("c", -9.9), ("bc", -0.5), (" ", -2.0)], unk_id=0))
+    made = Tokenizer(models.Unigram([("<unk>", 0.0), ("b", -1.0), ("Xb", -9.0), ("c", -9.9), ("bc", -0.5),
+                                     (" ", -2.0)], unk_id=0))
     made.decoder = decoders.Fuse()
     return made
 
@@ -183,8 +225,9 @@ def byte_level(kept=None, **how):
 def split(expression, **how):
     """As Llama 3's and Qwen 2's."""
     made = byte_level(**how)
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"),
-                                                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(expression), "isolated"),
+         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     made.add_special_tokens(["<s>", "</s>", "<|end|>>", AddedToken("<|end|>", rstrip=True, special=True)])
     return made
 
@@ -216,7 +259,8 @@ def everything():
     yield "llama", llama(True)
     yield "llama_unknown", llama(False)
     roberta = byte_level()
-    roberta.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=True)])
+    roberta.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(),
+                                                     pre_tokenizers.ByteLevel(add_prefix_space=True)])
     roberta.add_special_tokens(["<s>", "</s>", AddedToken("<mask>", lstrip=True, special=True)])
     roberta.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     yield "roberta", roberta
@@ -226,9 +270,11 @@ def everything():
     yield "qwen2", qwen
     yield "wordpiece", wordpiece()
     lower = wordpiece()
-    lower.normalizer = normalizers.BertNormalizer(strip_accents=False, clean_text=False, handle_chinese_chars=False)
-    lower.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(),
-                                                   pre_tokenizers.Digits(individual_digits=True)])
+    lower.normalizer = normalizers.BertNormalizer(strip_accents=False, clean_text=False,
+                                                  handle_chinese_chars=False)
+    lower.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(),
+         pre_tokenizers.Digits(individual_digits=True)])
     lower.decoder = None
     yield "wordpiece_lower", lower
 
@@ -236,12 +282,15 @@ def everything():
 def expressions(texts):
     """Where words end, counted in characters, by each expression, and by some with each behavior; and what Replace makes of texts."""
     splits = [(name, "isolated", False) for name in EXPRESSIONS]
-    splits += [(name, behavior, invert) for name in ("blanks", "two", "words", "lines", "gpt2") for behavior in BEHAVIORS for invert in (False, True)]
+    splits += [(name, behavior, invert) for name in ("blanks", "two", "words", "lines", "gpt2")
+               for behavior in BEHAVIORS for invert in (False, True)]
     rows = []
     for name, behavior, invert in splits:
         split = pre_tokenizers.Split(Regex(EXPRESSIONS[name]), behavior, invert)
-        rows.append([json.loads(split.__getstate__()), [[x for _, place in split.pre_tokenize_str(text) for x in place] for text in texts]])
-    said = [[expression, [normalizers.Replace(Regex(expression), "<>").normalize_str(text) for text in texts]] for expression in EXPRESSIONS.values()]
+        rows.append([json.loads(split.__getstate__()),
+                     [[x for _, place in split.pre_tokenize_str(text) for x in place] for text in texts]])
+    said = [[expression, [normalizers.Replace(Regex(expression), "<>").normalize_str(text) for text in texts]]
+            for expression in EXPRESSIONS.values()]
     return {"texts": texts, "split": rows, "replace": said}
 
 
@@ -265,9 +314,13 @@ def main():
             if name in PLACED:
                 rows[-1] += [[x for pair in encoded.offsets for x in pair]]
         around = made.encode("a")
-        golden[name] = {"file": file, "around": [list(around.ids), made.decode(around.ids, skip_special_tokens=False)], "rows": rows}
-    write("tokenizer_expressions.json", json.dumps(expressions(TEXTS + SENTENCES.strip().splitlines()[::6]), separators=(",", ":")).replace("]],[[", "]],\n[["))
-    write("tokenizer_json.json", json.dumps(golden, separators=(",", ":"), ensure_ascii=True).replace("],[[", "],\n[["))
+        golden[name] = {"file": file,
+                        "around": [list(around.ids), made.decode(around.ids, skip_special_tokens=False)],
+                        "rows": rows}
+    write("tokenizer_expressions.json", json.dumps(expressions(TEXTS + SENTENCES.strip().splitlines()[::6]),
+                                                   separators=(",", ":")).replace("]],[[", "]],\n[["))
+    write("tokenizer_json.json",
+          json.dumps(golden, separators=(",", ":"), ensure_ascii=True).replace("],[[", "],\n[["))
 
 
 if __name__ == "__main__":

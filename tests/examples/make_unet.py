@@ -22,8 +22,10 @@ TURNS = (1, 0, 1), (3, 4, 5), (4, 3, 5), (5, 12, 13), (-12, 5, 13), (-4, 3, 5)
 class DoubleConv(nn.Module):
     def __init__(self, channels, width):
         super().__init__()
-        self.double_conv = nn.Sequential(nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-                                         nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.double_conv = nn.Sequential(nn.Conv2d(channels, width, 3, 1, 1, bias=False),
+                                         nn.BatchNorm2d(width), nn.ReLU(),
+                                         nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width),
+                                         nn.ReLU())
 
     def forward(self, x):
         return self.double_conv(x)
@@ -73,8 +75,9 @@ class Drawing:
             a, b, c = TURNS[self.draw(0, 6)]
             u, v, reach = (a * across + b * down).abs(), a * down - b * across, radius * c
             own = self.draw(48, 112) * (1 if self.draw(0, 2) else -1)
-            covered = (u * u + v * v < reach * reach if kind == DISK else (8 * u < 7 * reach) & (8 * v.abs() < 7 * reach)
-                       if kind == SQUARE else (8 * v < 5 * reach) & (7 * u - 4 * v < 5 * reach))
+            covered = (u * u + v * v < reach * reach if kind == DISK else
+                       (8 * u < 7 * reach) & (8 * v.abs() < 7 * reach) if kind == SQUARE else
+                       (8 * v < 5 * reach) & (7 * u - 4 * v < 5 * reach))
             shade[covered], label[covered] = own, kind
         noise = (self.numbers(height * width) % 33 - 16).reshape(height, width)
         return ((behind + noise + shade).clamp(0, 255) - 128).double()[None] / 64, label
@@ -96,7 +99,8 @@ def network(width):
     net = UNet(width).double()
     state = net.state_dict()
     for name, (_, shape, data) in drawn_weights(test_unet.shapes(width)).items():
-        state[name] = torch.tensor(struct.unpack("<%df" % (len(data) // 4), data), dtype=torch.float64).reshape(shape)
+        state[name] = torch.tensor(struct.unpack("<%df" % (len(data) // 4), data),
+                                   dtype=torch.float64).reshape(shape)
     net.load_state_dict(state)
     return net
 

@@ -11,8 +11,10 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WIDTH = 125
-CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cs Cn".split()
-CIRCLED = (0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189)  # the only symbols that \w takes for letters
+CATEGORIES = (
+    "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cs Cn".split())
+# the only symbols that \w takes for letters
+CIRCLED = (0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189)
 COMPATIBILITY = (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)  # the blocks of CJK's compatibility ideographs
 
 
@@ -57,7 +59,8 @@ def parts_of(split, text):
 
 def matching(expression, every):
     """The characters that an expression matches."""
-    return {ord(c) for piece in parts_of(pre_tokenizers.Split(Regex(f"(?:{expression})+"), "removed", invert=True), every) for c in piece}
+    return {ord(c) for piece in parts_of(
+        pre_tokenizers.Split(Regex(f"(?:{expression})+"), "removed", invert=True), every) for c in piece}
 
 
 def ask_categories(every):
@@ -69,7 +72,8 @@ def ask_categories(every):
     assert len(found) == len(every) and matching(r"\d", every) == of("Nd")
     circled = {c for first, last in CIRCLED for c in range(first, last + 1)}
     words = of("L", "M", "Nd", "Nl", "Pc") | circled
-    assert matching(r"[\w]", every) == words and matching(r"\w", every) == words | set(b"\xb2\xb3\xb9\xbc\xbd\xbe")
+    assert matching(r"[\w]", every) == words and matching(r"\w", every) == words | set(
+        b"\xb2\xb3\xb9\xbc\xbd\xbe")
     return found, words
 
 
@@ -120,7 +124,8 @@ def ask_clusters():
 def ask_forms(every):
     """Lower case, canonical decompositions into two (or one and 0), which of them compose, the order of accents, and what else than
     those characters stand for (NFKD)."""
-    lowercase, nfd, nfc, nfkd = normalizers.Lowercase(), normalizers.NFD(), normalizers.NFC(), normalizers.NFKD()
+    lowercase, nfd, nfc, nfkd = (normalizers.Lowercase(), normalizers.NFD(), normalizers.NFC(),
+                                 normalizers.NFKD())
     lower = {c: lowercase.normalize_str(chr(c)) for c in every}
     whole = {c: nfd.normalize_str(chr(c)) for c in every if not 0xAC00 <= c < 0xD7A4}
     compatible = {c: nfkd.normalize_str(chr(c)) for c in every}
@@ -183,48 +188,61 @@ def main():
     text = "".join(map(chr, [0] + every))
     categories, words = ask_categories(text)
     spaces = matching(r"\s", text)
-    strip, digits, whitespace = normalizers.StripAccents(), pre_tokenizers.Digits(), pre_tokenizers.Whitespace()
+    strip, digits, whitespace = (normalizers.StripAccents(), pre_tokenizers.Digits(),
+                                 pre_tokenizers.Whitespace())
     combining = {c for c in every if strip.normalize_str(chr(c)) == ""}
-    sets = {**ask(), **ask_clusters(), "spaces": spaces, "combining": combining, "han": matching(r"\p{Han}", text)}
+    sets = {**ask(), **ask_clusters(), "spaces": spaces, "combining": combining,
+            "han": matching(r"\p{Han}", text)}
     assert spaces & sets["controls"] == {0x0B, 0x0C, 0x85}  # controls are asked for first
     # what tokenizer.h writes as expressions
     later = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
-    assert matching(r"\p{N}", text) | later == {c for c in every if len(digits.pre_tokenize_str("a" + chr(c))) == 2}
-    assert words | {0x200C, 0x200D} == {c for c in every if len(whitespace.pre_tokenize_str("a" + chr(c) + "a")) == 1}
+    assert matching(r"\p{N}", text) | later == {c for c in every
+                                                if len(digits.pre_tokenize_str("a" + chr(c))) == 2}
+    assert words | {0x200C, 0x200D} == {c for c in every
+                                        if len(whitespace.pre_tokenize_str("a" + chr(c) + "a")) == 1}
     lower, pairs, composing, classes, compatible = ask_forms(every)
     assert [c for c, text in lower.items() if len(text) > 1] == [0x130]
     blocks = [[pairs.get(c, (0, 0))[0] for c in range(first, last + 1)] for first, last in COMPATIBILITY]
     lines = [
-        "/* unicode.h - what tokenizer.h must know about characters. Written by tests/examples/make_unicode.py from Hugging Face's",
+        "/* unicode.h - what tokenizer.h must know about characters. Written by "
+        "tests/examples/make_unicode.py from Hugging Face's",
         f" * tokenizers {tokenizers.__version__}: do not edit. Ranges are [first, last] and rise. */",
         "#ifndef UNICODE_H", "#define UNICODE_H", "", "#include <stdint.h>", "", "/* clang-format off */",
         "typedef struct unicode_range { uint32_t first, last; } unicode_range;",
         "typedef struct unicode_fold { uint32_t first, last, step, to; } unicode_fold;", ""]
-    lines += table("Where a category begins, times 32, and its place in this list; capitals and small letters by turns are one.",
+    lines += table("Where a category begins, times 32, and its place in this list; capitals and small "
+                   "letters by turns are one.",
                    "uint32_t unicode_categories[]", [f"{run:#x}" for run in category_runs(categories)])
-    lines += [f'#define UNICODE_CATEGORIES "{"".join(CATEGORIES)}"', f"enum {{ UNICODE_IN_TURN = {len(CATEGORIES)} }};", ""]
-    for name, comment in (("spaces", r"\s"), ("han", r"\p{Han}"), ("punctuation", "BERT's: each stands alone"),
-                          ("ideographs", "BERT's Chinese characters: each stands alone"), ("controls", "BERT drops them"),
-                          ("marks", "accents, which BERT drops when it lowers"), ("combining", "StripAccents drops them"),
-                          ("extends", "belong to the character before them"), ("prepends", "belong to the character behind them"),
-                          ("breaks", "to which nothing belongs")):
-        lines += table(comment, f"unicode_range unicode_{name}[]", [f"{{{a:#x},{b:#x}}}" for a, b in ranges(sets[name])])
+    lines += [f'#define UNICODE_CATEGORIES "{"".join(CATEGORIES)}"',
+              f"enum {{ UNICODE_IN_TURN = {len(CATEGORIES)} }};", ""]
+    for name, comment in (
+            ("spaces", r"\s"), ("han", r"\p{Han}"), ("punctuation", "BERT's: each stands alone"),
+            ("ideographs", "BERT's Chinese characters: each stands alone"), ("controls", "BERT drops them"),
+            ("marks", "accents, which BERT drops when it lowers"), ("combining", "StripAccents drops them"),
+            ("extends", "belong to the character before them"),
+            ("prepends", "belong to the character behind them"), ("breaks", "to which nothing belongs")):
+        lines += table(comment, f"unicode_range unicode_{name}[]",
+                       [f"{{{a:#x},{b:#x}}}" for a, b in ranges(sets[name])])
     for (first, last), to in zip(COMPATIBILITY, blocks):
-        lines += table(f"What characters from {first:#x} to {last:#x} are (NFD); 0: themselves.", f"uint32_t unicode_from_{first:x}[]",
-                       [f"{x:#x}" for x in to])
-    lines += table("Lowered: each step-th character from first to last, the first becoming `to`. U+0130 becomes two and is not here.",
-                   "unicode_fold unicode_lower[]",
-                   [f"{{{a:#x},{b:#x},{step},{to:#x}}}" for a, b, step, to in runs({c: ord(to) for c, to in lower.items() if c != 0x130})])
+        lines += table(f"What characters from {first:#x} to {last:#x} are (NFD); 0: themselves.",
+                       f"uint32_t unicode_from_{first:x}[]", [f"{x:#x}" for x in to])
+    lines += table("Lowered: each step-th character from first to last, the first becoming `to`. U+0130 "
+                   "becomes two and is not here.", "unicode_fold unicode_lower[]",
+                   [f"{{{a:#x},{b:#x},{step},{to:#x}}}"
+                    for a, b, step, to in runs({c: ord(to) for c, to in lower.items() if c != 0x130})])
     listed = [c for c in pairs if not any(first <= c <= last for first, last in COMPATIBILITY)]
-    lines += table("Characters and the one or two that they are made of (NFD). Hangul and the blocks above are not here.",
-                   "uint32_t unicode_parts[][3]", [f"{{{c:#x},{pairs[c][0]:#x},{pairs[c][1]:#x}}}" for c in listed])
+    lines += table("Characters and the one or two that they are made of (NFD). Hangul and the blocks above "
+                   "are not here.", "uint32_t unicode_parts[][3]",
+                   [f"{{{c:#x},{pairs[c][0]:#x},{pairs[c][1]:#x}}}" for c in listed])
     lines += table("Rows of unicode_parts that compose (NFC), by their parts.", "uint16_t unicode_composed[]",
                    [str(listed.index(c)) for c in sorted(composing, key=pairs.get)])
     rows, units = compatible_rows(compatible)
     assert max(units) < 1 << 16
-    lines += table("Characters that stand for others (NFKD): from, to, of how many parts each, and where in unicode_compatible_parts the\n"
+    lines += table("Characters that stand for others (NFKD): from, to, of how many parts each, and where in "
+                   "unicode_compatible_parts the\n"
                    "   first one's begin; 0 parts: what the first becomes, and each behind it the next.",
-                   "uint32_t unicode_compatible[][4]", [f"{{{a:#x},{b:#x},{parts},{at}}}" for a, b, parts, at in rows])
+                   "uint32_t unicode_compatible[][4]",
+                   [f"{{{a:#x},{b:#x},{parts},{at}}}" for a, b, parts, at in rows])
     lines += table("", "uint16_t unicode_compatible_parts[]", [str(unit) for unit in units])[1:]
     same = []
     for c, k in sorted(classes.items()):
@@ -232,10 +250,11 @@ def main():
             same[-1][1] = c
         else:
             same.append([c, c, k])
-    lines += table("How accents that follow each other are sorted: from, to, place.", "uint32_t unicode_orders[][3]",
-                   [f"{{{a:#x},{b:#x},{k}}}" for a, b, k in same])
-    lines += [f"enum {{ UNICODE_ORDERS = {max(classes.values())}, UNICODE_MOST_PARTS = {max(map(len, compatible.values()))} }}; /* places; parts of one */",
-              "/* clang-format on */", "#endif"]
+    lines += table("How accents that follow each other are sorted: from, to, place.",
+                   "uint32_t unicode_orders[][3]", [f"{{{a:#x},{b:#x},{k}}}" for a, b, k in same])
+    lines += [f"enum "
+              f"{{ UNICODE_ORDERS = {max(classes.values())}, UNICODE_MOST_PARTS = {max(map(len, compatible.values()))} }}; "
+              f"/* places; parts of one */", "/* clang-format on */", "#endif"]
     with open(os.path.join(ROOT, "examples", "unicode.h"), "w", encoding="ascii") as file:
         file.write("\n".join(lines) + "\n")
 

@@ -12,4 +12,5 @@ def pair():
 
     places = [(x, y, z) for z in range(SIZE[0]) for y in range(SIZE[1]) for x in range(SIZE[2])]
     return ([brightness(*place) for place in places],
-            [brightness(x + math.sin(0.3 * y), y + 0.8 * math.cos(0.25 * z), z - 0.7 * math.sin(0.2 * x)) for x, y, z in places])
+            [brightness(x + math.sin(0.3 * y), y + 0.8 * math.cos(0.25 * z), z - 0.7 * math.sin(0.2 * x))
+             for x, y, z in places])

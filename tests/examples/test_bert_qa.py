@@ -16,7 +16,8 @@ WEIGHTS = os.path.join(EXPECTED, "bert_qa.safetensors")
 
 
 def run(*arguments):
-    return subprocess.run([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    return subprocess.run([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=60)
 
 
 def write(path, text):
@@ -53,14 +54,16 @@ class Values(Case):
         for name, value in {"seq-length": 64, **case["options"]}.items():
             options += ["--" + name] + ([] if value is True else [value])
         write(self.path("context"), case["context"])
-        done = run("--model", self.folder, "--question", case["question"], "--context-file", self.path("context"), *options)
+        done = run("--model", self.folder, "--question", case["question"], "--context-file",
+                   self.path("context"), *options)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         return done.stdout.decode()
 
     def check(self, case):
         text = self.ask(case)
         answer, _, rest = text.partition("answer: ")[2].partition("\nscore ")
-        numbers = [float(word.rstrip(",")) for word in rest.split("\n")[0].split() if word[-2:].rstrip(",")[-1:].isdigit()]
+        numbers = [float(word.rstrip(","))
+                   for word in rest.split("\n")[0].split() if word[-2:].rstrip(",")[-1:].isdigit()]
         self.assertEqual(answer, case["answer"] or "none")
         want = [case["score"], *case.get("logits", []), *case.get("bytes", [])]
         self.assertEqual(len(numbers), len(want), rest)
@@ -75,7 +78,8 @@ class Values(Case):
     def test_old_names(self):
         """gamma and beta for the layer norms' weight and bias, and tensors of other heads beside them."""
         tensors = tensor_file.load(WEIGHTS)
-        tensors = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        tensors = {name.replace("LayerNorm.weight",
+                                "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
                    for name, tensor in tensors.items()}
         tensors["bert.pooler.dense.weight"] = ("F32", [1], bytes(4))
         self.replace("model.safetensors", tensors)
@@ -86,12 +90,14 @@ class Values(Case):
             whole = json.load(file)["wordpiece"]["file"]
             whole["model"]["vocab"] = {piece: i for i, piece in enumerate(pieces.read().splitlines())}
         write(self.path("tokenizer.json"), json.dumps(whole))
-        self.check(dict(self.cases[0], options={**self.cases[0]["options"], "vocab": self.path("tokenizer.json")}))
+        self.check(dict(self.cases[0],
+                        options={**self.cases[0]["options"], "vocab": self.path("tokenizer.json")}))
 
     def test_cased_by_the_folder(self):
         case = next(case for case in self.cases if case["options"].get("cased"))
         write(self.path("tokenizer_config.json"), '{"do_lower_case": false, "model_max_length": 512}')
-        self.check(dict(case, options={name: value for name, value in case["options"].items() if name != "cased"}))
+        self.check(dict(case,
+                        options={name: value for name, value in case["options"].items() if name != "cased"}))
 
     def test_out_of_the_box(self):
         done = run("--size", "tiny", "--seq-length", 128)
@@ -108,15 +114,17 @@ class Values(Case):
     def test_bench(self):
         done = run("--size", "tiny", "--seq-length", 16, "--batch", 2, "--bench", 1, "--precision", "bf16")
         self.assertEqual(done.returncode, 0)
-        self.assertRegex(done.stdout.decode(), r"^2 layers of 128, batch 2, length 16: [0-9.]+ ms a batch, [0-9.]+ sentences a second")
+        self.assertRegex(done.stdout.decode(), r"^2 layers of 128, batch 2, length 16: [0-9.]+ ms a batch, "
+                         r"[0-9.]+ sentences a second")
 
 
 class BadInput(Case):
     def refuse(self, sentence, *options):
-        done = run("--model", self.folder, "--question", "How many?", "--context", "The model has twelve layers.", "--seq-length", 64,
-                   *options)
+        done = run("--model", self.folder, "--question", "How many?", "--context",
+                   "The model has twelve layers.", "--seq-length", 64, *options)
         self.assertEqual((done.returncode, done.stdout), (1, b""))
-        self.assertEqual(done.stderr.decode().replace(self.folder + os.sep, ""), "bert_qa: " + sentence + "\n")
+        self.assertEqual(done.stderr.decode().replace(self.folder + os.sep, ""),
+                         "bert_qa: " + sentence + "\n")
 
     def test_missing_files(self):
         for name in "model.safetensors", "vocab.txt", "config.json":
@@ -128,21 +136,23 @@ class BadInput(Case):
 
     def test_foreign_weights(self):
         self.replace("model.safetensors", {"conv1.weight": ("F32", [1], bytes(4))})
-        self.refuse("'model.safetensors' does not fit the model: 29 of its weights are missing there and 0 have another shape; the first: "
-                    "bert.embeddings.word_embeddings.weight: in the model only")
+        self.refuse(
+            "'model.safetensors' does not fit the model: 29 of its weights are missing there and 0 have "
+            "another shape; the first: bert.embeddings.word_embeddings.weight: in the model only")
 
     def test_weights_of_another_size(self):
         tensors = tensor_file.load(WEIGHTS)
         tensors["qa_outputs.weight"] = ("F32", [3, 16], bytes(192))
         self.replace("model.safetensors", tensors)
-        self.refuse("'model.safetensors' does not fit the model: 0 of its weights are missing there and 1 have another shape; the first: "
-                    "qa_outputs.weight: file [3, 16], model [2, 16]")
+        self.refuse("'model.safetensors' does not fit the model: 0 of its weights are missing there and 1 "
+                    "have another shape; the first: qa_outputs.weight: file [3, 16], model [2, 16]")
 
     def test_lost_layer_norm(self):
         tensors = tensor_file.load(WEIGHTS)
         del tensors["bert.encoder.layer.1.output.LayerNorm.bias"]
         self.replace("model.safetensors", tensors)
-        self.refuse("'model.safetensors' does not fit the model: it has no bert.encoder.layer.1.output.LayerNorm.bias")
+        self.refuse("'model.safetensors' does not fit the model: it has no "
+                    "bert.encoder.layer.1.output.LayerNorm.bias")
 
     def test_damaged_weights(self):
         with open(WEIGHTS, "rb") as file:
@@ -164,10 +174,12 @@ class BadInput(Case):
         with open(VOCAB, encoding="utf-8", newline="\n") as file:
             pieces = file.read()
         count = self.config["vocab_size"]
-        for text, found in (pieces + "one\n", count + 1), (pieces[:pieces.index("\n", len(pieces) // 2) + 1], None):
+        for text, found in ((pieces + "one\n", count + 1),
+                            (pieces[:pieces.index("\n", len(pieces) // 2) + 1], None)):
             os.remove(self.path("vocab.txt"))
             write(self.path("vocab.txt"), text)
-            self.refuse(f"'vocab.txt' has {found or text.count(chr(10))} pieces, but the model's vocab_size is {count}; they do not belong "
+            self.refuse(f"'vocab.txt' has {found or text.count(chr(10))} pieces, but the model's vocab_size "
+                        f"is {count}; they do not belong "
                         "together")
         os.remove(self.path("vocab.txt"))
         write(self.path("vocab.txt"), pieces.replace("[SEP]\n", "SEP]\n"))
@@ -188,10 +200,12 @@ class BadInput(Case):
 
     def test_too_long(self):
         self.refuse("--seq-length is 65, but the model has 64 positions", "--seq-length", 65)
-        self.refuse("the question's 63 tokens leave room for 0 of the text's in a window of 64, which must be more than the stride of 32; "
-                    "raise --seq-length (to 64 at most), lower --stride or ask a shorter question", "--question", "?" * 63)
-        self.refuse("the question's 4 tokens leave room for 4 of the text's in a window of 11, which must be more than the stride of 4; "
-                    "raise --seq-length (to 64 at most), lower --stride or ask a shorter question", "--seq-length", 11, "--stride", 4)
+        self.refuse("the question's 63 tokens leave room for 0 of the text's in a window of 64, which must "
+                    "be more than the stride of 32; raise --seq-length (to 64 at most), lower --stride or "
+                    "ask a shorter question", "--question", "?" * 63)
+        self.refuse("the question's 4 tokens leave room for 4 of the text's in a window of 11, which must be "
+                    "more than the stride of 4; raise --seq-length (to 64 at most), lower --stride or ask a "
+                    "shorter question", "--seq-length", 11, "--stride", 4)
 
     def test_context(self):
         self.refuse("the context has no words", "--context", " \n\u200b")

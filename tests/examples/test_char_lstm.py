@@ -26,14 +26,17 @@ class Case(unittest.TestCase):
         golden = tensor_file.load(os.path.join(EXPECTED, "char_lstm_%s.safetensors" % cell))
         with open(self.path("text"), "wb") as file:
             file.write(golden["text"][2])
-        tensor_file.save(self.path("before"), {name[7:]: t for name, t in golden.items() if name.startswith("before.")})
+        tensor_file.save(self.path("before"),
+                         {name[7:]: t for name, t in golden.items() if name.startswith("before.")})
         return golden
 
     def run_it(self, *arguments):
-        return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+        return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=120)
 
     def train(self, cell, *arguments):
-        done = self.run_it("--text", self.path("text"), "--cell", cell, *SIZES, "--lr", "0.02", "--clip", "1", *arguments)
+        done = self.run_it("--text", self.path("text"), "--cell", cell, *SIZES, "--lr", "0.02", "--clip", "1",
+                           *arguments)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         return done.stdout
 
@@ -47,8 +50,8 @@ class Values(Case):
     def test_as_pytorch(self):
         for cell in ("lstm", "gru"):
             golden = self.files(cell)
-            out = self.train(cell, "--load", self.path("before"), "--save", self.path("after"), "--steps", "20", "--losses",
-                             "--temperature", "0", "--sample", "40")
+            out = self.train(cell, "--load", self.path("before"), "--save", self.path("after"), "--steps",
+                             "20", "--losses", "--temperature", "0", "--sample", "40")
             losses = [float(line.split()[1]) for line in out.splitlines() if line.startswith(b"loss ")]
             wanted = tensor_file.values(golden["losses"])
             self.assertEqual(len(losses), 20)
@@ -60,24 +63,27 @@ class Values(Case):
             self.assertEqual(set(after), names)
             for name in names:
                 self.assertEqual(after[name][:2], golden["after." + name][:2])
-                for got, expected in zip(tensor_file.values(after[name]), tensor_file.values(golden["after." + name])):
+                for got, expected in zip(tensor_file.values(after[name]),
+                                         tensor_file.values(golden["after." + name])):
                     self.assertLess(abs(got - expected), 2e-4)
 
     def test_resume(self):
         self.files("gru")
         at_once = self.train("gru", "--steps", "14", "--losses", "--save", self.path("a"), "--dropout", "0.5")
-        first = self.train("gru", "--steps", "6", "--losses", "--checkpoint", self.path("c"), "--dropout", "0.5", "--sample", "0")
-        second = self.train("gru", "--steps", "14", "--losses", "--checkpoint", self.path("c"), "--save", self.path("b"),
-                            "--dropout", "0.5")
+        first = self.train("gru", "--steps", "6", "--losses", "--checkpoint", self.path("c"), "--dropout",
+                           "0.5", "--sample", "0")
+        second = self.train("gru", "--steps", "14", "--losses", "--checkpoint", self.path("c"), "--save",
+                            self.path("b"), "--dropout", "0.5")
         self.assertIn(b"resumed after step 6\n", second)
-        losses = [[line for line in out.splitlines() if line.startswith(b"loss ")] for out in (at_once, first, second)]
+        losses = [[line for line in out.splitlines() if line.startswith(b"loss ")]
+                  for out in (at_once, first, second)]
         self.assertEqual(losses[0], losses[1] + losses[2])
         self.assertEqual(tensor_file.load(self.path("a")), tensor_file.load(self.path("b")))
 
     def test_temperature_and_prompt(self):
         self.files("lstm")
-        texts = [self.train("lstm", "--steps", "0", "--sample", "60", "--prompt", "4 times", "--seed", seed).splitlines()[-1]
-                 for seed in ("1", "1", "2")]
+        texts = [self.train("lstm", "--steps", "0", "--sample", "60", "--prompt", "4 times", "--seed",
+                            seed).splitlines()[-1] for seed in ("1", "1", "2")]
         self.assertEqual(texts[0], texts[1])
         self.assertNotEqual(texts[0], texts[2])
         self.assertTrue(texts[0].startswith(b"4 times") and len(texts[0]) == 67)
@@ -93,10 +99,13 @@ class Refusals(Case):
         self.files("lstm")
         self.refused("the text 'nowhere' cannot be read", "--text", "nowhere")
         self.refused("--batch 16 sequences of --length 32 need 528; use less", "--text", self.path("text"))
-        self.refused("the prompt's 'X' is not in the text", "--text", self.path("text"), *SIZES, "--prompt", "X")
+        self.refused("the prompt's 'X' is not in the text", "--text", self.path("text"), *SIZES, "--prompt",
+                     "X")
         self.refused("nowhere", "--text", self.path("text"), *SIZES, "--load", "nowhere")
-        self.refused("rnn.weight_ih_l0: file [64, 8], model [32, 8]", "--text", self.path("text"), *SIZES, "--hidden", "8", "--load", self.path("before"))
-        self.refused("rnn.", "--text", self.path("text"), *SIZES, "--layers", "1", "--load", self.path("before"))
+        self.refused("rnn.weight_ih_l0: file [64, 8], model [32, 8]", "--text", self.path("text"), *SIZES,
+                     "--hidden", "8", "--load", self.path("before"))
+        self.refused("rnn.", "--text", self.path("text"), *SIZES, "--layers", "1", "--load",
+                     self.path("before"))
         with open(self.path("before"), "r+b") as file:
             file.truncate(1000)
         self.refused("before", "--text", self.path("text"), *SIZES, "--load", self.path("before"))

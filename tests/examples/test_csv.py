@@ -15,8 +15,8 @@ def read(text, *names, env=None):
     with tempfile.NamedTemporaryFile() as file:
         file.write(text.encode())
         file.flush()
-        return subprocess.run([program("table"), file.name, *names], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              timeout=60, env=env)
+        return subprocess.run([program("table"), file.name, *names], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=60, env=env)
 
 
 def single(text):
@@ -27,12 +27,14 @@ class Values(unittest.TestCase):
     def compare(self, text, *names):
         done = read(text, *names)
         self.assertEqual((done.returncode, done.stderr), (0, b""), text)
-        want = [[single(row[name]) for name in names] for row in csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline=""))]
+        want = [[single(row[name]) for name in names]
+                for row in csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline=""))]
         got = [[float(number) for number in line.split()] for line in done.stdout.decode().splitlines()]
         self.assertEqual(repr(got), repr([[float("%.9g" % number) for number in row] for row in want]), text)
 
     def test_forms(self):
-        self.compare('\ufeffa,"b, c","say ""d"""\r\n1,"2",-3.5e-3\r\n\r\n" 4 ",,+.5\r\n,"",6', 'say "d"', "a", "b, c")
+        self.compare('\ufeffa,"b, c","say ""d"""\r\n1,"2",-3.5e-3\r\n\r\n" 4 ",,+.5\r\n,"",6', 'say "d"', "a",
+                     "b, c")
         self.compare("a\n1\n", "a")
 
     def test_locale(self):
@@ -45,12 +47,15 @@ class Values(unittest.TestCase):
 
     def test_random(self):
         rng = random.Random(1)
-        fields = [lambda: "%.9g" % rng.uniform(-1e6, 1e6), lambda: str(rng.randrange(-99, 99)), lambda: "", lambda: " 1e-30 "]
+        fields = [lambda: "%.9g" % rng.uniform(-1e6, 1e6), lambda: str(rng.randrange(-99, 99)), lambda: "",
+                  lambda: " 1e-30 "]
         for _ in range(100):
             names = rng.sample(["a", "b b", "c,c", 'd"d', "e\ne", "\u00e9", "x\U0001f600"], rng.randint(2, 7))
             out = io.StringIO()
-            writer = csv.writer(out, lineterminator=rng.choice(["\n", "\r\n"]), quoting=rng.choice([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
-            writer.writerows([names] + [[rng.choice(fields)() for _ in names] for _ in range(rng.choice([1, 7, 64, 65, 200]))])
+            writer = csv.writer(out, lineterminator=rng.choice(["\n", "\r\n"]),
+                                quoting=rng.choice([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
+            writer.writerows([names] + [[rng.choice(fields)() for _ in names]
+                                        for _ in range(rng.choice([1, 7, 64, 65, 200]))])
             self.compare(out.getvalue(), *rng.sample(names, rng.randint(1, len(names))))
 
 
@@ -81,7 +86,8 @@ class BadInput(unittest.TestCase):
                                ("a,b\n1e99,1\n", "line 2: '1e99' in column 'a' is not a finite number"),
                                ("a,b\n%s,1\n" % ("1" * 64), "line 2: '%s' in column 'a' is not a finite number" % ("1" * 30))):
             done = read(text, "a", "b")
-            self.assertEqual((done.returncode, done.stdout, done.stderr.decode()), (1, b"", sentence + "\n"), text)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.decode()), (1, b"", sentence + "\n"),
+                             text)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@ EMULATED = "GPUNN_EXAMPLES" not in os.environ
 
 def run(steps):
     """Status, the stencil, and what the emulated GPU counted: copies by the host, captures, launches of graphs."""
-    done = subprocess.run([program("emulator/cuda_interop" if EMULATED else "cuda_interop"), str(steps)], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True)
-    counts = re.fullmatch(r"host copies (\d+), captures (\d+), graph launches (\d+), left 0\n" if EMULATED else "", done.stderr)
+    done = subprocess.run([program("emulator/cuda_interop" if EMULATED else "cuda_interop"), str(steps)],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    counts = re.fullmatch(r"host copies (\d+), captures (\d+), graph launches (\d+), left 0\n" if EMULATED
+                          else "", done.stderr)
     if counts is None:
         raise AssertionError(done.stderr)
-    return done.returncode, [float(number) for number in done.stdout.split()], [int(number) for number in counts.groups()]
+    return (done.returncode, [float(number) for number in done.stdout.split()],
+            [int(number) for number in counts.groups()])
 
 
 class CudaInterop(unittest.TestCase):

@@ -15,12 +15,13 @@ from tests.examples import EXPECTED, program
 
 PROGRAM = program("gpt2")
 LAYERS, WIDTH = 4, 128
-SMALL = ["--threads", "1", "--batch", "2", "--context", "16", "--seed", "7", "--generate", "0", "--every", "1",
-         "--peak", "1", "--lr", "1e-3"]
+SMALL = ["--threads", "1", "--batch", "2", "--context", "16", "--seed", "7", "--generate", "0", "--every",
+         "1", "--peak", "1", "--lr", "1e-3"]
 
 
 def run(*arguments, folder=None):
-    return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, cwd=folder)
+    return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120,
+                          cwd=folder)
 
 
 def mixed(x):
@@ -33,17 +34,20 @@ def mixed(x):
 
 def made(name, shape):
     """make_gpt2.py's rule."""
-    key, offset = sum(ord(c) * (i + 1) for i, c in enumerate(name)), 1.0 if "ln_" in name and name.endswith("weight") else 0.0
-    single = array.array("f", (((mixed(key * 1000003 + i) >> 40) / (1 << 24) - 0.5) * 0.15 for i in range(math.prod(shape))))
+    key, offset = (sum(ord(c) * (i + 1) for i, c in enumerate(name)),
+                   1.0 if "ln_" in name and name.endswith("weight") else 0.0)
+    single = array.array("f", (((mixed(key * 1000003 + i) >> 40) / (1 << 24) - 0.5) * 0.15
+                               for i in range(math.prod(shape))))
     values = array.array("f", (value + offset for value in single))
     return "F32", list(shape), values.tobytes()
 
 
 def weights(prefix=""):
-    shapes = {"wte.weight": (256, WIDTH), "wpe.weight": (128, WIDTH), "ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)}
+    shapes = {"wte.weight": (256, WIDTH), "wpe.weight": (128, WIDTH), "ln_f.weight": (WIDTH,),
+              "ln_f.bias": (WIDTH,)}
     for i in range(LAYERS):
-        parts = {"ln_1": (WIDTH,), "attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH), "ln_2": (WIDTH,),
-                 "mlp.c_fc": (WIDTH, 4 * WIDTH), "mlp.c_proj": (4 * WIDTH, WIDTH)}
+        parts = {"ln_1": (WIDTH,), "attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH),
+                 "ln_2": (WIDTH,), "mlp.c_fc": (WIDTH, 4 * WIDTH), "mlp.c_proj": (4 * WIDTH, WIDTH)}
         for part, shape in parts.items():
             shapes[f"h.{i}.{part}.weight"], shapes[f"h.{i}.{part}.bias"] = shape, shape[-1:]
     return {prefix + name: made(name, shape) for name, shape in shapes.items()}
@@ -81,8 +85,8 @@ class Gpt2(unittest.TestCase):
     def test_logits_and_losses(self):
         for prefix in ("", "transformer."):
             tensor_file.save(self.weights_path, {prefix + name: t for name, t in self.weights.items()})
-            text = self.good("--weights", self.weights_path, "--logits", self.path("logits"), "--steps", "20" if not prefix else "0",
-                             "--warmup", "5", "--save", self.path("after"))
+            text = self.good("--weights", self.weights_path, "--logits", self.path("logits"), "--steps",
+                             "20" if not prefix else "0", "--warmup", "5", "--save", self.path("after"))
             logits = tensor_file.load(self.path("logits"))["logits"]
             self.assertEqual(logits[1], [2, 16, 256])
             self.close(tensor_file.values(logits), tensor_file.values(self.golden["logits"]), 2e-5, 2e-5)
@@ -91,7 +95,8 @@ class Gpt2(unittest.TestCase):
                 self.assertEqual(after, self.weights)
                 continue
             self.close(self.losses(text), tensor_file.values(self.golden["losses"]), 2e-4, 1e-6)
-            self.assertEqual({name: t[1] for name, t in after.items()}, {name: t[1] for name, t in self.weights.items()})
+            self.assertEqual({name: t[1] for name, t in after.items()},
+                             {name: t[1] for name, t in self.weights.items()})
             for name, want in self.golden.items():
                 if name.startswith("after/"):
                     self.close(tensor_file.values(after[name[6:]]), tensor_file.values(want), 1e-3, 2e-4)
@@ -99,14 +104,16 @@ class Gpt2(unittest.TestCase):
     def test_accumulated_steps_are_one_larger_one(self):
         tensor_file.save(self.weights_path, self.weights)
         whole = self.losses(self.good("--weights", self.weights_path, "--steps", "4", "--batch", "4"))
-        parts = self.losses(self.good("--weights", self.weights_path, "--steps", "4", "--batch", "2", "--accumulate", "2"))
+        parts = self.losses(self.good("--weights", self.weights_path, "--steps", "4", "--batch", "2",
+                                      "--accumulate", "2"))
         self.close(parts, whole, 1e-5, 1e-6)
 
     def test_resuming_changes_nothing(self):
         dropout = ["--dropout", "0.1"]
         self.good("--steps", "6", "--save", self.path("whole"), "--warmup", "2", *dropout)
         common = ["--warmup", "2", "--checkpoint", self.path("check"), *dropout]
-        first = subprocess.Popen([PROGRAM, *SMALL, "--text", self.path("text"), "--steps", "6", *common], stdout=subprocess.PIPE)
+        first = subprocess.Popen([PROGRAM, *SMALL, "--text", self.path("text"), "--steps", "6", *common],
+                                 stdout=subprocess.PIPE)
         for line in first.stdout:  # ends it after the third step
             if line.startswith(b"step 4"):
                 first.kill()
@@ -141,11 +148,14 @@ class Gpt2(unittest.TestCase):
         logits = tensor_file.values(tensor_file.load(self.path("logits"))["logits"])
         rows = [logits[256 * i:256 * (i + 1)] for i in range(length)]
         self.assertEqual([row.index(max(row)) for row in rows[2:-1]], list(written[3:]))
-        self.assertEqual(len(run(*common, "--prompt", "abc", "--generate", "100").stdout.split(b"\n", 1)[1]), 104)  # past its end
+        # past its end
+        self.assertEqual(len(run(*common, "--prompt", "abc", "--generate", "100").stdout.split(b"\n", 1)[1]),
+                         104)
 
     def test_built_in_text(self):
         """It learns to count, and does."""
-        text = run("--steps", "400", "--context", "64", "--generate", "60", "--temperature", "0").stdout.decode()
+        text = run("--steps", "400", "--context", "64", "--generate", "60", "--temperature",
+                   "0").stdout.decode()
         self.assertLess(self.losses(text)[-1], 0.2)
         self.assertIn("forty-one, forty-two, forty-three, forty-four, forty-five, forty-six, ", text)
 
@@ -153,9 +163,11 @@ class Gpt2(unittest.TestCase):
         golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected_output")
         files = ["--vocab", os.path.join(golden, "tokenizer_vocab.json"), "--merges", os.path.join(golden, "tokenizer_merges.txt")]
         self.assertIn("step 1 loss", self.good("--steps", "1", "--context", "8", *files))
-        with open(os.path.join(golden, "tokenizer_json.json"), encoding="utf-8") as file, open(self.path("tokenizer"), "w") as out:
+        with open(os.path.join(golden, "tokenizer_json.json"), encoding="utf-8") as file, open(
+                self.path("tokenizer"), "w") as out:
             json.dump(json.load(file)["llama"]["file"], out)
-        self.assertIn("step 1 loss", self.good("--steps", "1", "--context", "8", "--vocab", self.path("tokenizer")))
+        self.assertIn("step 1 loss",
+                      self.good("--steps", "1", "--context", "8", "--vocab", self.path("tokenizer")))
 
     def test_half_precision_weights(self):
         """As hubs hold them: read into F32."""
@@ -168,7 +180,8 @@ class Gpt2(unittest.TestCase):
         saved = tensor_file.load(self.path("saved"))
         self.assertEqual(sorted(saved), sorted(self.weights))
         for name, (_, shape, data) in halves.items():
-            self.assertEqual(tuple(tensor_file.values(saved[name[len("transformer."):]])), struct.unpack("<%de" % (len(data) // 2), data), name)
+            self.assertEqual(tuple(tensor_file.values(saved[name[len("transformer."):]])),
+                             struct.unpack("<%de" % (len(data) // 2), data), name)
 
     def refuse(self, sentence, *arguments):
         done = run(*SMALL, *arguments)

@@ -13,14 +13,17 @@ from tests.examples import EXPECTED, program
 from tests.examples.test_gpt2 import mixed
 
 PROGRAM = program("llama")
-SHAPE = {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "intermediate_size": 80, "max_position_embeddings": 128}
+SHAPE = {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "intermediate_size": 80, "max_position_embeddings": 128}
 CONFIGS = {  # what LlamaConfig takes
-    "grouped": {**SHAPE, "rope_parameters": {"rope_type": "llama3", "rope_theta": 50000.0, "factor": 8.0, "low_freq_factor": 1.0,
-                                             "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
-    "tied": {**SHAPE, "num_key_value_heads": 4, "head_dim": 16, "tie_word_embeddings": True, "attention_bias": True,
-             "mlp_bias": True, "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
-    "linear": {**SHAPE, "num_key_value_heads": 1, "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}}
+    "grouped": {**SHAPE, "rope_parameters": {"rope_type": "llama3", "rope_theta": 50000.0, "factor": 8.0,
+                                             "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                             "original_max_position_embeddings": 64}},
+    "tied": {**SHAPE, "num_key_value_heads": 4, "head_dim": 16, "tie_word_embeddings": True,
+             "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5,
+             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "linear": {**SHAPE, "num_key_value_heads": 1,
+               "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}}
 PROMPT = [3, 17, 80, 4, 4, 95, 0, 31, 56, 22, 8, 61, 77, 12, 40]
 WRITTEN = 24
 
@@ -28,7 +31,8 @@ WRITTEN = 24
 def made(name, shape):
     key, offset = sum(ord(c) * (i + 1) for i, c in enumerate(name)), 1.0 if "norm" in name else 0.0
     width = 2.0 if "q_proj" in name or "k_proj" in name else 0.5
-    values = (((mixed(key * 1000003 + i) >> 40) / (1 << 24) - 0.5) * width + offset for i in range(math.prod(shape)))
+    values = (((mixed(key * 1000003 + i) >> 40) / (1 << 24) - 0.5) * width + offset
+              for i in range(math.prod(shape)))
     return "F32", list(shape), array.array("f", values).tobytes()
 
 
@@ -43,12 +47,14 @@ def weights(config):
         shapes["lm_head.weight"] = (words, width)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
-        shapes[layer + "input_layernorm.weight"] = shapes[layer + "post_attention_layernorm.weight"] = (width,)
+        shapes[layer +
+               "input_layernorm.weight"] = shapes[layer + "post_attention_layernorm.weight"] = (width,)
         for part, shape, bias in (("self_attn.q_proj", (rows, width), "attention_bias"),
                                   ("self_attn.k_proj", (narrow, width), "attention_bias"),
                                   ("self_attn.v_proj", (narrow, width), "attention_bias"),
                                   ("self_attn.o_proj", (width, rows), "attention_bias"),
-                                  ("mlp.gate_proj", (inner, width), "mlp_bias"), ("mlp.up_proj", (inner, width), "mlp_bias"),
+                                  ("mlp.gate_proj", (inner, width), "mlp_bias"),
+                                  ("mlp.up_proj", (inner, width), "mlp_bias"),
                                   ("mlp.down_proj", (width, inner), "mlp_bias")):
             shapes[f"{layer}{part}.weight"] = shape
             if config.get(bias):
@@ -74,7 +80,8 @@ class Llama(unittest.TestCase):
         tensor_file.save(self.path("model.safetensors"), weights(config) if tensors is None else tensors)
 
     def run_program(self, *arguments, ids=tuple(PROMPT)):
-        given = [PROGRAM, "--model", self.folder.name, "--ids", " ".join(map(str, ids)), "--threads", "1", *arguments]
+        given = [PROGRAM, "--model", self.folder.name, "--ids", " ".join(map(str, ids)), "--threads", "1",
+                 *arguments]
         return subprocess.run(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
 
     def good(self, *arguments):
@@ -106,18 +113,21 @@ class Llama(unittest.TestCase):
                 text = self.good("--generate", str(WRITTEN), *arguments)
                 self.assertEqual([int(token) for token in text.split()], want, name)
             end = want[len(PROMPT) + 5]
-            self.model({**config, "eos_token_id": [next(token for token in range(96) if token not in want), end]})
+            self.model({**config,
+                        "eos_token_id": [next(token for token in range(96) if token not in want), end]})
             first = want.index(end, len(PROMPT))
             self.assertEqual([int(token) for token in self.good("--temperature", "0").split()], want[:first])
 
     def test_full_context(self):
         self.model(CONFIGS["grouped"])
-        text = [int(token) for token in self.good("--context", "20", "--generate", "50", "--temperature", "0").split()]
+        text = [int(token) for token in self.good("--context", "20", "--generate", "50", "--temperature",
+                                                  "0").split()]
         self.assertEqual(text, list(tensor_file.values(self.golden["grouped/text"]))[:21])
 
     def test_old_forms(self):
         """rope_theta and rope_scaling as before transformers 5, a head in the file that is tied, and weights in shards."""
-        config = {**CONFIGS["linear"], "rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 4.0}}
+        config = {**CONFIGS["linear"], "rope_theta": 10000.0,
+                  "rope_scaling": {"type": "linear", "factor": 4.0}}
         del config["rope_parameters"]
         everything = weights(config)
         self.model(config, {})
@@ -132,7 +142,8 @@ class Llama(unittest.TestCase):
         self.check_logits("linear")
         os.remove(self.path("model.safetensors.index.json"))
         tied = CONFIGS["tied"]
-        self.model({**tied, "rope_parameters": None}, {**weights(tied), "lm_head.weight": made("other", (96, 48))})
+        self.model({**tied, "rope_parameters": None},
+                   {**weights(tied), "lm_head.weight": made("other", (96, 48))})
         self.check_logits("tied")
 
     def test_vocabulary(self):
@@ -142,8 +153,8 @@ class Llama(unittest.TestCase):
         with open(self.path("vocab.json"), encoding="utf-8") as file:
             words = len(json.load(file))
         self.model({**CONFIGS["grouped"], "vocab_size": words})
-        done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "Hello, world", "--generate", "5"],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+        done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "Hello, world", "--generate",
+                               "5"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assertTrue(done.stdout.startswith(b"Hello, world"), done.stdout)
         with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file:
@@ -152,10 +163,12 @@ class Llama(unittest.TestCase):
         for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "ByteLevel"}}, b"the normalizer 'ByteLevel' is not supported")):
             with open(self.path("tokenizer.json"), "w", encoding="utf-8") as out:
                 json.dump(file, out)
-            done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "of \u2603 3", "--generate", "3"],
+            done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "of \u2603 3",
+                                   "--generate", "3"],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
             self.assertIn(sentence, done.stderr)
-            self.assertEqual((done.returncode, done.stdout.startswith("of \u2603 3".encode())), (1, False) if sentence else (0, True))
+            self.assertEqual((done.returncode, done.stdout.startswith("of \u2603 3".encode())),
+                             (1, False) if sentence else (0, True))
 
     def refuse(self, sentence, *arguments, **how):
         done = self.run_program(*arguments, **how)
@@ -186,7 +199,8 @@ class Llama(unittest.TestCase):
         self.refuse("the prompt is empty", ids=())
         self.refuse("more than the 4 tokens of the context", "--context", "4")
         self.refuse("longer than the model's 128 positions", "--context", "129")
-        done = subprocess.run([PROGRAM, "--model", self.folder.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+        done = subprocess.run([PROGRAM, "--model", self.folder.name], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=120)
         self.assertIn(b"neither tokenizer.json nor vocab.json", done.stderr)
         os.remove(self.path("model.safetensors"))
         self.refuse("model.safetensors")

@@ -16,7 +16,8 @@ def f32(x):
 
 def expected(boxes, threshold):
     """By numbers whose sums and products F32 has exactly."""
-    order = sorted(range(len(boxes)), key=lambda i: (not math.isnan(boxes[i][4]), 0 if math.isnan(boxes[i][4]) else -boxes[i][4], i))
+    order = sorted(range(len(boxes)), key=lambda i: (not math.isnan(boxes[i][4]),
+                                                     0 if math.isnan(boxes[i][4]) else -boxes[i][4], i))
     keep = []
     for i in order:
         x1, y1, x2, y2, _ = boxes[i]
@@ -36,7 +37,8 @@ class Nms(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False) as file:
             self.addCleanup(os.remove, file.name)
             file.writelines(" ".join(map(repr, box)) + "\n" for box in boxes)
-        done = subprocess.run([PROGRAM, repr(threshold), file.name], stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run([PROGRAM, repr(threshold), file.name], stdout=subprocess.PIPE, text=True,
+                              check=True)
         self.assertEqual([int(line) for line in done.stdout.split()], expected(boxes, threshold))
 
     def test_random_boxes(self):
@@ -55,8 +57,10 @@ class Nms(unittest.TestCase):
         same = [(0, 0, 10, 10, 0.5)] * 3
         self.check(same, 0.99)
         self.check(same, 1.0)
-        self.check([(0, 0, 10, 10, 0.5), (0, 0, 10, 5, math.nan), (0, 0, 10, 10, math.inf), (20, 0, 30, 10, -math.inf)], 0.5)
-        self.check([(0, 0, 10, 10, 0.9), (0, 0, 10, 5, 0.8)], 0.5)  # what is just as much as the threshold stays
+        self.check([(0, 0, 10, 10, 0.5), (0, 0, 10, 5, math.nan), (0, 0, 10, 10, math.inf),
+                    (20, 0, 30, 10, -math.inf)], 0.5)
+        # what is just as much as the threshold stays
+        self.check([(0, 0, 10, 10, 0.9), (0, 0, 10, 5, 0.8)], 0.5)
         self.check([(5, 5, 5, 5, 0.9), (5, 5, 5, 5, 0.8), (0, 0, 10, 10, 0.7)], 0.1)  # without an area
 
 

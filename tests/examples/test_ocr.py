@@ -49,7 +49,8 @@ def search(steps, width):
         for text, (blank, last) in beams.items():
             add(text, total(blank, last) + step[0], last + step[text[-1]] if text else -math.inf)
             for c in range(1, len(step)):
-                add(text + (c,), -math.inf, (blank if text and text[-1] == c else total(blank, last)) + step[c])
+                add(text + (c,), -math.inf,
+                    (blank if text and text[-1] == c else total(blank, last)) + step[c])
         beams = dict(sorted(found.items(), key=lambda item: -total(*item[1]))[:width])
     text = max(beams, key=lambda text: total(*beams[text]))
     return text, total(*beams[text])
@@ -78,17 +79,21 @@ class Ocr(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def run_program(self, *options):
-        return subprocess.run([program("ocr"), "--threads", "2", *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.run([program("ocr"), "--threads", "2", *map(str, options)], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
 
     def decode(self, lines, width, plain=False):
         numbers = [math.exp(x) if plain else x for line in lines for step in line for x in step]
         shape = [len(lines), len(lines[0]), len(lines[0][0])]
-        tensor_file.save(self.path("said"), {"said": ("F32", shape, struct.pack("<%df" % len(numbers), *numbers))})
-        done = self.run_program("--probabilities", self.path("said"), "--alphabet", self.path("letters"), "--width", width)
+        tensor_file.save(self.path("said"),
+                         {"said": ("F32", shape, struct.pack("<%df" % len(numbers), *numbers))})
+        done = self.run_program("--probabilities", self.path("said"), "--alphabet", self.path("letters"),
+                                "--width", width)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
         self.assertEqual(len(rows), len(lines))
-        return [(tuple(LETTERS.index(c) + 1 for c in text), float(score), tuple(LETTERS.index(c) + 1 for c in best)) for text, score, best in rows]
+        return [(tuple(LETTERS.index(c) + 1 for c in text), float(score),
+                 tuple(LETTERS.index(c) + 1 for c in best)) for text, score, best in rows]
 
     def test_all_texts(self):
         rng = random.Random(1)
@@ -114,7 +119,8 @@ class Ocr(unittest.TestCase):
     def test_learns(self):
         done = self.run_program("--epochs", 2)
         self.assertEqual(done.returncode, 0, done.stderr)
-        for share in re.search(r"512 lines: ([0-9.]+) % right by the best class of each step, ([0-9.]+) % by the search", done.stdout).groups():
+        for share in re.search(r"512 lines: ([0-9.]+) % right by the best class of each step, ([0-9.]+) % by "
+                               r"the search", done.stdout).groups():
             self.assertGreater(float(share), 70)
 
     def test_bad_input(self):

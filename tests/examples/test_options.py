@@ -7,13 +7,15 @@ import unittest
 
 from tests.examples import program
 
-EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "examples")
+EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+                        "examples")
 NAMES = sorted(name[:-2] for name in os.listdir(EXAMPLES) if name.endswith(".c"))
 NEEDED = {"run_model": ["m.json", "--input", "x", "--output", "y"]}  # without these it asks for them first
 
 
 def run(name, *arguments):
-    return subprocess.run([program(name), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.run([program(name), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True)
 
 
 def options(name):
@@ -55,7 +57,8 @@ class Options(unittest.TestCase):
                 self.assertRegex(text, r"^(?!\(null\)).{8,}$", (name, word))
             self.assertLessEqual(max(map(len, lines)), 132, name)
         gpt2 = run("gpt2", "--batch", "3", "--help").stdout
-        for line in r"--config tiny\|124M .*\[tiny\]", r"--batch N .*\[8\]", r"--lr X [^\[]*", r"--prompt TEXT .*\[forty-one, forty-two, \]", r"--decay X .*\[0.1\]":
+        for line in (r"--config tiny\|124M .*\[tiny\]", r"--batch N .*\[8\]", r"--lr X [^\[]*",
+                     r"--prompt TEXT .*\[forty-one, forty-two, \]", r"--decay X .*\[0.1\]"):
             self.assertRegex(gpt2, f"(?m)^  {line}$")
 
     def test_refusals(self):
@@ -74,15 +77,17 @@ class Options(unittest.TestCase):
                     self.refuse(name, r"%s.*: there is no 'wrong'" % word, word, "wrong")
                     self.refuse(name, r"%s.*: there is no ''" % word, word, "")
                 elif value.strip() in ("N", "X", "STEPS"):
-                    for wrong in ("-1", "1e40", "x", "1x", "", "nan", *["1.5", "99999999999999999999"] * (value.strip() != "X")):
-                        self.refuse(name, r"%s is '%s', but takes a (whole )?number from" % (word, wrong), word, wrong)
+                    for wrong in ("-1", "1e40", "x", "1x", "", "nan",
+                                  *["1.5", "99999999999999999999"] * (value.strip() != "X")):
+                        self.refuse(name, r"%s is '%s', but takes a (whole )?number from" % (word, wrong),
+                                    word, wrong)
 
     def test_folder_of_results(self):
         """Made where there is none, out/ by default; nothing is written beside it."""
         with tempfile.TemporaryDirectory() as folder:
             for way in [], ["--out", "mine"]:
-                done = subprocess.run([program("register3d"), "--synthetic", "8", "--steps", "1", *way], cwd=folder, stdout=subprocess.PIPE,
-                                      stderr=subprocess.PIPE, text=True)
+                done = subprocess.run([program("register3d"), "--synthetic", "8", "--steps", "1", *way],
+                                      cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertEqual(sorted(os.listdir(folder)), ["mine", "out"])
             names = ["register3d_" + name for name in ("after.png", "before.png", "field.nii", "warped.nii")]
@@ -93,7 +98,8 @@ class Options(unittest.TestCase):
 
     def test_results_that_cannot_be_written(self):
         """Told before the work, not after it; and asking changes no file."""
-        places = (("char_lstm", "--save"), ("char_lstm", "--checkpoint"), ("gpt2", "--save"), ("gpt2", "--checkpoint"), ("gpt2", "--logits"),
+        places = (("char_lstm", "--save"), ("char_lstm", "--checkpoint"), ("gpt2", "--save"),
+                  ("gpt2", "--checkpoint"), ("gpt2", "--logits"),
                   ("resnet18", "--save"), ("resnet18", "--saliency"), ("roberta_classify", "--save"),
                   ("roberta_classify", "--checkpoint"), ("run_model", "--output"), ("register3d", "--out"),
                   ("tiny_imagenet", "--synthetic --out"), ("cifar10", "--synthetic --out"),

@@ -10,7 +10,8 @@ from tests.examples import program
 
 
 def run(name, *arguments):
-    return subprocess.run([program(name), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.run([program(name), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True)
 
 
 class VectorAdd(unittest.TestCase):
@@ -19,7 +20,8 @@ class VectorAdd(unittest.TestCase):
             done = run("vector_add", "--count", count, "--runs", "2")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn("greatest difference: sums 0, gradients 0", done.stdout)
-            self.assertEqual(len(re.findall(r"^  (?:gpunn_expr|own kernel)(?: +\d+\.\d{3}){4}$", done.stdout, re.M)) % 2, 0)
+            self.assertEqual(len(re.findall(r"^  (?:gpunn_expr|own kernel)(?: +\d+\.\d{3}){4}$", done.stdout,
+                                            re.M)) % 2, 0)
 
 
 class CustomOp(unittest.TestCase):

@@ -19,7 +19,8 @@ TYPES = {"u8": (2, "B"), "i8": (256, "b"), "i16": (4, "h"), "u16": (512, "H"), "
          "f64": (64, "d")}
 
 
-def nifti(values, size=SIZE, kind="u8", order="<", slope=0.0, intercept=0.0, offset=352, dim=None, magic=b"n+1\0"):
+def nifti(values, size=SIZE, kind="u8", order="<", slope=0.0, intercept=0.0, offset=352, dim=None,
+          magic=b"n+1\0"):
     code, letter = TYPES.get(kind, (kind, "B"))
     dim = dim or (3, size[2], size[1], size[0], 1, 1, 1, 1)
     header = bytearray(352)
@@ -49,7 +50,8 @@ class Case(unittest.TestCase):
         return path
 
     def run_program(self, *arguments):
-        return subprocess.run([PROGRAM, "--out", self.path("out"), *map(str, arguments)], stdout=subprocess.PIPE,
+        return subprocess.run([PROGRAM, "--out", self.path("out"), *map(str, arguments)],
+                              stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, universal_newlines=True, timeout=120)
 
     def losses(self, *arguments):
@@ -58,7 +60,8 @@ class Case(unittest.TestCase):
         return [float(x) for x in re.findall(r"^step \d+: loss (\S+)$", done.stdout, re.M)]
 
     def pair(self, **options):
-        return [self.path(name, nifti(values, **options)) for name, values in zip(("moving.nii", "fixed.nii"), pair())]
+        return [self.path(name, nifti(values, **options))
+                for name, values in zip(("moving.nii", "fixed.nii"), pair())]
 
 
 class Values(Case):
@@ -72,11 +75,13 @@ class Values(Case):
                 self.assertEqual(len(got), len(case["losses"]))
                 scale = max(map(abs, case["losses"]))
                 for step, (a, b) in enumerate(zip(got, case["losses"])):
-                    self.assertLess(abs(a - b), 1e-4 * scale, "step %d: %.9g, PyTorch's %.9g" % (step + 1, a, b))
+                    self.assertLess(abs(a - b), 1e-4 * scale,
+                                    "step %d: %.9g, PyTorch's %.9g" % (step + 1, a, b))
                 self.assertLess(got[-1], got[0])
 
     def test_all_threads_give_the_same_bits(self):
-        runs = [self.losses(*self.pair(), "--steps", 5, "--levels", 1, "--threads", threads) for threads in (1, 3)]
+        runs = [self.losses(*self.pair(), "--steps", 5, "--levels", 1, "--threads", threads)
+                for threads in (1, 3)]
         self.assertEqual(*runs)
 
     def test_finds_the_known_deformation(self):
@@ -94,7 +99,8 @@ class Files(Case):
                 with self.subTest(kind=kind, order=order):
                     if kind == "i8":
                         moving, fixed = pair()
-                        files = [self.path(n, nifti([x - 100 for x in v], kind=kind, order=order, slope=1.0, intercept=100.0, offset=400))
+                        files = [self.path(n, nifti([x - 100 for x in v], kind=kind, order=order, slope=1.0,
+                                                    intercept=100.0, offset=400))
                                  for n, v in (("a.nii", moving), ("b.nii", fixed))]
                     else:
                         files = self.pair(kind=kind, order=order, slope=0.5, offset=368)
@@ -102,12 +108,15 @@ class Files(Case):
                     self.assertLess(max(abs(a - b) for a, b in zip(got, expected)), 1e-5)
 
     def test_raw_voxels(self):
-        files = [self.path(name, struct.pack("<%dH" % len(v), *v)) for name, v in zip(("a.raw", "b.raw"), pair())]
-        got = self.losses(*files, "--size", "x".join(map(str, SIZE)), "--type", "u16", "--steps", 2, "--levels", 1)
+        files = [self.path(name, struct.pack("<%dH" % len(v), *v))
+                 for name, v in zip(("a.raw", "b.raw"), pair())]
+        got = self.losses(*files, "--size", "x".join(map(str, SIZE)), "--type", "u16", "--steps", 2,
+                          "--levels", 1)
         self.assertEqual(got, self.losses(*self.pair(), "--steps", 2, "--levels", 1))
 
     def test_compressed(self):
-        files = [self.path(name + ".gz", gzip.compress(nifti(v))) for name, v in zip(("a.nii", "b.nii"), pair())]
+        files = [self.path(name + ".gz", gzip.compress(nifti(v)))
+                 for name, v in zip(("a.nii", "b.nii"), pair())]
         got = self.losses(*files, "--steps", 2, "--levels", 1)
         self.assertEqual(got, self.losses(*self.pair(), "--steps", 2, "--levels", 1))
 
@@ -118,7 +127,8 @@ class Files(Case):
             data = file.read()
         self.assertEqual(struct.unpack_from("<8h", data, 40), (3, SIZE[2], SIZE[1], SIZE[0], 1, 1, 1, 1))
         self.assertEqual(struct.unpack_from("<8f", data, 76)[:4], (1, 1.5, 2, 2.5))
-        self.assertEqual(struct.unpack_from("<h12f", data, 254)[:1] + struct.unpack_from("<12f", data, 280), (2, *range(12)))
+        self.assertEqual(struct.unpack_from("<h12f", data, 254)[:1] + struct.unpack_from("<12f", data, 280),
+                         (2, *range(12)))
         warped = struct.unpack("<%df" % count, data[352:])
         self.assertTrue(0 <= min(warped) < max(warped) <= 1)
         with open(self.path("out/register3d_field.nii"), "rb") as file:
@@ -129,7 +139,8 @@ class Files(Case):
         self.assertTrue(0 < max(map(abs, field)) < 0.4)  # three steps of 0.1 voxels
         for name in ("out/register3d_before.png", "out/register3d_after.png"):
             with open(self.path(name), "rb") as file:
-                self.assertEqual(struct.unpack(">8x8xII", file.read(24)), (3 * max(SIZE[1:]), SIZE[1] + 2 * SIZE[0]))
+                self.assertEqual(struct.unpack(">8x8xII", file.read(24)),
+                                 (3 * max(SIZE[1:]), SIZE[1] + 2 * SIZE[0]))
 
 
 class BadInput(Case):
@@ -142,7 +153,8 @@ class BadInput(Case):
     def test_sizes_differ(self):
         moving = self.pair()[0]
         other = self.path("other.nii", nifti(pair()[1][:12 * 15 * 17], (12, 15, 17)))
-        self.refused("moving.nii is 12 x 15 x 18 and %s 12 x 15 x 17: resample one of them, sizes must be equal" % other, moving, other)
+        self.refused("moving.nii is 12 x 15 x 18 and %s 12 x 15 x 17: resample one of them, sizes must be "
+                     "equal" % other, moving, other)
 
     def test_headers(self):
         fixed = self.pair()[1]
@@ -165,8 +177,9 @@ class BadInput(Case):
             with self.subTest(sentence):
                 self.refused(sentence, self.path("bad.nii", data), fixed)
         for offset in (float("nan"), 351.0, 352.5):
-            self.refused("vox_offset is not a whole number", self.path("bad.nii", nifti(values, offset=352)[:108] +
-                         struct.pack("<f", offset) + nifti(values)[112:]), fixed)
+            self.refused("vox_offset is not a whole number",
+                         self.path("bad.nii", nifti(values, offset=352)[:108] +
+                                   struct.pack("<f", offset) + nifti(values)[112:]), fixed)
 
     def test_cut_at_every_size(self):
         fixed = self.pair()[1]
@@ -179,8 +192,10 @@ class BadInput(Case):
         moving, fixed = self.pair()
         self.refused("two volumes are needed", moving, status=2)
         self.refused("cannot be opened", moving, self.path("nothing.nii"))
-        for sentence, *words in (("takes depth x height x width", "--size", "12x15"), ("takes depth", "--size", "0x1x1"), ("takes depth", "--size", "1x1x1x"),
-                                 ("must be odd", "--window", "4"), ("from 3 to 99", "--window", "1"), ("takes three numbers", "--shift", "1,2"),
+        for sentence, *words in (("takes depth x height x width", "--size", "12x15"),
+                                 ("takes depth", "--size", "0x1x1"), ("takes depth", "--size", "1x1x1x"),
+                                 ("must be odd", "--window", "4"), ("from 3 to 99", "--window", "1"),
+                                 ("takes three numbers", "--shift", "1,2"),
                                  ("takes three numbers", "--shift", "1,2,inf")):
             with self.subTest(words):
                 self.refused(sentence, moving, fixed, *words, status=2)

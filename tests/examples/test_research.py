@@ -18,8 +18,8 @@ class Research(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def run_example(self, name, *options, status=0):
-        done = subprocess.run([program(name), "--threads", "2", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True)
+        done = subprocess.run([program(name), "--threads", "2", *options], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
         self.assertEqual(done.returncode, status, done.stderr)
         return done.stdout
 

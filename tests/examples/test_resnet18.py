@@ -55,7 +55,8 @@ class Resnet18(unittest.TestCase):
         self.saved = os.path.join(folder.name, "saved.safetensors")
 
     def run_program(self, *options, status=0):
-        done = subprocess.run([PROGRAM, "--no-times", "--width", str(WIDTH), *options], stdout=subprocess.PIPE,
+        done = subprocess.run([PROGRAM, "--no-times", "--width", str(WIDTH), *options],
+                              stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, universal_newlines=True, timeout=300)
         self.assertEqual(done.returncode, status, done.stderr)
         return done.stdout if status == 0 else done.stderr
@@ -84,7 +85,8 @@ class Resnet18(unittest.TestCase):
         saved = tensor_file.load(self.saved)
         for name, (_, shape, data) in self.weights.items():
             self.assertEqual(saved[name][1], shape)
-            self.assertEqual(saved[name][2] == data, not name.startswith("fc.") and ".running_" not in name, name)
+            self.assertEqual(saved[name][2] == data, not name.startswith("fc.") and ".running_" not in name,
+                             name)
 
     def test_any_size(self):
         text = self.run_with(self.weights, "--size", "any", "--train", "1")
@@ -98,7 +100,8 @@ class Resnet18(unittest.TestCase):
         text = self.run_with(self.weights, "--train", "20", "--all", "--save", self.saved)
         losses = self.losses(text)
         self.compare(losses[:2], self.golden["all"][:2], 2e-5)
-        self.compare(losses, self.golden["all"], 0.02)  # rounding soon moves a maximum: PyTorch's own in float32 are as far off
+        # rounding soon moves a maximum: PyTorch's own in float32 are as far off
+        self.compare(losses, self.golden["all"], 0.02)
         self.assertNotEqual(tensor_file.load(self.saved)["conv1.weight"][2], self.weights["conv1.weight"][2])
         last = self.run_program("--weights", self.saved, "--train", "0")
         self.assertNotEqual(self.scores(last), self.scores(text))
@@ -129,15 +132,18 @@ class Resnet18(unittest.TestCase):
         self.assertEqual(text, self.run_program("--train", "3"))
 
     def test_times(self):
-        done = subprocess.run([PROGRAM, "--width", "2", "--train", "0"], stdout=subprocess.PIPE, universal_newlines=True, timeout=300)
+        done = subprocess.run([PROGRAM, "--width", "2", "--train", "0"], stdout=subprocess.PIPE,
+                              universal_newlines=True, timeout=300)
         self.assertEqual(done.returncode, 0)
         self.assertRegex(done.stdout, r"\nCPU: .+\nGPU: .+\n(.*\n)*training step +32 +\d+\.\d\d")
 
     def test_files_that_do_not_fit(self):
-        self.assertIn("check the path", self.run_program("--weights", os.path.join(self.path, "none"), status=1))
+        self.assertIn("check the path",
+                      self.run_program("--weights", os.path.join(self.path, "none"), status=1))
         foreign = {"embeddings.weight": ("F32", [2], bytes(8))}
         self.assertIn("no tensor 'fc.weight'", self.run_with(foreign, status=1))
-        self.assertRegex(self.run_with(weights(4), status=1), r"conv1\.weight.*file \[4, 3, 7, 7\], model \[8, 3, 7, 7\]")
+        self.assertRegex(self.run_with(weights(4), status=1),
+                         r"conv1\.weight.*file \[4, 3, 7, 7\], model \[8, 3, 7, 7\]")
         lacking = {name: t for name, t in self.weights.items() if name != "layer2.0.downsample.0.weight"}
         self.assertIn("layer2.0.downsample.0.weight", self.run_with(lacking, status=1))
         with open(self.path, "wb") as file:

@@ -16,7 +16,8 @@ BPE = {"vocab.json": os.path.join(EXPECTED, "tokenizer_vocab.json"), "merges.txt
 
 
 def run(*arguments):
-    return subprocess.run([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    return subprocess.run([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=120)
 
 
 class Case(unittest.TestCase):
@@ -69,8 +70,8 @@ class Values(Case):
         self.assertEqual(len(losses), 20)
         for step, (a, b) in enumerate(zip(losses, golden["losses"])):
             self.assertAlmostEqual(a, b, delta=3e-5 * (1 + step / 5), msg=f"step {step}")
-        loss, accuracy, f1 = re.search(r"^at the end: loss ([0-9.]+), accuracy ([0-9.]+) %, macro-F1 ([0-9.]+) on 6 texts$", text,
-                                       re.M).groups()
+        loss, accuracy, f1 = re.search(r"^at the end: loss ([0-9.]+), accuracy ([0-9.]+) %, macro-F1 "
+                                       r"([0-9.]+) on 6 texts$", text, re.M).groups()
         self.assertAlmostEqual(float(loss), golden["validation_loss"], delta=3e-4)
         self.assertAlmostEqual(float(accuracy) / 100, golden["accuracy"], delta=1e-4)
         self.assertAlmostEqual(float(f1), golden["macro_f1"], delta=1e-4)
@@ -79,7 +80,8 @@ class Values(Case):
         after = tensor_file.load(self.path("after.safetensors"))
         self.assertEqual(set(after), set(golden["after"]))
         for name, want in golden["after"].items():
-            if not name.endswith("key.bias"):  # its gradient is 0 but for rounding, of which Adam makes whole steps
+            # its gradient is 0 but for rounding, of which Adam makes whole steps
+            if not name.endswith("key.bias"):
                 for a, b in zip(tensor_file.values(after[name]), want):
                     self.assertAlmostEqual(a, b, delta=1e-4, msg=name)
 
@@ -92,7 +94,8 @@ class Values(Case):
             changes = {"dropout": 0.1, "log": 5, "checkpoint-every": 7}
             whole = self.train("--checkpoint", self.path("a"), "--save", self.path("whole"), **changes)
             self.train("--checkpoint", self.path("b"), "--stop-after", stop, **changes)
-            parts = self.train("--checkpoint", self.path("b"), "--resume", "--save", self.path("parts"), **changes)
+            parts = self.train("--checkpoint", self.path("b"), "--resume", "--save", self.path("parts"),
+                               **changes)
             self.assertEqual(self.bytes("whole"), self.bytes("parts"))
             self.assertEqual(self.bytes("a"), self.bytes("b"))
             self.assertEqual(whole.splitlines()[-1], parts.splitlines()[-1])
@@ -119,11 +122,13 @@ class Values(Case):
     def test_out_of_the_box(self):
         done = run("--max-steps", 3, "--log", 1, "--classes", 4)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
-        self.assertRegex(done.stdout.decode(), r"(?s)^2700 texts .*step 3 of 3: loss .*macro-F1 [0-9.]+ on 300 texts\n$")
+        self.assertRegex(done.stdout.decode(),
+                         r"(?s)^2700 texts .*step 3 of 3: loss .*macro-F1 [0-9.]+ on 300 texts\n$")
 
     def test_records(self):
         """Quotes, empty lines, both line ends, a byte order mark; a text longer than the model's is cut and counted."""
-        self.write("train.csv", '\ufefflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"' + "x " * 100 + '"')
+        self.write("train.csv",
+                   '\ufefflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"' + "x " * 100 + '"')
         done = run(*self.options(validation=self.path("train.csv"), epochs=1))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(b"4 texts to learn from, 4 held out", done.stdout)
@@ -142,7 +147,8 @@ class BadInput(Case):
     def refuse(self, sentence, *more, **changes):
         done = run(*self.options(**changes), *more)
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertEqual(done.stderr.decode().replace(self.folder + os.sep, "").splitlines()[-1], "roberta_classify: " + sentence)
+        self.assertEqual(done.stderr.decode().replace(self.folder + os.sep, "").splitlines()[-1],
+                         "roberta_classify: " + sentence)
 
     def test_broken_records(self):
         first = "label,text\n0,good\n"
@@ -182,17 +188,21 @@ class BadInput(Case):
 
     def test_foreign_weights(self):
         os.remove(self.path("model.safetensors"))
-        tensors = {name.replace("roberta.", "bert."): tensor for name, tensor in tensor_file.load(WEIGHTS).items()}
+        tensors = {name.replace("roberta.", "bert."): tensor
+                   for name, tensor in tensor_file.load(WEIGHTS).items()}
         tensor_file.save(self.path("model.safetensors"), tensors)
-        self.refuse("'model.safetensors' does not fit the model: 27 of its weights are missing there and 0 have another shape; the first: "
-                    "roberta.embeddings.word_embeddings.weight: in the model only")
+        self.refuse(
+            "'model.safetensors' does not fit the model: 27 of its weights are missing there and 0 have "
+            "another shape; the first: roberta.embeddings.word_embeddings.weight: in the model only")
 
     def test_foreign_vocabulary(self):
         size = self.golden["config"]["vocab_size"]
         self.write("config.json", json.dumps({**self.golden["config"], "vocab_size": size - 1}))
-        self.refuse(f"'vocab.json' has {size} pieces, but the model's vocab_size is {size - 1}; they do not belong together")
+        self.refuse(f"'vocab.json' has {size} pieces, but the model's vocab_size is {size - 1}; they do not "
+                    f"belong together")
         self.write("config.json", json.dumps({**self.golden["config"], "pad_token_id": 3}))
-        self.refuse("<pad> has id 1 in 'vocab.json', but the model's pad_token_id is 3; they do not belong together")
+        self.refuse(
+            "<pad> has id 1 in 'vocab.json', but the model's pad_token_id is 3; they do not belong together")
         os.remove(self.path("merges.txt"))
         self.write("merges.txt", "x y z\n")
         self.refuse("merges.txt:1: two pieces with one space between them are expected here")

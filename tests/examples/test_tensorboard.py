@@ -15,7 +15,8 @@ except ImportError:
 
 
 def run(folder, *spec):
-    return subprocess.run([program("board"), folder, *spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    return subprocess.run([program("board"), folder, *spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=60)
 
 
 class Files(unittest.TestCase):
@@ -48,7 +49,8 @@ class Files(unittest.TestCase):
         self.assertEqual([(e.step, round(e.value, 6)) for e in events.Scalars("loss/train")], [(3, 0.5)] * 2)
         self.assertEqual([e.value for e in events.Scalars("accuracy/validation")], [0.5])
         histogram = events.Histograms("weights")[0]
-        self.assertEqual((histogram.step, histogram.histogram_value.num, sum(histogram.histogram_value.bucket)), (7, 255, 255))
+        self.assertEqual((histogram.step, histogram.histogram_value.num,
+                          sum(histogram.histogram_value.bucket)), (7, 255, 255))
 
     def graph(self, spec):
         path = os.path.join(self.folder, "net.json")
@@ -67,8 +69,10 @@ class Files(unittest.TestCase):
         for name in sorted(os.listdir(folder)):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 specs.append(json.load(file))
-        specs.append({"tensors": [{"op": "input", "name": "a.b", "shape": ["N", 3]}, {"op": "relu", "id": "t\u00e9:1", "inputs": ["a.b"]},
-                                  {"op": "gru", "name": "g", "inputs": ["t\u00e9:1"], "weights": ["a.b"], "h_0": "a.b", "mode": "x\"\\"}]})
+        specs.append({"tensors": [{"op": "input", "name": "a.b", "shape": ["N", 3]},
+                                  {"op": "relu", "id": "t\u00e9:1", "inputs": ["a.b"]},
+                                  {"op": "gru", "name": "g", "inputs": ["t\u00e9:1"], "weights": ["a.b"],
+                                   "h_0": "a.b", "mode": "x\"\\"}]})
         for spec in specs:
             done = self.graph(spec)
             self.assertEqual((done.returncode, done.stderr), (0, b""))
@@ -76,15 +80,18 @@ class Files(unittest.TestCase):
             events.Reload()
             clean = lambda name: name.replace(".", "/").replace(":", "_").replace("^", "_")
             nodes = events.Graph().node
-            self.assertEqual([node.name for node in nodes], [clean(tensor.get("name") or tensor.get("id") or f"({i})")
-                                                             for i, tensor in enumerate(spec["tensors"])])
+            self.assertEqual([node.name for node in nodes],
+                             [clean(tensor.get("name") or tensor.get("id") or f"({i})")
+                              for i, tensor in enumerate(spec["tensors"])])
             for node, tensor in zip(nodes, spec["tensors"]):
                 self.assertEqual(node.op, tensor["op"])
                 settings = {key: json.loads(value.s) for key, value in node.attr.items()}
                 rest = {key: value for key, value in tensor.items() if key in settings}
                 self.assertEqual(settings, rest)
-                named = [name for key, value in tensor.items() if key not in ("op", "name", "id") and key not in settings
-                         for name in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value])]
+                named = [name for key, value in tensor.items() if key not in ("op", "name", "id") and
+                         key not in settings
+                         for name in (value.values() if isinstance(value, dict) else
+                                      value if isinstance(value, list) else [value])]
                 self.assertEqual(list(node.input), [clean(name) for name in named])
                 self.assertFalse(settings.get("inputs"))
             for name in os.listdir(self.folder):
@@ -105,7 +112,8 @@ class Files(unittest.TestCase):
     def test_no_folder(self):
         done = run(os.path.join(self.folder, "none"))
         self.assertEqual((done.returncode, done.stdout), (1, b""))
-        self.assertRegex(done.stderr.decode(), r"^cannot write '.*none/events\.out\.tfevents\.\d+\.000': No such file or directory\n$")
+        self.assertRegex(done.stderr.decode(), r"^cannot write '.*none/events\.out\.tfevents\.\d+\.000': No "
+                         r"such file or directory\n$")
 
 
 if __name__ == "__main__":

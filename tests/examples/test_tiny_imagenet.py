@@ -23,7 +23,8 @@ def png(size, pixels):
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     plane = size * size
-    rows = b"".join(b"\0" + bytes(pixels[c * plane + y * size + x] for x in range(size) for c in range(3)) for y in range(size))
+    rows = b"".join(b"\0" + bytes(pixels[c * plane + y * size + x] for x in range(size) for c in range(3))
+                    for y in range(size))
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)) +
             chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
@@ -53,8 +54,9 @@ class TinyImageNet(unittest.TestCase):
                 write(data, self.folder, "data", "val", CLASSES[label], f"{i:03}.PNG")
 
     def run_program(self, *options):
-        done = subprocess.run([PROGRAM, "--data", os.path.join(self.folder, "data"), "--out", self.folder, *SMALL, *options],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=300)
+        done = subprocess.run([PROGRAM, "--data", os.path.join(self.folder, "data"), "--out", self.folder,
+                               *SMALL, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              universal_newlines=True, timeout=300)
         return done.returncode, done.stdout, done.stderr
 
     def refuse(self, sentence, *options):
@@ -64,8 +66,10 @@ class TinyImageNet(unittest.TestCase):
 
     def losses(self, *options):
         weights = os.path.join(self.folder, "weights.safetensors")
-        tensor_file.save(weights, {key[7:]: value for key, value in self.golden.items() if key.startswith("weight/")})
-        status, text, fault = self.run_program("--weights", weights, "--steps", "20", "--lr", "0.01", *options)
+        tensor_file.save(weights,
+                         {key[7:]: value for key, value in self.golden.items() if key.startswith("weight/")})
+        status, text, fault = self.run_program("--weights", weights, "--steps", "20", "--lr", "0.01",
+                                               *options)
         self.assertEqual((status, fault), (0, ""))
         return [float(loss) for loss in re.findall(r"step \d+: loss (\S+)", text)]
 
@@ -104,7 +108,8 @@ class TinyImageNet(unittest.TestCase):
         xml.dom.minidom.parse(os.path.join(self.folder, "tiny_imagenet_curves.svg"))
         saved = tensor_file.load(os.path.join(self.folder, "tiny_imagenet_cpu.safetensors"))
         self.assertEqual({key: value[1] for key, value in saved.items() if "num_batches" not in key},
-                         {key[7:]: value[1] for key, value in self.golden.items() if key.startswith("weight/")})
+                         {key[7:]: value[1]
+                          for key, value in self.golden.items() if key.startswith("weight/")})
 
     def test_synthetic(self):
         shutil.rmtree(os.path.join(self.folder, "data"))

@@ -19,7 +19,8 @@ SPLIT = os.path.join(EXPECTED, "tokenizer_split.json")
 
 
 def run(*arguments, env=None):
-    return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, env=env)
+    return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
+                          env=env)
 
 
 def encode(texts, *arguments):
@@ -32,7 +33,8 @@ def encode(texts, *arguments):
     assert (done.returncode, done.stderr) == (0, b""), done.stderr
     rows = [line.partition("\t") for line in done.stdout.decode().split("\n")[:-1]]
     assert len(rows) == len(texts)
-    return [([[int(number) for number in token.split(":")] for token in tokens.split()], bytes.fromhex(said)) for tokens, _, said in rows]
+    return [([[int(number) for number in token.split(":")] for token in tokens.split()], bytes.fromhex(said))
+            for tokens, _, said in rows]
 
 
 def pieces(name):
@@ -71,23 +73,27 @@ class Values(unittest.TestCase):
     def test_bpe_with_digits_apart(self):
         self.assertNotEqual(self.golden["digits"], self.golden["bpe"])
         with open(SPLIT, encoding="utf-8") as file, tempfile.NamedTemporaryFile("w") as path:
-            json.dump({**json.load(file), "model": {"type": "BPE", "vocab": pieces(BPE[0]), "merges": merges(BPE[1])}}, path)
+            json.dump({**json.load(file),
+                       "model": {"type": "BPE", "vocab": pieces(BPE[0]), "merges": merges(BPE[1])}}, path)
             path.flush()
             done = encode([text.encode() for text in self.golden["texts"]], "json", path.name)
         self.assertEqual([[token[0] for token in tokens] for tokens, _ in done], self.golden["digits"])
 
     def test_bpe_keeps_every_byte(self):
-        texts = [text.encode() for text in self.golden["texts"]] + [bytes(range(256)), b"\xff\xfe \xc3", b"\xf0\x9f\x98 \xed\xa0\x80"]
+        texts = [text.encode() for text in self.golden["texts"]] + [
+            bytes(range(256)), b"\xff\xfe \xc3", b"\xf0\x9f\x98 \xed\xa0\x80"]
         with open(BPE[0], encoding="utf-8") as file:
             sizes = {i: len(piece) for piece, i in json.load(file).items()}
         for text, tokens in zip(texts, self.encode(texts, "bpe", *BPE)):
-            self.assertEqual([start for _, start, _ in tokens], [0, *(end for _, _, end in tokens)][:len(tokens)])
+            self.assertEqual([start for _, start, _ in tokens],
+                             [0, *(end for _, _, end in tokens)][:len(tokens)])
             self.assertEqual(tokens[-1][2] if tokens else 0, len(text))
             self.assertEqual([end - start for _, start, end in tokens], [sizes[i] for i, _, _ in tokens])
 
     def test_not_utf8(self):
         """Bytes that are no characters are dropped by WordPiece and break no word."""
-        good, bad = self.encode([b"the model", b"\xffthe\xc0 mo\xed\xa0\x80d\xf5el\xe0\x81\xa1\xe4\xb8"], "cased", VOCAB)
+        good, bad = self.encode([b"the model", b"\xffthe\xc0 mo\xed\xa0\x80d\xf5el\xe0\x81\xa1\xe4\xb8"],
+                                "cased", VOCAB)
         self.assertEqual([token[0] for token in bad], [token[0] for token in good])
 
     def test_long_words_take_no_long_time(self):
@@ -125,7 +131,8 @@ class Json(unittest.TestCase):
                 self.assertEqual([token[0] for token in tokens], ids, (name, ascii(text)))
                 self.assertEqual(said.decode(errors="replace"), want, (name, ascii(text)))
                 at = [i for i, c in enumerate(text) for _ in c.encode()]  # theirs count characters
-                got = [x for _, start, end in tokens for x in ((at[start], at[end - 1] + 1) if end > start else (0, 0))]
+                got = [x for _, start, end in tokens
+                       for x in ((at[start], at[end - 1] + 1) if end > start else (0, 0))]
                 if places:
                     self.assertEqual(got, places[0], (name, ascii(text)))
 
@@ -162,7 +169,8 @@ class Json(unittest.TestCase):
                 ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "continuing_subword_prefix": "@@"}}, "only ## is supported"),
                 ({"model": {"type": "WordPiece", "vocab": {"a": 0}}}, "the vocabulary lacks the unk_token ''"),
                 ({"model": {"type": "Unigram", "vocab": [["a", -1]]}}, "'unk_id' is not the id of a piece"),
-                ({"model": {"type": "Unigram", "vocab": [["a", -1]], "unk_id": 1}}, "'unk_id' is not the id of a piece"),
+                ({"model": {"type": "Unigram", "vocab": [["a", -1]], "unk_id": 1}},
+                 "'unk_id' is not the id of a piece"),
                 ({"model": {"type": "Unigram", "vocab": [["a"]], "unk_id": 0}}, "a piece with its score"),
                 ({"model": {"type": "Unigram", "vocab": [["a", 1e300]], "unk_id": 0}}, "its score too large"),
                 ({"model": {"type": "Unigram", "vocab": [["a", -1], ["a", -2]], "unk_id": 0}}, "ids 0 and 1 are the same piece 'a'"),
@@ -212,11 +220,14 @@ class Json(unittest.TestCase):
 
     def test_bad_charsmap(self):
         """Each beginning of a table, others of its bytes, and what is no base64; such as lead back to themselves take no time."""
-        step, = (step for step in self.golden["unigram"]["file"]["normalizer"]["normalizers"] if step["type"] == "Precompiled")
+        step, = (step for step in self.golden["unigram"]["file"]["normalizer"]["normalizers"]
+                 if step["type"] == "Precompiled")
         table = base64.b64decode(step["precompiled_charsmap"])
         named = lambda text: {"normalizer": {"type": "Precompiled", "precompiled_charsmap": text}}
-        cut = [table[:-1], table[:-2], table[:len(table) // 2], table[:4], table[:3], b"", table[:-1] + b"x", struct.pack("<I", 6) + bytes(7),
-               struct.pack("<I", 1 << 31) + table[4:], struct.pack("<II", 4, 99 << 10 | 1 << 8) + bytes(500), struct.pack("<III", 4, 1 << 8, 0) + bytes(8), struct.pack("<I", 0) + bytes(9)]
+        cut = [table[:-1], table[:-2], table[:len(table) // 2], table[:4], table[:3], b"", table[:-1] + b"x",
+               struct.pack("<I", 6) + bytes(7),
+               struct.pack("<I", 1 << 31) + table[4:], struct.pack("<II", 4, 99 << 10 | 1 << 8) + bytes(500),
+               struct.pack("<III", 4, 1 << 8, 0) + bytes(8), struct.pack("<I", 0) + bytes(9)]
         whole = step["precompiled_charsmap"]
         odd = whole.rstrip("=") if whole.endswith("=") else whole + "="
         for text in [base64.b64encode(part).decode() for part in cut] + ["a!", "a", "abcde", "ab==cd==", step["precompiled_charsmap"][1:], "=" * 8, odd]:
@@ -230,47 +241,62 @@ class Json(unittest.TestCase):
         """Where Split's words begin and end, and what Replace makes of texts (expected_output/tokenizer_expressions.json)."""
         with open(os.path.join(EXPECTED, "tokenizer_expressions.json"), encoding="utf-8") as file:
             golden = json.load(file)
-        texts, places = golden["texts"], [[i for i, c in enumerate(text) for _ in c.encode()] + [len(text)] for text in golden["texts"]]
+        texts, places = golden["texts"], [[i for i, c in enumerate(text) for _ in c.encode()] + [len(text)]
+                                          for text in golden["texts"]]
         words = {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
-        letters = {"type": "BPE", "vocab": {f"<0x{byte:02X}>": byte for byte in range(256)}, "merges": [], "byte_fallback": True}
+        letters = {"type": "BPE", "vocab": {f"<0x{byte:02X}>": byte for byte in range(256)}, "merges": [],
+                   "byte_fallback": True}
         for split, rows in golden["split"]:
-            done = encode([text.encode() for text in texts], "json", self.path({"model": words, "pre_tokenizer": split}))
+            done = encode([text.encode() for text in texts], "json",
+                          self.path({"model": words, "pre_tokenizer": split}))
             for text, at, (tokens, _), want in zip(texts, places, done, rows):
-                self.assertEqual([at[place] for token in tokens for place in token[1:]], want, (split, ascii(text)))
+                self.assertEqual([at[place] for token in tokens for place in token[1:]], want,
+                                 (split, ascii(text)))
         for expression, rows in golden["replace"]:
             step = {"type": "Replace", "pattern": {"Regex": expression}, "content": "<>"}
-            done = encode([text.encode() for text in texts], "said", self.path({"model": letters, "normalizer": step, "decoder": {"type": "ByteFallback"}}))
+            done = encode([text.encode() for text in texts], "said", self.path(
+                {"model": letters, "normalizer": step, "decoder": {"type": "ByteFallback"}}))
             for text, (_, said), want in zip(texts, done, rows):
                 self.assertEqual(said.decode(), want, (expression, ascii(text)))
 
     def test_expressions_take_no_long_time(self):
         """What takes others as long as 2 to the power of the text's length."""
-        for expression in "(a*)*b", "(a|a)*b", "(a|aa)+$b", "(?:a?){40}a{40}b", "(?=(a|a)*b)a", "(?>(a|a)*b)|b", "(?:(a+)+){3}b", "()*b|(a?)*?b":
-            file = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, "normalizer": {"type": "Replace", "pattern": {"Regex": expression}, "content": "x"}}
+        for expression in ("(a*)*b", "(a|a)*b", "(a|aa)+$b", "(?:a?){40}a{40}b", "(?=(a|a)*b)a",
+                           "(?>(a|a)*b)|b", "(?:(a+)+){3}b", "()*b|(a?)*?b"):
+            file = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+                    "normalizer": {"type": "Replace", "pattern": {"Regex": expression}, "content": "x"}}
             (tokens, _), = encode([b"a" * 300], "json", self.path(file))
             self.assertEqual(tokens, [[0, 0, 300]], expression)
 
 
 class NormalForms(unittest.TestCase):
     """Python's, for what Unicode 9 has: tokenizers, and so unicode.h, know no later decompositions and orders."""
-    LATER = ((0x7fd, 0x7fd), (0x898, 0x89f), (0x8ca, 0x8d3), (0x9fe, 0x9fe), (0xc3c, 0xc3c), (0xd3b, 0xd3c), (0xeba, 0xeba), (0x1715, 0x1715),
-             (0x1abf, 0x1ace), (0x1df6, 0x1dfa), (0x32ff, 0x32ff), (0xa7f2, 0xa7f4), (0xa82c, 0xa82c), (0xab69, 0xab69), (0x10781, 0x107ba),
-             (0x10d24, 0x10d27), (0x10eab, 0x10eac), (0x10f46, 0x10f50), (0x10f82, 0x10f85), (0x11070, 0x11070), (0x1133b, 0x1133b), (0x1145e, 0x1145e),
-             (0x11839, 0x1183a), (0x11930, 0x11943), (0x119e0, 0x119e0), (0x11a34, 0x11a34), (0x11a47, 0x11a47), (0x11a99, 0x11a99), (0x11d42, 0x11d45),
-             (0x11d97, 0x11d97), (0x16ff0, 0x16ff1), (0x1e130, 0x1e136), (0x1e2ae, 0x1e2ae), (0x1e2ec, 0x1e2ef), (0x1f16c, 0x1f16c), (0x1fbf0, 0x1fbf9))
+    LATER = ((0x7fd, 0x7fd), (0x898, 0x89f), (0x8ca, 0x8d3), (0x9fe, 0x9fe), (0xc3c, 0xc3c), (0xd3b, 0xd3c),
+             (0xeba, 0xeba), (0x1715, 0x1715), (0x1abf, 0x1ace), (0x1df6, 0x1dfa), (0x32ff, 0x32ff),
+             (0xa7f2, 0xa7f4), (0xa82c, 0xa82c), (0xab69, 0xab69), (0x10781, 0x107ba),
+             (0x10d24, 0x10d27), (0x10eab, 0x10eac), (0x10f46, 0x10f50), (0x10f82, 0x10f85),
+             (0x11070, 0x11070), (0x1133b, 0x1133b), (0x1145e, 0x1145e),
+             (0x11839, 0x1183a), (0x11930, 0x11943), (0x119e0, 0x119e0), (0x11a34, 0x11a34),
+             (0x11a47, 0x11a47), (0x11a99, 0x11a99), (0x11d42, 0x11d45),
+             (0x11d97, 0x11d97), (0x16ff0, 0x16ff1), (0x1e130, 0x1e136), (0x1e2ae, 0x1e2ae),
+             (0x1e2ec, 0x1e2ef), (0x1f16c, 0x1f16c), (0x1fbf0, 0x1fbf9))
 
     @classmethod
     def setUpClass(cls):
         old, same = unicodedata.ucd_3_2_0, unicodedata.unidata_version == "14.0.0"
         later = {c for first, last in cls.LATER for c in range(first, last + 1)}
         points = [c for c in range(0x110000) if c != 10 and not 0xD800 <= c < 0xE000 and c not in later]
-        cls.every = [c for c in map(chr, points) if same or old.category(c) != "Cn" or 0xAC00 <= ord(c) < 0xD7A4]  # any Python has these
+        # any Python has these
+        cls.every = [c for c in map(chr, points) if same or old.category(c) != "Cn" or
+                     0xAC00 <= ord(c) < 0xD7A4]
 
     def normalize(self, form, texts):
         """Texts without newlines, by way of a vocabulary of bytes."""
-        model = {"type": "BPE", "vocab": {f"<0x{byte:02X}>": byte for byte in range(256)}, "merges": [], "byte_fallback": True}
+        model = {"type": "BPE", "vocab": {f"<0x{byte:02X}>": byte for byte in range(256)}, "merges": [],
+                 "byte_fallback": True}
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump({"model": model, "normalizer": {"type": form}, "decoder": {"type": "ByteFallback"}}, file)
+            json.dump({"model": model, "normalizer": {"type": form}, "decoder": {"type": "ByteFallback"}},
+                      file)
             file.flush()
             (_, said), = encode(["\n".join(texts).encode()], "said", file.name)
         return said.decode().split("\n")
@@ -287,18 +313,24 @@ class NormalForms(unittest.TestCase):
         self.compare(self.every)
 
     def test_before_and_behind_accents(self):
-        changed = [c for c in self.every if unicodedata.combining(c) or unicodedata.normalize("NFKD", c) != c and not 0xAC00 <= ord(c) < 0xD7A4]
-        self.compare([text for c in changed for text in ("a" + c + "\u0301\u0323", "\u0345" + c + "\u0334", c + c, "\u0301" + c + "\u3099e")])
+        changed = [c for c in self.every if unicodedata.combining(c) or
+                   unicodedata.normalize("NFKD", c) != c and not 0xAC00 <= ord(c) < 0xD7A4]
+        self.compare([text for c in changed for text in ("a" + c + "\u0301\u0323", "\u0345" + c + "\u0334",
+                                                         c + c, "\u0301" + c + "\u3099e")])
 
     def test_at_random(self):
         rng = random.Random(1)
         accents = [c for c in self.every if unicodedata.combining(c)]
-        parts = sorted({part for c in self.every for part in unicodedata.normalize("NFD", c) if unicodedata.normalize("NFD", c) != c})
+        parts = sorted({part for c in self.every
+                        for part in unicodedata.normalize("NFD", c) if unicodedata.normalize("NFD", c) != c})
         changed = [c for c in self.every if unicodedata.normalize("NFKD", c) != c]
-        jamo = [chr(c) for first, last in ((0x1100, 0x1115), (0x1160, 0x117a), (0x11a6, 0x11c5), (0xac00, 0xac40)) for c in range(first, last)]
+        jamo = [chr(c) for first, last in ((0x1100, 0x1115), (0x1160, 0x117a), (0x11a6, 0x11c5),
+                                           (0xac00, 0xac40)) for c in range(first, last)]
         kinds = accents, parts, changed, jamo, self.every
-        self.compare(["".join(rng.choice(rng.choice(kinds)) for _ in range(rng.randrange(1, 30))) for _ in range(20000)])
-        self.compare(["e" + "".join(rng.choice(accents) for _ in range(3000)), "".join(rng.choice(jamo) for _ in range(3000))])
+        self.compare(["".join(rng.choice(rng.choice(kinds)) for _ in range(rng.randrange(1, 30)))
+                      for _ in range(20000)])
+        self.compare(["e" + "".join(rng.choice(accents) for _ in range(3000)),
+                      "".join(rng.choice(jamo) for _ in range(3000))])
 
 
 class BadFiles(unittest.TestCase):
@@ -357,7 +389,8 @@ class BadFiles(unittest.TestCase):
         scores = [["<unk>", 0.0], ["a", -1.5], ["b", -2.25], ["ab", -3.0]]
         model = {"model": {"type": "Unigram", "unk_id": 0, "vocab": scores, "byte_fallback": False}}
         with tempfile.TemporaryDirectory() as folder:
-            env, path, texts = comma_locale(folder), os.path.join(folder, "tokenizer.json"), os.path.join(folder, "texts")
+            env, path, texts = (comma_locale(folder), os.path.join(folder, "tokenizer.json"),
+                                os.path.join(folder, "texts"))
             if env is None:
                 self.skipTest("no locale with a decimal comma")
             with open(path, "w") as file:

@@ -23,7 +23,8 @@ def shapes(width=WIDTH):
         for i, inputs in (0, channels), (3, wide):
             layer = name + ".double_conv.%d"
             result[layer % i + ".weight"] = [wide, inputs, 3, 3]
-            result.update((layer % (i + 1) + part, [wide]) for part in (".weight", ".bias", ".running_mean", ".running_var"))
+            result.update((layer % (i + 1) + part, [wide])
+                          for part in (".weight", ".bias", ".running_mean", ".running_var"))
         return wide
 
     for i in range(DEPTH + 1):
@@ -46,8 +47,8 @@ class Unet(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def run_program(self, *options, status=0):
-        done = subprocess.run([PROGRAM, "--threads", "1", "--width", str(WIDTH), "--out", self.folder, *options],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([PROGRAM, "--threads", "1", "--width", str(WIDTH), "--out", self.folder,
+                               *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertEqual(done.returncode, status, done.stderr)
         return done.stdout if status == 0 else done.stderr
 
@@ -59,14 +60,16 @@ class Unet(unittest.TestCase):
     def test_pytorch(self):
         golden = tensor_file.load(os.path.join(EXPECTED, "unet.safetensors"))
         tensor_file.save(self.path("weights"), drawn_weights(shapes()))
-        text = self.run_program("--weights", self.path("weights"), "--logits", self.path("logits"), "--steps", str(STEPS), "--save",
-                                self.path("saved"))
+        text = self.run_program("--weights", self.path("weights"), "--logits", self.path("logits"), "--steps",
+                                str(STEPS), "--save", self.path("saved"))
         logits = tensor_file.load(self.path("logits"))
         for i, size in enumerate(SIZES):
             self.assertEqual(logits[str(i)][1], [CLASSES, *size])
             self.compare(tensor_file.values(logits[str(i)])[::EACH], tensor_file.values(golden[str(i)]), 1e-5)
-        self.compare([float(x) for x in re.findall(r"step \d: loss (\S+),", text)], tensor_file.values(golden["losses"]), 2e-5)
-        self.assertEqual({name: shape for name, (_, shape, _) in tensor_file.load(self.path("saved")).items()}, shapes())
+        self.compare([float(x) for x in re.findall(r"step \d: loss (\S+),", text)],
+                     tensor_file.values(golden["losses"]), 2e-5)
+        self.assertEqual(
+            {name: shape for name, (_, shape, _) in tensor_file.load(self.path("saved")).items()}, shapes())
 
     def test_learns(self):
         text = self.run_program("--steps", "200", "--width", "8")

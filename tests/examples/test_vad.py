@@ -20,7 +20,8 @@ from tests.examples import program
 CHUNK, CONTEXT, WINDOW, BANDS, HIDDEN = 512, 64, 256, 129, 128
 LAYERS = (("conv1", 1), ("conv2", 2), ("conv3", 2), ("conv4", 1))
 SHAPES = {"stft_conv.weight": [2 * BANDS, 1, WINDOW], "conv1.weight": [128, BANDS, 3], "conv1.bias": [128],
-          "conv2.weight": [64, 128, 3], "conv2.bias": [64], "conv3.weight": [64, 64, 3], "conv3.bias": [64], "conv4.weight": [128, 64, 3], "conv4.bias": [128],
+          "conv2.weight": [64, 128, 3], "conv2.bias": [64], "conv3.weight": [64, 64, 3], "conv3.bias": [64],
+          "conv4.weight": [128, 64, 3], "conv4.bias": [128],
           "lstm_cell.weight_ih": [512, 128], "lstm_cell.weight_hh": [512, 128], "lstm_cell.bias_ih": [512],
           "lstm_cell.bias_hh": [512], "final_conv.weight": [1, 128, 1], "final_conv.bias": [1]}
 
@@ -49,7 +50,8 @@ class Detector:
         self.w, self.context, self.h, self.c = {}, [0.0] * CONTEXT, [0.0] * HIDDEN, [0.0] * HIDDEN
         for name, tensor in tensors.items():
             values, width = list(tensor_file.values(tensor)), math.prod(tensor[1][1:])
-            self.w[name] = values if len(tensor[1]) == 1 else [values[i:i + width] for i in range(0, len(values), width)]
+            self.w[name] = (values if len(tensor[1]) == 1 else
+                            [values[i:i + width] for i in range(0, len(values), width)])
 
     def listen(self, chunk):
         sound = self.context + chunk
@@ -61,12 +63,13 @@ class Detector:
         for name, stride in LAYERS:
             x = convolved(x, self.w[name + ".weight"], self.w[name + ".bias"], stride)
         x = [row[0] for row in x]
-        gates = [dot(a, x) + dot(b, self.h) + p + q for a, b, p, q in zip(*[self.w["lstm_cell." + part] for part in
-                                                                           ("weight_ih", "weight_hh", "bias_ih", "bias_hh")])]
+        gates = [dot(a, x) + dot(b, self.h) + p + q for a, b, p, q in zip(
+            *[self.w["lstm_cell." + part] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")])]
         i, f, g, o = [gates[k * HIDDEN:(k + 1) * HIDDEN] for k in range(4)]
         self.c = [sigmoid(f[k]) * self.c[k] + sigmoid(i[k]) * math.tanh(g[k]) for k in range(HIDDEN)]
         self.h = [sigmoid(o[k]) * math.tanh(self.c[k]) for k in range(HIDDEN)]
-        return sigmoid(self.w["final_conv.bias"][0] + dot(self.w["final_conv.weight"][0], [max(0.0, y) for y in self.h]))
+        return sigmoid(self.w["final_conv.bias"][0] +
+                       dot(self.w["final_conv.weight"][0], [max(0.0, y) for y in self.h]))
 
 
 class Vad(unittest.TestCase):
@@ -81,24 +84,28 @@ class Vad(unittest.TestCase):
         form, channels, rate, bits = kind
         data = struct.pack("<%dh" % len(samples), *samples)
         head = struct.pack("<HHIIHH", form, channels, rate, rate * 2, 2, bits)
-        chunks = b"fmt " + struct.pack("<I", len(head)) + head + b"LIST" + struct.pack("<I", 3) + b"odd\0" + b"data"
+        chunks = (b"fmt " + struct.pack("<I", len(head)) + head + b"LIST" + struct.pack("<I", 3) + b"odd\0" +
+                  b"data")
         with open(self.path("sound.wav"), "wb") as file:
-            file.write(b"RIFF" + struct.pack("<I", 8 + len(chunks) + len(data)) + b"WAVE" + chunks + struct.pack("<I", len(data)))
+            file.write(b"RIFF" + struct.pack("<I", 8 + len(chunks) + len(data)) + b"WAVE" + chunks +
+                       struct.pack("<I", len(data)))
             file.write(data)
         return self.path("sound.wav")
 
     def run_vad(self, *options):
-        return subprocess.run([program("vad"), "--device", "cpu", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True)
+        return subprocess.run([program("vad"), "--device", "cpu", *options], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
 
     def compare(self, weights):
         """On two and a half chunks, each of which changes what the next ones say."""
         tones = random.Random(3)
-        samples = [int(6000 * math.sin(0.1 * i) * math.sin(0.003 * i) + tones.uniform(-900, 900)) for i in range(CHUNK * 5 // 2)]
+        samples = [int(6000 * math.sin(0.1 * i) * math.sin(0.003 * i) + tones.uniform(-900, 900))
+                   for i in range(CHUNK * 5 // 2)]
         done = self.run_vad("--weights", weights, "--wav", self.wav(samples), "--chunks")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         got = [float(p) for p in re.findall(r"^\d+\.\d{3} (0\.\d+|1\.0+)$", done.stdout, re.M)]
-        detector, floats = Detector(tensor_file.load(weights)), [x / 32768 for x in samples] + [0.0] * (CHUNK // 2)
+        detector, floats = (Detector(tensor_file.load(weights)),
+                            [x / 32768 for x in samples] + [0.0] * (CHUNK // 2))
         wanted = [detector.listen(floats[at:at + CHUNK]) for at in range(0, len(floats), CHUNK)]
         self.assertEqual(len(got), 3, done.stdout)
         self.assertGreater(max(wanted) - min(wanted), 1e-3)
@@ -115,8 +122,8 @@ class Vad(unittest.TestCase):
         self.compare(self.path("weights.safetensors"))
 
     def test_real_weights(self):
-        done = subprocess.run([sys.executable, "-m", "pip", "download", "silero-vad==6.2.3", "--no-deps", "-q", "-d", self.folder],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run([sys.executable, "-m", "pip", "download", "silero-vad==6.2.3", "--no-deps",
+                               "-q", "-d", self.folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         wheels = glob.glob(self.path("silero_vad*.whl"))
         if done.returncode or not wheels:
             self.skipTest("pip cannot fetch the wheel silero-vad, which has the weights")
@@ -142,7 +149,8 @@ class Vad(unittest.TestCase):
         tensor_file.save(self.path("few.safetensors"), {"conv1.bias": ("F32", [128], bytes(512))})
         done = self.run_vad("--weights", self.path("few.safetensors"))
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, "^vad: gpunn_load: .* does not fit the model: stft_conv.weight: in the model only")
+        self.assertRegex(done.stderr,
+                         "^vad: gpunn_load: .* does not fit the model: stft_conv.weight: in the model only")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ GENERATED = os.path.join(ROOT, "build", "generated")
 
 def sets():
     with open(os.path.join(HERE, "fused.c"), encoding="utf-8") as file:
-        return ["%s_%s" % found for found in re.findall(r"^ *X\((\w+)_(f32|tf32|bf16|f16),", file.read(), re.M)]
+        return ["%s_%s" % found
+                for found in re.findall(r"^ *X\((\w+)_(f32|tf32|bf16|f16),", file.read(), re.M)]
 
 
 def generate(name):
@@ -51,17 +52,20 @@ def depends(target, patterns):
 
 def main():
     target, names = os.path.abspath(sys.argv[-1] if sys.argv[1] == "generate" else sys.argv[1]), sets()
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(
+            os.cpu_count()) as pool:
         if sys.argv[1] == "generate":
             os.makedirs(GENERATED, exist_ok=True)
             list(pool.map(generate, names))
             with open(target, "w", encoding="utf-8") as file:
                 file.write("\n".join(names) + "\n")
-            depends(target, ["generator/*.py", "generator/*.json", "templates/kernels/*", "tests/generator/specs/small/*.json"])
+            depends(target, ["generator/*.py", "generator/*.json", "templates/kernels/*",
+                             "tests/generator/specs/small/*.json"])
         else:
             part, *compiler = sys.argv[2:]
             list(pool.map(lambda name: build(folder, name, part, compiler), names))
-            subprocess.run(["ld", "-r", "-o", target] + sorted(glob.glob(os.path.join(folder, "*.o"))), check=True)
+            subprocess.run(["ld", "-r", "-o", target] + sorted(glob.glob(os.path.join(folder, "*.o"))),
+                           check=True)
             depends(target, ["tests/emulator/*.h", "gpunn.h"])
 
 

@@ -27,7 +27,8 @@ def spec_of(model, build, path):
 
 def generate(model, *options):
     name = os.path.join("examples", "kernels", model)
-    return subprocess.run([sys.executable, "-m", "generator", name + ".json", "-o", name, *options], cwd=ROOT).returncode == 0
+    return (subprocess.run([sys.executable, "-m", "generator", name + ".json", "-o", name, *options],
+                           cwd=ROOT).returncode == 0)
 
 
 def main():
@@ -42,7 +43,8 @@ def main():
         for model in MODELS:
             spec, committed = (os.path.join(where, model + ".json") for where in (folder, KERNELS))
             spec_of(model, build, spec)
-            results.append((os.path.exists(committed) and filecmp.cmp(spec, committed, shallow=False), model + ".json"))
+            results.append((os.path.exists(committed) and filecmp.cmp(spec, committed, shallow=False),
+                            model + ".json"))
             results.append((generate(model, "--check"), model + "'s kernels"))
     expected = [m + end for m in MODELS for end in (".json", "_kernels.cu", "_kernels.h")]
     results.append((sorted(os.listdir(KERNELS)) == sorted(expected), "nothing else in examples/kernels"))

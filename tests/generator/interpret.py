@@ -83,8 +83,8 @@ def compute(model, node, values, batch, training, sites):
                 for index in itertools.product(*map(range, shape))]
     if node.op == "linear":
         width, weight, bias = shapes[0][-1], operands[1], operands[2]
-        return [math.fsum(x[row * width + k] * weight[out * width + k] for k in range(width)) + (bias[out] if bias else 0.0)
-                for row in range(len(x) // width) for out in range(shape[-1])]
+        return [math.fsum(x[row * width + k] * weight[out * width + k] for k in range(width)) +
+                (bias[out] if bias else 0.0) for row in range(len(x) // width) for out in range(shape[-1])]
     result = [0.0] * count(shape)
     if node.op in ("softmax", "log_softmax"):
         for line in lines(shape, (node.attrs["dim"],)):
@@ -93,7 +93,8 @@ def compute(model, node, values, batch, training, sites):
     elif node.op in ("sum", "max"):
         for number, line in enumerate(lines(shapes[0], node.attrs["dims"])):
             row = [x[i] for i in line]
-            result[number] = max(row) if node.op == "max" else math.fsum(row) / (len(row) if node.attrs["mean"] else 1)
+            result[number] = (max(row) if node.op == "max" else
+                              math.fsum(row) / (len(row) if node.attrs["mean"] else 1))
     elif node.op in ("layer_norm", "rms_norm"):
         axes = range(len(shape) - node.attrs["dims"], len(shape))
         for line in lines(shape, axes):
@@ -171,7 +172,8 @@ class Run:
     def launch(self, launch):
         n, inner = self.size(launch.domain.fixed, launch.domain.per_batch), launch.domain.inner
         roots = [store.value for store in launch.stores] + [one.value for one in launch.sums]
-        assert launch.family == "row" or not any(node.op in ("rowred", "is_column") for node in ir.topological(roots))
+        assert launch.family == "row" or not any(node.op in ("rowred", "is_column")
+                                                 for node in ir.topological(roots))
         totals, pending = [{} for _ in launch.sums], []
         step = inner if launch.family == "row" else n
         for start in range(0, n, step):
@@ -191,9 +193,10 @@ class Run:
         pending = []
         for store in launch.finals:
             for c in range(store.operand.place[1]):
-                known = {one.number: sums[one.number].get(c if one.place[1] > 1 else 0, 0.0) for one in launch.sums}
-                value = ir.evaluate([store.value], 1, lambda operand, _: self.final_load(operand, c), totals=known,
-                                    batch=self.batch)[0][0]
+                known = {one.number: sums[one.number].get(c if one.place[1] > 1 else 0, 0.0)
+                         for one in launch.sums}
+                value = ir.evaluate([store.value], 1, lambda operand, _: self.final_load(operand, c),
+                                    totals=known, batch=self.batch)[0][0]
                 pending.append((store.operand, c, value))
         self.write(pending)
 

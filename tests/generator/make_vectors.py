@@ -23,26 +23,32 @@ EXPRESSIONS = (
     ("max(x, 0) + min(y, 1) * 0.5", 2), ("pow(x, 2) + pow(x, 0.5) + pow(2, y)", 2), ("-x * -2 + -(y - 3)", 2),
     ("exp(1) * x + log(10) * y + pi * z", 3), ("(x < y) + (x <= 0.5) * (0.5 > y) + (x == y)", 2),
     ("K(0.5) * x * (1 + erf(K(0.70710678) * x))", 1), ("clamp(x, -1) + clamp(y, -1, 2) + hardtanh(x)", 2),
-    ("3 * 4 * x + maximum(2, 3) * 0.1 + where(x > 0.1, 0.1, y)", 2), ("1e-3 * x + 1.5e2 * y + .25 * x0 + x1 / 7.", 2), ("x", 1),
+    ("3 * 4 * x + maximum(2, 3) * 0.1 + where(x > 0.1, 0.1, y)", 2),
+    ("1e-3 * x + 1.5e2 * y + .25 * x0 + x1 / 7.", 2), ("x", 1),
     ("abs(x) + 3.4028235e38 * 0 + sqrt(2) * tanh(0.5) * x", 1), ("2.5", 1),
-    ("(x - mean(x, -1, keepdim=True)) / norm(x, 2)", 1), ("sum(x, 1:) if 0 else amax(x ** 2, 0, keepdim=True)", 1),
+    ("(x - mean(x, -1, keepdim=True)) / norm(x, 2)", 1),
+    ("sum(x, 1:) if 0 else amax(x ** 2, 0, keepdim=True)", 1),
     ("softmax(x, -1) * log_softmax(y, -1) - cumsum(x, 0)", 2), ("mean(float(argmax(x, 0)) == y)", 2),
     ("window_mean(x * y, 3) + True", 2))
 INTEGERS = {  # ops that read integers: as which operand, of which dtypes
-    "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
-    "one_hot": (0, graph.CLASS_DTYPES),
-    "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "scatter_add": (1, graph.INDEX_DTYPES),
-    "scatter": (1, graph.INDEX_DTYPES),
-    "rotary_embedding": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES), "ctc_loss": (1, graph.INDEX_DTYPES)}
+    "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES),
+    "accuracy": (1, graph.CLASS_DTYPES), "one_hot": (0, graph.CLASS_DTYPES),
+    "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES),
+    "scatter_add": (1, graph.INDEX_DTYPES), "scatter": (1, graph.INDEX_DTYPES),
+    "rotary_embedding": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES),
+    "ctc_loss": (1, graph.INDEX_DTYPES)}
 COMPANIONS = (  # the other ops of a model; one that is added here changes all models
-    "input", "parameter", "state", "constant", "linear", "embedding", "conv1d", "conv2d", "conv_transpose2d", "batch_norm2d", "group_norm",
-    "layer_norm", "prelu", "matmul", "multi_head_attention", "max_pool2d", "adaptive_avg_pool1d", "interpolate", "dropout", "rand_like",
-    "reshape", "flatten", "permute", "concat", "slice", "pad", "gather", "scatter_add", "expand", "tile", "stack", "one_hot",
-    "frequency_encoding", "cast", "sum", "mean", "max", "argmax", "cumsum", "topk_indices", "einsum", "assign", "softmax", "expr",
-    "cross_entropy", "nll_loss", "custom", "mse_loss", "huber_loss", "bce_with_logits", "cosine_similarity", "accuracy", "softshrink",
-    "atan2", "relu", "gelu", "detach", "exp", "add", "pow", "maximum", "lt", "where", "leaky_relu", "add_scalar", "clamp", "softplus")
+    "input", "parameter", "state", "constant", "linear", "embedding", "conv1d", "conv2d", "conv_transpose2d",
+    "batch_norm2d", "group_norm", "layer_norm", "prelu", "matmul", "multi_head_attention", "max_pool2d",
+    "adaptive_avg_pool1d", "interpolate", "dropout", "rand_like", "reshape", "flatten", "permute", "concat",
+    "slice", "pad", "gather", "scatter_add", "expand", "tile", "stack", "one_hot", "frequency_encoding",
+    "cast", "sum", "mean", "max", "argmax", "cumsum", "topk_indices", "einsum", "assign", "softmax", "expr",
+    "cross_entropy", "nll_loss", "custom", "mse_loss", "huber_loss", "bce_with_logits", "cosine_similarity",
+    "accuracy", "softshrink", "atan2", "relu", "gelu", "detach", "exp", "add", "pow", "maximum", "lt",
+    "where", "leaky_relu", "add_scalar", "clamp", "softplus")
 BOTH = set(table.integers()) | {  # ops of floats or of integers
-    "permute", "concat", "slice", "pad", "expand", "gather", "scatter", "tile", "stack", "reshape", "sum", "max", "argmax", "argmin", "cumsum"}
+    "permute", "concat", "slice", "pad", "expand", "gather", "scatter", "tile", "stack", "reshape", "sum",
+    "max", "argmax", "argmin", "cumsum"}
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
@@ -68,14 +74,17 @@ class Maker:
         name, rank = part.get("$ref", "").split("/")[-1], len(x.shape)
         if name[:-2] in ("window", "padding"):
             low = name[:-2] == "window"
-            return self.pick((self.random.randrange(low, 4), [self.random.randrange(low, 4) for _ in range(int(name[-2]))]))
+            return self.pick((self.random.randrange(low, 4),
+                              [self.random.randrange(low, 4) for _ in range(int(name[-2]))]))
         if name == "factors":
             return self.pick((0.5, 1.3, 2, 2.5, [1.0, 1.5], [2.75] * max(rank - 2, 1)))
         simple = {
             "count": lambda: self.count(rank if rank and self.random.randrange(3) else 8),
-            "flag": lambda: self.random.randrange(2) == 1, "flag_or_reference": lambda: self.random.randrange(2) == 1,
+            "flag": lambda: self.random.randrange(2) == 1,
+            "flag_or_reference": lambda: self.random.randrange(2) == 1,
             "integer": lambda: self.random.randrange(-rank, rank) if rank else 0,
-            "index": lambda: self.random.randrange(-5, 6), "wide": lambda: self.pick((0, -1, 7, 2 ** 53 + 1, -2 ** 63, 2 ** 63 - 1)),
+            "index": lambda: self.random.randrange(-5, 6),
+            "wide": lambda: self.pick((0, -1, 7, 2 ** 53 + 1, -2 ** 63, 2 ** 63 - 1)),
             "integer_op": lambda: self.pick(table.integers()),
             "number": lambda: self.pick(NUMBERS), "scale": lambda: self.pick(NUMBERS),
             "extended": lambda: self.pick(NUMBERS + ("inf", "-inf", -0.75, -0.0)),
@@ -84,7 +93,8 @@ class Maker:
             "dtype": lambda: self.pick(("f32", "i64", "i32", "u8", "bool")),
             "init": lambda: {"kind": "uniform", "a": -0.5, "b": 0.5}, "parameters": lambda: {},
             "pad_mode": lambda: self.pick(("constant", "reflect", "replicate", "circular")),
-            "interpolate_mode": lambda: self.pick(("nearest", "nearest-exact", "linear", "linear", "area", "cubic")),
+            "interpolate_mode": lambda:
+            self.pick(("nearest", "nearest-exact", "linear", "linear", "area", "cubic")),
             "reduction": lambda: self.pick(("mean", "sum", "none", "batchmean")),
             "odd_window": lambda: self.pick((0, 1, 3, 5, 9)),
             "grid_mode": lambda: self.pick(("bilinear", "nearest")),
@@ -154,19 +164,23 @@ class Maker:
         if op == "einsum":
             entry["equation"] = self.equation(entry, x)
         if op == "expand":
-            entry["shape"] = [self.count(3)] + [graph.dim_text(d) if d < 0 else d if d > 1 else self.count(3) for d in x.shape]
+            entry["shape"] = [self.count(3)] + [graph.dim_text(d) if d < 0 else d if d > 1 else self.count(3)
+                                                for d in x.shape]
         for key, inner in part["properties"].items():
             if (key in ("op", "id", "name", "as", "inputs", "expression", "consts", "equation", "kind") or
                     key == "shape" and op in ("expand", "custom")):
                 continue
             if key in part["required"] or self.random.randrange(2):
                 reference = inner.get("$ref") == "#/$defs/reference"
-                entry[key] = (self.pick(floats).label if reference else self.shape_like(x) if key == "shape" else
-                              [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" and "norm" not in op else
-                              [self.count(3) for _ in range(1 + len(x.shape))] if key == "repeats" else
-                              [self.pick(NUMBERS) for _ in range(self.random.randrange(9))] if key == "numbers" else
-                              [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else
-                              self.pick((1, 2, 3, "inf")) if key == "p" and "margin" in op else self.value(inner, x))
+                entry[key] = (
+                    self.pick(floats).label if reference else self.shape_like(x) if key == "shape" else
+                    [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" and
+                    "norm" not in op else
+                    [self.count(3) for _ in range(1 + len(x.shape))] if key == "repeats" else
+                    [self.pick(NUMBERS) for _ in range(self.random.randrange(9))] if key == "numbers" else
+                    [self.random.randrange(-r, r) for r in [len(x.shape)]
+                     for _ in range(r)] if op == "permute" else
+                    self.pick((1, 2, 3, "inf")) if key == "p" and "margin" in op else self.value(inner, x))
         return entry
 
     def assignment(self, entry, states, floats):
@@ -202,7 +216,8 @@ class Maker:
         if entry["op"] == "rnn" and self.random.randrange(2):
             entry["relu"] = True
         for key, label in (("lengths", "b"), ("h_0", "h"), ("c_0", "h")):
-            if self.random.randrange(2) and (key != "c_0" or entry["op"] == "lstm") and (key != "lengths" or self.counted):
+            if (self.random.randrange(2) and (key != "c_0" or entry["op"] == "lstm") and
+                (key != "lengths" or self.counted)):
                 entry[key] = label
         return entry
 
@@ -213,7 +228,8 @@ class Maker:
         shapes = ([[rows, 5], [rows, hidden]] + [[rows], [rows]] * bias) * (2 if self.both else 1)
         self.weights = ["w%d" % i for i in range(len(shapes))]
         self.counted = self.entries[1]["dtype"] != "u8"
-        self.entries += [{"op": "parameter", "name": name, "shape": shape} for name, shape in zip(self.weights, shapes)]
+        self.entries += [{"op": "parameter", "name": name, "shape": shape}
+                         for name, shape in zip(self.weights, shapes)]
         self.entries.append({"op": "input", "name": "h", "shape": [2 if self.both else 1, "N", hidden]})
 
     def model(self, op):
@@ -244,7 +260,8 @@ class Maker:
             shape = self.pick((["N", 2], ["N", 4, 3]))
         dtype = self.pick(dtypes)
         self.entries = [{"op": "input", "name": "a", "shape": shape},
-                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter", "scatter_add") else
+                        {"op": "input", "name": "b", "dtype": dtype,
+                         "shape": shape if op in ("gather", "scatter", "scatter_add") else
                          self.pick(([9], [4], ["N", 9])) if op == "rotary_embedding" else ["N"]}]
         if op == "grid_sample":
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})
@@ -253,12 +270,14 @@ class Maker:
         if op in GATES:
             self.recurrent_inputs(op)
         if op == "ctc_loss":
-            self.entries.append({"op": "input", "name": "targets", "dtype": self.pick(("i64", "i32")), "shape": ["N", 4]})
+            self.entries.append({"op": "input", "name": "targets", "dtype": self.pick(("i64", "i32")),
+                                 "shape": ["N", 4]})
         if op == "cosine_embedding_loss":
             self.entries.append({"op": "input", "name": "signs", "shape": ["N"]})
         if op == "assign":
             self.entries.append({"op": "state", "name": "s", "shape": [self.count(4)]})
-        root = {"gpunn_spec": 1, "precision": self.pick(("f32", "tf32", "bf16", "f16")), "tensors": self.entries}
+        root = {"gpunn_spec": 1, "precision": self.pick(("f32", "tf32", "bf16", "f16")),
+                "tensors": self.entries}
         model, wanted = spec.parse(json.dumps(root)), len(self.entries) + 1 + self.random.randrange(10)
         for _ in range(TRIES):
             if len(self.entries) == wanted:

@@ -49,7 +49,8 @@ def make(name, folder):
     module, inputs, loss, output_names = zoo.make(name)
     _, optimizer, steps, repeatable = zoo.CASES[name]
     weights_path = os.path.join(folder, name + ".safetensors")
-    written = export_torch.export(module, inputs, os.path.join(folder, name + ".json"), weights_path, output_names=output_names,
+    written = export_torch.export(module, inputs, os.path.join(folder, name + ".json"), weights_path,
+                                  output_names=output_names,
                                   loss=loss or "loss", optimizer=optimizer, **zoo.sizes_of(name)[0])
     model = spec.load(os.path.join(folder, name + ".json"))
     used = [t.name for t in model.tensors if t.kind in ("parameter", "buffer")]
@@ -89,13 +90,16 @@ def make(name, folder):
             passes(others, f"{k}:")
         if steps:
             fresh(True)
-            options = {key: tuple(x) if isinstance(x, list) else x for key, x in optimizer.items() if key != "type"}
-            trainer = OPTIMIZERS[optimizer["type"]]([p for p in module.parameters() if p.requires_grad], **options)
+            options = {key: tuple(x) if isinstance(x, list) else x
+                       for key, x in optimizer.items() if key != "type"}
+            trainer = OPTIMIZERS[optimizer["type"]]([p for p in module.parameters() if p.requires_grad],
+                                                    **options)
             for _ in range(steps):
                 trainer.zero_grad()
                 outputs_of(module, given, loss, written["outputs"])["loss"].backward()
                 trainer.step()
-            tensors.update({f"step/{key}": x for key, x in of_floats(module.state_dict()).items() if key in used})
+            tensors.update({f"step/{key}": x
+                            for key, x in of_floats(module.state_dict()).items() if key in used})
             tensors["steps"] = torch.tensor(steps)
     finally:
         torch.set_default_dtype(torch.float32)

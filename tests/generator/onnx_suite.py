@@ -30,7 +30,8 @@ from generator.exchange.spec_writer import Refused, json_text, save_safetensors 
 
 DATA = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data")
 KINDS = ("node", "pytorch-operator", "pytorch-converted", "simple", "light")
-NOISE = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}  # by case, what its expected zeros are off by
+# by case, what its expected zeros are off by
+NOISE = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}
 DRAWN = re.compile("test_bernoulli")  # cases that expect the very numbers that NumPy draws
 # Cases whose numbers ONNX Runtime and PyTorch contradict: they divide by the whole number of results, these by scale * cells.
 CONTRADICTED = re.compile("test_resize_downsample_scales_(linear|cubic)_align_corners$")
@@ -43,7 +44,8 @@ def node_cases():
         warnings.simplefilter("ignore")
         cases = collect_testcases(None)
     for case in cases:
-        yield Case(case.name, case.model.SerializeToString(), case.data_sets, case.rtol, NOISE.get(case.name, case.atol))
+        yield Case(case.name, case.model.SerializeToString(), case.data_sets, case.rtol,
+                   NOISE.get(case.name, case.atol))
 
 
 def tensors_of(folder, part):
@@ -121,7 +123,8 @@ class Failure(Exception):
 def check_range(node, name, x):
     """Refuses doubles that no 32-bit float holds."""
     if x.kind == "float64" and any(3.5e38 < abs(v) < float("inf") for v in x.values):
-        raise Refused("%s '%s': its operand '%s' has values beyond 32-bit floats" % (node.op, node.place, name))
+        raise Refused("%s '%s': its operand '%s' has values beyond 32-bit floats" %
+                      (node.op, node.place, name))
 
 
 def imported(model, arrays):
@@ -131,7 +134,8 @@ def imported(model, arrays):
         try:
             return import_graph(model, "case", batch="none", fixed=fixed) + (len(fixed),)
         except Unsupported as why:
-            more = {name: arrays[name] for name in why.needed if name not in fixed and arrays.get(name) is not None}
+            more = {name: arrays[name]
+                    for name in why.needed if name not in fixed and arrays.get(name) is not None}
             if not more:
                 raise
             fixed.update(more)
@@ -146,7 +150,8 @@ def run_set(folder, case, inputs, outputs):
     names = [value.name for value in model.graph.inputs if value.name not in model.graph.initializers]
     arrays = dict(zip(names, map(array_of, inputs)))
     spec, weights, _, fixed = imported(model, arrays)
-    files = [os.path.join(folder, name) for name in ("case.json", "case.safetensors", "in.safetensors", "out.safetensors")]
+    files = [os.path.join(folder, name)
+             for name in ("case.json", "case.safetensors", "in.safetensors", "out.safetensors")]
     with open(files[0], "w", encoding="ascii") as file:
         file.write(json_text(spec))
     save_safetensors(files[1], weights)
@@ -154,9 +159,11 @@ def run_set(folder, case, inputs, outputs):
     fixed = "all" if names and not wanted else fixed
     for name in wanted:
         check_range(model.graph.nodes[0], name, arrays[name])
-    save_safetensors(files[2], {name: tensor_files.for_gpunn(x) for name, x in arrays.items() if name in wanted})
-    done = subprocess.run([os.path.join(ROOT, "build", "run_model"), files[0], "--weights", files[1], "--input", files[2],
-                           "--output", files[3]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    save_safetensors(files[2],
+                     {name: tensor_files.for_gpunn(x) for name, x in arrays.items() if name in wanted})
+    done = subprocess.run([os.path.join(ROOT, "build", "run_model"), files[0], "--weights", files[1],
+                           "--input", files[2], "--output", files[3]], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, universal_newlines=True)
     if done.returncode:
         raise Failure("run_model ended with %d: %s" % (done.returncode, done.stdout.strip()[-300:]))
     results = tensor_files.read_safetensors(files[3])
@@ -169,7 +176,8 @@ def compare(name, got, expected, case):
     if got.shape != expected.shape:
         raise Failure("%s is %s, not %s" % (name, list(got.shape), list(expected.shape)))
     rtol = max(case.rtol, 2.0 ** -6) if expected.dtype.name == "bfloat16" else case.rtol
-    own = numpy.array(got.values, numpy.float64).reshape(got.shape).astype(expected.dtype).astype(numpy.float64)
+    own = numpy.array(got.values,
+                      numpy.float64).reshape(got.shape).astype(expected.dtype).astype(numpy.float64)
     reference = expected.astype(numpy.float64)
     try:
         numpy.testing.assert_allclose(own, reference, rtol=rtol, atol=case.atol)
@@ -226,14 +234,15 @@ def main():
     parser.add_argument("--reasons", action="store_true", help="count the reasons of refusals")
     options = parser.parse_args()
     failed, reasons = 0, collections.Counter()
-    print("| cases | pass | of these with some inputs fixed | with all fixed | refused | wrong | crash |\n" + "|---" * 7 + "|")
+    print("| cases | pass | of these with some inputs fixed | with all fixed | refused | wrong | crash |\n" +
+          "|---" * 7 + "|")
     for kind in options.kind or KINDS:
         results = run(kind, options.only, options.verbose)
         counts = collections.Counter(what for what, _ in results.values())
         fixed = [how for what, how in results.values() if what == "pass" and how]
         print("| %s, %d | %d | %d | %d | %d | %d | %d |" % (
-            kind, len(results), counts["pass"], len(fixed) - fixed.count("all"), fixed.count("all"), counts["refused"],
-            counts["wrong"], counts["crash"]), flush=True)
+            kind, len(results), counts["pass"], len(fixed) - fixed.count("all"), fixed.count("all"),
+            counts["refused"], counts["wrong"], counts["crash"]), flush=True)
         failed += counts["wrong"] + counts["crash"]
         reasons.update(reason(why) for what, why in results.values() if what == "refused")
     for text, count in reasons.most_common() if options.reasons else ():

@@ -3,7 +3,8 @@ import os
 from dataclasses import replace
 
 from generator import grad, ir, partition, spec, table
-from generator.program import SCALAR, WHOLE, Domain, Instance, Kernel, KernelSet, Launch, Operand, Program, Store, Sum
+from generator.program import (SCALAR, WHOLE, Domain, Instance, Kernel, KernelSet, Launch, Operand, Program,
+                               Store, Sum)
 
 
 def update(kind, half_dtype="f32", **settings):
@@ -41,15 +42,17 @@ class Builder:
 
     def program(self):
         stats = [one for one in self.operands if one.role == "stat"]
-        return Program(tuple(one for one in self.operands if one.role != "stat") + tuple(stats), tuple(self.launches))
+        return Program(tuple(one for one in self.operands if one.role != "stat") + tuple(stats),
+                       tuple(self.launches))
 
 
 def kernel_set(name, kernels, updates=(), math="auto"):
-    return KernelSet(name, "0" * 64, "python3 -m generator %s.json -o %s" % (name, name), math, 9, tuple(kernels),
-                     (Instance(0, (3, 0)),) if kernels else (), (), tuple(updates))
+    return KernelSet(name, "0" * 64, "python3 -m generator %s.json -o %s" % (name, name), math, 9,
+                     tuple(kernels), (Instance(0, (3, 0)),) if kernels else (), (), tuple(updates))
 
 
-def kernel(number=0, evaluation=None, forward=None, backward=None, nodes=(("relu f32 [N,8]", (0,)),), sites=0, loss=False):
+def kernel(number=0, evaluation=None, forward=None, backward=None, nodes=(("relu f32 [N,8]", (0,)),), sites=0,
+           loss=False):
     programs = [one.program() if one else None for one in (evaluation, forward, backward)]
     return Kernel("g%d" % number, "y = f(x)", tuple(nodes), ("f32 [N,8]",), (), sites, "any", loss, *programs)
 
@@ -59,12 +62,14 @@ def gelu(channels=5, plane=70):
     place = (plane, channels)
     forward = Builder(channels * plane)
     graph = forward.graph
-    z = graph.add(graph.mul(forward.load("x"), forward.load("scale", place=place)), forward.load("shift", place=place))
+    z = graph.add(graph.mul(forward.load("x"), forward.load("scale", place=place)),
+                  forward.load("shift", place=place))
     r = forward.load("r")
     forward.launch([(forward.out("y", index=-1), graph.add(graph.apply("gelu", {}, [z]), r))])
     backward = Builder(channels * plane)
     graph = backward.graph
-    x, scale, shift = backward.load("x"), backward.load("scale", place=place), backward.load("shift", place=place)
+    x, scale, shift = (backward.load("x"), backward.load("scale", place=place),
+                       backward.load("shift", place=place))
     dy = backward.load("dy", role="gradient", index=-1)
     wanted = {"role": "gradient", "optional": True, "accumulate": True}
     z = graph.add(graph.mul(x, scale), shift)
@@ -80,15 +85,17 @@ def relu(dtype="f32"):
     """y = relu(x + b), b by column; its gradient, and b's."""
     forward = Builder(10)
     graph = forward.graph
-    forward.launch([(forward.out("y", index=-1, dtype=dtype),
-                     graph.apply("relu", {}, [graph.add(forward.load("x", dtype=dtype), forward.load("b", place=(1, 10)))]))])
+    forward.launch([(forward.out("y", index=-1, dtype=dtype), graph.apply(
+        "relu", {}, [graph.add(forward.load("x", dtype=dtype), forward.load("b", place=(1, 10)))]))])
     backward = Builder(10)
     graph = backward.graph
-    y, dy = backward.load("y", index=-1, dtype=dtype), backward.load("dy", role="gradient", index=-1, dtype=dtype)
+    y, dy = (backward.load("y", index=-1, dtype=dtype),
+             backward.load("dy", role="gradient", index=-1, dtype=dtype))
     dx = graph.derivative("relu", 0, {}, [None], y, dy)
-    backward.launch([(backward.out("dx", role="gradient", index=0, dtype=dtype, optional=True, shares="dy"), dx)],
-                    [Sum(0, dx, (1, 10), 10)],
-                    [(backward.out("db", role="gradient", index=1, place=(1, 10), accumulate=True), graph.total(0))])
+    backward.launch(
+        [(backward.out("dx", role="gradient", index=0, dtype=dtype, optional=True, shares="dy"), dx)],
+        [Sum(0, dx, (1, 10), 10)],
+        [(backward.out("db", role="gradient", index=1, place=(1, 10), accumulate=True), graph.total(0))])
     return kernel(forward=forward, backward=backward)
 
 
@@ -96,9 +103,12 @@ def mixed():
     """Operands of every kind at once, some of them not there: integers, masks, rows, short periods, strides, scalars."""
     b = Builder(12 * 35)
     graph = b.graph
-    x, flags, numbers = b.load("x"), b.load("flags", dtype="bool"), b.load("numbers", dtype="i64", place=(35, 0), count=(0, 12))
-    small, scale, temperature = b.load("small", place=(5, 7)), b.load("scale", place=(1, 35)), b.load("temperature", place=SCALAR)
-    first, extra = b.load("first", place=(35, 12), stride=5, count=(60, 0)), b.load("extra", optional=True, absent=0.5)
+    x, flags, numbers = (b.load("x"), b.load("flags", dtype="bool"),
+                         b.load("numbers", dtype="i64", place=(35, 0), count=(0, 12)))
+    small, scale, temperature = (b.load("small", place=(5, 7)), b.load("scale", place=(1, 35)),
+                                 b.load("temperature", place=SCALAR))
+    first, extra = (b.load("first", place=(35, 12), stride=5, count=(60, 0)),
+                    b.load("extra", optional=True, absent=0.5))
     late = b.load("late", place=(1, 420), optional=True, absent=2.0)
     value = graph.op("exp", graph.div(graph.add(graph.mul(x, small), scale), temperature))
     value = graph.where(flags, value, graph.op("pow", graph.op("abs", x), numbers))
@@ -106,8 +116,10 @@ def mixed():
     wave = graph.op("sin", graph.mul(graph.const(2), x))
     b.launch([(b.out("y", index=-1), value), (b.out("z", index=-2, optional=True), wave)],
              [Sum(0, value, SCALAR, 1), Sum(1, x, (5, 7), 7)],
-             [(b.out("average", index=-3, place=SCALAR, count=(1, 0)), graph.div(graph.total(0), graph.count(0, 420))),
-              (b.out("parts", index=-4, place=(5, 7), accumulate=True), graph.add(graph.total(1), graph.total(0)))])
+             [(b.out("average", index=-3, place=SCALAR, count=(1, 0)),
+               graph.div(graph.total(0), graph.count(0, 420))),
+              (b.out("parts", index=-4, place=(5, 7), accumulate=True),
+               graph.add(graph.total(1), graph.total(0)))])
     return kernel(forward=b)
 
 
@@ -116,7 +128,8 @@ def batch_norm(channels=3, plane=70):
     place, b = (plane, channels), Builder(channels * plane)
     graph = b.graph
     x = b.load("x")
-    shift = graph.load(Operand("sample", "value", 0, "f32", place, (0, channels * plane), read=True, stride=plane))
+    shift = graph.load(Operand("sample", "value", 0, "f32", place, (0, channels * plane), read=True,
+                               stride=plane))
     b.operands.append(shift.attr)
     weight, bias = b.load("weight", index=1, place=place), b.load("bias", index=2, place=place)
     running = b.operand("running_mean", index=3, place=place, read=True, written=True)
@@ -142,24 +155,29 @@ def layer_norm(inner=99, dtype="f32"):
     weight, bias = b.load("weight", place=(1, inner)), b.load("bias", place=(1, inner))
     mean = graph.div(graph.rowred("sum", h), graph.const(inner))
     away = graph.sub(h, mean)
-    rstd = grad.inverse_root(graph, graph.div(graph.rowred("sum", graph.mul(away, away)), graph.const(inner)), 1e-5)
+    rstd = grad.inverse_root(graph, graph.div(graph.rowred("sum", graph.mul(away, away)), graph.const(inner)),
+                             1e-5)
     y = graph.add(graph.mul(graph.mul(away, rstd), weight), bias)
     kept = {"role": "kept", "place": (inner, 0)}
-    b.launch([(b.out("h", index=-1, dtype=dtype), h), (b.out("y", index=-2, dtype=dtype), y), (b.out("mean", **kept), mean),
-              (b.out("rstd", **kept), rstd)], family="row")
+    b.launch([(b.out("h", index=-1, dtype=dtype), h), (b.out("y", index=-2, dtype=dtype), y),
+              (b.out("mean", **kept), mean), (b.out("rstd", **kept), rstd)], family="row")
     back = Builder(4 * inner, inner)
     graph = back.graph
     h, weight = back.load("h", index=-1, dtype=dtype), back.load("weight", index=2, place=(1, inner))
-    mean, rstd = back.load("mean", role="kept", place=(inner, 0)), back.load("rstd", role="kept", place=(inner, 0))
+    mean, rstd = (back.load("mean", role="kept", place=(inner, 0)),
+                  back.load("rstd", role="kept", place=(inner, 0)))
     dy = back.load("dy", role="gradient", index=-2, dtype=dtype)
     dh = back.load("dh", role="gradient", index=-1, dtype=dtype, optional=True)
     away, k, n = graph.sub(h, mean), graph.mul(dy, weight), graph.const(inner)
     slope = graph.mul(graph.mul(rstd, rstd), graph.div(graph.rowred("sum", graph.mul(k, away)), n))
-    dx = graph.mul(graph.sub(graph.sub(k, graph.div(graph.rowred("sum", k), n)), graph.mul(away, slope)), rstd)
+    dx = graph.mul(graph.sub(graph.sub(k, graph.div(graph.rowred("sum", k), n)), graph.mul(away, slope)),
+                   rstd)
     dx = graph.add(dx, dh)
     wanted = {"role": "gradient", "optional": True, "accumulate": True}
-    back.launch([(back.out("dx", index=0, dtype=dtype, **wanted), dx), (back.out("dr", index=1, dtype=dtype, **wanted), dx)],
-                [Sum(0, graph.mul(dy, graph.mul(away, rstd)), (1, inner), inner), Sum(1, dy, (1, inner), inner)],
+    back.launch([(back.out("dx", index=0, dtype=dtype, **wanted), dx),
+                 (back.out("dr", index=1, dtype=dtype, **wanted), dx)],
+                [Sum(0, graph.mul(dy, graph.mul(away, rstd)), (1, inner), inner),
+                 Sum(1, dy, (1, inner), inner)],
                 [(back.out("dweight", index=2, place=(1, inner), **wanted), graph.total(0)),
                  (back.out("dbias", index=3, place=(1, inner), **wanted), graph.total(1))], family="row")
     return kernel(forward=b, backward=back)
@@ -173,18 +191,22 @@ def group_norm(groups=2, channels=6, plane=35, dtype="f32"):
     x, weight, bias = b.load("x", dtype=dtype), b.load("weight", place=place), b.load("bias", place=place)
     mean = graph.div(graph.rowred("sum", x), graph.const(inner))
     away = graph.sub(x, mean)
-    rstd = grad.inverse_root(graph, graph.div(graph.rowred("sum", graph.mul(away, away)), graph.const(inner)), 1e-5)
+    rstd = grad.inverse_root(graph, graph.div(graph.rowred("sum", graph.mul(away, away)), graph.const(inner)),
+                             1e-5)
     y = graph.add(graph.add(graph.mul(graph.mul(away, rstd), weight), bias), b.load("r", dtype=dtype))
     kept = {"role": "kept", "place": (inner, 0)}
-    b.launch([(b.out("y", index=-1, dtype=dtype), y), (b.out("mean", **kept), mean), (b.out("rstd", **kept), rstd)], family="row")
+    b.launch([(b.out("y", index=-1, dtype=dtype), y), (b.out("mean", **kept), mean),
+              (b.out("rstd", **kept), rstd)], family="row")
     back = Builder(channels * plane, inner)
     graph = back.graph
     x, weight = back.load("x", index=0, dtype=dtype), back.load("weight", index=1, place=place)
-    mean, rstd = back.load("mean", role="kept", place=(inner, 0)), back.load("rstd", role="kept", place=(inner, 0))
+    mean, rstd = (back.load("mean", role="kept", place=(inner, 0)),
+                  back.load("rstd", role="kept", place=(inner, 0)))
     dy = back.load("dy", role="gradient", index=-1, dtype=dtype)
     away, k, n = graph.sub(x, mean), graph.mul(dy, weight), graph.const(inner)
     wanted = {"role": "gradient", "optional": True, "accumulate": True}
-    back.launch([], [Sum(0, graph.mul(dy, graph.mul(away, rstd)), place, channels), Sum(1, dy, place, channels)],
+    back.launch([],
+                [Sum(0, graph.mul(dy, graph.mul(away, rstd)), place, channels), Sum(1, dy, place, channels)],
                 [(back.out("dweight", index=1, place=place, **wanted), graph.total(0)),
                  (back.out("dbias", index=2, place=place, **wanted), graph.total(1))])
     slope = graph.mul(graph.mul(rstd, rstd), graph.div(graph.rowred("sum", graph.mul(k, away)), n))
@@ -203,11 +225,13 @@ def cross_entropy(classes=10, dtype="i64", smoothing=0.1, weighted=False):
     divisor = b.operand("divisor", role="stat", place=SCALAR, count=(1, 0), read=True, written=True)
     weight = grad.loss_weight(graph, "cross_entropy", attrs, operands, classes)
     b.launch([], [Sum(0, weight, SCALAR, 1, True)], [(divisor, graph.total(0))], family="row")
-    seed = graph.div(b.load("dloss", role="gradient", index=-1, place=SCALAR, count=(1, 0)), graph.load(divisor))
+    seed = graph.div(b.load("dloss", role="gradient", index=-1, place=SCALAR, count=(1, 0)),
+                     graph.load(divisor))
     cost = grad.forward(graph, "cross_entropy", attrs, operands, classes)
     dx = grad.backward(graph, "cross_entropy", attrs, operands, cost, seed, classes)[0]
-    b.launch([(b.out("dlogits", role="gradient", index=0, optional=True, accumulate=True), dx)], [Sum(0, cost, SCALAR, 1, True)],
-             [(b.out("loss", index=-1, place=SCALAR, count=(1, 0)), graph.div(graph.total(0), graph.load(divisor)))],
+    b.launch([(b.out("dlogits", role="gradient", index=0, optional=True, accumulate=True), dx)],
+             [Sum(0, cost, SCALAR, 1, True)], [(b.out("loss", index=-1, place=SCALAR, count=(1, 0)),
+                                                graph.div(graph.total(0), graph.load(divisor)))],
              family="row")
     text = "cross_entropy reduction=mean ignore_index=-100 label_smoothing=0.1 f32 []"
     return kernel(forward=b, loss=True, nodes=((text, (0, 1)),))
@@ -220,8 +244,10 @@ def softmax(inner=40, long=False):
     graph = b.graph
     x = graph.div(b.load("x"), b.load("temperature", place=(inner, 0)))
     x = graph.add(x, b.load("position", place=(1, 3 * inner), optional=True))
-    b.launch([(b.out("y", index=-1), graph.mul(grad.forward(graph, "softmax", {}, [x], inner), b.load("tiny", place=(1, 8)))),
-              (b.out("top", index=-2, place=(inner, 0)), graph.rowred("max", x))], [Sum(0, x, (1, inner), inner)],
+    b.launch([(b.out("y", index=-1),
+               graph.mul(grad.forward(graph, "softmax", {}, [x], inner), b.load("tiny", place=(1, 8)))),
+              (b.out("top", index=-2, place=(inner, 0)), graph.rowred("max", x))],
+             [Sum(0, x, (1, inner), inner)],
              [(b.out("columns", index=-3, place=(1, inner)), graph.total(0))], family="row")
     return kernel(evaluation=b)
 
@@ -235,7 +261,8 @@ def dropout(inner=77, family="map"):
     if family == "row":
         stores.append((b.out("total", index=-2, place=(inner, 0)), graph.rowred("sum", value)))
     b.launch(stores, family=family)
-    return kernel(forward=b, sites=2, nodes=(("dropout p=0.1 f32 [N,231]", (0,)), ("dropout p=0.5 f32 [N,231]", (1,))))
+    return kernel(forward=b, sites=2,
+                  nodes=(("dropout p=0.1 f32 [N,231]", (0,)), ("dropout p=0.5 f32 [N,231]", (1,))))
 
 
 def functions():
@@ -289,9 +316,10 @@ SETS = {
     "step": step,
     "functions": lambda: kernel_set("functions", [functions()]),
     "updates": lambda: kernel_set("updates", [], [
-        update("sgd"), update("sgd", momentum=0.9, dampening=0.1), update("sgd", momentum=0.9, nesterov=True, maximize=True),
+        update("sgd"), update("sgd", momentum=0.9, dampening=0.1),
+        update("sgd", momentum=0.9, nesterov=True, maximize=True),
         update("adam"), update("adamw"), update("rmsprop", alpha=0.99, momentum=0.9, centered=True),
         update("rmsprop", alpha=0.99), update("adagrad", eps=1e-10), update("adamax"), update("nadam"),
         update("nadam", decoupled_weight_decay=True), update("radam", maximize=True),
         update("radam", decoupled_weight_decay=True), update("lion"), update("adadelta")]),
-}
+    }

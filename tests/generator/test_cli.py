@@ -23,10 +23,12 @@ from tests import tensor_file
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SPEC = {"gpunn_spec": 1, "name": "small", "tensors": [
-    {"op": "input", "name": "x", "shape": ["N", 64]}, {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 64},
+    {"op": "input", "name": "x", "shape": ["N", 64]},
+    {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 64},
     {"op": "gelu", "id": "g", "inputs": ["fc"]}, {"op": "mul", "id": "p", "inputs": ["g", "x"]},
     {"op": "layer_norm", "name": "ln", "inputs": ["p"]}, {"op": "square", "id": "s", "inputs": ["ln"]},
-    {"op": "mean", "name": "loss", "inputs": ["s"]}], "loss": "loss", "optimizer": {"type": "adamw"}, "outputs": ["ln"]}
+    {"op": "mean", "name": "loss", "inputs": ["s"]}], "loss": "loss", "optimizer": {"type": "adamw"},
+        "outputs": ["ln"]}
 
 
 class Cli(unittest.TestCase):
@@ -75,7 +77,8 @@ class Cli(unittest.TestCase):
 
     def test_writes(self):
         self.good(self.spec, "-o", self.path("small"), "--emit-model")
-        self.assertEqual(sorted(os.listdir(self.folder)), ["small.json", "small_kernels.cu", "small_kernels.h", "small_model.h"])
+        self.assertEqual(sorted(os.listdir(self.folder)),
+                         ["small.json", "small_kernels.cu", "small_kernels.h", "small_model.h"])
         model = spec.load(self.spec)
         for name in ("small_kernels.h", "small_kernels.cu", "small_model.h"):
             text = self.bytes(self.path(name)).decode("ascii")
@@ -84,13 +87,16 @@ class Cli(unittest.TestCase):
             self.assertIn(name, head[0])
             self.assertEqual(head[2], " * gpunn %s, templates %s" % (stamp.VERSION, stamp.template_hash()))
             self.assertEqual(head[3], " * spec sha256 " + model.sha256())
-            self.assertEqual(head[4], " * renew it with: python3 -m generator small.json -o small --emit-model")
-        self.assertIn("const gpunn_kernel_set small_kernels", self.bytes(self.path("small_kernels.h")).decode())
+            self.assertEqual(head[4],
+                             " * renew it with: python3 -m generator small.json -o small --emit-model")
+        self.assertIn("const gpunn_kernel_set small_kernels",
+                      self.bytes(self.path("small_kernels.h")).decode())
 
     def trained(self):
         """The path of weights for SPEC."""
         sizes = {"fc.weight": [64, 64], "fc.bias": [64], "ln.weight": [64], "ln.bias": [64]}
-        tensors = {name: ("F32", shape, array.array("f", [math.sin(k) for k in range(math.prod(shape))]).tobytes())
+        tensors = {name: ("F32", shape,
+                          array.array("f", [math.sin(k) for k in range(math.prod(shape))]).tobytes())
                    for name, shape in sizes.items()}
         tensor_file.save(self.path("w"), tensors)
         return self.path("w"), tensors
@@ -104,14 +110,19 @@ class Cli(unittest.TestCase):
         path, tensors = self.trained()
         self.good(*words, "--weights", path)
         text = self.bytes(self.path("small_inference.h")).decode("ascii")
-        self.assertIn(" * renew it with: python3 -m generator small.json -o small --inference --weights w\n", text)
+        self.assertIn(" * renew it with: python3 -m generator small.json -o small --inference --weights w\n",
+                      text)
         self.assertIn("const small_weights small_trained = {", text)
-        tensor_file.save(self.path("x"), {"x": ("F32", [3, 64], array.array("f", [0.01 * k for k in range(192)]).tobytes())})
+        tensor_file.save(self.path("x"),
+                         {"x": ("F32", [3, 64], array.array("f", [0.01 * k for k in range(192)]).tobytes())})
         out = self.good(*words, "--weights", path, "--int8", "--samples", self.path("x"))
-        self.assertRegex(out, r"\Aint8 against float, 3 samples:\n  ln: largest difference \S+, root mean square \S+ of \S+ \([0-9.]+ %\)\n\Z")
-        self.bad("'x' in .*/w is nothing, but must be F32 \\[N, 64\\]", *words, "--weights", path, "--int8", "--samples", path)
+        self.assertRegex(out, r"\Aint8 against float, 3 samples:\n  ln: largest difference \S+, root mean "
+                         r"square \S+ of \S+ \([0-9.]+ %\)\n\Z")
+        self.bad("'x' in .*/w is nothing, but must be F32 \\[N, 64\\]", *words, "--weights", path, "--int8",
+                 "--samples", path)
         with mock.patch.dict(os.environ, CC="no-such-compiler"):
-            self.bad("needs a C compiler, but no-such-compiler", *words, "--weights", path, "--int8", "--samples", self.path("x"))
+            self.bad("needs a C compiler, but no-such-compiler", *words, "--weights", path, "--int8",
+                     "--samples", self.path("x"))
 
     def test_writes_device(self):
         words = self.spec, "-o", self.path("small"), "--device"
@@ -120,17 +131,21 @@ class Cli(unittest.TestCase):
         self.good(*words, "--check")
         text = self.bytes(self.path("small_device.cuh")).decode("ascii")
         self.assertIn(" * renew it with: python3 -m generator small.json -o small --device\n", text)
-        self.assertIn("static __device__ void small_forward(const small_weights *weights, const float *x, float *ln)\n", text)
+        self.assertIn("static __device__ void small_forward(const small_weights *weights, const float *x, "
+                      "float *ln)\n", text)
         self.good(*words, "--inference", "--store", "f16", "--warp")
         self.assertIn("small_inference.h", os.listdir(self.folder))
         text = self.bytes(self.path("small_device.cuh")).decode("ascii")
         self.assertIn(" --inference --device --warp --store f16\n", text)
-        self.assertIn("void small_forward(const small_weights_f16 *weights, const float *x, float *ln)\n", text)
-        self.assertIn("void small_forward_warp(const small_weights_warp *weights, const float *x, float *ln, bool active)\n", text)
+        self.assertIn("void small_forward(const small_weights_f16 *weights, const float *x, float *ln)\n",
+                      text)
+        self.assertIn("void small_forward_warp(const small_weights_warp *weights, const float *x, float *ln, "
+                      "bool active)\n", text)
         self.bad("--warp needs --device", *words[:-1], "--warp", code=2)
         self.bad("do not go together", *words, "--inference", "--int8", "--weights", self.path("w"), code=2)
         self.good(*words, "--outputs", "g")
-        self.assertIn("const float *x, float *g)\n", self.bytes(self.path("small_device.cuh")).decode("ascii"))
+        self.assertIn("const float *x, float *g)\n",
+                      self.bytes(self.path("small_device.cuh")).decode("ascii"))
         self.bad("1 inputs of floats and 2 outputs", *words, "--outputs", "p,ln")
         self.bad("there is no tensor 'lss'; did you mean 'loss'", *words, "--outputs", "p,lss")
         self.bad("--outputs needs", *words[:-1], "--outputs", "p", code=2)
@@ -138,7 +153,8 @@ class Cli(unittest.TestCase):
     def test_plain_c_that_cannot_be(self):
         words = self.spec, "-o", self.path("small"), "--inference"
         path, tensors = self.trained()
-        for option in (["--weights", path], ["--device", "--batch", "2"], ["--int8"], ["--batch", "2"], ["--samples", path]):
+        for option in (["--weights", path], ["--device", "--batch", "2"], ["--int8"], ["--batch", "2"],
+                       ["--samples", path]):
             self.bad("need --inference", self.spec, "-o", self.path("small"), *option, code=2)
         for option in ("--report", "--emit-model", "--math=fast"):
             self.bad("for kernels", *words, option, code=2)
@@ -163,22 +179,27 @@ class Cli(unittest.TestCase):
         for i, seed in enumerate(("0", "1", "4321")):
             folder = self.path("elsewhere%d" % i)
             os.mkdir(folder)
-            self.write(os.path.join(folder, "small.json"), json.dumps({key: SPEC[key] for key in reversed(list(SPEC))}, indent=i))
+            self.write(os.path.join(folder, "small.json"),
+                       json.dumps({key: SPEC[key] for key in reversed(list(SPEC))}, indent=i))
             prefix = "" if i else os.path.join(folder, "")
             words = [prefix + "small.json", "-o", prefix + "small"]
-            done = subprocess.run([sys.executable, "-m", "generator"] + words, cwd=folder if i else "/", stderr=subprocess.PIPE,
+            done = subprocess.run([sys.executable, "-m", "generator"] + words, cwd=folder if i else "/",
+                                  stderr=subprocess.PIPE,
                                   env=dict(os.environ, PYTHONPATH=ROOT, PYTHONHASHSEED=seed))
             self.assertEqual((done.returncode, done.stderr), (0, b""))
-            self.assertEqual([self.bytes(os.path.join(folder, "small_kernels" + end)) for end in (".h", ".cu")], expected)
+            self.assertEqual([self.bytes(os.path.join(folder, "small_kernels" + end))
+                              for end in (".h", ".cu")], expected)
 
     def test_check(self):
         words = self.spec, "-o", self.path("small")
-        self.bad("small_kernels.h is missing; write it with: python3 -m generator small.json -o small", *words, "--check")
+        self.bad("small_kernels.h is missing; write it with: python3 -m generator small.json -o small",
+                 *words, "--check")
         self.good(*words)
         before = self.tree()
         self.good(*words, "--check")
         self.assertEqual(self.tree(), before)
-        self.bad("small_kernels.h is stale; renew it with: .* --emit-model", *words, "--check", "--emit-model")
+        self.bad("small_kernels.h is stale; renew it with: .* --emit-model", *words, "--check",
+                 "--emit-model")
         for name in ("small_kernels.h", "small_kernels.cu"):
             data = self.bytes(self.path(name))
             for changed in (data[:-1], data + b"\n", data.replace(b"sha256 ", b"sha256 0", 1)):
@@ -199,8 +220,10 @@ class Cli(unittest.TestCase):
         self.good(spec_path, "-o", self.path("m"), "--math", "accurate")
         line = re.search(r"renew it with: (.*)", self.bytes(self.path("m_kernels.h")).decode()).group(1)
         words = shlex.split(line)
-        self.assertEqual(words, ["python3", "-m", "generator", "specs/a model.json", "-o", "m", "--math", "accurate"])
-        done = subprocess.run([sys.executable] + words[1:] + ["--check"], cwd=self.folder, env=dict(os.environ, PYTHONPATH=ROOT))
+        self.assertEqual(words, ["python3", "-m", "generator", "specs/a model.json", "-o", "m", "--math",
+                                 "accurate"])
+        done = subprocess.run([sys.executable] + words[1:] + ["--check"], cwd=self.folder,
+                              env=dict(os.environ, PYTHONPATH=ROOT))
         self.assertEqual(done.returncode, 0)
 
     def test_command(self):
@@ -233,8 +256,9 @@ class Cli(unittest.TestCase):
     def test_usage(self):
         out = self.path("small")
         for sentence, words in (("MODEL.json", ()), ("-o NAME is missing", (self.spec,)),
-        ("invalid choice: 'quick'", (self.spec, "-o", out, "--math", "quick")),
-                                ("--what", (self.spec, "-o", out, "--what")), ("'9x' begins", (self.spec, "-o", self.path("9x"))),
+                                ("invalid choice: 'quick'", (self.spec, "-o", out, "--math", "quick")),
+                                ("--what", (self.spec, "-o", out, "--what")),
+                                ("'9x' begins", (self.spec, "-o", self.path("9x"))),
                                 ("'a-b' begins", (self.spec, "-o", self.path("a-b"))),
                                 ("'' begins", (self.spec, "-o", self.path(""))),
                                 ("'x\\\\xe9' begins", (self.spec, "-o", self.path("x\u00e9"))),
@@ -247,7 +271,8 @@ class Cli(unittest.TestCase):
         self.bad("no.json: cannot be read: No such file", self.path("no.json"), "-o", out)
         self.bad("cannot be read", self.folder, "-o", out)
         self.write(self.path("bad.json"), json.dumps(SPEC, indent=1).replace('"gelu"', '"gleu"'))
-        self.bad(r"bad\.json:22:10: unknown op 'gleu'; did you mean 'gelu'\?", self.path("bad.json"), "-o", out)
+        self.bad(r"bad\.json:22:10: unknown op 'gleu'; did you mean 'gelu'\?", self.path("bad.json"), "-o",
+                 out)
         self.write(self.path("bad.json"), json.dumps(dict(SPEC, fuse={"always": [["fc", "g"]]})))
         self.bad(r"bad\.json:1:\d+: fuse\.always", self.path("bad.json"), "-o", out)
         self.write(self.path("bad.json"), '{"gpunn_spec": 1, "tensors": []}')
@@ -256,7 +281,8 @@ class Cli(unittest.TestCase):
         self.bad(r"bad\\xe9\.json:1:1", self.path("bad\u00e9.json"), "-o", out)
 
     def test_unwritable(self):
-        self.bad("nowhere/small_kernels.h cannot be written: No such file", self.spec, "-o", self.path("nowhere", "small"))
+        self.bad("nowhere/small_kernels.h cannot be written: No such file", self.spec, "-o",
+                 self.path("nowhere", "small"))
         self.bad("cannot be written: Not a directory", self.spec, "-o", os.path.join(self.spec, "small"))
         self.good(self.spec, "-o", self.path("small"))
         os.remove(self.path("small_kernels.cu"))
@@ -300,7 +326,8 @@ class Cli(unittest.TestCase):
         os.symlink("elsewhere", self.path("link"))
         for data in b"new", b"newer":
             outputs.write(self.path("link"), [data])
-            self.assertEqual((os.readlink(self.path("link")), self.bytes(self.path("elsewhere"))), ("elsewhere", data))
+            self.assertEqual((os.readlink(self.path("link")), self.bytes(self.path("elsewhere"))),
+                             ("elsewhere", data))
         os.chmod(self.path("elsewhere"), 0o604)
 
         def failing():
@@ -311,7 +338,8 @@ class Cli(unittest.TestCase):
         self.assertRaises(OSError, outputs.write, self.path("link"), failing())
         self.assertRaises(IsADirectoryError, outputs.write, self.folder, [b"a"])
         outputs.write(self.path("link"), [b"last"])
-        self.assertEqual((self.bytes(self.path("elsewhere")), os.stat(self.path("elsewhere")).st_mode & 0o777), (b"last", 0o604))
+        self.assertEqual((self.bytes(self.path("elsewhere")),
+                          os.stat(self.path("elsewhere")).st_mode & 0o777), (b"last", 0o604))
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
     def test_a_full_disk_leaves_the_old_files(self):
@@ -342,7 +370,8 @@ class Cli(unittest.TestCase):
 
     def test_internal_errors_are_one_sentence(self):
         with mock.patch.object(partition, "partition", side_effect=KeyError("a\nb")):
-            self.bad("internal error, please report it with the spec: KeyError", self.spec, "-o", self.path("small"), code=3)
+            self.bad("internal error, please report it with the spec: KeyError", self.spec, "-o",
+                     self.path("small"), code=3)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ def load(graph, name, place=ir.WHOLE):
 def suffices(kept, needed, fixed):
     there = {}
     for node in ir.topological(needed):
-        there[node] = node in kept or (node.op != "load" and not fixed(node) and all(there[arg] for arg in node.args))
+        there[node] = node in kept or (node.op != "load" and not fixed(node) and
+                                       all(there[arg] for arg in node.args))
     return all(there[node] for node in needed)
 
 
@@ -51,13 +52,15 @@ class Cut(unittest.TestCase):
         graph = ir.Graph()
         last = graph.op("tanh", graph.op("exp", load(graph, "x")))
         self.assertEqual(cut.keep([last], lambda node: 4), [last])
-        self.assertEqual([node.op for node in cut.keep([last], lambda node: 4 if node is last else 3)], ["exp"])
+        self.assertEqual([node.op for node in cut.keep([last], lambda node: 4 if node is last else 3)],
+                         ["exp"])
 
     def test_what_needs_no_memory_is_not_kept(self):
         graph = ir.Graph()
         half = graph.mul(graph.const(0.5), graph.count(0, 4))
         product = graph.mul(graph.op("exp", half), graph.op("sin", load(graph, "x")))
-        self.assertEqual([node.op for node in cut.keep([product, half], lambda node: 4 if node.op == "load" else 0)], ["mul"])
+        self.assertEqual([node.op for node in cut.keep([product, half],
+                                                       lambda node: 4 if node.op == "load" else 0)], ["mul"])
         self.assertEqual(cut.keep([half], lambda node: 0), [])
 
     def kept(self, build):
@@ -68,17 +71,20 @@ class Cut(unittest.TestCase):
         forward = {node.id for node in graph.nodes}
         adjoints = {y: load(graph, "g")}
         for op, attrs, operands, value in reversed(entries):
-            for node, part in zip(operands, grad.backward(graph, op, attrs, operands, value, adjoints.pop(value), 8)):
+            for node, part in zip(operands,
+                                  grad.backward(graph, op, attrs, operands, value, adjoints.pop(value), 8)):
                 if part is not None:
                     adjoints[node] = grad.accumulate(graph, adjoints.get(node), part)
         roots = list(adjoints.values())
-        needed = [arg for node in ir.topological(roots) if node.id not in forward for arg in node.args if arg.id in forward]
+        needed = [arg for node in ir.topological(roots) if node.id not in forward
+                  for arg in node.args if arg.id in forward]
         needed += [node for node in roots if node.id in forward]
 
         def cost(node):
             if node.op == "load" and node.attr.place != ir.WHOLE or node.op == "rowred":
                 return 0.01
-            return None if node.is_condition or node.op == "const" else 4 if node.op == "load" or node is y else 8
+            return (None if node.is_condition or node.op == "const" else 4 if node.op == "load" or
+                    node is y else 8)
         names = {y: "y"}
         return sorted(names.get(node, node.attr.name if node.op == "load" else node.op)
                       for node in cut.keep(needed, cost, lambda node: node.op == "rowred"))
@@ -87,7 +93,8 @@ class Cut(unittest.TestCase):
         def build(graph):
             h, entries = load(graph, "x"), []
             for op in ops:
-                operands = (h,) if op not in ("add", "mul") else (h, load(graph, "b" if op == "add" else "s", (1, 8)))
+                operands = ((h,) if op not in ("add", "mul") else
+                            (h, load(graph, "b" if op == "add" else "s", (1, 8))))
                 h = grad.forward(graph, op, {}, operands, 8)
                 entries.append((op, {}, operands, h))
             return h, entries

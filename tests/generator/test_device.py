@@ -22,60 +22,78 @@ EMULATOR = os.path.join(ROOT, "tests", "emulator")
 SANITIZE = "-g -fsanitize=address,undefined -fno-sanitize-recover=all".split()
 SAMPLES = 45  # the last warp has lanes left over
 TOLERANCE = {"y": 1e-5, "grad.x": 1e-4}
-OF_WARP = {"f32": 5e-3, "f16": 5e-3, "bf16": 4e-2}  # factors of products are rounded to 10 bits of mantissa, or to 7
+# factors of products are rounded to 10 bits of mantissa, or to 7
+OF_WARP = {"f32": 5e-3, "f16": 5e-3, "bf16": 4e-2}
 RANDOM = ["random%d" % k for k in range(6)]
 BODIES = {  # of models from x [N, 6] to y
     "perceptron": [
-        {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 9}, {"op": "silu", "id": "a", "inputs": ["fc1"]},
+        {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 9},
+        {"op": "silu", "id": "a", "inputs": ["fc1"]},
         {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 3, "bias": False}],
     "residuals": [
-        {"op": "linear", "name": "up", "inputs": ["x"], "out_features": 6}, {"op": "gelu", "id": "a", "inputs": ["up"]},
+        {"op": "linear", "name": "up", "inputs": ["x"], "out_features": 6},
+        {"op": "gelu", "id": "a", "inputs": ["up"]},
         {"op": "add", "id": "b", "inputs": ["a", "x"]}, {"op": "mul", "id": "c", "inputs": ["b", "a"]},
         {"op": "expr", "id": "d", "inputs": ["c", "x"], "expression": "x * sigmoid(y) + maximum(x, y)"}],
     "norms": [
-        {"op": "layer_norm", "name": "ln", "inputs": ["x"]}, {"op": "linear", "name": "fc", "inputs": ["ln"], "out_features": 7},
+        {"op": "layer_norm", "name": "ln", "inputs": ["x"]},
+        {"op": "linear", "name": "fc", "inputs": ["ln"], "out_features": 7},
         {"op": "rms_norm", "name": "rms", "inputs": ["fc"]}, {"op": "tanh", "id": "t", "inputs": ["rms"]},
-        {"op": "linear", "name": "out", "inputs": ["t"], "out_features": 4}, {"op": "softmax", "id": "p", "inputs": ["out"], "dim": 1}],
+        {"op": "linear", "name": "out", "inputs": ["t"], "out_features": 4},
+        {"op": "softmax", "id": "p", "inputs": ["out"], "dim": 1}],
     "parts": [
-        {"op": "slice", "id": "a", "inputs": ["x"], "dim": 1, "start": 0, "end": 4}, {"op": "sin", "id": "s", "inputs": ["a"]},
+        {"op": "slice", "id": "a", "inputs": ["x"], "dim": 1, "start": 0, "end": 4},
+        {"op": "sin", "id": "s", "inputs": ["a"]},
         {"op": "slice", "id": "b", "inputs": ["x"], "dim": 1, "start": 1, "end": 6, "step": 2},
-        {"op": "concat", "id": "c", "inputs": ["s", "x", "b"], "dim": 1}, {"op": "linear", "name": "fc", "inputs": ["c"], "out_features": 6},
-        {"op": "reshape", "id": "r", "inputs": ["fc"], "shape": ["N", 2, 3]}, {"op": "permute", "id": "t", "inputs": ["r"], "dims": [0, 2, 1]},
-        {"op": "linear", "name": "rows", "inputs": ["t"], "out_features": 2}, {"op": "mean", "id": "m", "inputs": ["rows"], "dims": [2]},
+        {"op": "concat", "id": "c", "inputs": ["s", "x", "b"], "dim": 1},
+        {"op": "linear", "name": "fc", "inputs": ["c"], "out_features": 6},
+        {"op": "reshape", "id": "r", "inputs": ["fc"], "shape": ["N", 2, 3]},
+        {"op": "permute", "id": "t", "inputs": ["r"], "dims": [0, 2, 1]},
+        {"op": "linear", "name": "rows", "inputs": ["t"], "out_features": 2},
+        {"op": "mean", "id": "m", "inputs": ["rows"], "dims": [2]},
         {"op": "log_softmax", "id": "l", "inputs": ["m"], "dim": 1}],
     "wide": [
-        {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 90}, {"op": "relu", "id": "a", "inputs": ["fc1"]},
-        {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 90}, {"op": "relu", "id": "b", "inputs": ["fc2"]},
+        {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 90},
+        {"op": "relu", "id": "a", "inputs": ["fc1"]},
+        {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 90},
+        {"op": "relu", "id": "b", "inputs": ["fc2"]},
         {"op": "linear", "name": "fc3", "inputs": ["b"], "out_features": 2}],
     "fillings": [  # 0 is no number for the formula, and no such number is to be counted
         {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 5},
         {"op": "expr", "id": "a", "inputs": ["fc1"], "expression": "x * x / abs(x)"},
-        {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 7}, {"op": "sigmoid", "id": "b", "inputs": ["fc2"]},
-        {"op": "layer_norm", "name": "ln", "inputs": ["b"]}, {"op": "linear", "name": "fc3", "inputs": ["ln"], "out_features": 3},
+        {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 7},
+        {"op": "sigmoid", "id": "b", "inputs": ["fc2"]}, {"op": "layer_norm", "name": "ln", "inputs": ["b"]},
+        {"op": "linear", "name": "fc3", "inputs": ["ln"], "out_features": 3},
         {"op": "log_softmax", "id": "p", "inputs": ["fc3"], "dim": 1}],
     "constants": [
-        {"op": "constant", "id": "c", "shape": [6], "values": [1, -2, 3, 0.5, 0.25, -1]}, {"op": "mul", "id": "a", "inputs": ["x", "c"]},
-        {"op": "linear", "name": "fc", "inputs": ["a"], "out_features": 6}, {"op": "add", "id": "d", "inputs": ["fc", "c"]}],
+        {"op": "constant", "id": "c", "shape": [6], "values": [1, -2, 3, 0.5, 0.25, -1]},
+        {"op": "mul", "id": "a", "inputs": ["x", "c"]},
+        {"op": "linear", "name": "fc", "inputs": ["a"], "out_features": 6},
+        {"op": "add", "id": "d", "inputs": ["fc", "c"]}],
     "fields": [
         {"op": "slice", "id": "points", "inputs": ["x"], "dim": 1, "start": 1, "end": 4},
         {"op": "slice", "id": "rest", "inputs": ["x"], "dim": 1, "start": 0, "end": 2},
-        {"op": "hash_grid_encoding", "name": "hashed", "inputs": ["points"], "n_levels": 5, "log2_hashmap_size": 6, "base_resolution": 3,
-         "per_level_scale": 1.5},
+        {"op": "hash_grid_encoding", "name": "hashed", "inputs": ["points"], "n_levels": 5,
+         "log2_hashmap_size": 6, "base_resolution": 3, "per_level_scale": 1.5},
         {"op": "reshape", "id": "pairs", "inputs": ["x"], "shape": ["N", 3, 2]},
-        {"op": "hash_grid_encoding", "name": "flat", "inputs": ["pairs"], "n_levels": 2, "n_features_per_level": 3, "log2_hashmap_size": 5,
-         "base_resolution": 4}, {"op": "flatten", "id": "pairs2", "inputs": ["flat"]},
+        {"op": "hash_grid_encoding", "name": "flat", "inputs": ["pairs"], "n_levels": 2,
+         "n_features_per_level": 3, "log2_hashmap_size": 5, "base_resolution": 4},
+        {"op": "flatten", "id": "pairs2", "inputs": ["flat"]},
         {"op": "frequency_encoding", "id": "waves", "inputs": ["rest"], "num_frequencies": 2},
         {"op": "one_blob_encoding", "id": "blobs", "inputs": ["rest"], "num_bins": 3},
         {"op": "spherical_harmonics_encoding", "id": "harmonics", "inputs": ["points"], "degree": 4},
         {"op": "embedding", "name": "codes", "inputs": ["words"], "num_embeddings": 7, "embedding_dim": 3},
         {"op": "flatten", "id": "code", "inputs": ["codes"]},
-        {"op": "concat", "id": "all", "inputs": ["hashed", "pairs2", "waves", "blobs", "harmonics", "code"], "dim": 1},
-        {"op": "linear", "name": "fc1", "inputs": ["all"], "out_features": 9}, {"op": "tanh", "id": "h", "inputs": ["fc1"]},
+        {"op": "concat", "id": "all", "inputs": ["hashed", "pairs2", "waves", "blobs", "harmonics", "code"],
+         "dim": 1},
+        {"op": "linear", "name": "fc1", "inputs": ["all"], "out_features": 9},
+        {"op": "tanh", "id": "h", "inputs": ["fc1"]},
         {"op": "linear", "name": "fc2", "inputs": ["h"], "out_features": 3}],
     "words": [
         {"op": "reshape", "id": "turned", "inputs": ["words"], "shape": ["N", 2, 1]},
         {"op": "embedding", "name": "codes", "inputs": ["turned"], "num_embeddings": 7, "embedding_dim": 5},
-        {"op": "sum", "id": "bag", "inputs": ["codes"], "dims": [1, 2]}, {"op": "linear", "name": "fc", "inputs": ["bag"], "out_features": 3}]}
+        {"op": "sum", "id": "bag", "inputs": ["codes"], "dims": [1, 2]},
+        {"op": "linear", "name": "fc", "inputs": ["bag"], "out_features": 3}]}
 WORDS = {"op": "input", "name": "words", "dtype": "i64", "shape": ["N", 2]}
 INPUTS = {"fields": [WORDS], "words": [dict(WORDS, dtype="i32")]}  # beside x, or, of words, in its place
 IN_F32 = ("fields",)  # their hash grids' tables
@@ -171,7 +189,8 @@ def random_body(numbers):
 
     def add(op, width, *inputs, **rest):
         name = "v%d" % len(entries)
-        entries.append(dict({"op": op, "name" if op in ("linear", "layer_norm", "rms_norm", "parameter") else "id": name}, **rest))
+        entries.append(dict({"op": op, "name" if op in ("linear", "layer_norm", "rms_norm", "parameter") else
+                             "id": name}, **rest))
         if inputs:
             entries[-1]["inputs"] = list(inputs)
         if op != "parameter":
@@ -192,7 +211,8 @@ def random_body(numbers):
 
     def unary():
         x, width = some()
-        add(numbers.choice("relu silu gelu tanh sigmoid sin cos softplus elu mish hardswish erf square dropout".split()), width, x)
+        add(numbers.choice("relu silu gelu tanh sigmoid sin cos softplus elu mish hardswish erf square "
+                           "dropout".split()), width, x)
 
     def binary():
         x, width = some()
@@ -266,12 +286,14 @@ class Device(unittest.TestCase):
         cls.run_model = os.environ.get("GPUNN_RUN_MODEL", os.path.join(ROOT, "build", "run_model"))
         if not os.path.exists(cls.run_model):
             cls.run_model = os.path.join(cls.folder, "run_model")
-            call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o", cls.run_model, "-lm")
+            call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o",
+                 cls.run_model, "-lm")
         cls.machine = os.path.join(ROOT, "build", "emulator", "machine.o")
         newest = max(os.path.getmtime(os.path.join(EMULATOR, file)) for file in os.listdir(EMULATOR))
         if not os.path.exists(cls.machine) or os.path.getmtime(cls.machine) < newest:
             cls.machine = os.path.join(cls.folder, "machine.o")
-            call("g++", "-std=c++17", "-I" + EMULATOR, "-O1", "-DEMULATOR_ASAN", "-c", os.path.join(EMULATOR, "emulator.cpp"), "-o", cls.machine)
+            call("g++", "-std=c++17", "-I" + EMULATOR, "-O1", "-DEMULATOR_ASAN", "-c",
+                 os.path.join(EMULATOR, "emulator.cpp"), "-o", cls.machine)
 
     @classmethod
     def path(cls, name):
@@ -312,33 +334,40 @@ class Device(unittest.TestCase):
             includes, cases = [], []
             for name in cls.bodies(stored):
                 plan = cls.plan(name, stored)
-                text = emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), name, stored, cls.by_warps(name))
+                text = emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), name, stored,
+                                               cls.by_warps(name))
                 cls.write(name + "_device.cuh", text)
                 includes.append('#include "%s_device.cuh"' % name)
                 inputs, out = ", ".join(t.name for t in plan.inputs), plan.count(plan.outputs[0])
-                runs = ["const auto %s = taken_rows<%s>(%d, %d);" % (t.name, STORED[t.dtype], SAMPLES, plan.count(t.id)) for t in plan.inputs]
+                runs = ["const auto %s = taken_rows<%s>(%d, %d);" %
+                        (t.name, STORED[t.dtype], SAMPLES, plan.count(t.id)) for t in plan.inputs]
                 forms = [stored] * (stored != "f32") + ["warp"] * cls.by_warps(name)
                 for form in forms:
                     # by three threads, as a kernel does it
                     runs.append("auto *const %s = room<%s_weights_%s>();" % (form, name, form))
-                    runs.append("for (int i = 0; i < 3; i++) %s_weights_to_%s(given, %s, i, 3);" % (name, form, form))
+                    runs.append("for (int i = 0; i < 3; i++) %s_weights_to_%s(given, %s, i, 3);" %
+                                (name, form, form))
                 gradient, width = (name + "_input_gradient", 6) if name != "words" else ("nullptr", 0)
                 runs.append("by_threads<%s_forward, %s>(%s, dy, %d, %d, %d, %s);" % (
                     name, gradient, "given" if stored == "f32" else stored, SAMPLES, width, out, inputs))
                 if cls.by_warps(name):
-                    runs.append("by_warps<%s_forward_warp>(warp, %d, %d, %s_WARP_SAMPLES, %s);" % (name, SAMPLES, out, name.upper(), inputs))
+                    runs.append("by_warps<%s_forward_warp>(warp, %d, %d, %s_WARP_SAMPLES, %s);" %
+                                (name, SAMPLES, out, name.upper(), inputs))
                 runs += ["free(%s);" % one for one in forms + [t.name + ".all" for t in plan.inputs]]
-                cases.append(CASE % {"name": name, "out": out, "runs": "\n".join("        " + line for line in runs)})
+                cases.append(CASE % {"name": name, "out": out,
+                                     "runs": "\n".join("        " + line for line in runs)})
             main = cls.write("main.cpp", MAIN % {"includes": "\n".join(includes), "cases": "\n".join(cases)})
-            call("g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Wno-unknown-pragmas", "-Werror", *SANITIZE,
-                 "-isystem", EMULATOR, main, cls.machine, "-o", cls.path(stored))
+            call("g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Wno-unknown-pragmas",
+                 "-Werror", *SANITIZE, "-isystem", EMULATOR, main, cls.machine, "-o", cls.path(stored))
             cls.programs[stored] = cls.path(stored)
         return cls.programs[stored]
 
     def results(self, name, stored, plan, weights, dy, inputs):
         """What the program writes: y, the gradient of x if there is one, and y of warps. All given by name as tensor_file has it."""
-        done = subprocess.run([self.program(stored), name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, input=b"".join(
-            [weights[t.name][2] for t in plan.weights] + [dy[2]] + [inputs[t.name][2] for t in plan.inputs]))
+        done = subprocess.run([self.program(stored), name], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              input=b"".join(
+                                  [weights[t.name][2] for t in plan.weights] + [dy[2]] +
+                                  [inputs[t.name][2] for t in plan.inputs]))
         self.assertEqual((done.returncode, done.stderr.decode()[:3000]), (0, ""))
         return done.stdout
 
@@ -347,7 +376,8 @@ class Device(unittest.TestCase):
         plan, drawn = self.plan(name, stored), random.Random(name)
 
         def tensor(*shape):
-            numbers = [drawn.choice((-1, 0, 1)) if exact else drawn.uniform(-1, 1) for _ in range(math.prod(shape))]
+            numbers = [drawn.choice((-1, 0, 1)) if exact else drawn.uniform(-1, 1)
+                       for _ in range(math.prod(shape))]
             return "F32", list(shape), array.array("f", numbers).tobytes()
 
         def given(t):
@@ -355,16 +385,19 @@ class Device(unittest.TestCase):
             return tensor(*shape) if dtype == "F32" else (dtype, shape, array.array(
                 tensor_file.CODES[dtype], [drawn.randrange(7) for _ in range(math.prod(shape))]).tobytes())
         out = plan.shape(plan.outputs[0])[1:]
-        inputs, dy, weights = {t.name: given(t) for t in plan.inputs}, tensor(*out), {t.name: tensor(*t.shape) for t in plan.weights}
-        rounded = {key: (dtype, shape, array.array("f", map(floats.ROUND[stored], array.array("f", data))).tobytes())
+        inputs, dy, weights = ({t.name: given(t) for t in plan.inputs}, tensor(*out),
+                               {t.name: tensor(*t.shape) for t in plan.weights})
+        rounded = {key: (dtype, shape,
+                         array.array("f", map(floats.ROUND[stored], array.array("f", data))).tobytes())
                    for key, (dtype, shape, data) in weights.items()}
         loss = [{"op": "constant", "id": "dy", "shape": list(out), "values": list(tensor_file.values(dy))},
-                {"op": "mul", "id": "product", "inputs": ["y", "dy"]}, {"op": "sum", "name": "loss", "inputs": ["product"]}]
+                {"op": "mul", "id": "product", "inputs": ["y", "dy"]},
+                {"op": "sum", "name": "loss", "inputs": ["product"]}]
         tensor_file.save(self.path("weights"), rounded)
         tensor_file.save(self.path("inputs"), inputs)
         spec_path = self.write("m.json", json.dumps(self.made(name, loss)))
-        call(self.run_model, spec_path, "--weights", self.path("weights"), "--input", self.path("inputs"), "--output", self.path("outputs"),
-             "--grad", "loss")
+        call(self.run_model, spec_path, "--weights", self.path("weights"), "--input", self.path("inputs"),
+             "--output", self.path("outputs"), "--grad", "loss")
         expected = tensor_file.load(self.path("outputs"))
         found, at = self.results(name, stored, plan, weights, dy, inputs), 0
         parts = [("y", "y", TOLERANCE["y"])] + [("grad.x", "grad.x", TOLERANCE["grad.x"])] * ("x" in inputs)
@@ -372,28 +405,34 @@ class Device(unittest.TestCase):
         for what, key, tolerance in parts:
             size = len(expected[key][2])
             error = difference(("F32", expected[key][1], found[at:at + size]), expected[key])
-            self.assertTrue(error <= tolerance, "%s of %s in %s differs by %.2g" % (what, name, stored, error))
+            self.assertTrue(error <= tolerance,
+                            "%s of %s in %s differs by %.2g" % (what, name, stored, error))
             at += size
         self.assertEqual(len(found), at)
 
     @staticmethod
     def model(*tensors):
-        return spec.parse(json.dumps({"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 6]}, *tensors]}))
+        return spec.parse(json.dumps(
+            {"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 6]}, *tensors]}))
 
     def test_refusals(self):
         for op, reason in (({"op": "softmax", "inputs": ["x"], "dim": 0}, "one row of its last axis"),
-                           ({"op": "argmax", "inputs": ["x"], "dim": 1}, "i64, but"), ({"op": "cumsum", "inputs": ["x"], "dim": 1}, "not written"),
-                           ({"op": "linear", "name": "l", "inputs": ["x"], "out_features": 1025}, "1025 elements")):
+                           ({"op": "argmax", "inputs": ["x"], "dim": 1}, "i64, but"),
+                           ({"op": "cumsum", "inputs": ["x"], "dim": 1}, "not written"),
+                           ({"op": "linear", "name": "l", "inputs": ["x"], "out_features": 1025},
+                            "1025 elements")):
             with self.assertRaisesRegex(inference.Refused, reason):
                 emit_device.plan_of(self.model(op))
         with self.assertRaisesRegex(inference.Refused, "2 inputs of floats and 1 outputs"):
-            emit_device.plan_of(self.model({"op": "input", "name": "z", "shape": ["N", 6]}, {"op": "add", "inputs": ["x", "z"]}))
-        summed = ({"op": "parameter", "name": "p", "shape": [2, 6]}, {"op": "sum", "id": "s", "inputs": ["p"], "dims": [0]},
-                  {"op": "add", "inputs": ["x", "s"]})
+            emit_device.plan_of(self.model({"op": "input", "name": "z", "shape": ["N", 6]},
+                                           {"op": "add", "inputs": ["x", "z"]}))
+        summed = ({"op": "parameter", "name": "p", "shape": [2, 6]},
+                  {"op": "sum", "id": "s", "inputs": ["p"], "dims": [0]}, {"op": "add", "inputs": ["x", "s"]})
         emit_device.plan_of(self.model(*summed))
         with self.assertRaisesRegex(inference.Refused, "sum 's': it reads weights in F32 alone"):
             emit_device.plan_of(self.model(*summed), "f16")
-        with self.assertRaisesRegex(inference.Refused, "hash_grid_encoding 'hashed': it reads weights in F32 alone"):
+        with self.assertRaisesRegex(inference.Refused,
+                                    "hash_grid_encoding 'hashed': it reads weights in F32 alone"):
             self.plan("fields", "f16")
 
     def test_refusals_of_warps(self):
@@ -411,8 +450,10 @@ class Device(unittest.TestCase):
 
     def test_groups(self):
         """Wide layers leave a warp's registers room for half as many samples, in F32 sooner than in 16 bits."""
-        for width, groups in ((64, (2, 2)), (72, (2, 2)), (73, (1, 2)), (96, (1, 2)), (144, (1, 1)), (192, (0, 1))):
-            wide = [{"op": "linear", "name": "l%d" % k, "inputs": ["l%d" % (k - 1) if k else "x"], "out_features": width} for k in range(2)]
+        for width, groups in ((64, (2, 2)), (72, (2, 2)), (73, (1, 2)), (96, (1, 2)), (144, (1, 1)),
+                              (192, (0, 1))):
+            wide = [{"op": "linear", "name": "l%d" % k, "inputs": ["l%d" % (k - 1) if k else "x"],
+                     "out_features": width} for k in range(2)]
             for stored, expected in zip(("f32", "f16"), groups):
                 plan = emit_device.plan_of(self.model(*wide), stored)
                 if expected:
@@ -429,19 +470,22 @@ class Device(unittest.TestCase):
         """Make NaN of their samples alone, and read nothing."""
         for stored in emit_device.STORAGES:
             plan = self.plan("words", stored)
-            weights = {t.name: ("F32", list(t.shape), array.array("f", [1] * plan.count(t.id)).tobytes()) for t in plan.weights}
+            weights = {t.name: ("F32", list(t.shape), array.array("f", [1] * plan.count(t.id)).tobytes())
+                       for t in plan.weights}
             for wrong in (-1, 7, -2 ** 31, 2 ** 31 - 1):
                 words = array.array("i", [0] * 2 * SAMPLES)
                 words[2 * 3 + 1] = wrong
                 found = self.results("words", stored, plan, weights, ("F32", [3], bytes(12)), {
                     "words": ("I32", [SAMPLES, 2], words.tobytes())})
                 for_each = [math.isnan(v) for v in array.array("f", found)]
-                self.assertEqual(for_each, [k // 3 == 3 for k in range(3 * SAMPLES)] * 2)  # by threads and by warps
+                # by threads and by warps
+                self.assertEqual(for_each, [k // 3 == 3 for k in range(3 * SAMPLES)] * 2)
 
 
 for form in emit_device.STORAGES:
     for one in Device.bodies(form):
-        setattr(Device, "test_%s_%s" % (one, form), lambda self, name=one, stored=form: self.check(name, stored))
+        setattr(Device, "test_%s_%s" % (one, form),
+                lambda self, name=one, stored=form: self.check(name, stored))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ SPEC = """{"gpunn_spec": 1, "name": "tiny", "tensors": [
   {"op": "input", "name": "x", "shape": ["N", 2]},
   {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 3},
   {"op": "batch_norm1d", "name": "bn", "inputs": ["fc"]}], "outputs": ["bn"], "optimizer": {"type": "sgd", "lr": 0.1}}"""
-WEIGHTS = {"fc.weight": ((3, 2), [1.0, 2.0, -3.0, 0.5, 1 / 3, 1 / 7]), "fc.bias": ((3,), [0.25, -1.0, 1 / 11]),
+WEIGHTS = {"fc.weight": ((3, 2), [1.0, 2.0, -3.0, 0.5, 1 / 3, 1 / 7]),
+           "fc.bias": ((3,), [0.25, -1.0, 1 / 11]),
            "bn.weight": ((3,), [1.0, 1.0, 2.0]), "bn.bias": ((3,), [0.0, 1.0, 0.0]),
            "bn.running_mean": ((3,), [0.0, 0.0, 0.0]), "bn.running_var": ((3,), [1.0, 1.0, 1.0])}
 PROGRAM = """
@@ -53,15 +54,18 @@ class Embedded(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def save(self, weights):
-        tensors = {name: ("F32", list(shape), struct.pack("<%df" % len(values), *values)) for name, (shape, values) in weights.items()}
+        tensors = {name: ("F32", list(shape), struct.pack("<%df" % len(values), *values))
+                   for name, (shape, values) in weights.items()}
         tensors["bn.num_batches_tracked"] = ("I64", [], bytes(8))
         tensor_file.save(self.path("w.safetensors"), tensors)
 
     def call(self, command, **more):
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, **more)
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              universal_newlines=True, **more)
 
     def embed(self, *words):
-        return self.call([sys.executable, "-m", "generator", "--embed", self.path("net.json"), self.path("w.safetensors"), *words], cwd=ROOT)
+        return self.call([sys.executable, "-m", "generator", "--embed", self.path("net.json"),
+                          self.path("w.safetensors"), *words], cwd=ROOT)
 
     def refused(self, *sentence):
         done = self.embed("-o", self.path("tiny"))
@@ -79,11 +83,13 @@ class Embedded(unittest.TestCase):
         def through(dtype):
             def rounded(value):
                 data = emit_embedded.converted(Array("float32", (1,), [value]), dtype, "")
-                return struct.unpack("<f", emit_embedded.converted(Array({"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[dtype], (1,), raw=data), "F32", ""))[0]
+                return struct.unpack("<f", emit_embedded.converted(
+                    Array({"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[dtype], (1,), raw=data),
+                    "F32", ""))[0]
             return rounded
 
-        build = self.call(["cc", "-O0", "-std=c99", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c", os.path.join(ROOT, "gpunn.h"), "-o", "gpunn.o"],
-                          cwd=self.folder)
+        build = self.call(["cc", "-O0", "-std=c99", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c",
+                           os.path.join(ROOT, "gpunn.h"), "-o", "gpunn.o"], cwd=self.folder)
         self.assertEqual(build.returncode, 0, build.stdout)
         for store, dtype in (None, "F32"), ("f16", "F16"), ("bf16", "BF16"):
             name = "tiny_%s" % (store or "same")
@@ -92,9 +98,11 @@ class Embedded(unittest.TestCase):
             with open(self.path(name + ".c"), "w") as file:
                 file.write(PROGRAM % {"name": name})
             for compiler in ["cc", "-std=c99"], ["c++", "-std=c++17", "-x", "c++"]:
-                done = self.call([*compiler, "-Wall", "-Wextra", "-Werror", "-I" + ROOT, "-fsyntax-only", name + ".c"], cwd=self.folder)
+                done = self.call([*compiler, "-Wall", "-Wextra", "-Werror", "-I" + ROOT, "-fsyntax-only",
+                                  name + ".c"], cwd=self.folder)
                 self.assertEqual((done.returncode, done.stdout), (0, ""))
-            done = self.call(["cc", "-std=c99", "-I" + ROOT, name + ".c", "gpunn.o", "-o", name, "-lm", "-lpthread"], cwd=self.folder)
+            done = self.call(["cc", "-std=c99", "-I" + ROOT, name + ".c", "gpunn.o", "-o", name, "-lm",
+                              "-lpthread"], cwd=self.folder)
             self.assertEqual(done.returncode, 0, done.stdout)
             os.rename(self.path("w.safetensors"), self.path("away"))
             done = self.call([self.path(name)], cwd=self.folder)
@@ -105,23 +113,26 @@ class Embedded(unittest.TestCase):
             self.assertEqual((check.returncode, check.stdout), (0, ""))
 
     def test_rounding(self):
-        pairs = {0x3F808000: 0x3F80, 0x3F818000: 0x3F82, 0x3F808001: 0x3F81, 0x7F7FFFFF: 0x7F80, 0x7F800001: 0x7FC0, 0x80000000: 0x8000,
-                 0xFF800000: 0xFF80}
+        pairs = {0x3F808000: 0x3F80, 0x3F818000: 0x3F82, 0x3F808001: 0x3F81, 0x7F7FFFFF: 0x7F80,
+                 0x7F800001: 0x7FC0, 0x80000000: 0x8000, 0xFF800000: 0xFF80}
         for bits, half in pairs.items():
             data = emit_embedded.converted(Array("float32", (1,), raw=struct.pack("<I", bits)), "BF16", "")
             self.assertEqual(struct.unpack("<H", data)[0], half, hex(bits))
 
     def test_other_types(self):
         """Integers as weights are kept as they are, or rounded to the type of --store."""
-        tensors = {name: ("F32", list(shape), struct.pack("<%df" % len(values), *values)) for name, (shape, values) in WEIGHTS.items()}
+        tensors = {name: ("F32", list(shape), struct.pack("<%df" % len(values), *values))
+                   for name, (shape, values) in WEIGHTS.items()}
         tensors["fc.bias"] = ("I8", [3], struct.pack("<3b", -1, 0, 127))
         tensor_file.save(self.path("w.safetensors"), tensors)
         done = self.embed("-o", self.path("tiny"))
         self.assertEqual(done.returncode, 0)
-        self.assertIn("w.safetensors: 1 tensor became floats without a scale; the first is 'fc.bias' of type I8", done.stdout)
+        self.assertIn("w.safetensors: 1 tensor became floats without a scale; the first is 'fc.bias' of type "
+                      "I8", done.stdout)
         for store, kind in (None, "int8"), ("BF16", "bfloat16"):
             with contextlib.redirect_stderr(io.StringIO()), open(self.path("kept"), "wb") as file:
-                file.write(emit_embedded.archive(spec.load(self.path("net.json")), self.path("w.safetensors"), store))
+                file.write(emit_embedded.archive(spec.load(self.path("net.json")), self.path("w.safetensors"),
+                                                 store))
             kept = tensor_files.read_safetensors(self.path("kept"))["fc.bias"]
             self.assertEqual((kept.kind, kept.values), (kind, [-1, 0, 127]))
 
@@ -131,22 +142,26 @@ class Embedded(unittest.TestCase):
         self.save(dict(WEIGHTS, **{"fc.bias": ((1, 3), [0, 0, 0])}))
         self.refused("'fc.bias' in", "is F32 [1, 3], but must be [3]")
         self.save(dict(WEIGHTS, **{"fc.bias": ((3,), [1e6, 0, 0])}))
-        self.assertIn("'fc.bias' has a value that F16 cannot hold", self.embed("-o", self.path("tiny"), "--store", "f16").stdout)
+        self.assertIn("'fc.bias' has a value that F16 cannot hold",
+                      self.embed("-o", self.path("tiny"), "--store", "f16").stdout)
         with open(self.path("w.safetensors"), "wb") as file:
             file.write(b"PK\3\4 no such file")
         self.refused("w.safetensors: this is no safetensors file")
         self.assertEqual(sorted(os.listdir(self.folder)), ["net.json", "w.safetensors"])
-        for words, part in (["--report"], "leave out"), (["-o", self.path("tiny"), "--math", "fast"], "leave out"), ([], "-o NAME"):
+        for words, part in ((["--report"], "leave out"),
+                            (["-o", self.path("tiny"), "--math", "fast"], "leave out"), ([], "-o NAME")):
             done = self.embed(*words)
             self.assertEqual(done.returncode, 2)
             self.assertIn(part, done.stdout)
-        done = self.call([sys.executable, "-m", "generator", self.path("net.json"), "-o", "x", "--store", "f16"], cwd=ROOT)
+        done = self.call([sys.executable, "-m", "generator", self.path("net.json"), "-o", "x", "--store",
+                          "f16"], cwd=ROOT)
         self.assertEqual(done.returncode, 2)
 
     def test_the_command_in_the_file_renews_it(self):
         self.assertEqual(self.embed("-o", self.path("tiny"), "--store", "bf16").returncode, 0)
         with open(self.path("tiny_embedded.h")) as file:
-            self.assertIn("python3 -m generator net.json -o tiny --embed --store bf16 --weights w.safetensors\n", file.read())
+            self.assertIn("python3 -m generator net.json -o tiny --embed --store bf16 --weights "
+                          "w.safetensors\n", file.read())
 
 
 if __name__ == "__main__":

@@ -44,16 +44,18 @@ class Text(unittest.TestCase):
                     self.assertEqual(file.read(), text)
 
     def test_same_text_twice(self):
-        code = "\n".join(("import sys", "sys.path[:0] = %r" % [ROOT, HERE], "import sets", "from generator import emit_c",
-                          "for make in sets.SETS.values():", "    sys.stdout.write(emit_c.emit_header(make()))"))
-        texts = {subprocess.run([sys.executable, "-c", code], env=dict(os.environ, PYTHONHASHSEED=seed), cwd=folder, check=True,
-                                stdout=subprocess.PIPE).stdout for seed, folder in (("1", ROOT), ("77", "/"))}
+        code = "\n".join(("import sys", "sys.path[:0] = %r" % [ROOT, HERE], "import sets",
+                          "from generator import emit_c", "for make in sets.SETS.values():",
+                          "    sys.stdout.write(emit_c.emit_header(make()))"))
+        texts = {subprocess.run([sys.executable, "-c", code], env=dict(os.environ, PYTHONHASHSEED=seed),
+                                cwd=folder, check=True, stdout=subprocess.PIPE).stdout
+                 for seed, folder in (("1", ROOT), ("77", "/"))}
         self.assertEqual(len(texts), 1)
 
     def test_numbers(self):
         for value, text in ((0.5, "0.5f"), (1.0, "1"), (-0.0, "-0.0f"), (1e-5, "1e-05f"),
-                            (math.inf, "INFINITY"), (-math.inf, "-INFINITY"), (math.nan, "NAN"), (floats.f32(0.1), "0.1f"),
-                            (3e10, "3e+10f"), (16777216.0, "16777216.0f")):
+                            (math.inf, "INFINITY"), (-math.inf, "-INFINITY"), (math.nan, "NAN"),
+                            (floats.f32(0.1), "0.1f"), (3e10, "3e+10f"), (16777216.0, "16777216.0f")):
             self.assertEqual(scalar.number(floats.f32(value)), text)
         generator = random.Random(1)
         for _ in range(2000):
@@ -63,9 +65,10 @@ class Text(unittest.TestCase):
 
     def test_fast_only_where_16_bits_are_stored(self):
         def fast(dtype, math_set):
-            return scalar.is_fast(sets.kernel_set("k", [], math=math_set), sets.relu(dtype).forward.launches[0])
-        self.assertEqual([fast("bf16", "auto"), fast("f32", "auto"), fast("bf16", "accurate"), fast("f32", "fast")],
-                         [True, False, False, True])
+            return scalar.is_fast(sets.kernel_set("k", [], math=math_set),
+                                  sets.relu(dtype).forward.launches[0])
+        self.assertEqual([fast("bf16", "auto"), fast("f32", "auto"), fast("bf16", "accurate"),
+                          fast("f32", "fast")], [True, False, False, True])
 
 
 class Philox(interpret.Run):
@@ -111,9 +114,11 @@ class Compiled(unittest.TestCase):
     def build(self, name, compiler=tuple(FAST), program="run"):
         path = os.path.join(self.folder, "%s_%s" % (name, program))
         if not os.path.exists(path):
-            defines = ["-D%s_KERNELS_IMPLEMENTATION" % name.upper(), "-DNAME=" + name, '-DKERNELS="%s_kernels.h"' % name]
-            subprocess.run(list(compiler) + defines + ["-I" + ROOT, "-I" + self.folder, os.path.join(HERE, "run_kernels.c"),
-                                                       "-o", path, "-lm"], check=True)
+            defines = ["-D%s_KERNELS_IMPLEMENTATION" % name.upper(), "-DNAME=" + name,
+                       '-DKERNELS="%s_kernels.h"' % name]
+            subprocess.run(list(compiler) + defines +
+                           ["-I" + ROOT, "-I" + self.folder, os.path.join(HERE, "run_kernels.c"),
+                            "-o", path, "-lm"], check=True)
         return path
 
     def call(self, path, request):
@@ -123,16 +128,19 @@ class Compiled(unittest.TestCase):
 
     def test_strict_compilers(self):
         """All sets in one file: nothing of one may disturb another."""
-        source = "".join('#define %s_KERNELS_IMPLEMENTATION\n' % name.upper() + 2 * ('#include "%s_kernels.h"\n' % name)
-                         for name in sets.SETS)
-        for suffix, compiler in (("c", ["gcc", "-std=c99", "-O1"]), ("c", ["clang", "-std=c99", "-fsyntax-only"]),
-                                 ("cc", ["g++", "-std=c++17", "-fsyntax-only"]), ("c", ["gcc", "-std=c99", "-O0"])):
+        source = "".join('#define %s_KERNELS_IMPLEMENTATION\n' % name.upper() +
+                         2 * ('#include "%s_kernels.h"\n' % name) for name in sets.SETS)
+        for suffix, compiler in (("c", ["gcc", "-std=c99", "-O1"]),
+                                 ("c", ["clang", "-std=c99", "-fsyntax-only"]),
+                                 ("cc", ["g++", "-std=c++17", "-fsyntax-only"]),
+                                 ("c", ["gcc", "-std=c99", "-O0"])):
             if shutil.which(compiler[0]) is None:
                 continue
             path = os.path.join(self.folder, "all." + suffix)
             with open(path, "w", encoding="ascii") as file:
                 file.write(source)
-            done = subprocess.run(compiler + STRICT + ["-I" + self.folder, "-c", path, "-o", path + ".o"], stderr=subprocess.PIPE)
+            done = subprocess.run(compiler + STRICT + ["-I" + self.folder, "-c", path, "-o", path + ".o"],
+                                  stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 0, " ".join(compiler) + "\n" + done.stderr.decode()[:3000])
 
     # ---- against the interpreter ---------------------------------------------------------------------------------------------
@@ -144,7 +152,8 @@ class Compiled(unittest.TestCase):
         low, high = (0.5, 1.5) if operand.name in ("temperature", "rstd", "tiny", "z", "divisor") else (-2, 2)
         return [floats.f32(generator.uniform(low, high)) for _ in range(size)]
 
-    def case(self, name, direction, batch, missing=(), accumulate=(), threads=1, given=None, path=None, seed=1):
+    def case(self, name, direction, batch, missing=(), accumulate=(), threads=1, given=None, path=None,
+             seed=1):
         """Runs a program on both sides, on random values but for those given by an operand's name. Returns {operand name:
         (expected, found)}, the status, and the raw answer."""
         program = getattr(sets.SETS[name]().kernels[0], direction)
@@ -158,7 +167,8 @@ class Compiled(unittest.TestCase):
                 data[key] = self.values(operand, operand.count[0] + batch * operand.count[1], generator)
                 data[key] = (given or {}).get(operand.name, data[key])
         which = tables_c.DIRECTIONS.index(direction)
-        request = bytes([0]) + numbers(which, batch, threads, Philox.seed, Philox.step, 2, 5, 9, len(operands))
+        request = bytes([0]) + numbers(which, batch, threads, Philox.seed, Philox.step, 2, 5, 9,
+                                       len(operands))
         for operand in operands:
             values = data[operand.role, operand.index]
             memory = b"" if values is None else pack(operand, values)
@@ -177,7 +187,8 @@ class Compiled(unittest.TestCase):
             copies = {key: None if values is None else list(values) for key, values in data.items()}
             flat = {one.name: one for one in operands}
             added = {(flat[one].role, flat[one].index) for one in accumulate}
-            with mock.patch.dict(floats.ROUND, bf16=floats.f32, f16=floats.f32):  # C kernels keep such operands as floats
+            # C kernels keep such operands as floats
+            with mock.patch.dict(floats.ROUND, bf16=floats.f32, f16=floats.f32):
                 Philox(program, copies, batch, (5, 9), added)
             for operand in operands:
                 if operand.name in results and operand.written:
@@ -210,7 +221,8 @@ class Compiled(unittest.TestCase):
     def test_mixed(self):
         for batch in (1, 2, 7):
             self.check("mixed", "forward", batch, tolerance=1e-5)
-            self.check("mixed", "forward", batch, tolerance=1e-5, missing=("extra", "late", "z"), accumulate=("parts",))
+            self.check("mixed", "forward", batch, tolerance=1e-5, missing=("extra", "late", "z"),
+                       accumulate=("parts",))
 
     def test_batch_norm(self):
         for batch in (1, 5, 40):
@@ -221,14 +233,16 @@ class Compiled(unittest.TestCase):
             for batch in (1, 3):
                 self.check(name, "forward", batch, tolerance=1e-5)
                 self.check(name, "backward", batch, tolerance=1e-5)
-                self.check(name, "backward", batch, tolerance=1e-5, missing=("dh", "dr", "dbias"), accumulate=("dx", "dweight"))
+                self.check(name, "backward", batch, tolerance=1e-5, missing=("dh", "dr", "dbias"),
+                           accumulate=("dx", "dweight"))
 
     def test_group_norm(self):
         for name, batches in (("group_norm", (1, 3, 90)), ("long_groups", (1, 2))):
             for batch in batches:
                 self.check(name, "forward", batch, tolerance=1e-5)
                 self.check(name, "backward", batch, tolerance=1e-5)
-            self.check(name, "backward", batches[0], tolerance=1e-5, missing=("dbias",), accumulate=("dx", "dweight"))
+            self.check(name, "backward", batches[0], tolerance=1e-5, missing=("dbias",),
+                       accumulate=("dx", "dweight"))
 
     def test_cross_entropy(self):
         for name in ("cross_entropy", "weighted"):
@@ -237,8 +251,10 @@ class Compiled(unittest.TestCase):
                 self.check(name, "forward", batch, given={"labels": labels}, tolerance=1e-5)
                 if name == "cross_entropy":
                     labels[1] = -100
-                self.check(name, "forward", batch, given={"labels": labels}, accumulate=("dlogits",), tolerance=1e-5)
-                self.check(name, "forward", batch, given={"labels": labels}, missing=("dlogits",), tolerance=1e-5)
+                self.check(name, "forward", batch, given={"labels": labels}, accumulate=("dlogits",),
+                           tolerance=1e-5)
+                self.check(name, "forward", batch, given={"labels": labels}, missing=("dlogits",),
+                           tolerance=1e-5)
 
     def test_a_label_that_is_no_class_changes_nothing(self):
         for label in (10, -1, -101, 1 << 40):
@@ -270,7 +286,8 @@ class Compiled(unittest.TestCase):
 
     def test_functions_at_the_edges(self):
         edges = [floats.f32(value) for value in (
-            0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -3.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, -3e38, 88.5, -87.0)]
+            0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -3.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, -3e38,
+            88.5, -87.0)]
         given = {"x": [x for x in edges for _ in edges], "z": edges * len(edges)}
         results, status, _ = self.case("functions", "forward", len(edges) ** 2 // 64, given=given)
         self.assertEqual(status, 0)
@@ -282,13 +299,17 @@ class Compiled(unittest.TestCase):
                 elif not any(0 < abs(value) < 2 ** -125 for value in (x, z)):  # denormals count as 0
                     same = (a != a and b != b) or a == b or abs(a - b) <= 2e-6 * abs(a) + 3e-38
                     self.assertTrue(same, "%s of %r, %r is %r, not %r" % (operand, x, z, b, a))
-                    if a == 0 and operand in ("div_xz", "sqrt_x", "tanh_x", "erf_x", "abs_x", "pow_xz", "sinh_x", "atan2_xz", "fmod_xz"):
-                        self.assertEqual(math.copysign(1, a), math.copysign(1, b), "%s of %r, %r" % (operand, x, z))
+                    if a == 0 and operand in ("div_xz", "sqrt_x", "tanh_x", "erf_x", "abs_x", "pow_xz",
+                                              "sinh_x", "atan2_xz", "fmod_xz"):
+                        self.assertEqual(math.copysign(1, a), math.copysign(1, b),
+                                         "%s of %r, %r" % (operand, x, z))
 
     def test_no_result_depends_on_threads(self):
         for name, direction, batch in (
-                ("gelu", "backward", 900), ("relu", "backward", 9001), ("mixed", "forward", 200), ("batch_norm", "forward", 700),
-                ("layer_norm", "backward", 130), ("group_norm", "backward", 400), ("cross_entropy", "forward", 5000), ("dropout", "forward", 300)):
+                ("gelu", "backward", 900), ("relu", "backward", 9001), ("mixed", "forward", 200),
+                ("batch_norm", "forward", 700),
+                ("layer_norm", "backward", 130), ("group_norm", "backward", 400),
+                ("cross_entropy", "forward", 5000), ("dropout", "forward", 300)):
             program = getattr(sets.SETS[name]().kernels[0], direction)
             answers = set()
             for threads in (1, 2, 7):
@@ -300,13 +321,16 @@ class Compiled(unittest.TestCase):
 
     def test_memory(self):
         """Under the address and undefined-behaviour sanitizers."""
-        compiler = ["gcc", "-std=gnu99", "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+        compiler = ["gcc", "-std=gnu99", "-O0", "-g", "-fsanitize=address,undefined",
+                    "-fno-sanitize-recover=all"]
         for name, direction, batch, missing in (
                 ("mixed", "forward", 3, ("late", "extra")), ("layer_norm", "backward", 2, ("dr",)),
-                ("group_norm", "forward", 2, ()), ("long_groups", "forward", 1, ()), ("group_norm", "backward", 2, ("dbias",)),
+                ("group_norm", "forward", 2, ()), ("long_groups", "forward", 1, ()),
+                ("group_norm", "backward", 2, ("dbias",)),
                 ("dropout_rows", "forward", 3, ()), ("cross_entropy", "forward", 3, ())):
             path = self.build(name, compiler, "asan")
-            self.check(name, direction, batch, missing=missing, path=path, tolerance=1e-5, given={"labels": [1, 2, 3]})
+            self.check(name, direction, batch, missing=missing, path=path, tolerance=1e-5,
+                       given={"labels": [1, 2, 3]})
 
     def test_vectors(self):
         """A build for any processor has the loops for each kind of vector."""
@@ -319,9 +343,11 @@ class Compiled(unittest.TestCase):
             if flag and flag not in flags:
                 continue
             with mock.patch.dict(os.environ, LANES=lanes):
-                for name, direction, batch in (("gelu", "forward", 3), ("mixed", "forward", 5), ("layer_norm", "backward", 3),
+                for name, direction, batch in (("gelu", "forward", 3), ("mixed", "forward", 5),
+                                               ("layer_norm", "backward", 3),
                                                ("group_norm", "backward", 3), ("dropout_rows", "forward", 3)):
-                    self.check(name, direction, batch, tolerance=1e-5, path=self.build(name, ["gcc", "-std=gnu99", "-O2"], "any"))
+                    self.check(name, direction, batch, tolerance=1e-5,
+                               path=self.build(name, ["gcc", "-std=gnu99", "-O2"], "any"))
                 self.check_updates(self.build("updates", ["gcc", "-std=gnu99", "-O2"], "any"))
 
     # ---- the optimizer -------------------------------------------------------------------------------------------------------
@@ -332,7 +358,8 @@ class Compiled(unittest.TestCase):
         generator, count = random.Random(3), 1003
         for which, update in enumerate(sets.SETS["updates"]().updates):
             for first in (False, True):
-                arrays = [[floats.f32(generator.uniform(0.01, 1)) * sign for _ in range(count)] for sign in (1, -1, 1, 1, 0.1)]
+                arrays = [[floats.f32(generator.uniform(0.01, 1)) * sign for _ in range(count)]
+                          for sign in (1, -1, 1, 1, 0.1)]
                 if update["kind"] in ("adam", "adamw", "nadam", "radam"):
                     arrays[3] = [value * 0.1 for value in arrays[3]]
                 given = [-0.5 if update["maximize"] else 0.5, 0.3, 0.01, 0.2, 0.999, 1.5, 0.07]
@@ -365,8 +392,10 @@ def _decay(update):
 def _once(update, given, first):
     """The numbers of a kind's row: given ones where they follow from lr or a number of steps."""
     *_, rate, shrink, root_scale, lead = given
-    values = {"rate": rate, "shrink": shrink if _apart(update) else 1, "root_scale": root_scale, "lead": lead, "enough": not first}
-    names = dict(update, step=1 if first else 2, where=lambda condition, yes, no: yes if condition else no, lr=None)
+    values = {"rate": rate, "shrink": shrink if _apart(update) else 1, "root_scale": root_scale, "lead": lead,
+              "enough": not first}
+    names = dict(update, step=1 if first else 2, where=lambda condition, yes, no: yes if condition else no,
+                 lr=None)
     for name, text in table.optimizers()[update["kind"]].once:
         with contextlib.suppress(NameError, TypeError):
             values.setdefault(name, eval(text, {}, names))

@@ -38,7 +38,8 @@ class EmittedModel(unittest.TestCase):
             file.write(text)
 
     def compile(self, *words):
-        done = subprocess.run(words, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        done = subprocess.run(words, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              universal_newlines=True)
         self.assertEqual(done.returncode, 0, done.stdout[:4000])
 
     def test_models_are_the_specs(self):
@@ -54,10 +55,12 @@ class EmittedModel(unittest.TestCase):
             program.append('#include "%s_model.h"' % name)
             loss = re.search(r"\*(\w+); /\* the loss", text)
             calls += ["{", "    %s_tensors t;" % name, "    gpunn_model *model = %s_create(dev, &t);" % name,
-                      "    gpunn_optimizer *opt = %s;" % (name + "_optimizer(model)" if model.optimizer else "NULL"),
+                      "    gpunn_optimizer *opt = %s;" %
+                      (name + "_optimizer(model)" if model.optimizer else "NULL"),
                       "    gpunn_tensor *loss = %s;" % ("t." + loss.group(1) if loss else "NULL"),
                       "    if (model) gpunn__model_sha256(model, model->tensor_count, hex);",
-                      "    if (!model || strcmp(hex, \"%s\")) (void)printf(\"%s differs\\n\");" % (model.sha256(), name),
+                      "    if (!model || strcmp(hex, \"%s\")) (void)printf(\"%s differs\\n\");" %
+                      (model.sha256(), name),
                       "    if (gpunn_spec_save(model, \"%s.json\", .loss = loss, .optimizer = opt))" % name,
                       "        (void)printf(\"%s: %%s\\n\", gpunn_error(dev));" % name,
                       "    gpunn_optimizer_destroy(opt);", "    gpunn_model_destroy(model);", "}"]
@@ -66,10 +69,11 @@ class EmittedModel(unittest.TestCase):
                     "int main(void)", "{", "    char hex[65];",
                     "    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);",
                     "    if (gpunn_register_custom(dev, &own)) return 1;"]
-        program += ["    " + line for line in calls] + ["    gpunn_device_close(dev);", "    return 0;", "}", ""]
+        program += ["    " + line for line in calls] + ["    gpunn_device_close(dev);", "    return 0;", "}",
+                                                        ""]
         self.write("program.c", "\n".join(program))
-        self.compile(os.environ.get("CC", "cc"), "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O0", *WARNINGS, "-I" + ROOT,
-                     "program.c", "-o", "program", "-lm", "-lpthread")
+        self.compile(os.environ.get("CC", "cc"), "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O0", *WARNINGS,
+                     "-I" + ROOT, "program.c", "-o", "program", "-lm", "-lpthread")
         done = subprocess.run([os.path.join(self.folder, "program")], cwd=self.folder, stdout=subprocess.PIPE,
                               universal_newlines=True)
         self.assertEqual((done.returncode, done.stdout), (0, ""))
@@ -81,10 +85,11 @@ class EmittedModel(unittest.TestCase):
     @staticmethod
     def facts(model):
         """What a spec says of its model, but for names that only the spec gives."""
-        named = [(t.name if t.kind in ("input", "parameter", "buffer") else None, t.layer, t.init, t.trainable,
-                  (t.decay, t.lr_scale) if t.kind == "parameter" else None, repr(t.values)) for t in model.tensors]
-        optimizer = None if model.optimizer is None else (sorted(model.optimizer.items()), model.clip_grad_norm,
-                                                          model.clip_grad_value, model.ema_decay)
+        named = [(t.name if t.kind in ("input", "parameter", "buffer") else None, t.layer, t.init,
+                  t.trainable, (t.decay, t.lr_scale) if t.kind == "parameter" else None, repr(t.values))
+                 for t in model.tensors]
+        optimizer = None if model.optimizer is None else (
+            sorted(model.optimizer.items()), model.clip_grad_norm, model.clip_grad_value, model.ema_decay)
         return model.text(), [t.sync for t in model.tensors], named, model.loss, optimizer
 
     def cpp(self, program):

@@ -47,7 +47,8 @@ class Export(unittest.TestCase):
 
     def run_model(self, name):
         """The outputs of a model of this test's folder."""
-        done = subprocess.run([RUN_MODEL, self.path(name + ".json"), "--weights", self.path(name + ".safetensors"), "--input",
+        done = subprocess.run([RUN_MODEL, self.path(name + ".json"), "--weights",
+                               self.path(name + ".safetensors"), "--input",
                                self.path("in"), "--output", self.path("out")], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, universal_newlines=True)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -59,15 +60,18 @@ class Export(unittest.TestCase):
                    for name, dtype in (("a", "i64"), ("b", "i64"), ("c", "i32"), ("d", "u8"))]
         for op, (count, _) in table.integers().items():
             for operands in (["a", "b", "c"], ["d", "c", "c"], ["c", "a", "d"]):
-                entries.append({"op": "integer", "name": "%s_%s" % (op, operands[0]), "inputs": operands[:count], "operation": op})
+                entries.append({"op": "integer", "name": "%s_%s" % (op, operands[0]),
+                                "inputs": operands[:count], "operation": op})
             if count > 1:
-                entries.append({"op": "integer", "name": op + "_number", "inputs": ["b"] * (count - 1), "operation": op, "value": -3})
+                entries.append({"op": "integer", "name": op + "_number", "inputs": ["b"] * (count - 1),
+                                "operation": op, "value": -3})
         names = [entry["name"] for entry in entries[4:]]
         with open(self.path("m.json"), "w") as file:
             json.dump({"gpunn_spec": 1, "name": "m", "tensors": entries, "outputs": names}, file)
         inputs = {"a": Array("int64", (1, 6), [7, -7, 2 ** 53 + 1, -1, 0, -2 ** 40]),
                   "b": Array("int64", (1, 6), [-2, 3, 7, -2 ** 53 - 1, 5, 2 ** 40]),
-                  "c": Array("int32", (1, 6), [3, -3, 2 ** 30, -1, 1, 2]), "d": Array("uint8", (1, 6), [1, 2, 255, 200, 3, 9])}
+                  "c": Array("int32", (1, 6), [3, -3, 2 ** 30, -1, 1, 2]),
+                  "d": Array("uint8", (1, 6), [1, 2, 255, 200, 3, 9])}
         inputs["a"].values[4] = 1  # nothing is divided by 0
         save_safetensors(self.path("in"), {key: tensor_files.for_gpunn(x) for key, x in inputs.items()})
         save_safetensors(self.path("m.safetensors"), {})
@@ -102,8 +106,10 @@ class Golden(Export):
             with self.subTest(model=name):
                 self.export(name)
                 import_onnx.import_model(self.path("m.onnx"), self.path("back"))
-                save_safetensors(self.path("in"), {key: tensor_files.for_gpunn(x) for key, x in self.golden(name, "in/").items()})
-                self.check_results(name, {key: tensor_files.for_gpunn(x) for key, x in self.run_model("back").items()})
+                save_safetensors(self.path("in"), {key: tensor_files.for_gpunn(x)
+                                                   for key, x in self.golden(name, "in/").items()})
+                self.check_results(name, {key: tensor_files.for_gpunn(x)
+                                          for key, x in self.run_model("back").items()})
 
     @unittest.skipUnless(os.path.exists(RUN_MODEL), "build/run_model is not there: ninja build/run_model")
     def test_integers_there_and_back(self):
@@ -113,7 +119,8 @@ class Golden(Export):
             self.assertEqual(list(x.values), expected[name], name)
 
 
-@unittest.skipUnless(importlib.util.find_spec("onnx") and importlib.util.find_spec("numpy"), "the package onnx is not here")
+@unittest.skipUnless(importlib.util.find_spec("onnx") and importlib.util.find_spec("numpy"),
+                     "the package onnx is not here")
 class Reference(Export):
     def evaluated(self, inputs):
         """The results by name: of ONNX Runtime, where it is installed, else of the reference evaluator."""
@@ -122,7 +129,8 @@ class Reference(Export):
         model = onnx.load(self.path("m.onnx"))
         onnx.checker.check_model(model, full_check=True)
         kinds = {"float32": "f4", "int64": "i8", "int32": "i4", "uint8": "u1", "bool": "?"}
-        given = {x.name: numpy.frombuffer(inputs[x.name].encoded(), kinds[inputs[x.name].kind]).reshape(inputs[x.name].shape)
+        given = {x.name: numpy.frombuffer(inputs[x.name].encoded(),
+                                          kinds[inputs[x.name].kind]).reshape(inputs[x.name].shape)
                  for x in model.graph.input}
         for values in self.runs(model, given):
             dtypes = {"float32": "F32", "int64": "I64", "int32": "I32", "bool": "BOOL", "uint8": "U8"}
@@ -145,7 +153,8 @@ class Reference(Export):
         inputs, expected = self.export_integers()
         for results in self.evaluated(inputs):
             for name, x in results.items():
-                self.assertEqual([int(value) for value in tensor_file.values(x)], [int(value) for value in expected[name]], name)
+                self.assertEqual([int(value) for value in tensor_file.values(x)],
+                                 [int(value) for value in expected[name]], name)
 
     def test_each(self):
         for self.name in NAMES:

@@ -51,10 +51,12 @@ class Export(unittest.TestCase):
 
     def export(self, module, *inputs, **options):
         """The spec; it has passed spec.load, and the weights file holds what it needs."""
-        written = export_torch.export(module, inputs, self.path("net.json"), self.path("net.safetensors"), **options)
+        written = export_torch.export(module, inputs, self.path("net.json"), self.path("net.safetensors"),
+                                      **options)
         model = spec.load(self.path("net.json"))
         wanted = {t.name: list(t.shape) for t in model.tensors if t.kind in ("parameter", "buffer")}
-        self.assertEqual({name: t[1] for name, t in tensor_file.load(self.path("net.safetensors")).items()}, wanted)
+        self.assertEqual({name: t[1] for name, t in tensor_file.load(self.path("net.safetensors")).items()},
+                         wanted)
         with open(self.path("net.json"), encoding="ascii") as file:
             self.assertEqual(json.load(file), json.loads(json.dumps(written)))
         return written
@@ -68,7 +70,8 @@ class Export(unittest.TestCase):
         quiet = io.StringIO()  # PyTorch prints what it could not follow
         with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             with self.assertRaises(export_torch.Unsupported) as caught:
-                export_torch.export(module, inputs, self.path("bad.json"), self.path("bad.safetensors"), **options)
+                export_torch.export(module, inputs, self.path("bad.json"), self.path("bad.safetensors"),
+                                    **options)
         self.assertEqual(os.listdir(self.folder), [])
         return caught.exception.problems
 
@@ -92,14 +95,16 @@ class Zoo(Export):
         """The way of older PyTorch, at models that it has operators for."""
         if not BY_EXPORT:
             self.skipTest("it is the only way here")
-        for name in ("lenet", "resnet", "transformer_encoder_layer", "gpt", "vit", "losses_divergence", "shapes", "mlp_shared",
-                     "repeats", "lists_of_one"):
+        for name in ("lenet", "resnet", "transformer_encoder_layer", "gpt", "vit", "losses_divergence",
+                     "shapes", "mlp_shared", "repeats", "lists_of_one"):
             with self.subTest(model=name):
                 module, inputs, loss, outputs = zoo.make(name)
                 state = {key: x.clone() for key, x in module.state_dict().items()}
-                by_export, export_torch.capture_export = export_torch.capture_export, export_torch.capture_trace
+                by_export, export_torch.capture_export = (export_torch.capture_export,
+                                                          export_torch.capture_trace)
                 try:
-                    self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=zoo.CASES[name][1])
+                    self.export(module, *inputs, loss=loss or "loss", output_names=outputs,
+                                optimizer=zoo.CASES[name][1])
                 finally:
                     export_torch.capture_export = by_export
                 own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "expected", "pytorch", name + ".json"))
@@ -111,14 +116,15 @@ class Zoo(Export):
 class Written(Export):
     def test_names(self):
         net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-        written = self.export(net, torch.rand(3, 2, 3), torch.rand(3, 2), loss=nn.MSELoss(), input_names=["image", "wanted"],
-                              output_names=["score"])
-        self.assertEqual([t.get("name") for t in written["tensors"]], ["image", "wanted", None, "1", "2", "3", "loss"])
+        written = self.export(net, torch.rand(3, 2, 3), torch.rand(3, 2), loss=nn.MSELoss(),
+                              input_names=["image", "wanted"], output_names=["score"])
+        self.assertEqual([t.get("name") for t in written["tensors"]],
+                         ["image", "wanted", None, "1", "2", "3", "loss"])
         self.assertEqual((written["outputs"], written["loss"]), (["score", "loss"], "loss"))
         self.assertEqual(written["tensors"][5]["as"], "score")
         self.assertEqual(written["tensors"][0]["shape"], ["N", 2, 3])
-        written = self.export(Net(lambda self, x, y: {"sum": x + y, "pair": (x * y, [x - y])}), torch.rand(3, 2),
-                              torch.rand(3, 2))
+        written = self.export(Net(lambda self, x, y: {"sum": x + y, "pair": (x * y, [x - y])}),
+                              torch.rand(3, 2), torch.rand(3, 2))
         self.assertEqual(written["outputs"], ["sum", "pair0", "pair10"])
 
     def test_names_that_clash(self):
@@ -128,9 +134,11 @@ class Written(Export):
     def test_the_batch(self):
         net = Net(lambda self, x, mask: (x.view(x.size(0) * 2, -1) * 2).reshape(-1, 6) + mask)
         written = self.export(net, torch.rand(1, 6), torch.rand(6))  # a batch of 1 too
-        self.assertEqual([t["shape"] for t in written["tensors"] if "shape" in t], [["N", 6], [6], ["2N", 3], ["N", 6]])
+        self.assertEqual([t["shape"] for t in written["tensors"] if "shape" in t],
+                         [["N", 6], [6], ["2N", 3], ["N", 6]])
         written = self.export(net, torch.rand(3, 6), torch.rand(6), dynamic_batch=False)
-        self.assertEqual([t["shape"] for t in written["tensors"] if "shape" in t], [[3, 6], [6], [6, 3], [3, 6]])
+        self.assertEqual([t["shape"] for t in written["tensors"] if "shape" in t],
+                         [[3, 6], [6], [6, 3], [3, 6]])
         written = self.export(net, torch.rand(3, 6), torch.rand(3, 6), dynamic_batch=[True, True])
         self.assertEqual(written["tensors"][1]["shape"], ["N", 6])
 
@@ -149,7 +157,8 @@ class Written(Export):
         written = self.export(nn.Sequential(a, b), torch.rand(2, 4))
         self.assertEqual([(t["op"], t.get("weight")) for t in written["tensors"]],
                          [("input", None), ("linear", None), ("linear", "0.weight")])
-        self.assertEqual(sorted(tensor_file.load(self.path("net.safetensors"))), ["0.bias", "0.weight", "1.bias"])
+        self.assertEqual(sorted(tensor_file.load(self.path("net.safetensors"))),
+                         ["0.bias", "0.weight", "1.bias"])
 
     def test_frozen(self):
         net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
@@ -158,18 +167,20 @@ class Written(Export):
         layers = self.export(net, torch.rand(2, 3))["tensors"][1:]
         self.assertEqual(layers[0]["trainable"], False)
         self.assertEqual(layers[1]["parameters"], {"bias": {"trainable": False}})
-        self.assertEqual([t.trainable for t in spec.load(self.path("net.json")).tensors if t.kind == "parameter"],
-                         [False, False, True, False, True, True])
+        self.assertEqual([t.trainable for t in spec.load(self.path("net.json")).tensors
+                          if t.kind == "parameter"], [False, False, True, False, True, True])
 
     def test_constants_and_buffers(self):
         net = Net(lambda self, x: x * self.small + self.large * 2 * torch.arange(5.0).cumsum(0)[None].sum())
         net.register_buffer("small", torch.tensor([1.5, -2.0]))
         net.register_buffer("large", torch.rand(50, 2))
         written = self.export(net, torch.rand(2, 50, 2))
-        self.assertEqual([t["op"] for t in written["tensors"]].count("parameter"), 0)  # large * 40 is computed here
+        # large * 40 is computed here
+        self.assertEqual([t["op"] for t in written["tensors"]].count("parameter"), 0)
         net.function = lambda self, x: x * self.small + self.large
         written = self.export(net, torch.rand(2, 50, 2))
-        self.assertIn({"op": "constant", "id": "constant", "shape": [2], "values": [1.5, -2.0]}, written["tensors"])
+        self.assertIn({"op": "constant", "id": "constant", "shape": [2], "values": [1.5, -2.0]},
+                      written["tensors"])
         large = [t for t in written["tensors"] if t["op"] == "parameter"][0]
         self.assertEqual((large["name"], large["trainable"]), ("large", False))
         net.function = lambda self, x: x + torch.full((80, 80), float("-inf")).triu(1)
@@ -181,8 +192,8 @@ class Written(Export):
         self.assertEqual(self.ops(net, torch.rand(2, 3)), ["input", "linear"])
 
     def test_transposed_operands_are_matmuls_own(self):
-        self.assertEqual(self.ops(Net(lambda self, a, b: a.mT @ b.transpose(-1, -2)), torch.rand(2, 5, 3), torch.rand(2, 4, 5)),
-                         ["input", "input", "matmul"])
+        self.assertEqual(self.ops(Net(lambda self, a, b: a.mT @ b.transpose(-1, -2)), torch.rand(2, 5, 3),
+                                  torch.rand(2, 4, 5)), ["input", "input", "matmul"])
 
     def test_masks_of_attention(self):
         """A float mask has a gradient where a model trains; the op of attention gives it none."""
@@ -192,12 +203,14 @@ class Written(Export):
             return {"y": y, "l": y.mean()}
 
         for op, grouped, least, loss, train in (
-                ("scaled_dot_product_attention", True, None, None, False), ("softmax", False, None, "l", False),
+                ("scaled_dot_product_attention", True, None, None, False),
+                ("softmax", False, None, "l", False),
                 ("softmax", True, None, None, True), ("scaled_dot_product_attention", False, 0.5, "l", True)):
             net = Net(forward, fc=nn.Linear(4, 4), grouped=grouped).train(train)
             mask = torch.rand(5, 5) if least is None else torch.rand(5, 5) > least
             found = self.ops(net, torch.rand(3, 4, 5, 4), mask, loss=loss, dynamic_batch=[True, False])
-            self.assertEqual([one for one in found if one in ("scaled_dot_product_attention", "softmax")], [op])
+            self.assertEqual([one for one in found if one in ("scaled_dot_product_attention", "softmax")],
+                             [op])
 
     def test_in_place(self):
         def forward(self, x):
@@ -206,7 +219,8 @@ class Written(Export):
             z = y.view(-1, 2, 2)
             z.relu_()
             return z
-        self.assertEqual(self.ops(Net(forward), torch.rand(3, 4)), ["input", "mul_scalar", "add_scalar", "reshape", "relu"])
+        self.assertEqual(self.ops(Net(forward), torch.rand(3, 4)),
+                         ["input", "mul_scalar", "add_scalar", "reshape", "relu"])
 
     def test_parts_in_place(self):
         """What two views of one tensor see is captured again, without changes in place."""
@@ -225,11 +239,13 @@ class Written(Export):
         self.assertEqual([model.tensors[i].dtype for i in model.outputs], ["i64", "i64"])
 
     def test_integers_that_may_be_large(self):
-        self.assertEqual(self.ops(Net(lambda self, x: x * (x.long() * 2 + 1 == 2 ** 24 + 1)), torch.rand(3, 4)),
+        self.assertEqual(self.ops(Net(lambda self, x: x * (x.long() * 2 + 1 == 2 ** 24 + 1)),
+                                  torch.rand(3, 4)),
                          ["input", "cast", "integer", "integer", "integer", "cast", "mul"])
         model = spec.load(self.path("net.json"))
         self.assertEqual([t.text() for t in model.tensors[2:5]],
-                         ["integer operation=mul value=2 i64 [N,4]", "integer operation=add value=1 i64 [N,4]",
+                         ["integer operation=mul value=2 i64 [N,4]",
+                          "integer operation=add value=1 i64 [N,4]",
                           "integer operation=eq value=16777217 bool [N,4]"])
 
     def test_constants_of_integers_are_stored_as_floats(self):
@@ -243,19 +259,20 @@ class Written(Export):
 
     def test_optimizers(self):
         net = nn.Linear(3, 2)
-        for made, wanted in ((torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True),
-                              {"type": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True}),
-                             (torch.optim.AdamW(net.parameters(), betas=(0.8, 0.9)),
-                              {"type": "adamw", "lr": 0.001, "betas": [0.8, 0.9], "eps": 1e-08, "weight_decay": 0.01}),
-                             (torch.optim.RMSprop(net.parameters(), centered=True),
-                              {"type": "rmsprop", "lr": 0.01, "alpha": 0.99, "eps": 1e-08, "centered": True}),
-                             (torch.optim.Adamax(net.parameters()),
-                              {"type": "adamax", "lr": 0.002, "betas": [0.9, 0.999], "eps": 1e-08}),
-                             (torch.optim.NAdam(net.parameters(), momentum_decay=0, decoupled_weight_decay=True),
-                              {"type": "nadam", "lr": 0.002, "betas": [0.9, 0.999], "eps": 1e-08, "momentum_decay": 0,
-                               "decoupled_weight_decay": True}),
-                             (torch.optim.RAdam(net.parameters(), lr=0.1, weight_decay=0.01),
-                              {"type": "radam", "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-08, "weight_decay": 0.01})):
+        for made, wanted in (
+                (torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+                 {"type": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True}),
+                (torch.optim.AdamW(net.parameters(), betas=(0.8, 0.9)),
+                 {"type": "adamw", "lr": 0.001, "betas": [0.8, 0.9], "eps": 1e-08, "weight_decay": 0.01}),
+                (torch.optim.RMSprop(net.parameters(), centered=True),
+                 {"type": "rmsprop", "lr": 0.01, "alpha": 0.99, "eps": 1e-08, "centered": True}),
+                (torch.optim.Adamax(net.parameters()),
+                 {"type": "adamax", "lr": 0.002, "betas": [0.9, 0.999], "eps": 1e-08}),
+                (torch.optim.NAdam(net.parameters(), momentum_decay=0, decoupled_weight_decay=True),
+                 {"type": "nadam", "lr": 0.002, "betas": [0.9, 0.999], "eps": 1e-08, "momentum_decay": 0,
+                  "decoupled_weight_decay": True}),
+                (torch.optim.RAdam(net.parameters(), lr=0.1, weight_decay=0.01),
+                 {"type": "radam", "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-08, "weight_decay": 0.01})):
             self.assertEqual(self.export(net, torch.rand(4, 3), optimizer=made)["optimizer"], wanted)
         with self.assertRaisesRegex(ValueError, "LBFGS; use one of SGD"):
             self.export(net, torch.rand(4, 3), optimizer=torch.optim.LBFGS(net.parameters()))
@@ -263,19 +280,22 @@ class Written(Export):
             self.export(net, torch.rand(4, 3), loss="cost")
 
     def test_precision(self):
-        self.assertEqual(self.export(nn.Linear(3, 2).bfloat16(), torch.rand(4, 3).bfloat16())["precision"], "bf16")
+        self.assertEqual(self.export(nn.Linear(3, 2).bfloat16(), torch.rand(4, 3).bfloat16())["precision"],
+                         "bf16")
 
     def test_infinities(self):
         def forward(self, x):
             x = F.pad(x.clamp(0, float("inf")), (1, 0), value=float("-inf"))
-            return F.triplet_margin_loss(x, x.roll(1, 1), torch.full((4,), float("inf")).minimum(x), p=float("inf"))
+            return F.triplet_margin_loss(x, x.roll(1, 1), torch.full((4,), float("inf")).minimum(x),
+                                         p=float("inf"))
         written = self.export(Net(forward), torch.rand(2, 3))["tensors"]
         self.assertEqual([t[key] for t in written for key in ("max", "value", "values", "p") if key in t],
                          ["inf", "-inf", ["inf"] * 4, "inf"])
 
     def test_formulas(self):
         written = self.export(Net(lambda self, x: F.softshrink(x, 0.25)), torch.rand(3, 2))
-        self.assertEqual(written["tensors"][1]["expression"], "where(x > 0.25, x - 0.25, where(x < -0.25, x + 0.25, 0 * x))")
+        self.assertEqual(written["tensors"][1]["expression"],
+                         "where(x > 0.25, x - 0.25, where(x < -0.25, x + 0.25, 0 * x))")
 
 
 class Refusals(Export):
@@ -287,11 +307,13 @@ class Refusals(Export):
         net = Net(forward, odd=Net(lambda self, x: torch.digamma(x)), fc=nn.Linear(5, 5))
         found = self.problems(net, torch.ones(3, 5))
         self.assertEqual(len(found), 3, found)
-        for text, part in zip(found, ("digamma (in odd, test_export_torch.py:", "logcumsumexp (test_export_torch.py:",
-                                      "erfinv (test_export_torch.py:")):
+        for text, part in zip(found,
+                              ("digamma (in odd, test_export_torch.py:",
+                               "logcumsumexp (test_export_torch.py:", "erfinv (test_export_torch.py:")):
             self.assertEqual(text[:len(part)], part)
         self.assertIn("it has no counterpart in gpunn", found[2])
-        with self.assertRaisesRegex(export_torch.Unsupported, r"3 operations of Net cannot be exported:\n  digamma"):
+        with self.assertRaisesRegex(export_torch.Unsupported,
+                                    r"3 operations of Net cannot be exported:\n  digamma"):
             raise export_torch.Unsupported("Net", found)
 
     def test_each(self):
@@ -303,13 +325,15 @@ class Refusals(Export):
                 ("depend on the batch size; use correction=0", lambda x: x.var(0), (3, 4)),
                 ("a mask takes depends on its values|a size depends on values", lambda x: x[x > 0.5], (3, 4)),
                 ("picks samples of the batch", lambda x: x[torch.tensor([0, 1])], (3, 4)),
-                ("up to 256 cells tell their places", lambda x: F.max_pool1d(x, 300, return_indices=True)[1], (3, 400)),
-                ("up to 256 indices along the axis", lambda x: x.scatter(1, torch.arange(300).expand(x.shape), x, reduce="multiply"),
-                 (3, 300)),
+                ("up to 256 cells tell their places", lambda x: F.max_pool1d(x, 300, return_indices=True)[1],
+                 (3, 400)),
+                ("up to 256 indices along the axis",
+                 lambda x: x.scatter(1, torch.arange(300).expand(x.shape), x, reduce="multiply"), (3, 300)),
                 ("the axis is the batch", lambda x: x.prod(0), (3, 4)),
                 ("turns the batch round", lambda x: x.flip(0), (3, 4)),
                 ("it cuts the batch", lambda x: x.scatter(1, torch.tensor([[0]]), 1.0), (3, 4)),
-                ("only places in the first axes", lambda x: x.index_put((torch.tensor([0]),), torch.ones(4)), (3, 4)),
+                ("only places in the first axes", lambda x: x.index_put((torch.tensor([0]),), torch.ones(4)),
+                 (3, 4)),
                 ("inf cannot stand in a formula", lambda x: F.threshold(x, 0.5, float("inf")), (3, 4)),
                 ("its mode", lambda x: F.dropout(x, 0.5, training=False), (3, 4)),
                 ("only works with this batch size|cannot capture it|depend on the batch size",
@@ -325,7 +349,8 @@ class Refusals(Export):
     def test_regions(self):
         from torchvision.ops import deform_conv2d, roi_pool
         boxes = torch.tensor([[0, 0.0, 0, 4, 4]])
-        self.assertRegex(self.of_function(lambda x: roi_pool(x, boxes, 2), 2, 3, 5, 5)[0], "depends on values; use roi_align")
+        self.assertRegex(self.of_function(lambda x: roi_pool(x, boxes, 2), 2, 3, 5, 5)[0],
+                         "depends on values; use roi_align")
         net = Net(lambda self, x, moved: deform_conv2d(x, moved, torch.ones(4, 3, 1, 1)))
         found = self.problems(net, torch.rand(2, 3, 5, 5), torch.rand(2, 2, 5, 5),
                               dynamic_shapes={"input0": {2: "H"}, "input1": {2: "H"}})
@@ -342,7 +367,8 @@ class Refusals(Export):
                 return self.layer(x)[1][0]
 
         x = torch.rand(2, 3, 4)
-        self.assertRegex("\n".join(self.problems(First(nn.LSTM(4, 5), True), x, dynamic_batch=False)), "packed|cannot capture it")
+        self.assertRegex("\n".join(self.problems(First(nn.LSTM(4, 5), True), x, dynamic_batch=False)),
+                         "packed|cannot capture it")
 
     def test_weights_that_change(self):
         """Together with a part in place, for which the model is captured again: its outputs are no others then."""
@@ -352,13 +378,16 @@ class Refusals(Export):
             y = self.fc(x) + 1
             y[:, 0].relu_()
             return y
-        self.assertRegex("\n".join(self.problems(Net(forward, fc=nn.Linear(4, 4)), torch.rand(3, 4))), "changes a parameter|view")
+        self.assertRegex("\n".join(self.problems(Net(forward, fc=nn.Linear(4, 4)), torch.rand(3, 4))),
+                         "changes a parameter|view")
 
     def test_shared_norms(self):
         norm = nn.BatchNorm1d(4)
-        self.assertRegex(self.problems(nn.Sequential(norm, norm), torch.rand(3, 4))[0], "parameters of one layer")
+        self.assertRegex(self.problems(nn.Sequential(norm, norm), torch.rand(3, 4))[0],
+                         "parameters of one layer")
         norm.eval()
-        self.assertRegex(self.problems(nn.Sequential(nn.Linear(4, 4), norm), torch.rand(3, 4))[0], "is not the model's")
+        self.assertRegex(self.problems(nn.Sequential(nn.Linear(4, 4), norm), torch.rand(3, 4))[0],
+                         "is not the model's")
 
 
 @unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
@@ -366,22 +395,24 @@ class Varying(Export):
     """What make_zoo.py has no values of: names, bounds, and what is refused."""
 
     def shapes(self, function, bounds=None, **parts):
-        written = self.export(Net(function, **parts), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T", -1: "W"}},
-                              bounds=bounds)
+        written = self.export(Net(function, **parts), torch.rand(3, 6, 8),
+                              dynamic_shapes={"input0": {1: "T", -1: "W"}}, bounds=bounds)
         return written["sizes"], [t["shape"] for t in written["tensors"] if "shape" in t]
 
     def test_names_and_bounds(self):
         sizes, shapes = self.shapes(lambda self, x: x[:, :-1, 1::2].flatten(1) * 2)
-        self.assertEqual((sizes, shapes), ({"T": {"min": 2}, "W": {"min": 2}}, [["N", "T", "W"], ["N", "T * (W / 2) - W / 2"]]))
-        sizes, _ = self.shapes(lambda self, x: x * self.table[:x.shape[1], None], {"T": {"max": 30}, "W": {"multiple": 2}},
-                               table=torch.rand(20))
+        self.assertEqual((sizes, shapes), ({"T": {"min": 2}, "W": {"min": 2}},
+                                           [["N", "T", "W"], ["N", "T * (W / 2) - W / 2"]]))
+        sizes, _ = self.shapes(lambda self, x: x * self.table[:x.shape[1], None],
+                               {"T": {"max": 30}, "W": {"multiple": 2}}, table=torch.rand(20))
         self.assertEqual(sizes, {"T": {"max": 20}, "W": {"multiple": 2}})
-        sizes, shapes = self.shapes(lambda self, x: x.transpose(0, 1).reshape(x.shape[1], -1).view(-1, x.shape[2]) + 1)
+        sizes, shapes = self.shapes(
+            lambda self, x: x.transpose(0, 1).reshape(x.shape[1], -1).view(-1, x.shape[2]) + 1)
         self.assertEqual(shapes[-1], ["T * batch", "W"])
         sizes, shapes = self.shapes(lambda self, x: x.unflatten(2, (-1, 4)) + 1, {"W": {"multiple": 4}})
         self.assertEqual((sizes["W"], shapes[-1]), ({"multiple": 4}, ["N", "T", "W / 4", 4]))
-        written = self.export(Net(lambda self, x, y: x + y), torch.rand(4, 5), torch.rand(4, 5), dynamic_batch=False,
-                              dynamic_shapes={"input0": {0: "T"}, "input1": {0: "T"}})
+        written = self.export(Net(lambda self, x, y: x + y), torch.rand(4, 5), torch.rand(4, 5),
+                              dynamic_batch=False, dynamic_shapes={"input0": {0: "T"}, "input1": {0: "T"}})
         self.assertEqual([t["shape"] for t in written["tensors"][:2]], [["T", 5], ["T", 5]])
 
     def test_no_size_is_0(self):
@@ -389,14 +420,17 @@ class Varying(Export):
         for least, function in (
                 (6, lambda x: x.mean(1, keepdim=True) * torch.arange(x.shape[1] - 5).float()[None, :, None]),
                 (6, lambda x: x.sum(1, keepdim=True).expand(-1, x.shape[1] - 5, -1) * 2),
-                (5, lambda x: x[:, :-3][:, 1:] * 2), (4, lambda x: x[:, 2:4] * 2), (3, lambda x: x[:, -3:] * 2),
+                (5, lambda x: x[:, :-3][:, 1:] * 2), (4, lambda x: x[:, 2:4] * 2),
+                (3, lambda x: x[:, -3:] * 2),
                 (6, lambda x: F.pad(x, (0, 0, -2, -3)) * 2), (2, lambda x: x[:, 1::2] * 2),
                 (5, lambda x: x[:, x.shape[1] - 5:] * 2), (6, lambda x: x[:, :x.shape[1] - 5] * 2),
                 (1, lambda x: x[:, x.shape[1] // 2:] * 2), (5, lambda x: x.narrow(1, x.shape[1] - 5, 2) * 2),
-                (5, lambda x: x[:, x.shape[1] - 5] * 2), (4, lambda x: x.split([x.shape[1] - 3, 3], 1)[0] * 2)):
+                (5, lambda x: x[:, x.shape[1] - 5] * 2),
+                (4, lambda x: x.split([x.shape[1] - 3, 3], 1)[0] * 2)):
             sizes, _ = self.shapes(lambda self, x: function(x))
             self.assertEqual(sizes["T"], {"min": least} if least > 1 else {}, least)
-        sizes, _ = self.shapes(lambda self, x: x.mean(1, keepdim=True) * self.table[x.shape[1]:, None], table=torch.rand(20))
+        sizes, _ = self.shapes(lambda self, x: x.mean(1, keepdim=True) * self.table[x.shape[1]:, None],
+                               table=torch.rand(20))
         self.assertEqual(sizes["T"], {"max": 19})
         with self.assertRaisesRegex(export_torch.Unsupported, "size 'T' has bounds that allow no size"):
             self.shapes(lambda self, x: x[:, 5:] * 2, {"T": {"max": 5}})
@@ -415,24 +449,28 @@ class Varying(Export):
                 ("unbind|only works with 6", lambda self, x: sum(x.unbind(1))),
                 ("use correction=0", lambda self, x: x.var(1)),
                 ("only works with 6: it cannot be the size T", lambda self, x: x * self.weight),
-                ("slice .*it takes another path unless T >= W", lambda self, x: x[:, x.shape[1] - x.shape[2]:] * 2),
-                ("the size T and the size W only work where they are equal: give them one name|do not broadcast",
-                 lambda self, x: x[:, :, :1] + x[:, :1].mT),
-                ("T, W], .* do not broadcast; .* bounds tell", lambda self, x: x + F.interpolate(x[:, :, ::2], scale_factor=2.0)),
+                ("slice .*it takes another path unless T >= W",
+                 lambda self, x: x[:, x.shape[1] - x.shape[2]:] * 2),
+                ("the size T and the size W only work where they are equal: give them one name|do not "
+                 "broadcast", lambda self, x: x[:, :, :1] + x[:, :1].mT),
+                ("T, W], .* do not broadcast; .* bounds tell",
+                 lambda self, x: x + F.interpolate(x[:, :, ::2], scale_factor=2.0)),
                 ("W / 4, 4\\] does not hold as many elements", lambda self, x: x.unflatten(2, (-1, 4)) + 1)):
             with self.subTest(part):
                 net = Net(function, weight=torch.rand(6, 1))
                 x = torch.rand(3, 6, 6) if "equal" in part else torch.rand(3, 6, 8)
                 found = self.problems(net, x, dynamic_shapes={"input0": {1: "T", 2: "W"}})
                 self.assertRegex("\n".join(found), part)
-        for shapes, part in (({"x": {1: "T"}}, "there is no input 'x', but input0"), ({"input0": {3: "T"}}, "has no axis 3"),
+        for shapes, part in (({"x": {1: "T"}}, "there is no input 'x', but input0"),
+                             ({"input0": {3: "T"}}, "has no axis 3"),
                              ({"input0": {2: "T"}}, "the example's T, axis 2 of input0, is 1")):
             with self.assertRaisesRegex(ValueError, part):
                 self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 1), dynamic_shapes=shapes)
         for bounds, part in (({"X": {}}, "no axis has the name X"), ({"T": {"most": 3}}, "bounds: .* has no 'most'"),
                              ({"T": {"min": 5, "max": 4}}, "bounds: size 'T' has bounds that allow no size")):
             with self.assertRaisesRegex(export_torch.Refused, part):
-                self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T"}}, bounds=bounds)
+                self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 8),
+                            dynamic_shapes={"input0": {1: "T"}}, bounds=bounds)
 
 
 class Exact(Export):
@@ -449,7 +487,8 @@ class Exact(Export):
                 return gradient
 
         net = Net(lambda self, x: Through.apply(self.fc(x)), fc=nn.Linear(4, 4))
-        self.assertRegex(self.problems(net.train(), torch.rand(3, 4))[0], "Through is an autograd.Function, whose own backward")
+        self.assertRegex(self.problems(net.train(), torch.rand(3, 4))[0],
+                         "Through is an autograd.Function, whose own backward")
         with self.assertWarnsRegex(UserWarning, "gradients follow its forward's operations"):
             warnings.simplefilter("always")
             self.export(net.eval(), torch.rand(3, 4))
@@ -460,12 +499,16 @@ class Exact(Export):
             return x + self.count
         net = Net(forward)
         net.register_buffer("count", torch.zeros(1, dtype=torch.int64))
-        self.assertRegex(self.problems(net, torch.rand(3, 4))[0], "reads the buffer count of integers after forward has changed it")
+        self.assertRegex(self.problems(net, torch.rand(3, 4))[0],
+                         "reads the buffer count of integers after forward has changed it")
 
     def test_sentences(self):
-        for part, function in (("it is complex; return torch.view_as_real", torch.fft.fft), ("it is no tensor", lambda x: {"a": x, "b": "c"}),
-                               ("complex numbers are not possible", lambda x: torch.exp(torch.complex(x, x)).real),
-                               ("depends on values", torch.unique), ("its k depends on the size T", lambda x: x.topk(x.shape[1] // 2)[0]),
+        for part, function in (("it is complex; return torch.view_as_real", torch.fft.fft),
+                               ("it is no tensor", lambda x: {"a": x, "b": "c"}),
+                               ("complex numbers are not possible",
+                                lambda x: torch.exp(torch.complex(x, x)).real),
+                               ("depends on values", torch.unique),
+                               ("its k depends on the size T", lambda x: x.topk(x.shape[1] // 2)[0]),
                                ("is 0, but must be an integer of 1", lambda x: x[:, :0]),
                                ("generator|alpha=|has no counterpart", lambda x: torch.special.zeta(x, 2.0))):
             with self.subTest(part):
@@ -481,15 +524,20 @@ class Branches(Export):
 
     def bounds(self, condition, bounds=None):
         net = Net(lambda self, x: x * 2 if condition(x.shape[0], x.shape[1], x.shape[2]) else x + 1)
-        return self.export(net, torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T", 2: "W"}}, bounds=bounds)["sizes"]
+        return self.export(net, torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T", 2: "W"}},
+                           bounds=bounds)["sizes"]
 
     def test_conditions_become_bounds(self):
         for sizes, condition in (
-                ({"T": {"min": 5}, "W": {}}, lambda n, t, w: t > 4), ({"T": {"max": 6}, "W": {}}, lambda n, t, w: t <= 6),
-                ({"T": {"min": 2}, "W": {}}, lambda n, t, w: t != 1), ({"T": {"max": 9}, "W": {}}, lambda n, t, w: t > 9),
+                ({"T": {"min": 5}, "W": {}}, lambda n, t, w: t > 4),
+                ({"T": {"max": 6}, "W": {}}, lambda n, t, w: t <= 6),
+                ({"T": {"min": 2}, "W": {}}, lambda n, t, w: t != 1),
+                ({"T": {"max": 9}, "W": {}}, lambda n, t, w: t > 9),
                 ({"T": {}, "W": {"min": 6, "max": 8}}, lambda n, t, w: 3 * w >= 17 and w < 9),
-                ({"T": {"min": 6}, "W": {}}, lambda n, t, w: t // 2 > 2), ({"T": {"max": 7}, "W": {}}, lambda n, t, w: t // 2 < 4),
-                ({"T": {}, "W": {}}, lambda n, t, w: n * t + w > 1), ({"T": {}, "W": {}}, lambda n, t, w: n >= 1)):
+                ({"T": {"min": 6}, "W": {}}, lambda n, t, w: t // 2 > 2),
+                ({"T": {"max": 7}, "W": {}}, lambda n, t, w: t // 2 < 4),
+                ({"T": {}, "W": {}}, lambda n, t, w: n * t + w > 1),
+                ({"T": {}, "W": {}}, lambda n, t, w: n >= 1)):
             self.assertEqual(self.bounds(condition), sizes)
         given = {"T": {"max": 7}, "W": {"min": 8, "multiple": 2}}
         self.assertEqual(self.bounds(lambda n, t, w: t < w and w % 2 == 0 and t != 8 and w > 9, given),
@@ -497,15 +545,20 @@ class Branches(Export):
 
     def test_conditions_that_no_bound_tells(self):
         for part, condition in (
-                (r"test_export_torch.py:\d+\) it takes another path unless batch <= 3; use dynamic_batch=False", lambda n, t, w: n > 3),
-                ("unless batch > 1|unless batch >= 2", lambda n, t, w: n > 1), ("unless T != 4", lambda n, t, w: t == 4),
-                ("unless T == 2 \\* \\(T / 2\\); give .* a multiple", lambda n, t, w: t % 2), ("unless W >= T", lambda n, t, w: t > w),
-                ("unless T / 2 == 3", lambda n, t, w: len(range(t // 2)) > 1), (r"unless T \* batch >= 10", lambda n, t, w: n * t > 9)):
+                (r"test_export_torch.py:\d+\) it takes another path unless batch <= 3; use "
+                 r"dynamic_batch=False", lambda n, t, w: n > 3),
+                ("unless batch > 1|unless batch >= 2", lambda n, t, w: n > 1),
+                ("unless T != 4", lambda n, t, w: t == 4),
+                ("unless T == 2 \\* \\(T / 2\\); give .* a multiple", lambda n, t, w: t % 2),
+                ("unless W >= T", lambda n, t, w: t > w),
+                ("unless T / 2 == 3", lambda n, t, w: len(range(t // 2)) > 1),
+                (r"unless T \* batch >= 10", lambda n, t, w: n * t > 9)):
             with self.subTest(part), self.assertRaisesRegex(export_torch.Unsupported, part):
                 self.bounds(condition)
 
     def test_the_batch_alone(self):
-        self.assertRegex(self.problems(Net(lambda self, x: x * 2 if x.shape[0] > 1 else x), torch.rand(3, 4))[0], "batch >= 2")
+        self.assertRegex(self.problems(Net(lambda self, x: x * 2 if x.shape[0] > 1 else x),
+                                       torch.rand(3, 4))[0], "batch >= 2")
         self.ops(Net(lambda self, x: x * 2 if x.shape[0] > 1 else x), torch.rand(3, 4), dynamic_batch=False)
 
 
@@ -529,13 +582,14 @@ class Command(Export):
         self.addCleanup(sys.modules.pop, "export_torch_nets")
 
     def test_it_writes(self):
-        said = self.run_main("export_torch_nets:classifier", "-o", self.path("net"), "--input", "x=2x3x4", "--input",
-                             "labels=2:i64", "--loss",
+        said = self.run_main("export_torch_nets:classifier", "-o", self.path("net"), "--input", "x=2x3x4",
+                             "--input", "labels=2:i64", "--loss",
                              "cross_entropy", "--optimizer", '{"type": "sgd", "lr": 0.1}')
         self.assertEqual(said, "")
         model = spec.load(self.path("net.json"))
         self.assertEqual([model.tensors[i].text() for i in (0, 1, model.loss)], [
-            "input f32 [N,3,4]", "input i64 [N]", "cross_entropy reduction=mean ignore_index=-100 label_smoothing=0 f32 []"])
+            "input f32 [N,3,4]", "input i64 [N]",
+            "cross_entropy reduction=mean ignore_index=-100 label_smoothing=0 f32 []"])
         self.assertEqual(model.optimizer["type"], "sgd")
 
     @unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
@@ -553,9 +607,11 @@ class Command(Export):
                             (("no_such_module:x", "--input", "2x3"), "no_such_module"),
                             (("export_torch_nets:classifier", "--input", "2*3"), "8x3x32x32"),
                             (("export_torch_nets:odd", "--input", "2x3"), "digamma"),
-                            (("export_torch_nets:classifier", "--input", "2x3x4", "--loss", "cost"), "none of the outputs")):
+                            (("export_torch_nets:classifier", "--input", "2x3x4", "--loss", "cost"),
+                             "none of the outputs")):
             self.assertIn(part, self.run_main(*words, "-o", self.path("net")))
-        self.assertIn("No such file", self.run_main("export_torch_nets:classifier", "--input", "2x12", "-o", self.path("no/net")))
+        self.assertIn("No such file", self.run_main("export_torch_nets:classifier", "--input", "2x12", "-o",
+                                                    self.path("no/net")))
         self.assertEqual(os.listdir(self.folder), [])
 
 

@@ -17,8 +17,8 @@ import unittest.mock
 from generator import import_onnx, spec
 from generator.exchange import onnx_file, onnx_import, protobuf, tensor_files
 from generator.exchange.arrays import Array
-from generator.exchange.onnx_file import (ATTRIBUTE, DIMENSION, ENTRY, GRAPH, MODEL, NODE, NUMBERS, OPSET, SHAPE, TENSOR, TYPE,
-                                          VALUE)
+from generator.exchange.onnx_file import (ATTRIBUTE, DIMENSION, ENTRY, GRAPH, MODEL, NODE, NUMBERS, OPSET,
+                                          SHAPE, TENSOR, TYPE, VALUE)
 from generator.exchange.onnx_import import Unsupported
 from generator.exchange.protobuf import Message
 from generator.exchange.spec_writer import Refused, save_safetensors
@@ -31,7 +31,8 @@ RUN_MODEL = os.path.join(ROOT, "build", "run_model")
 # ---- models by hand -----------------------------------------------------------------------------------------------------
 def attribute(name, value):
     if isinstance(value, Message):
-        return Message(ATTRIBUTE, name=name, **({"t": value, "type": 4} if value._fields is TENSOR else {"g": value, "type": 5}))
+        return Message(ATTRIBUTE, name=name,
+                       **({"t": value, "type": 4} if value._fields is TENSOR else {"g": value, "type": 5}))
     if isinstance(value, float):
         return Message(ATTRIBUTE, name=name, f=value, type=1)
     if isinstance(value, int):
@@ -39,23 +40,27 @@ def attribute(name, value):
     if isinstance(value, str):
         return Message(ATTRIBUTE, name=name, s=value.encode(), type=3)
     kinds = {float: {"floats": list(value), "type": 6}, bytes: {"strings": list(value), "type": 8}}
-    return Message(ATTRIBUTE, name=name, **kinds.get(type(value[0]) if value else int, {"ints": list(value), "type": 7}))
+    return Message(ATTRIBUTE, name=name,
+                   **kinds.get(type(value[0]) if value else int, {"ints": list(value), "type": 7}))
 
 
 def node(op, inputs, outputs, **attributes):
     domain, _, op = op.rpartition(".")
     return Message(NODE, op_type=op, domain=domain, input=inputs.split(), output=outputs.split(),
-                   name="the_" + outputs.split()[0], attribute=[attribute(*pair) for pair in attributes.items()])
+                   name="the_" + outputs.split()[0],
+                   attribute=[attribute(*pair) for pair in attributes.items()])
 
 
 def value(name, shape, kind="float32"):
-    dims = [Message(DIMENSION, **({} if d == "" else {"dim_param": d} if isinstance(d, str) else {"dim_value": d})) for d in shape]
+    dims = [Message(DIMENSION, **({} if d == "" else {"dim_param": d} if isinstance(d, str) else
+                                  {"dim_value": d})) for d in shape]
     tensor = Message(TYPE[1][1], elem_type=NUMBERS[kind], shape=Message(SHAPE, dim=dims))
     return Message(VALUE, name=name, type=Message(TYPE, tensor_type=tensor))
 
 
 def tensor(name, shape, values, kind="float32"):
-    return Message(TENSOR, name=name, dims=list(shape), data_type=NUMBERS[kind], raw_data=Array(kind, shape, values).encoded())
+    return Message(TENSOR, name=name, dims=list(shape), data_type=NUMBERS[kind],
+                   raw_data=Array(kind, shape, values).encoded())
 
 
 def graph(nodes, inputs, outputs, initializers=()):
@@ -63,15 +68,17 @@ def graph(nodes, inputs, outputs, initializers=()):
 
 
 def model(*parts, opset=17, domains=()):
-    versions = [Message(OPSET, domain="", version=opset)] + [Message(OPSET, domain=name, version=1) for name in domains]
+    versions = [Message(OPSET, domain="", version=opset)] + [Message(OPSET, domain=name, version=1)
+                                                             for name in domains]
     return protobuf.write(Message(MODEL, ir_version=8, graph=graph(*parts), opset_import=versions))
 
 
 def small():
     """y = relu(x fc + bias) of a batch, its weights as PyTorch's exporter leaves them."""
-    return model([node("MatMul", "x onnx::MatMul_3", "m"), node("Add", "fc.bias m", "a"), node("Relu", "a", "y")],
-                 [value("x", ["N", 3])], [value("y", ["N", 2])],
-                 [tensor("onnx::MatMul_3", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), tensor("fc.bias", (2,), [-1.0, 0.5])])
+    return model([node("MatMul", "x onnx::MatMul_3", "m"), node("Add", "fc.bias m", "a"),
+                  node("Relu", "a", "y")], [value("x", ["N", 3])], [value("y", ["N", 2])],
+                 [tensor("onnx::MatMul_3", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+                  tensor("fc.bias", (2,), [-1.0, 0.5])])
 
 
 class Import(unittest.TestCase):
@@ -108,8 +115,8 @@ class Import(unittest.TestCase):
         if not os.path.exists(RUN_MODEL):
             self.skipTest("build/run_model is not there: ninja build/run_model")
         save_safetensors(self.path("in"), {name: tensor_files.for_gpunn(x) for name, x in inputs.items()})
-        subprocess.run([RUN_MODEL, self.path("net.json"), "--weights", self.path("net.safetensors"), "--input", self.path("in"),
-                        "--output", self.path("out")], check=True)
+        subprocess.run([RUN_MODEL, self.path("net.json"), "--weights", self.path("net.safetensors"),
+                        "--input", self.path("in"), "--output", self.path("out")], check=True)
         return tensor_files.read_safetensors(self.path("out"))
 
     def ops(self, written):
@@ -120,7 +127,8 @@ class ByHand(Import):
     def test_a_product_becomes_a_layer_with_pytorchs_names(self):
         written = self.imported(small())
         self.assertEqual(written["tensors"][1:], [
-            {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 2}, {"op": "relu", "name": "y", "inputs": ["fc"]}])
+            {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 2},
+            {"op": "relu", "name": "y", "inputs": ["fc"]}])
         self.assertEqual(written["tensors"][0]["shape"], ["N", 3])
         weights = tensor_files.read_safetensors(self.path("net.safetensors"))
         self.assertEqual(weights["fc.weight"].values, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0])
@@ -130,26 +138,33 @@ class ByHand(Import):
     def test_run_model_imports_by_itself(self):
         if not os.path.exists(RUN_MODEL):
             self.skipTest("build/run_model is not there: ninja build/run_model")
-        save_safetensors(self.path("in"), {"x": tensor_files.for_gpunn(Array("float32", (1, 3), [0.0, 1.0, 0.0]))})
+        save_safetensors(self.path("in"),
+                         {"x": tensor_files.for_gpunn(Array("float32", (1, 3), [0.0, 1.0, 0.0]))})
         words = ["--input", self.path("in"), "--output", self.path("out")]
-        subprocess.run([RUN_MODEL, self.write(small())] + words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([RUN_MODEL, self.write(small())] + words, cwd=ROOT, check=True,
+                       stdout=subprocess.DEVNULL)
         self.assertEqual(tensor_files.read_safetensors(self.path("out"))["y"].values, [2.0, 4.5])
         for name in ("none.onnx", "$(touch said).onnx"):
-            done = subprocess.run([RUN_MODEL, self.path(name)] + words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            done = subprocess.run([RUN_MODEL, self.path(name)] + words, cwd=ROOT, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
             self.assertGreater(done.returncode, 0)
             self.assertIn(name.encode(), done.stdout)
 
     def test_quantised_weights_become_floats(self):
         """QuantizeLinear, DequantizeLinear: a layer whose weights are bytes, a scale and a zero point for each of its outputs."""
         data = model([node("QuantizeLinear", "x xs xz", "xq"), node("DequantizeLinear", "xq xs xz", "xf"),
-                      node("DequantizeLinear", "W ws wz", "wf", axis=0), node("Gemm", "xf wf B", "y", transB=1)],
+                      node("DequantizeLinear", "W ws wz", "wf", axis=0),
+                      node("Gemm", "xf wf B", "y", transB=1)],
                      [value("x", ["N", 3])], [value("y", ["N", 2])],
-                     [tensor("xs", (), [0.5]), tensor("xz", (), [128], "uint8"), tensor("W", (2, 3), [2, 0, -2, 5, 4, 3], "int8"),
-                      tensor("ws", (2,), [0.25, 2.0]), tensor("wz", (2,), [0, 4], "int8"), tensor("B", (2,), [1.0, -1.0])])
+                     [tensor("xs", (), [0.5]), tensor("xz", (), [128], "uint8"),
+                      tensor("W", (2, 3), [2, 0, -2, 5, 4, 3], "int8"), tensor("ws", (2,), [0.25, 2.0]),
+                      tensor("wz", (2,), [0, 4], "int8"), tensor("B", (2,), [1.0, -1.0])])
         self.assertIn("linear", self.ops(self.imported(data)))
-        kept = [x.values for x in tensor_files.read_safetensors(self.path("net.safetensors")).values() if x.shape == (2, 3)]
+        kept = [x.values for x in tensor_files.read_safetensors(self.path("net.safetensors")).values()
+                if x.shape == (2, 3)]
         self.assertEqual(kept, [[0.5, 0.0, -0.5, 2.0, 0.0, -2.0]])
-        y = self.run_model(x=Array("float32", (2, 3), [1.1, 7.0, -1.0, 0.2, 0.0, 1e9]))["y"]  # read as 1, 7, -1; 0, 0, 63.5
+        # read as 1, 7, -1; 0, 0, 63.5
+        y = self.run_model(x=Array("float32", (2, 3), [1.1, 7.0, -1.0, 0.2, 0.0, 1e9]))["y"]
         self.assertEqual((y.shape, y.values), ((2, 2), [2.0, 3.0, -30.75, -128.0]))
 
     def test_names_that_are_no_layers_are_kept(self):
@@ -158,73 +173,88 @@ class ByHand(Import):
         self.assertEqual([t.get("name") for t in self.imported(data)["tensors"]], ["x", "W", "B", "the_y"])
 
     def test_what_exporters_leave_of_shapes_is_folded(self):
-        data = model([node("Shape", "x", "s"), node("Constant", "", "zero", value=tensor("", (), [0], "int64")),
+        data = model([node("Shape", "x", "s"),
+                      node("Constant", "", "zero", value=tensor("", (), [0], "int64")),
                       node("Gather", "s zero", "n", axis=0), node("Unsqueeze", "n axes", "n1"),
-                      node("Concat", "n1 rest", "shape", axis=0), node("Reshape", "x shape", "r"), node("Neg", "r", "y")],
+                      node("Concat", "n1 rest", "shape", axis=0), node("Reshape", "x shape", "r"),
+                      node("Neg", "r", "y")],
                      [value("x", ["batch", 2, 3])], [value("y", ["batch", 6])],
                      [tensor("axes", (1,), [0], "int64"), tensor("rest", (1,), [-1], "int64")])
         self.assertEqual(self.ops(self.imported(data)), ["input", "reshape", "neg"])
 
     def test_a_condition_that_is_known_leaves_one_branch(self):
-        branches = [graph([node(op, "x", out)], [], [value(out, ["N", 3])]) for op, out in (("Neg", "a"), ("Abs", "b"))]
-        data = model([node("If", "c", "y", then_branch=branches[0], else_branch=branches[1])], [value("x", ["N", 3])],
-                     [value("y", ["N", 3])], [tensor("c", (), [False], "bool")])
+        branches = [graph([node(op, "x", out)], [], [value(out, ["N", 3])])
+                    for op, out in (("Neg", "a"), ("Abs", "b"))]
+        data = model([node("If", "c", "y", then_branch=branches[0], else_branch=branches[1])],
+                     [value("x", ["N", 3])], [value("y", ["N", 3])], [tensor("c", (), [False], "bool")])
         self.assertEqual(self.ops(self.imported(data)), ["input", "abs"])
 
     def test_kinds_of_weights(self):
         for kind in ("float32", "float16", "bfloat16", "float64"):
             with self.subTest(kind=kind):
                 weight = tensor("w", (2,), [0.5, -3.0], kind)
-                self.imported(model([node("Add", "x w", "y")], [value("x", [2])], [value("y", [2])], [weight]))
-                self.assertEqual(tensor_files.read_safetensors(self.path("net.safetensors"))["w"].values, [0.5, -3.0])
+                self.imported(model([node("Add", "x w", "y")], [value("x", [2])], [value("y", [2])],
+                                    [weight]))
+                self.assertEqual(tensor_files.read_safetensors(self.path("net.safetensors"))["w"].values,
+                                 [0.5, -3.0])
 
     def test_weights_that_are_no_numbers(self):
         inf, nan = math.inf, math.nan
         names = "abcde"
-        nodes = [node("Add", ("x " if i == 0 else "t%d " % i) + c, "y" if c == "e" else "t%d" % (i + 1)) for i, c in enumerate(names)]
+        nodes = [node("Add", ("x " if i == 0 else "t%d " % i) + c, "y" if c == "e" else "t%d" % (i + 1))
+                 for i, c in enumerate(names)]
         values = {"a": [nan, 1], "b": [1, nan], "c": [nan, inf], "d": [inf, -inf], "e": [nan, nan]}
         data = model(nodes, [value("x", [2])], [value("y", [2])], [tensor(c, (2,), values[c]) for c in names])
         self.assertEqual(import_onnx.import_model(self.write(data), self.path("net"))[1],
                          ["weights hold NaN, which is kept: a, b, c and 1 others"])
-        self.assertTrue(math.isnan(tensor_files.read_safetensors(self.path("net.safetensors"))["b"].values[1]))
+        self.assertTrue(
+            math.isnan(tensor_files.read_safetensors(self.path("net.safetensors"))["b"].values[1]))
 
     def test_layers_that_were_taken_apart(self):
         def constant(name, number):
             return tensor(name, (), [number])
-        data = model([node("ReduceMean", "x", "m", axes=[-1]), node("Sub", "x m", "d"), node("Pow", "d two", "p"),
-                      node("ReduceMean", "p", "v", axes=[-1]), node("Add", "v eps", "e"), node("Sqrt", "e", "r"),
+        data = model([node("ReduceMean", "x", "m", axes=[-1]), node("Sub", "x m", "d"),
+                      node("Pow", "d two", "p"), node("ReduceMean", "p", "v", axes=[-1]),
+                      node("Add", "v eps", "e"), node("Sqrt", "e", "r"),
                       node("Div", "d r", "n"), node("Mul", "n ln.weight", "s"), node("Add", "s ln.bias", "l"),
-                      node("Div", "l root", "z"), node("Erf", "z", "f"), node("Add", "f one", "g"), node("Mul", "l g", "h"),
-                      node("Mul", "h half", "y")], [value("x", ["N", 5])], [value("y", ["N", 5])],
-                     [constant("two", 2.0), constant("eps", 1e-5), constant("root", math.sqrt(2)), constant("one", 1.0),
-                      constant("half", 0.5), tensor("ln.weight", (5,), [1.0] * 5), tensor("ln.bias", (5,), [0.0] * 5)], opset=13)
+                      node("Div", "l root", "z"), node("Erf", "z", "f"), node("Add", "f one", "g"),
+                      node("Mul", "l g", "h"), node("Mul", "h half", "y")], [value("x", ["N", 5])],
+                     [value("y", ["N", 5])],
+                     [constant("two", 2.0), constant("eps", 1e-5), constant("root", math.sqrt(2)),
+                      constant("one", 1.0), constant("half", 0.5), tensor("ln.weight", (5,), [1.0] * 5),
+                      tensor("ln.bias", (5,), [0.0] * 5)], opset=13)
         self.assertEqual(self.ops(self.imported(data)), ["input", "layer_norm", "gelu"])
 
     def test_gelu_of_jax(self):
         """The cube's factor is multiplied with x first, and constants stand in front."""
-        data = model([node("Mul", "cube x", "a"), node("Mul", "x a", "b"), node("Mul", "x b", "c"), node("Add", "x c", "d"),
-                      node("Mul", "root d", "e"), node("Tanh", "e", "t"), node("Add", "one t", "f"), node("Mul", "half f", "g"),
-                      node("Mul", "x g", "y")], [value("x", ["N", 3])], [value("y", ["N", 3])],
-                     [tensor("cube", (), [0.044715]), tensor("root", (), [math.sqrt(2 / math.pi)]), tensor("one", (1, 1), [1.0]),
-                      tensor("half", (), [0.5])])
+        data = model([node("Mul", "cube x", "a"), node("Mul", "x a", "b"), node("Mul", "x b", "c"),
+                      node("Add", "x c", "d"), node("Mul", "root d", "e"), node("Tanh", "e", "t"),
+                      node("Add", "one t", "f"), node("Mul", "half f", "g"), node("Mul", "x g", "y")],
+                     [value("x", ["N", 3])], [value("y", ["N", 3])],
+                     [tensor("cube", (), [0.044715]), tensor("root", (), [math.sqrt(2 / math.pi)]),
+                      tensor("one", (1, 1), [1.0]), tensor("half", (), [0.5])])
         self.assertEqual(self.ops(self.imported(data)), ["input", "gelu_tanh"])
 
     def test_attention_that_was_taken_apart(self):
         behind = [j > i for i in range(3) for j in range(3)]
-        data = model([node("Transpose", "k", "t", perm=[0, 1, 3, 2]), node("MatMul", "q t", "s"), node("Div", "s root", "d"),
-                      node("Where", "hidden least d", "m"), node("Softmax", "m", "p", axis=-1), node("MatMul", "p v", "y")],
+        data = model([node("Transpose", "k", "t", perm=[0, 1, 3, 2]), node("MatMul", "q t", "s"),
+                      node("Div", "s root", "d"), node("Where", "hidden least d", "m"),
+                      node("Softmax", "m", "p", axis=-1), node("MatMul", "p v", "y")],
                      [value(name, ["N", 2, 3, 4]) for name in "qkv"], [value("y", ["N", 2, 3, 4])],
-                     [tensor("root", (), [2.0]), tensor("least", (), [-math.inf]), tensor("hidden", (3, 3), behind, "bool")])
+                     [tensor("root", (), [2.0]), tensor("least", (), [-math.inf]),
+                      tensor("hidden", (3, 3), behind, "bool")])
         written = self.imported(data)
-        self.assertEqual(written["tensors"][3:], [{"op": "scaled_dot_product_attention", "name": "y", "inputs": ["q", "k", "v"],
-                                                   "is_causal": True, "scale": 0.5}])
+        self.assertEqual(written["tensors"][3:],
+                         [{"op": "scaled_dot_product_attention", "name": "y", "inputs": ["q", "k", "v"],
+                           "is_causal": True, "scale": 0.5}])
 
     def test_a_weight_that_two_layers_share_is_stored_once(self):
         data = model([node("MatMul", "x W", "a"), node("Add", "a fc.bias", "b"), node("MatMul", "b W", "c"),
                       node("Add", "c fc.bias", "y")], [value("x", ["N", 2])], [value("y", ["N", 2])],
                      [tensor("W", (2, 2), [1.0, 2.0, 3.0, 4.0]), tensor("fc.bias", (2,), [1.0, 0.0])])
         self.imported(data)
-        self.assertEqual(sorted(tensor_files.read_safetensors(self.path("net.safetensors"))), ["fc.bias", "fc.weight"])
+        self.assertEqual(sorted(tensor_files.read_safetensors(self.path("net.safetensors"))),
+                         ["fc.bias", "fc.weight"])
         self.assertEqual(self.run_model(x=Array("float32", (1, 2), [1.0, 0.0]))["y"].values, [9.0, 12.0])
 
     def test_cubic_grid_samples(self):
@@ -236,18 +266,23 @@ class ByHand(Import):
         x, points = [math.sin(i * i) for i in range(20)], [(-0.9, 0.4), (0.13, -0.2), (1.1, 0.95)]
         for mode in ("cubic", "bicubic"):
             inputs = [value("x", [1, 1, 4, 5]), value("grid", [1, 1, 3, 2])]
-            self.imported(model([node("GridSample", "x grid", "y", mode=mode)], inputs, [value("y", [1, 1, 1, 3])],
-                                opset=20 if mode == "cubic" else 16))
-            given = {"x": Array("float32", (1, 1, 4, 5), x), "grid": Array("float32", (1, 1, 3, 2), sum(points, ()))}
+            self.imported(model([node("GridSample", "x grid", "y", mode=mode)], inputs,
+                                [value("y", [1, 1, 1, 3])], opset=20 if mode == "cubic" else 16))
+            given = {"x": Array("float32", (1, 1, 4, 5), x),
+                     "grid": Array("float32", (1, 1, 3, 2), sum(points, ()))}
             for (h, v), y in zip(points, self.run_model(**given)["y"].values):
                 column, row = ((h + 1) * 5 - 1) / 2, ((v + 1) * 4 - 1) / 2
-                near = [(i, j) for i in range(4) for j in range(5) if abs(i - row) < 2 and abs(j - column) < 2]
-                self.assertAlmostEqual(y, sum(x[i * 5 + j] * keys(i - row) * keys(j - column) for i, j in near), 5)
+                near = [(i, j) for i in range(4)
+                        for j in range(5) if abs(i - row) < 2 and abs(j - column) < 2]
+                self.assertAlmostEqual(y,
+                                       sum(x[i * 5 + j] * keys(i - row) * keys(j - column) for i, j in near),
+                                       5)
 
     def test_external_data(self):
         with open(self.path("w.bin"), "wb") as file:
             file.write(bytes(4) + struct.pack("<2f", 2.0, 3.0))
-        entries = [Message(ENTRY, key=key, value=text) for key, text in (("location", "w.bin"), ("offset", "4"), ("length", "8"))]
+        entries = [Message(ENTRY, key=key, value=text)
+                   for key, text in (("location", "w.bin"), ("offset", "4"), ("length", "8"))]
         stored = Message(TENSOR, name="w", dims=[2], data_type=1, data_location=1, external_data=entries)
         self.imported(model([node("Mul", "x w", "y")], [value("x", [2])], [value("y", [2])], [stored]))
         self.assertEqual(tensor_files.read_safetensors(self.path("net.safetensors"))["w"].values, [2.0, 3.0])
@@ -257,32 +292,37 @@ class ByHand(Import):
         self.refused(data, "its axis 'seq' has no size: give it one with --size seq=SIZE")
         self.assertEqual(self.imported(data, sizes=[("seq", 7)])["tensors"][0]["shape"], ["N", 7])
         self.assertEqual(self.imported(data, sizes=[("seq", 7)], batch="2")["tensors"][0]["shape"], [2, 7])
-        self.assertEqual(self.imported(data, sizes=[("batch", 7)], batch="seq")["tensors"][0]["shape"], [7, "N"])
+        self.assertEqual(self.imported(data, sizes=[("batch", 7)], batch="seq")["tensors"][0]["shape"],
+                         [7, "N"])
 
     def test_sizes_that_vary(self):
         """Shapes are computed from named axes, which are sizes of the spec with --dynamic."""
         def known(name, *values):
             return tensor(name, (len(values),), values, "int64")
         data = model(
-            [node("MatMul", "x fc.weight", "m"), node("Shape", "m", "s"), node("Gather", "s one", "t"), node("Mul", "t two", "tt"),
-             node("Shape", "x", "of_x"), node("Gather", "of_x zero", "n"), node("Div", "tt two", "half"),
-             node("Concat", "n half minus", "shape", axis=0), node("Reshape", "m shape", "r"),
-             node("Slice", "r one_ tail t_axis", "a"),
-             node("Squeeze", "t zero", "t_"), node("Range", "zero_ t_ one__", "steps"), node("Cast", "steps", "f", to=1),
-             node("Unsqueeze", "f one", "all"), node("Slice", "all one_ tail zero", "column"), node("Mul", "a column", "b"),
+            [node("MatMul", "x fc.weight", "m"), node("Shape", "m", "s"), node("Gather", "s one", "t"),
+             node("Mul", "t two", "tt"), node("Shape", "x", "of_x"), node("Gather", "of_x zero", "n"),
+             node("Div", "tt two", "half"), node("Concat", "n half minus", "shape", axis=0),
+             node("Reshape", "m shape", "r"), node("Slice", "r one_ tail t_axis", "a"),
+             node("Squeeze", "t zero", "t_"), node("Range", "zero_ t_ one__", "steps"),
+             node("Cast", "steps", "f", to=1), node("Unsqueeze", "f one", "all"),
+             node("Slice", "all one_ tail zero", "column"), node("Mul", "a column", "b"),
              node("ReduceMean", "b", "y", axes=[1], keepdims=0), node("Gather", "r last", "z", axis=1)],
             [value("x", ["batch", "time steps", 3])], [value("y", ["batch", 2]), value("z", ["batch", 2])],
-            [tensor("fc.weight", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), known("one", 1), known("zero", 0), known("two", 2),
-             known("minus", -1), known("one_", 1), known("tail", (1 << 63) - 1), known("t_axis", 1),
-             tensor("zero_", (), [0], "int64"), tensor("one__", (), [1], "int64"), tensor("last", (), [-1], "int64")])
+            [tensor("fc.weight", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), known("one", 1), known("zero", 0),
+             known("two", 2), known("minus", -1), known("one_", 1), known("tail", (1 << 63) - 1),
+             known("t_axis", 1), tensor("zero_", (), [0], "int64"), tensor("one__", (), [1], "int64"),
+             tensor("last", (), [-1], "int64")])
         written = self.imported(data, dynamic=True, bounds={"time_steps": {"min": 2}})
-        self.assertEqual((written["sizes"], written["tensors"][0]["shape"]), ({"time_steps": {"min": 2}}, ["N", "time_steps", 3]))
+        self.assertEqual((written["sizes"], written["tensors"][0]["shape"]),
+                         ({"time_steps": {"min": 2}}, ["N", "time_steps", 3]))
         for n, length in ((1, 2), (2, 5)):
             x = [math.sin(i) for i in range(n * length * 3)]
             got = self.run_model(x=Array("float32", (n, length, 3), x))
             rows = [[sum(x[(i * length + t) * 3 + k] * (2 * k + 1 + j) for k in range(3)) for j in range(2)]
                     for i in range(n) for t in range(length)]
-            means = [sum(t * rows[i * length + t][j] for t in range(1, length)) / (length - 1) for i in range(n) for j in range(2)]
+            means = [sum(t * rows[i * length + t][j] for t in range(1, length)) / (length - 1)
+                     for i in range(n) for j in range(2)]
             last = [rows[(i + 1) * length - 1][j] for i in range(n) for j in range(2)]
             for name, wanted in (("y", means), ("z", last)):
                 for a, b in zip(got[name].values, wanted):
@@ -291,20 +331,22 @@ class ByHand(Import):
     def test_what_sizes_that_vary_cannot_do(self):
         def one(op, shape, *weights, **attributes):
             names = " ".join(["x"] + [w.name for w in weights])
-            return model([node(op, names, "y", **attributes)], [value("x", shape)], [value("y", shape)], list(weights))
+            return model([node(op, names, "y", **attributes)], [value("x", shape)], [value("y", shape)],
+                         list(weights))
         for data, part in (
                 (one("Split", ["N", "T", 3], axis=1), "it cuts the size T"),
                 (one("Reshape", ["N", "T", 3], tensor("s", (2,), [-1, 4], "int64")), "3 * T * batch / 4"),
-                (one("Conv", ["N", 1, "T"], tensor("w", (1, 1, 3), [1.0] * 3), auto_pad="SAME_UPPER", strides=[2]),
-                 "its padding depends on the size T"),
-                (one("Resize", ["N", 1, "H", "W"], tensor("r", (0,), []), tensor("s", (4,), [1.0, 1.0, 2.0, 2.0]), mode="nearest"),
-                 "of the size "),
+                (one("Conv", ["N", 1, "T"], tensor("w", (1, 1, 3), [1.0] * 3), auto_pad="SAME_UPPER",
+                     strides=[2]), "its padding depends on the size T"),
+                (one("Resize", ["N", 1, "H", "W"], tensor("r", (0,), []),
+                     tensor("s", (4,), [1.0, 1.0, 2.0, 2.0]), mode="nearest"), "of the size "),
                 (one("Add", ["N", "T"], tensor("w", (5,), [1.0] * 5)), "do not broadcast"),
                 (one("Neg", ["N", "a b", "a.b"]), "would both be the size a_b")):
             with self.subTest(part):
                 self.refused(data, part, dynamic=True)
         with self.assertRaisesRegex(Refused, "no axis has the name X, but T"):
-            import_onnx.import_model(self.write(one("Neg", ["N", "T"])), self.path("net"), dynamic=True, bounds={"X": {"max": 3}})
+            import_onnx.import_model(self.write(one("Neg", ["N", "T"])), self.path("net"), dynamic=True,
+                                     bounds={"X": {"max": 3}})
 
     def test_cubic_of_sizes_that_vary(self):
         """As of fixed ones, of which the importer makes products by constants."""
@@ -312,8 +354,10 @@ class ByHand(Import):
         for mode in ("half_pixel", "align_corners"):
             resize = node("Resize", "x r s", "y", mode="cubic", coordinate_transformation_mode=mode)
             x, results = Array("float32", (1, 1, 4, 5), [math.sin(3 * i) for i in range(20)]), []
-            for shape, options in (([1, 1, 4, 5], {"batch": "none"}), (["N", 1, "H", "W"], {"dynamic": True})):
-                self.imported(model([resize], [value("x", shape)], [value("y", ["N", 1, "h", "w"])], weights), **options)
+            for shape, options in (([1, 1, 4, 5], {"batch": "none"}),
+                                   (["N", 1, "H", "W"], {"dynamic": True})):
+                self.imported(model([resize], [value("x", shape)], [value("y", ["N", 1, "h", "w"])], weights),
+                              **options)
                 results.append(list(self.run_model(x=x)["y"].values))
             self.assertEqual(len(results[0]), 60)
             for fixed, varying in zip(*results):
@@ -321,15 +365,18 @@ class ByHand(Import):
 
     def test_axes_that_have_neither_a_size_nor_a_name(self):
         given = [value("x", ["?", 3, "?"]), value("h", [2, "", 4])]  # "" is how a file says nothing
-        data = model([node("Relu", "x", "y"), node("Relu", "h", "z")], given, [value("y", []), value("z", [])])
+        data = model([node("Relu", "x", "y"), node("Relu", "h", "z")], given,
+                     [value("y", []), value("z", [])])
         self.refused(data, "give it one with --size x:2=SIZE", "give it one with --size h:1=SIZE")
         written = self.imported(data, sizes=[("x:2", 5), ("h:1", 1)], batch="1")
-        self.assertEqual([t["shape"] for t in written["tensors"] if t["op"] == "input"], [[1, 3, 5], [2, 1, 4]])
+        self.assertEqual([t["shape"] for t in written["tensors"] if t["op"] == "input"],
+                         [[1, 3, 5], [2, 1, 4]])
 
     def test_layers_and_outputs_of_one_name(self):
         weights = [tensor("fc.weight", (2, 2), range(4)), tensor("fc.bias", (2,), [1.0, 0.5])]
         for nodes, x, y in (([node("Gemm", "x fc.weight fc.bias", "fc", transB=1)], "x", "fc"),
-                            ([node("Gemm", "x fc.weight fc.bias", "h", transB=1), node("Neg", "h", "fc")], "x", "fc"),
+                            ([node("Gemm", "x fc.weight fc.bias", "h", transB=1), node("Neg", "h", "fc")],
+                             "x", "fc"),
                             ([node("Gemm", "fc fc.weight fc.bias", "y", transB=1)], "fc", "y")):
             self.imported(model(nodes, [value(x, ["N", 2])], [value(y, ["N", 2])], weights))
             sign = -1 if len(nodes) == 2 else 1
@@ -338,19 +385,22 @@ class ByHand(Import):
 
     def test_of_long_names_the_end_is_kept(self):
         name = "block;" * 60 + "fc.weight"
-        data = model([node("MatMul", "x " + name, "m"), node("MatMul", "m other" + name, "y")], [value("x", ["N", 2])],
-                     [value("y", ["N", 2])], [tensor(name, (2, 2), range(4)), tensor("other" + name, (2, 2), range(4))])
+        data = model([node("MatMul", "x " + name, "m"), node("MatMul", "m other" + name, "y")],
+                     [value("x", ["N", 2])], [value("y", ["N", 2])],
+                     [tensor(name, (2, 2), range(4)), tensor("other" + name, (2, 2), range(4))])
         layers = [t for t in self.imported(data)["tensors"] if t["op"] == "linear"]
         self.assertTrue(layers[0]["name"].endswith("block;fc") and len(layers[0]["name"]) < 200)
 
     def loop(self, steps):
         """x is doubled and 1 added in so many steps; each step's value is kept."""
-        body = graph([node("Add", "v v", "d"), node("Add", "d one", "w"), node("Identity", "w", "s"), node("Identity", "c", "c2")],
+        body = graph([node("Add", "v v", "d"), node("Add", "d one", "w"), node("Identity", "w", "s"),
+                      node("Identity", "c", "c2")],
                      [value("i", [], "int64"), value("c", [], "bool"), value("v", ["N", 2])],
                      [value("c2", [], "bool"), value("w", ["N", 2]), value("s", ["N", 2])])
         return model([node("Loop", "steps true x", "y all", body=body)], [value("x", ["N", 2])],
                      [value("y", ["N", 2]), value("all", [steps, "N", 2])],
-                     [tensor("one", (), [1.0]), tensor("steps", (), [steps], "int64"), tensor("true", (), [1], "bool")])
+                     [tensor("one", (), [1.0]), tensor("steps", (), [steps], "int64"),
+                      tensor("true", (), [1], "bool")])
 
     def test_a_loop_is_run_step_by_step(self):
         self.assertEqual(self.ops(self.imported(self.loop(3))).count("add"), 3)
@@ -366,14 +416,17 @@ class ByHand(Import):
         self.refused(data, "it picks samples of the batch")
         self.imported(data, batch="2")
         y = self.run_model(x=Array("float32", (2, 4), [-math.inf] * 4 + [math.inf, math.nan, 1.0, math.nan]),
-                           i=Array("int64", (2, 2), [3, 0, 1, -1]), u=Array("float32", (2, 2), [1.0, 2.0, 3.0, math.inf]))
+                           i=Array("int64", (2, 2), [3, 0, 1, -1]),
+                           u=Array("float32", (2, 2), [1.0, 2.0, 3.0, math.inf]))
         self.assertEqual(list(y["y"].values), [2.0, -math.inf, -math.inf, 1.0, math.inf, 3.0, 1.0, math.inf])
-        self.assertEqual(list(y["z"].values)[:5] + list(y["z"].values)[6:7], [0.0, 1.0, 2.0, 3.0, math.inf, 1.0])
+        self.assertEqual(list(y["z"].values)[:5] + list(y["z"].values)[6:7],
+                         [0.0, 1.0, 2.0, 3.0, math.inf, 1.0])
 
     def test_a_shape_that_is_scattered(self):
         """PyTorch's older exporter computes the shape of an index so."""
-        data = model([node("Shape", "x", "s"), node("ScatterElements", "s one three", "t"), node("Expand", "i t", "e"),
-                      node("GatherElements", "x e", "y", axis=1)], [value("x", [2, 4])], [value("y", [2, 3])],
+        data = model([node("Shape", "x", "s"), node("ScatterElements", "s one three", "t"),
+                      node("Expand", "i t", "e"), node("GatherElements", "x e", "y", axis=1)],
+                     [value("x", [2, 4])], [value("y", [2, 3])],
                      [tensor("one", (1,), [-1], "int64"), tensor("three", (1,), [3], "int64"),
                       tensor("i", (1, 3), [2, 0, 1], "int64")])
         self.imported(data, batch="none")
@@ -383,26 +436,32 @@ class ByHand(Import):
     def test_large_integers(self):
         """They stay exact where gpunn has the op for integers; what computes with them in floats says so, or is refused."""
         x, y = [value("x", ["N", 4], "int64")], [value("y", ["N", 4], "int64")]
-        i, known = [value("i", ["N", 4], "int64")], [tensor("k", (1,), [3], "int64"), tensor("m", (1,), [7.0])]
+        i, known = [value("i", ["N", 4], "int64")], [tensor("k", (1,), [3], "int64"),
+                                                     tensor("m", (1,), [7.0])]
         known += [tensor("r", (2,), [1, 2], "int64"), tensor("one", (1,), [1], "int64")]
         big = [2 ** 40 + 1, 3, -2 ** 53 - 1, 2 ** 25 + 1]
         for nodes, result in (
-                ([node("Concat", "x x", "y", axis=1)], big * 2), ([node("Concat", "x k2", "y", axis=1)], big + [5]),
+                ([node("Concat", "x x", "y", axis=1)], big * 2),
+                ([node("Concat", "x k2", "y", axis=1)], big + [5]),
                 ([node("Concat", "x k3", "y", axis=1)], big + [2 ** 40 + 5]),
                 ([node("Slice", "x one k one", "y")], big[1:3]), ([node("Tile", "x r", "y")], big * 2),
-                ([node("ReduceMax", "x", "y", keepdims=1)], big[:1]), ([node("ReduceSum", "x", "y")], [sum(big)]),
+                ([node("ReduceMax", "x", "y", keepdims=1)], big[:1]),
+                ([node("ReduceSum", "x", "y")], [sum(big)]),
                 ([node("Greater", "x k", "c"), node("Where", "c x k", "y")], [big[0], 3, 3, big[3]]),
-                ([node("Gather", "x k", "y", axis=1)], big[3:]), ([node("Max", "x k", "y")], [big[0], 3, 3, big[3]]),
+                ([node("Gather", "x k", "y", axis=1)], big[3:]),
+                ([node("Max", "x k", "y")], [big[0], 3, 3, big[3]]),
                 ([node("Mul", "x k", "y")], [3 * n for n in big])):
             with self.subTest(nodes[-1].op_type):
-                self.write(model(nodes, x, y, known + [tensor("k2", (1, 1), [5], "int64"), tensor("k3", (1, 1), [2 ** 40 + 5], "int64")]))
+                self.write(model(nodes, x, y, known + [tensor("k2", (1, 1), [5], "int64"),
+                                                       tensor("k3", (1, 1), [2 ** 40 + 5], "int64")]))
                 _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"), batch="1")
                 self.assertEqual(notes, [])
                 self.assertEqual(list(self.run_model(x=Array("int64", (1, 4), big))["y"].values), result)
         for op, result in (("Equal", [1, 0, 0, 0]), ("Less", [0, 0, 0, 1]), ("GreaterOrEqual", [1, 1, 1, 0])):
             with self.subTest(op):
                 self.imported(model([node(op, "x i", "y")], x + i, [value("y", ["N", 4], "bool")]))
-                got = self.run_model(x=Array("int64", (1, 4), big), i=Array("int64", (1, 4), [big[0], 2, big[2] - 1, big[3] + 1]))
+                got = self.run_model(x=Array("int64", (1, 4), big),
+                                     i=Array("int64", (1, 4), [big[0], 2, big[2] - 1, big[3] + 1]))
                 self.assertEqual([int(n) for n in got["y"].values], result)
         self.write(model([node("ReduceMean", "x", "y")], x, y, known))
         self.assertEqual(import_onnx.import_model(self.path("model.onnx"), self.path("net"))[1],
@@ -416,7 +475,8 @@ class ByHand(Import):
             os.remove(self.path(name))
         for op in ("Equal", "Less", "GreaterOrEqual"):
             wide = [node("Cast", name, name + "_", to=NUMBERS["uint32"]) for name in ("x", "i")]
-            self.refused(model(wide + [node(op, "x_ i_", "y")], x + i, [value("y", ["N", 4], "bool")]), "may lie above 2^24")
+            self.refused(model(wide + [node(op, "x_ i_", "y")], x + i, [value("y", ["N", 4], "bool")]),
+                         "may lie above 2^24")
         narrow = node("Cast", "x", "a", to=NUMBERS["int16"])
         self.imported(model([narrow, node("Equal", "a a", "y")], x, [value("y", ["N", 4], "bool")]))
 
@@ -425,8 +485,9 @@ class ByHand(Import):
         data = model([node("RandomUniform", "", "u", low=2.0, high=5.0, shape=[2, 300]),
                       node("RandomNormal", "", "n", shape=[2, 300]), node("Bernoulli", "x", "b"),
                       node("Multinomial", "x", "m", sample_size=9), node("Add", "u n", "un")],
-                     [value("x", [2, 300])], [value("u", [2, 300]), value("n", [2, 300]), value("b", [2, 300]),
-                                              value("m", [2, 9], "int32"), value("un", [2, 300])])
+                     [value("x", [2, 300])],
+                     [value("u", [2, 300]), value("n", [2, 300]), value("b", [2, 300]),
+                      value("m", [2, 9], "int32"), value("un", [2, 300])])
         self.imported(data, batch="none")
         y = self.run_model(x=Array("float32", (2, 300), [0.25] * 300 + [1.0] * 300))
         self.assertTrue(2 <= min(y["u"].values) < 2.2 and 4.8 < max(y["u"].values) <= 5)
@@ -436,11 +497,14 @@ class ByHand(Import):
 
     def test_what_a_loop_computes_of_its_weights_is_one(self):
         """As tf2onnx writes a GRU of Keras."""
-        body = graph([node("Squeeze", "k axis", "own"), node("Add", "v own", "w"), node("Identity", "c", "c2")],
+        body = graph([node("Squeeze", "k axis", "own"), node("Add", "v own", "w"),
+                      node("Identity", "c", "c2")],
                      [value("i", [], "int64"), value("c", [], "bool"), value("v", ["N", 2])],
                      [value("c2", [], "bool"), value("w", ["N", 2])], [tensor("k", (1, 2), [1.0, 2.0])])
-        data = model([node("Loop", "steps true x", "y", body=body)], [value("x", ["N", 2])], [value("y", ["N", 2])],
-                     [tensor("steps", (), [4], "int64"), tensor("true", (), [1], "bool"), tensor("axis", (1,), [0], "int64")])
+        data = model([node("Loop", "steps true x", "y", body=body)], [value("x", ["N", 2])],
+                     [value("y", ["N", 2])],
+                     [tensor("steps", (), [4], "int64"), tensor("true", (), [1], "bool"),
+                      tensor("axis", (1,), [0], "int64")])
         self.assertEqual(self.ops(self.imported(data)).count("parameter"), 1)
         self.assertEqual(list(self.run_model(x=Array("float32", (1, 2), [0.5, 0.5]))["y"].values), [4.5, 8.5])
 
@@ -469,8 +533,10 @@ class ByHand(Import):
                      "end the model at 'boxes' and 'best' with onnx.utils.extract_model", "examples/nms.h")
 
     def test_inputs_may_be_fixed(self):
-        data = model([node("Reshape", "x s", "y")], [value("x", [2, 3]), value("s", [2], "int64")], [value("y", [3, 2])])
-        self.refused(data, "Reshape 'the_y': its shape must be known when it is imported; give s a value with --fix")
+        data = model([node("Reshape", "x s", "y")], [value("x", [2, 3]), value("s", [2], "int64")],
+                     [value("y", [3, 2])])
+        self.refused(
+            data, "Reshape 'the_y': its shape must be known when it is imported; give s a value with --fix")
         written = self.imported(data, fixed={"s": Array("int64", (2,), [3, 2])})
         self.assertEqual(self.ops(written), ["input", "reshape"])
 
@@ -496,8 +562,8 @@ class Numbers(Import):
         """y of one node, whose further operands are the initializers."""
         kind = x.kind
         names = " ".join(["x"] + [one.name for one in initializers])
-        self.imported(model([node(op, names, "y", **attributes)], [value("x", x.shape, kind)], [value("y", [], kind)],
-                            list(initializers), opset=opset))
+        self.imported(model([node(op, names, "y", **attributes)], [value("x", x.shape, kind)],
+                            [value("y", [], kind)], list(initializers), opset=opset))
         return self.run_model(x=x)["y"]
 
     def close(self, y, shape, values):
@@ -514,8 +580,10 @@ class Numbers(Import):
 
     def test_output_shapes_of_transposed_convolutions(self):
         x, w = Array("float32", (1, 1, 2), [1.0, 2.0]), tensor("w", (1, 1, 3), [1.0, 2.0, 3.0])
-        for auto, wanted in ("NOTSET", [2, 5, 4, 6]), ("SAME_LOWER", [2, 5, 4, 6]), ("SAME_UPPER", [1, 2, 5, 4]):
-            y = self.compute("ConvTranspose", x, [w], kernel_shape=[3], strides=[2], output_shape=[4], auto_pad=auto)
+        for auto, wanted in (("NOTSET", [2, 5, 4, 6]), ("SAME_LOWER", [2, 5, 4, 6]),
+                             ("SAME_UPPER", [1, 2, 5, 4])):
+            y = self.compute("ConvTranspose", x, [w], kernel_shape=[3], strides=[2], output_shape=[4],
+                             auto_pad=auto)
             self.close(y, (1, 1, 4), wanted)
         with self.assertRaisesRegex(Unsupported, "output_shape has 3 sizes for 1 spatial"):
             self.compute("ConvTranspose", x, [w], kernel_shape=[3], strides=[2], output_shape=[1, 1, 4])
@@ -531,7 +599,8 @@ class Numbers(Import):
     def test_powers_of_integers_are_cut(self):
         x = Array("int64", (6,), [1, 2, 3, 7, 99, -5])
         for kind, power, wanted in (("float32", 0.5, [1, 1, 1, 2, 9]), ("float32", 1.5, [1, 2, 5, 18, 985]),
-                                    ("int64", -1, [1, 0, 0, 0, 0, 0]), ("float32", 3.0, [1, 8, 27, 343, 970299, -125]),
+                                    ("int64", -1, [1, 0, 0, 0, 0, 0]),
+                                    ("float32", 3.0, [1, 8, 27, 343, 970299, -125]),
                                     ("int64", 2, [1, 4, 9, 49, 9801, 25])):
             y = self.compute("Pow", x, [tensor("p", (1,), [power], kind)])
             self.assertEqual(y.values[:len(wanted)], wanted, power)
@@ -539,19 +608,23 @@ class Numbers(Import):
     def test_states_of_both_directions(self):
         w, r = [0.5, -1.0, 0.7, 0.3, 0.9, -0.4], [0.2, 0.6, -0.8, 1.1, -0.5, 0.4]
         x = [[0.3, -1.2, 0.8], [1.5, 0.1, -0.6]]  # samples of three steps
-        data = model([node("GRU", "x w r", "y h", hidden_size=1, direction="bidirectional")], [value("x", [3, 2, 1])],
-                     [value("y", [3, 2, 2, 1]), value("h", [2, 2, 1])], [tensor("w", (2, 3, 1), w), tensor("r", (2, 3, 1), r)])
+        data = model([node("GRU", "x w r", "y h", hidden_size=1, direction="bidirectional")],
+                     [value("x", [3, 2, 1])], [value("y", [3, 2, 2, 1]), value("h", [2, 2, 1])],
+                     [tensor("w", (2, 3, 1), w), tensor("r", (2, 3, 1), r)])
         self.imported(data)
         found = self.run_model(x=Array("float32", (3, 2, 1), [sample[t] for t in range(3) for sample in x]))
-        sides = [[gru_states(sample, w[3 * d:3 * d + 3], r[3 * d:3 * d + 3], d) for sample in x] for d in range(2)]
-        self.close(found["y"], (3, 2, 2, 1), [sides[d][n][t] for t in range(3) for d in range(2) for n in range(2)])
-        self.close(found["h"], (2, 2, 1), [sides[d][n][-1 if d == 0 else 0] for d in range(2) for n in range(2)])
+        sides = [[gru_states(sample, w[3 * d:3 * d + 3], r[3 * d:3 * d + 3], d) for sample in x]
+                 for d in range(2)]
+        self.close(found["y"], (3, 2, 2, 1),
+                   [sides[d][n][t] for t in range(3) for d in range(2) for n in range(2)])
+        self.close(found["h"], (2, 2, 1),
+                   [sides[d][n][-1 if d == 0 else 0] for d in range(2) for n in range(2)])
 
     def test_batch_norm_with_the_outputs_of_training(self):
         ones = [tensor(name, (1,), [1.0]) for name in "sbmv"]
         for opset in 7, 9, 13:
-            data = model([node("BatchNormalization", "x s b m v", "y o1 o2 o3 o4")], [value("x", [2, 1, 2])], [value("y", [2, 1, 2])],
-                         ones, opset=opset)
+            data = model([node("BatchNormalization", "x s b m v", "y o1 o2 o3 o4")], [value("x", [2, 1, 2])],
+                         [value("y", [2, 1, 2])], ones, opset=opset)
             with self.assertRaisesRegex(Unsupported, "training mode"):
                 self.imported(data)
 
@@ -559,14 +632,18 @@ class Numbers(Import):
         """Inputs, weights, and one tensor under several names."""
         x = Array("float32", (2, 2), [-1.0, 2.0, 3.0, -4.0])
         relu, same = [0.0, 2.0, 3.0, 0.0], list(x.values)
-        copies = [node("Identity", "y", "z"), node("Identity", "x", "c"), node("Identity", "w", "v"), node("Reshape", "y s", "f")]
+        copies = [node("Identity", "y", "z"), node("Identity", "x", "c"), node("Identity", "w", "v"),
+                  node("Reshape", "y s", "f")]
         wanted = {"y": relu, "z": relu, "x": same, "c": same, "w": [5.0, 6.0], "v": [5.0, 6.0], "f": relu}
-        for names in ("y", "x"), ("x", "y"), ("y", "w"), ("y", "z"), ("z", "y"), ("z", "f", "y"), ("c", "x", "z"), ("v", "w", "y"), tuple(wanted):
+        for names in (("y", "x"), ("x", "y"), ("y", "w"), ("y", "z"), ("z", "y"), ("z", "f", "y"),
+                      ("c", "x", "z"), ("v", "w", "y"), tuple(wanted)):
             with self.subTest(names=names):
-                self.imported(model([node("Relu", "x", "y")] + copies, [value("x", [2, 2])], [value(name, []) for name in names],
+                self.imported(model([node("Relu", "x", "y")] + copies, [value("x", [2, 2])],
+                                    [value(name, []) for name in names],
                                     [tensor("w", (2,), [5.0, 6.0]), tensor("s", (1,), [-1], "int64")]))
                 found = self.run_model(x=x)
-                self.assertEqual({name: one.values for name, one in found.items()}, {name: wanted[name] for name in names})
+                self.assertEqual({name: one.values for name, one in found.items()},
+                                 {name: wanted[name] for name in names})
 
 
 def dot(a, b):
@@ -608,7 +685,8 @@ class MachineLearning(Import):
     def test_a_classifier(self):
         """Scaled, told by two sums that softmax makes probabilities, with labels that are no places."""
         data = model([node("ai.onnx.ml.Scaler", "x", "s", offset=[1.0, -1.0], scale=[2.0, 0.5]),
-                      node("ai.onnx.ml.LinearClassifier", "s", "label p", coefficients=[1.0, 0.5, -1.0, 0.25, 0.0, 0.0],
+                      node("ai.onnx.ml.LinearClassifier", "s", "label p",
+                           coefficients=[1.0, 0.5, -1.0, 0.25, 0.0, 0.0],
                            intercepts=[0.5, 0.0, 0.1], classlabels_ints=[7, 3, 5], post_transform="SOFTMAX"),
                       node("ai.onnx.ml.Normalizer", "p", "q", norm="L1"),
                       node("ai.onnx.ml.ZipMap", "q", "z", classlabels_int64s=[7, 3, 5])],
@@ -625,8 +703,8 @@ class MachineLearning(Import):
                 self.assertAlmostEqual(got, part / sum(parts), places=5)
 
     def test_two_classes_of_one_sum(self):
-        data = model([node("ai.onnx.ml.LinearClassifier", "x", "label p", coefficients=[1.0, -2.0], intercepts=[0.5],
-                           classlabels_strings=[b"no", b"yes"], post_transform="LOGISTIC")],
+        data = model([node("ai.onnx.ml.LinearClassifier", "x", "label p", coefficients=[1.0, -2.0],
+                           intercepts=[0.5], classlabels_strings=[b"no", b"yes"], post_transform="LOGISTIC")],
                      [value("x", ["N", 2])], [value("label", ["N"], "string"), value("p", ["N", 2])])
         self.write(data)
         _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"))
@@ -638,54 +716,64 @@ class MachineLearning(Import):
 
     def trees(self, op, **given):
         """x0 <= 1 ? (x1 <= 2 ? a : b) : c, and a tree of one leaf."""
-        trees = dict(nodes_treeids=[0, 0, 0, 0, 0, 3], nodes_nodeids=[0, 1, 2, 3, 4, 0], nodes_featureids=[0, 1, 0, 0, 0, 0],
+        trees = dict(nodes_treeids=[0, 0, 0, 0, 0, 3], nodes_nodeids=[0, 1, 2, 3, 4, 0],
+                     nodes_featureids=[0, 1, 0, 0, 0, 0],
                      nodes_values=[1.0, 2.0, 0.0, 0.0, 0.0, 0.0], nodes_truenodeids=[1, 3, 0, 0, 0, 0],
                      nodes_falsenodeids=[2, 4, 0, 0, 0, 0], nodes_modes=[b"BRANCH_LEQ"] * 2 + [b"LEAF"] * 4)
         trees.update(given)
         outputs = "label p" if "Classifier" in op else "y"
         return model([node("ai.onnx.ml." + op, "x", outputs, **trees)], [value("x", ["N", 2])],
-                     [value(name, ["N"], "int64") if name == "label" else value(name, ["N", 2]) for name in outputs.split()])
+                     [value(name, ["N"], "int64") if name == "label" else value(name, ["N", 2])
+                      for name in outputs.split()])
 
     def test_trees(self):
         x = Array("float32", (4, 2), [1.0, 2.0, 0.0, 2.5, 1.5, 0.0, math.inf, 2.0])
-        target = dict(target_treeids=[0, 0, 0, 0, 3], target_nodeids=[3, 4, 2, 2, 0], target_ids=[0, 0, 0, 1, 1],
-                      target_weights=[10.0, 20.0, 30.0, 40.0, 0.5])
+        target = dict(target_treeids=[0, 0, 0, 0, 3], target_nodeids=[3, 4, 2, 2, 0],
+                      target_ids=[0, 0, 0, 1, 1], target_weights=[10.0, 20.0, 30.0, 40.0, 0.5])
         self.imported(self.trees("TreeEnsembleRegressor", n_targets=2, base_values=[1.0, 0.0], **target))
         self.assertEqual(list(self.run_model(x=x)["y"].values), [11, 0.5, 21, 0.5, 31, 40.5, 31, 40.5])
         classes = {"class" + key[6:]: given for key, given in target.items()}
         self.imported(self.trees("TreeEnsembleClassifier", classlabels_int64s=[8, 4], **classes))
         y = self.run_model(x=x)
-        self.assertEqual((list(y["label"].values), list(y["p"].values)), ([8, 8, 4, 4], [10, 0.5, 20, 0.5, 30, 40.5, 30, 40.5]))
+        self.assertEqual((list(y["label"].values), list(y["p"].values)),
+                         ([8, 8, 4, 4], [10, 0.5, 20, 0.5, 30, 40.5, 30, 40.5]))
         one = dict(classes, class_ids=[1] * 5, class_weights=[0.75, 0.0, 0.25, 0.0, 0.125])
         self.imported(self.trees("TreeEnsembleClassifier", classlabels_int64s=[8, 4], **one))
         y = self.run_model(x=x)
-        self.assertEqual((list(y["label"].values), list(y["p"].values)[:4]), ([4, 8, 8, 8], [0.125, 0.875, 0.875, 0.125]))
+        self.assertEqual((list(y["label"].values), list(y["p"].values)[:4]),
+                         ([4, 8, 8, 8], [0.125, 0.875, 0.875, 0.125]))
 
     def test_trees_that_are_refused(self):
         for part, given in (("no tree of up to 256 levels", dict(nodes_truenodeids=[1, 0, 0, 0, 0, 0])),
                             ("no tree of up to 256 levels", dict(nodes_falsenodeids=[2, 3, 0, 0, 0, 0])),
                             ("no tree of up to 256 levels", dict(nodes_truenodeids=[1, 77, 0, 0, 0, 0])),
                             ("not possible with these operands", dict(target_nodeids=[77])),
-                            ("all compare alike", dict(nodes_modes=[b"BRANCH_LEQ", b"BRANCH_LT"] + [b"LEAF"] * 4)),
+                            ("all compare alike",
+                             dict(nodes_modes=[b"BRANCH_LEQ", b"BRANCH_LT"] + [b"LEAF"] * 4)),
                             ("all compare alike", dict(nodes_modes=[b"BRANCH_EQ"] * 2 + [b"LEAF"] * 4)),
                             ("all compare alike", dict(nodes_missing_value_tracks_true=[1, 0, 0, 0, 0, 0])),
                             ("aggregate_function MIN", dict(aggregate_function="MIN")),
                             ("trees of 70000 nodes", dict(nodes_treeids=[0] * 70000))):
             with self.subTest(part):
-                given = dict(dict(target_treeids=[0], target_nodeids=[3], target_ids=[0], target_weights=[1.0]), **given)
+                given = dict(dict(target_treeids=[0], target_nodeids=[3], target_ids=[0],
+                                  target_weights=[1.0]), **given)
                 self.refused(self.trees("TreeEnsembleRegressor", **given), part)
 
     def test_rows(self):
         nodes = [node("ai.onnx.ml.Normalizer", "x", "n_" + norm, norm=norm) for norm in ("MAX", "L1", "L2")]
         nodes += [node("ai.onnx.ml.Binarizer", "x", "b", threshold=0.5),
-                  node("ai.onnx.ml.LinearRegressor", "x", "r", coefficients=[1.0, 2.0, 3.0, 4.0], intercepts=[0.0, -1.0],
-                       targets=2), node("ArgMax", "x", "a", axis=1), node("ai.onnx.ml.ArrayFeatureExtractor", "labels a", "l")]
-        outputs = [value(name, ["N", 2]) for name in ("n_MAX", "n_L1", "n_L2", "b", "r")] + [value("l", [1, "N"], "int64")]
-        self.imported(model(nodes, [value("x", ["N", 2])], outputs, [tensor("labels", (2,), [4, 9], "int64")]))
+                  node("ai.onnx.ml.LinearRegressor", "x", "r", coefficients=[1.0, 2.0, 3.0, 4.0],
+                       intercepts=[0.0, -1.0], targets=2), node("ArgMax", "x", "a", axis=1),
+                  node("ai.onnx.ml.ArrayFeatureExtractor", "labels a", "l")]
+        outputs = [value(name, ["N", 2]) for name in ("n_MAX", "n_L1", "n_L2", "b", "r")] + [
+            value("l", [1, "N"], "int64")]
+        self.imported(model(nodes, [value("x", ["N", 2])], outputs,
+                            [tensor("labels", (2,), [4, 9], "int64")]))
         y = self.run_model(x=Array("float32", (3, 2), [3.0, -4.0, 0.0, 0.0, 0.25, 0.75]))
-        for name, wanted in (("n_MAX", [0.75, -1, 0, 0, 1 / 3, 1]), ("n_L1", [3 / 7, -4 / 7, 0, 0, 0.25, 0.75]),
-                             ("n_L2", [0.6, -0.8, 0, 0, 10 ** -0.5, 3 * 10 ** -0.5]), ("b", [1, 0, 0, 0, 0, 1]),
-                             ("r", [-5, -8, 0, -1, 1.75, 2.75]), ("l", [4, 4, 9])):
+        for name, wanted in (("n_MAX", [0.75, -1, 0, 0, 1 / 3, 1]),
+                             ("n_L1", [3 / 7, -4 / 7, 0, 0, 0.25, 0.75]),
+                             ("n_L2", [0.6, -0.8, 0, 0, 10 ** -0.5, 3 * 10 ** -0.5]),
+                             ("b", [1, 0, 0, 0, 0, 1]), ("r", [-5, -8, 0, -1, 1.75, 2.75]), ("l", [4, 4, 9])):
             for got, expected in zip(y[name].values, wanted):
                 self.assertAlmostEqual(got, expected, places=5)
 
@@ -774,16 +862,18 @@ class MachineLearning(Import):
                  node("ai.onnx.ml.CategoryMapper", "x", "y")),
                 ("only 2 or more labels", node("ai.onnx.ml.SVMClassifier", "x", "y p")),
                 ("classes that are texts", node("ai.onnx.ml.OneHotEncoder", "x", "y", cats_strings=[b"a"])),
-                ("2 coefficients and 0 numbers rho", node("ai.onnx.ml.SVMRegressor", "x", "y", n_supports=1,
-                                                          coefficients=[1.0, 2.0])),
+                ("2 coefficients and 0 numbers rho",
+                 node("ai.onnx.ml.SVMRegressor", "x", "y", n_supports=1, coefficients=[1.0, 2.0])),
                 ("3 numbers are no 1 support vectors of 2 features", node(
                     "ai.onnx.ml.SVMRegressor", "x", "y", n_supports=1, coefficients=[1.0], rho=[0.0],
                     support_vectors=[1.0, 2.0, 3.0])),
                 ("4 coefficients and 0 intercepts are no regressor of 2 features",
                  node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0, 3.0, 4.0])),
-                ("post_transform PROBIT is not possible", node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0],
-                                                               post_transform="PROBIT")),
-                ("0 class labels are given", node("ai.onnx.ml.LinearClassifier", "x", "y p", coefficients=[1.0, 2.0])),
+                ("post_transform PROBIT is not possible",
+                 node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0],
+                      post_transform="PROBIT")),
+                ("0 class labels are given",
+                 node("ai.onnx.ml.LinearClassifier", "x", "y p", coefficients=[1.0, 2.0])),
                 ("no ops of the domain com.x", node("com.x.Scaler", "x", "y"))):
             with self.subTest(part):
                 self.refused(model([one], [value("x", ["N", 2])], [value("y", ["N", 1])]), part)
@@ -803,27 +893,35 @@ class BadFiles(Import):
         x, y = [value("x", [2])], [value("y", [2])]
 
         def stored(**fields):
-            return model([node("Add", "x w", "y")], x, y, [Message(TENSOR, name="w", dims=[2], data_type=1, **fields)])
+            return model([node("Add", "x w", "y")], x, y,
+                         [Message(TENSOR, name="w", dims=[2], data_type=1, **fields)])
 
         def entries(**given):
             return [Message(ENTRY, key=key, value=text) for key, text in given.items()]
 
         for part, data in (
-                ("it reads 'b', which nothing before it computes", model([node("Relu", "b", "y"), node("Relu", "y", "b")], x, y)),
+                ("it reads 'b', which nothing before it computes",
+                 model([node("Relu", "b", "y"), node("Relu", "y", "b")], x, y)),
                 ("it is of opset 99; opsets 6 to", model([node("Relu", "x", "y")], x, y, opset=99)),
                 ("it is of opset 3; opsets 6 to", model([node("Relu", "x", "y")], x, y, opset=3)),
                 ("it holds no ONNX model", b""), ("unknown wire type", b"not a model at all"),
                 ("outside what holds it", small()[:-3]),
                 ("has 4 bytes", stored(raw_data=bytes(4))), ("has 0 values", stored()),
-                ("lies outside the model's folder", stored(data_location=1, external_data=entries(location="../w.bin"))),
-                ("lies outside the model's folder", stored(data_location=1, external_data=entries(location="/etc/passwd"))),
+                ("lies outside the model's folder",
+                 stored(data_location=1, external_data=entries(location="../w.bin"))),
+                ("lies outside the model's folder",
+                 stored(data_location=1, external_data=entries(location="/etc/passwd"))),
                 ("cannot be read", stored(data_location=1, external_data=entries(location="none.bin"))),
-                ("no number as offset", stored(data_location=1, external_data=entries(location="w", offset="4x"))),
-                ("are wanted, which has", stored(data_location=1, external_data=entries(location="model.onnx", offset="99999"))),
-                ("its operand 'x' is of string", model([node("Relu", "x", "y")], [value("x", [2], "string")], y)),
-                ("no ops of the domain", model([Message(NODE, op_type="Add", domain="com.x", input=["x"], output=["y"])], x, y)),
-                ("2^24", model([node("BitShift", "x w", "y", direction="LEFT")], [value("x", [1], "int64")], [value("y", [1], "int64")],
-                               [tensor("w", (1,), [1 << 25], "int64")])),
+                ("no number as offset",
+                 stored(data_location=1, external_data=entries(location="w", offset="4x"))),
+                ("are wanted, which has",
+                 stored(data_location=1, external_data=entries(location="model.onnx", offset="99999"))),
+                ("its operand 'x' is of string",
+                 model([node("Relu", "x", "y")], [value("x", [2], "string")], y)),
+                ("no ops of the domain",
+                 model([Message(NODE, op_type="Add", domain="com.x", input=["x"], output=["y"])], x, y)),
+                ("2^24", model([node("BitShift", "x w", "y", direction="LEFT")], [value("x", [1], "int64")],
+                               [value("y", [1], "int64")], [tensor("w", (1,), [1 << 25], "int64")])),
                 ("the output '': it has no name", model([node("Relu", "x", "y")], x, y + [value("", [2])])),
                 ("the input 'x'", model([node("Relu", "x", "y")], [value("x", [0])], y))):
             with self.subTest(part=part):
@@ -841,7 +939,8 @@ class BadFiles(Import):
         part = protobuf.write(graph([node("Relu", "x", "y")], [], []))
         for _ in range(100):  # an attribute with a graph within a node within a graph ...
             part = protobuf.write(Message({1: ("node", "bytes")}, node=protobuf.write(
-                Message({5: ("attribute", "bytes")}, attribute=protobuf.write(Message({6: ("g", "bytes")}, g=part))))))
+                Message({5: ("attribute", "bytes")},
+                        attribute=protobuf.write(Message({6: ("g", "bytes")}, g=part))))))
         data = protobuf.write(Message({7: ("graph", "bytes")}, graph=part))
         self.refused(data, "nested deeper than")
 
@@ -875,21 +974,24 @@ class Files(Import):
         for bad in (npy[:-1], npy[:9], b"\x93NUMPY" + bytes(20), npy.replace(b"<f4", b"|O4")):
             with self.assertRaises(tensor_files.FileError):
                 tensor_files.read_npy(bad, "x")
-        for bad in (b"", struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 8) + b'{"a": 1}'):
+        for bad in (b"", struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]",
+                    struct.pack("<Q", 8) + b'{"a": 1}'):
             with self.assertRaises(tensor_files.FileError):
                 tensor_files.read_safetensors(self.write(bad, "bad"))
 
 
-@unittest.skipUnless(importlib.util.find_spec("onnx") and importlib.util.find_spec("numpy"), "the package onnx is not here")
+@unittest.skipUnless(importlib.util.find_spec("onnx") and importlib.util.find_spec("numpy"),
+                     "the package onnx is not here")
 class Suite(Import):
     """The cases of ONNX's own backend suite; onnx_suite.py prints the whole table."""
 
     def run_suite(self, *words):
         if not os.path.exists(RUN_MODEL):
             self.skipTest("build/run_model is not there: ninja build/run_model")
-        done = subprocess.run([sys.executable, os.path.join(HERE, "onnx_suite.py")] + list(words), stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, universal_newlines=True)
-        row = re.search(r"^\| \S+, (\d+) \| (\d+) \| \d+ \| \d+ \| (\d+) \| (\d+) \| (\d+) \|$", done.stdout, re.M)
+        done = subprocess.run([sys.executable, os.path.join(HERE, "onnx_suite.py")] + list(words),
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        row = re.search(r"^\| \S+, (\d+) \| (\d+) \| \d+ \| \d+ \| (\d+) \| (\d+) \| (\d+) \|$", done.stdout,
+                        re.M)
         self.assertTrue(row, done.stdout[-2000:])
         total, passed, refused, wrong, crashed = map(int, row.groups())
         self.assertEqual((wrong, crashed, passed + refused), (0, 0, total), done.stdout[-4000:])
@@ -924,9 +1026,11 @@ class Peers(Import):
     def compare(self, wanted, **inputs):
         """wanted: arrays in the order of the outputs."""
         import numpy
-        given = {name: Array(x.dtype.name, x.shape, raw=numpy.ascontiguousarray(x).tobytes()) for name, x in inputs.items()}
+        given = {name: Array(x.dtype.name, x.shape, raw=numpy.ascontiguousarray(x).tobytes())
+                 for name, x in inputs.items()}
         for (name, got), expected in zip(self.run_model(**given).items(), wanted):
-            got, scale = numpy.array(got.values).reshape(got.shape), max(1e-3, float(numpy.abs(expected).max()))
+            got, scale = (numpy.array(got.values).reshape(got.shape),
+                          max(1e-3, float(numpy.abs(expected).max())))
             self.assertLess(float(numpy.abs(got - expected.reshape(got.shape)).max()) / scale, 1e-5, name)
 
     @unittest.skipUnless(importlib.util.find_spec("onnxscript") and importlib.util.find_spec("torch"),
@@ -941,13 +1045,15 @@ class Peers(Import):
         self.addCleanup(logging.disable, logging.NOTSET)
         warnings.simplefilter("ignore")
         for name in ("mlp_highway", "lenet", "resnet", "gpt", "vit", "transformer_encoder_layer", "masked"):
-            for dynamo in (True, False) if name != "transformer_encoder_layer" else (True,):  # the older one refuses it
+            # the older one refuses it
+            for dynamo in (True, False) if name != "transformer_encoder_layer" else (True,):
                 with self.subTest(model=name, dynamo=dynamo):
                     module, inputs, loss, _ = zoo.make(name)
                     inputs = inputs[:-1] if loss else inputs
                     names = ["in%d" % i for i in range(len(inputs))]
                     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                        torch.onnx.export(module.eval(), inputs, self.path("model.onnx"), input_names=names, dynamo=dynamo)
+                        torch.onnx.export(module.eval(), inputs, self.path("model.onnx"), input_names=names,
+                                          dynamo=dynamo)
                     import_onnx.import_model(self.path("model.onnx"), self.path("net"), batch="none")
                     with torch.no_grad():
                         result = module(*inputs)
@@ -963,7 +1069,8 @@ class Peers(Import):
         x = numbers.rand(60, 5).astype(numpy.float32)
         y, classes = x @ numpy.arange(5) - x[:, 0] * x[:, 1], (x[:, 1] * 3).astype(int) + 2
         scaled = pipeline.make_pipeline
-        for kind in (linear_model.LinearRegression(), scaled(preprocessing.StandardScaler(), linear_model.Ridge()),
+        for kind in (linear_model.LinearRegression(),
+                     scaled(preprocessing.StandardScaler(), linear_model.Ridge()),
                      scaled(preprocessing.Normalizer(), linear_model.Lasso(0.01)),
                      scaled(preprocessing.MinMaxScaler(), linear_model.LogisticRegression()),
                      scaled(impute.SimpleImputer(), svm.SVR()),
@@ -972,7 +1079,8 @@ class Peers(Import):
                      tree.DecisionTreeRegressor(), ensemble.RandomForestClassifier(9),
                      ensemble.GradientBoostingClassifier(n_estimators=5),
                      neural_network.MLPRegressor(hidden_layer_sizes=(8, 5), activation="tanh", max_iter=30),
-                     scaled(preprocessing.RobustScaler(), neural_network.MLPClassifier(hidden_layer_sizes=(7,), max_iter=200))):
+                     scaled(preprocessing.RobustScaler(),
+                            neural_network.MLPClassifier(hidden_layer_sizes=(7,), max_iter=200))):
             with self.subTest(str(kind)):
                 probable = hasattr(kind, "predict_proba")
                 kind.fit(x, classes if probable else y)

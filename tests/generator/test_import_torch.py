@@ -28,7 +28,8 @@ Storage = collections.namedtuple("Storage", "kind key data")
 def fake_torch():
     """Modules whose names a pickle of torch.save holds."""
     modules = {name: types.ModuleType(name) for name in ("torch", "torch._utils")}
-    for module, name in (("torch._utils", "_rebuild_tensor_v2"), ("torch", "FloatStorage"), ("torch", "HalfStorage")):
+    for module, name in (("torch._utils", "_rebuild_tensor_v2"), ("torch", "FloatStorage"),
+                         ("torch", "HalfStorage")):
         function = types.FunctionType((lambda *_: None).__code__, {}, name)
         function.__module__, function.__qualname__ = module, name
         setattr(modules[module], name, function)
@@ -87,7 +88,8 @@ class Import(unittest.TestCase):
         with open(self.path(name), "wb") as file:
             file.write(data)
         import_torch.convert(self.path(name), self.path("out"), **options)
-        return {key: (x.kind, x.shape, x.values) for key, x in tensor_files.read_safetensors(self.path("out")).items()}
+        return {key: (x.kind, x.shape, x.values)
+                for key, x in tensor_files.read_safetensors(self.path("out")).items()}
 
     def refused(self, data, part, **options):
         with self.assertRaisesRegex(FileError, part):
@@ -97,7 +99,8 @@ class Import(unittest.TestCase):
 
 class Weights(Import):
     def test_both_forms(self):
-        expected = {"w": ("float32", (2, 3), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), "t": ("float32", (2, 2), [1.0, 4.0, 2.0, 5.0])}
+        expected = {"w": ("float32", (2, 3), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+                    "t": ("float32", (2, 2), [1.0, 4.0, 2.0, 5.0])}
         self.assertEqual(self.converted(zipped(STATE)), expected)
         self.assertEqual(self.converted(legacy(STATE)), expected)
 
@@ -115,7 +118,8 @@ class Weights(Import):
         store = Storage("FloatStorage", "0", struct.pack("<2f", math.nan, 1))
         with open(self.path("w.pt"), "wb") as file:
             file.write(zipped({"w": Tensor(store, 0, (2,), (1,))}, store.data))
-        self.assertEqual(import_torch.convert(self.path("w.pt"), self.path("out")), ["weights hold NaN, which is kept: w"])
+        self.assertEqual(import_torch.convert(self.path("w.pt"), self.path("out")),
+                         ["weights hold NaN, which is kept: w"])
         self.assertTrue(math.isnan(tensor_files.read_safetensors(self.path("out"))["w"].values[0]))
 
     def test_npz(self):
@@ -124,20 +128,26 @@ class Weights(Import):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("fc.weight.npy", npy)
-        self.assertEqual(self.converted(buffer.getvalue(), "w.npz"), {"fc.weight": ("float32", (2,), [1.0, 2.0])})
+        self.assertEqual(self.converted(buffer.getvalue(), "w.npz"),
+                         {"fc.weight": ("float32", (2,), [1.0, 2.0])})
 
     def test_integers_of_2_to_the_63_stay(self):
-        head, body = b"{'descr': '<u8', 'fortran_order': False, 'shape': (2,), }\n", struct.pack("<2Q", 3, (1 << 64) - 1)
+        head, body = (b"{'descr': '<u8', 'fortran_order': False, 'shape': (2,), }\n",
+                      struct.pack("<2Q", 3, (1 << 64) - 1))
         with zipfile.ZipFile(self.path("w.npz"), "w") as archive:
             archive.writestr("large.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + body)
-            archive.writestr("small.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack("<2Q", 3, 4))
+            archive.writestr("small.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head +
+                             struct.pack("<2Q", 3, 4))
         notes = import_torch.convert(self.path("w.npz"), self.path("w"))
-        self.assertEqual(tensor_file.load(self.path("w")), {"large": ("U64", [2], body), "small": ("I64", [2], struct.pack("<2q", 3, 4))})
-        self.assertEqual(notes, ["'large' holds integers of 2^63 and more and stays U64, which gpunn reads as floats only"])
+        self.assertEqual(tensor_file.load(self.path("w")),
+                         {"large": ("U64", [2], body), "small": ("I64", [2], struct.pack("<2q", 3, 4))})
+        self.assertEqual(notes, ["'large' holds integers of 2^63 and more and stays U64, which gpunn reads "
+                                 "as floats only"])
 
     def test_floats_of_8_bits(self):
         """All patterns, by the formula of each type; the note names the first."""
-        tensors = {name: (kind, [2, 128], bytes(range(256))) for name, kind in (("a", "F8_E4M3"), ("b", "F8_E5M2"))}
+        tensors = {name: (kind, [2, 128], bytes(range(256)))
+                   for name, kind in (("a", "F8_E4M3"), ("b", "F8_E5M2"))}
         tensor_file.save(self.path("w"), tensors)
         found = tensor_files.read_safetensors(self.path("w"))
         self.assertEqual(tensor_files.conversion_notes(found),
@@ -149,7 +159,8 @@ class Weights(Import):
                     self.assertTrue(math.isinf(value) if bits == 2 and rest == 0 else math.isnan(value), byte)
                 else:
                     expected = math.ldexp((field > 0) + rest / (1 << bits), max(field, 1) - bias)
-                    self.assertEqual(struct.pack("<d", value), struct.pack("<d", -expected if byte & 128 else expected), byte)
+                    self.assertEqual(struct.pack("<d", value),
+                                     struct.pack("<d", -expected if byte & 128 else expected), byte)
             self.assertEqual(bytes(memoryview(x.f32_bytes())[4:8]), struct.pack("<f", x.values[1]))
             self.assertEqual(x.encoded(), bytes(range(256)))
 
@@ -158,13 +169,16 @@ class Weights(Import):
             step = 1 << max(abs(x).bit_length() - 24, 0)
             return round(Fraction(x, step)) * step
 
-        for kind, code, numbers in (("I64", "q", [-(1 << 63), (1 << 63) - 1, (1 << 24) + 1, -(1 << 24) - 3, (1 << 62) + (1 << 38) + 1]),
-                                    ("U64", "Q", [(1 << 64) - 1, (1 << 63) + (1 << 39), (1 << 63) + (1 << 39) + 1, 3 << 62, 0]),
-                                    ("U32", "I", [(1 << 32) - 1, (1 << 24) + 1, (1 << 31) + 129, 5, 0]),
-                                    ("BOOL", "?", [1, 0, 1, 1, 0])):
+        for kind, code, numbers in (
+                ("I64", "q",
+                 [-(1 << 63), (1 << 63) - 1, (1 << 24) + 1, -(1 << 24) - 3, (1 << 62) + (1 << 38) + 1]),
+                ("U64", "Q", [(1 << 64) - 1, (1 << 63) + (1 << 39), (1 << 63) + (1 << 39) + 1, 3 << 62, 0]),
+                ("U32", "I", [(1 << 32) - 1, (1 << 24) + 1, (1 << 31) + 129, 5, 0]),
+                ("BOOL", "?", [1, 0, 1, 1, 0])):
             tensor_file.save(self.path("w"), {"w": (kind, [5], struct.pack("<5" + code, *numbers))})
             found = tensor_files.read_safetensors(self.path("w"))
-            self.assertEqual(list(struct.unpack("<5f", found["w"].f32_bytes())), [float(nearest(int(x))) for x in numbers], kind)
+            self.assertEqual(list(struct.unpack("<5f", found["w"].f32_bytes())),
+                             [float(nearest(int(x))) for x in numbers], kind)
             self.assertIn("1 tensor became floats", tensor_files.conversion_notes(found)[0])
 
 
@@ -187,30 +201,34 @@ SCALES, MINIMA = (1, 2, 3, 4, 5 + 16, 6 + 32, 7, 8 + 48), (0, 1, 2, 3, 4, 5 + 16
 Q8 = struct.pack("<e32b", 0.5, *range(-16, 16))
 Q4 = struct.pack("<ee", 2, 0.5) + bytes([1 | 64, 2 | 128, 3, 4 | 192, 0, 1 | 64, 2, 3] + [5 | 4 << 4, 6 | 5 << 4, 7 | 6 << 4, 8 | 7 << 4]) + \
     bytes(i % 16 | (15 - i % 16) << 4 for i in range(128))
-Q4_NUMBERS = [2.0 * SCALES[part] * (15 - i % 16 if part % 2 else i % 16) - 0.5 * MINIMA[part] for part in range(8)
-              for i in range(32)]
-Q6 = bytes([7 | 9 << 4] * 128) + bytes([0 | 1 << 2 | 2 << 4 | 3 << 6] * 64) + struct.pack("<16be", *range(-8, 8), 0.25)
-Q6_NUMBERS = [0.25 * (2 * part + i // 16 - 8) * ((9 if part % 4 > 1 else 7) + 16 * (part % 4) - 32) for part in range(8)
-              for i in range(32)]
+Q4_NUMBERS = [2.0 * SCALES[part] * (15 - i % 16 if part % 2 else i % 16) - 0.5 * MINIMA[part]
+              for part in range(8) for i in range(32)]
+Q6 = bytes([7 | 9 << 4] * 128) + bytes([0 | 1 << 2 | 2 << 4 | 3 << 6] * 64) + struct.pack(
+    "<16be", *range(-8, 8), 0.25)
+Q6_NUMBERS = [0.25 * (2 * part + i // 16 - 8) * ((9 if part % 4 > 1 else 7) + 16 * (part % 4) - 32)
+              for part in range(8) for i in range(32)]
 
 
 class Gguf(Import):
     def test_all_kinds(self):
         facts = [text("words") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("bcd"),
-                 text("numbers") + struct.pack("<IIQ3h", 9, 3, 3, 1, 2, 3), text("name") + struct.pack("<I", 8) + text("net")]
+                 text("numbers") + struct.pack("<IIQ3h", 9, 3, 3, 1, 2, 3),
+                 text("name") + struct.pack("<I", 8) + text("net")]
         found = self.converted(gguf_file([
             ("f32", (2, 3), 0, struct.pack("<6f", *range(6))), ("f16", (2,), 1, struct.pack("<2e", 0.5, -2)),
-            ("bf16", (2,), 30, b"\x80\x3f\x00\xc0"), ("i32", (1,), 26, struct.pack("<i", -7)), ("q8", (1, 32), 8, Q8),
-            ("q4", (2, 256), 12, Q4 * 2), ("q6", (256,), 14, Q6)], facts, 64), "net.gguf")
+            ("bf16", (2,), 30, b"\x80\x3f\x00\xc0"), ("i32", (1,), 26, struct.pack("<i", -7)),
+            ("q8", (1, 32), 8, Q8), ("q4", (2, 256), 12, Q4 * 2), ("q6", (256,), 14, Q6)], facts, 64),
+                               "net.gguf")
         self.assertEqual(found, {
             "f32": ("float32", (2, 3), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), "f16": ("float32", (2,), [0.5, -2.0]),
             "bf16": ("float32", (2,), [1.0, -2.0]), "i32": ("int32", (1,), [-7]),
-            "q8": ("float32", (1, 32), [i / 2 for i in range(-16, 16)]), "q4": ("float32", (2, 256), Q4_NUMBERS * 2),
-            "q6": ("float32", (256,), Q6_NUMBERS)})
+            "q8": ("float32", (1, 32), [i / 2 for i in range(-16, 16)]),
+            "q4": ("float32", (2, 256), Q4_NUMBERS * 2), "q6": ("float32", (256,), Q6_NUMBERS)})
 
     def test_bad_files(self):
         whole = gguf_file([("w", (1, 32), 8, Q8)])
-        for data, part in ((b"", "the file is empty"), (b"GGUF", "no GGUF file"), (whole[:-40], "lies outside the file"),
+        for data, part in ((b"", "the file is empty"), (b"GGUF", "no GGUF file"),
+                           (whole[:-40], "lies outside the file"),
                            (gguf_file([("w", (1, 32), 2, Q8)]), "is of Q4_0; F32, F16"),
                            (gguf_file([("w", (1, 31), 8, Q8)]), "no whole number of blocks"),
                            (gguf_file([("w", (1 << 62, 1 << 62), 0, Q8)]), "lies outside"),
@@ -238,7 +256,8 @@ class RealGguf(Import):
             blocks = chance.integers(0, 256, (6, size), dtype="uint8")
             for at in (0, 2) if kind != 14 else (208,):
                 blocks[:, at:at + 2] = numpy.frombuffer(struct.pack("<e", 0.01), "uint8")
-            found = self.converted(gguf_file([("w", (3, 2 * (32 if kind == 8 else 256)), kind, blocks.tobytes())]), "net.gguf")
+            found = self.converted(
+                gguf_file([("w", (3, 2 * (32 if kind == 8 else 256)), kind, blocks.tobytes())]), "net.gguf")
             wanted = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType(kind))
             self.assertEqual(found["w"][2], wanted.flatten().tolist())
 
@@ -272,15 +291,17 @@ class BadFiles(Import):
 
     def test_no_file_changes_what_others_may_call(self):
         inner = pickle.dumps({"x": 1}, 2)[2:-1]
-        self.refused(zipped(b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN" + inner + b"\x86b."), "its pickle cannot be read")
+        self.refused(zipped(b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN" + inner + b"\x86b."),
+                     "its pickle cannot be read")
 
     def test_each(self):
         for part, data in (
                 ("neither a zip", b"not a file of torch"), ("the file is empty", b""),
-                ("pointer of Git LFS", b"version https://git-lfs.github.com/spec/v1\n"), ("a web page", b"\n<!DOCTYPE html>"),
+                ("pointer of Git LFS", b"version https://git-lfs.github.com/spec/v1\n"),
+                ("a web page", b"\n<!DOCTYPE html>"),
                 ("an object of .*Plain, which is no tensor", zipped(pickle.dumps({"x": Plain()}, 2))),
-                ("TorchScript", members({"x/data.pkl": b"", "x/constants.pkl": b""})), ("NumPy's archive", members({"a.npy": b""})),
-                ("no file of torch.save", b"PK\x03\x04"),
+                ("TorchScript", members({"x/data.pkl": b"", "x/constants.pkl": b""})),
+                ("NumPy's archive", members({"a.npy": b""})), ("no file of torch.save", b"PK\x03\x04"),
                 ("holds no tensors", zipped({"a": 1})), ("storages are cut off", legacy(STATE)[:-3]),
                 ("outside its storage", zipped({"w": Tensor(STORE, 1, (2, 3), (3, 1))})),
                 ("outside its storage", zipped({"w": Tensor(STORE, 0, (2, 3), (-3, 1))})),
@@ -288,12 +309,14 @@ class BadFiles(Import):
                 ("its pickle cannot be read", zipped({"w": Tensor(3, 0, (2,), (1,))})),
                 ("described in an unknown way", zipped({"w": Tensor(STORE, "x", (2,), (1,))})),
                 ("compressed", zipped(STATE, bytes(5000), zipfile.ZIP_DEFLATED)),
-                ("it lacks the data", zipped({"w": Tensor(Storage("FloatStorage", "7", b""), 0, (2,), (1,))}))):
+                ("it lacks the data",
+                 zipped({"w": Tensor(Storage("FloatStorage", "7", b""), 0, (2,), (1,))}))):
             with self.subTest(part=part):
                 self.refused(data, part)
 
     def test_arrays(self):
-        for part, descr in (("Python objects", "'|O'"), ("texts", "'<U3'"), ("of dtype <c8", "'<c8'"), ("big-endian", "'>f4'"),
+        for part, descr in (("Python objects", "'|O'"), ("texts", "'<U3'"), ("of dtype <c8", "'<c8'"),
+                            ("big-endian", "'>f4'"),
                             ("of dtype .*'a'", "[('a', '<f4')]"), ("cut off", "'<f4'")):
             head = ("{'descr': %s, 'fortran_order': False, 'shape': (2,)}" % descr).encode()
             array = b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head
@@ -329,11 +352,13 @@ class Real(Import):
         self.assertEqual(notes, ["2 tensors became floats without a scale; the first is 'a' of type F8_E4M3",
                                  "weights hold NaN, which is kept: a, b"])
         for name, x in tensor_files.read_safetensors(self.path("out")).items():
-            torch.testing.assert_close(torch.tensor(x.values), state[name].float().flatten(), rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(torch.tensor(x.values), state[name].float().flatten(), rtol=0, atol=0,
+                                       equal_nan=True)
 
     def test_what_torch_saves(self):
         import torch
-        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(5, 6).bfloat16())
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4),
+                                  torch.nn.Linear(5, 6).bfloat16())
         for new in (True, False):
             torch.save(net.state_dict(), self.path("real.pt"), _use_new_zipfile_serialization=new)
             import_torch.convert(self.path("real.pt"), self.path("out"))

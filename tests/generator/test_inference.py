@@ -23,16 +23,24 @@ EXPECTED = os.path.join(HERE, "expected")
 STRICT = "-std=c99 -ffreestanding -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror".split()
 SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all".split()
 TOLERANCE = 1e-5  # relative to a tensor's largest value
-REFUSED = {"pytorch/losses_classes": "a loss", "pytorch/spatial_transformer": "affine_grid .*; grid_sample .*not written",
+REFUSED = {"pytorch/losses_classes": "a loss",
+           "pytorch/spatial_transformer": "affine_grid .*; grid_sample .*not written",
            "pytorch/drawn": "rand_like .*not written", "pytorch/warp_volume": "grid_sample",
            "pytorch/regions": "roi_align .*not written", "pytorch/hashed": "integer .*not written",
-           "pytorch/sized_image": "sizes vary between calls, 'H'", "pytorch/sized_text": "sizes vary between calls, 'T'",
-           "pytorch/sized_masks": "sizes vary between calls, 'T'", "pytorch/sized_rotations": "sizes vary between calls, 'T'",
-           "pytorch/exact_integers": "not written as plain C", "pytorch/integers_at_places": "integer .*not written", "pytorch/masked_in_order": "not written",
-           "pytorch/between_pixels": "grid_sample .*not written", "pytorch/sized_cuts": "sizes vary between calls, 'T'",
-           "vectors/windows": "grid_sample", "vectors/big": "2\\^31 - 1", "vectors/random_sites": "rand_like: not written",
-           "vectors/class_losses": "a loss", "vectors/custom": "no outputs but its loss", "vectors/one_input": "no outputs but its loss",
-           "vectors/states": "state 'keys': it changes between calls", "vectors/resnet_block": "no outputs but its loss", "vectors/sized_images": "sizes vary between calls, 'H'",
+           "pytorch/sized_image": "sizes vary between calls, 'H'",
+           "pytorch/sized_text": "sizes vary between calls, 'T'",
+           "pytorch/sized_masks": "sizes vary between calls, 'T'",
+           "pytorch/sized_rotations": "sizes vary between calls, 'T'",
+           "pytorch/exact_integers": "not written as plain C",
+           "pytorch/integers_at_places": "integer .*not written", "pytorch/masked_in_order": "not written",
+           "pytorch/between_pixels": "grid_sample .*not written",
+           "pytorch/sized_cuts": "sizes vary between calls, 'T'", "vectors/windows": "grid_sample",
+           "vectors/big": "2\\^31 - 1", "vectors/random_sites": "rand_like: not written",
+           "vectors/class_losses": "a loss", "vectors/custom": "no outputs but its loss",
+           "vectors/one_input": "no outputs but its loss",
+           "vectors/states": "state 'keys': it changes between calls",
+           "vectors/resnet_block": "no outputs but its loss",
+           "vectors/sized_images": "sizes vary between calls, 'H'",
            "vectors/sized_sequences": "sizes vary between calls, 'T'"}
 EXACT = ("hash_grids.json",)  # the same sums in the same order
 SCALES = {"encodings.json": 2 ** -14}  # of inputs: sines are right up to 1e6 (templates/kernels/math.h)
@@ -47,14 +55,16 @@ def main_text(plan, name, text):
     if plan.weights and numbers:
         arguments.append("&%s_trained" % name)
     elif plan.weights:
-        lines += ["    static %s_weights weights;" % name, "    if (fread(&weights, sizeof weights, 1, stdin) != 1) return 2;"]
+        lines += ["    static %s_weights weights;" % name,
+                  "    if (fread(&weights, sizeof weights, 1, stdin) != 1) return 2;"]
         arguments.append("&weights")
     for k, t in enumerate(plan.inputs):
         lines += ["    static %s in%d[%d];" % (emit_inference.STORED[t.dtype], k, plan.count(t.id)),
                   "    if (fread(in%d, sizeof in%d, 1, stdin) != 1) return 2;" % (k, k)]
         arguments.append("in%d" % k)
     for k, i in enumerate(plan.outputs):
-        lines.append("    static %s out%d[%d];" % (emit_inference.STORED[plan.tensors[i].dtype], k, plan.count(i)))
+        lines.append("    static %s out%d[%d];" %
+                     (emit_inference.STORED[plan.tensors[i].dtype], k, plan.count(i)))
         arguments.append("out%d" % k)
     if plan.sizes():
         lines += ["    static %s_scratch scratch;" % name,
@@ -71,11 +81,13 @@ class Inference(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        os.environ["GPUNN_VECTORS"] = "avx512"  # at most: run_model has no products of BF16 then, as plain C has none
+        # at most: run_model has no products of BF16 then, as plain C has none
+        os.environ["GPUNN_VECTORS"] = "avx512"
         cls.run_model = os.environ.get("GPUNN_RUN_MODEL", os.path.join(ROOT, "build", "run_model"))
         if not os.path.exists(cls.run_model):
             cls.run_model = os.path.join(cls.folder, "run_model")
-            call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o", cls.run_model, "-lm")
+            call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o",
+                 cls.run_model, "-lm")
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -89,11 +101,13 @@ class Inference(unittest.TestCase):
         """The compiled program of main_text()."""
         text = emit_inference.emit_inference(plan, stamp.Source("0" * 64, "command"), name, **options)
         self.write(name + "_inference.h", text)
-        source = self.write(name + ".c", '#define %s_INFERENCE_IMPLEMENTATION\n#include "%s_inference.h"\n' % (name.upper(), name))
+        source = self.write(name + ".c", '#define %s_INFERENCE_IMPLEMENTATION\n#include "%s_inference.h"\n' %
+                            (name.upper(), name))
         main = self.write("main.c", main_text(plan, name, text))
         call("gcc", *STRICT, "-fsyntax-only", source)
         call("clang", *STRICT, *SANITIZERS, "-O0", "-c", source, "-o", self.path("sanitized.o"))
-        call("clang", "-std=c99", *SANITIZERS, main, self.path("sanitized.o"), "-o", self.path(name))  # no -lm
+        # no -lm
+        call("clang", "-std=c99", *SANITIZERS, main, self.path("sanitized.o"), "-o", self.path(name))
         return self.path(name)
 
     def results(self, plan, program, data, code=0):
@@ -120,12 +134,14 @@ class Inference(unittest.TestCase):
     def golden(path):
         """Its plan and tensors."""
         model, tensors = spec.load(path), tensor_file.load(path[:-len("json")] + "safetensors")
-        batch = [tensors["in/" + t.name][1][t.shape.index(-1)] for t in model.tensors if t.kind == "input" and -1 in t.shape]
+        batch = [tensors["in/" + t.name][1][t.shape.index(-1)]
+                 for t in model.tensors if t.kind == "input" and -1 in t.shape]
         return inference.Plan(model, batch[0] if batch else 1), tensors
 
     def check_golden(self, path):
         (plan, tensors), name = self.golden(path), "m"
-        data = b"".join([tensors["weight/" + t.name][2] for t in plan.weights] + [tensors["in/" + t.name][2] for t in plan.inputs])
+        data = b"".join([tensors["weight/" + t.name][2]
+                         for t in plan.weights] + [tensors["in/" + t.name][2] for t in plan.inputs])
         got = self.results(plan, self.program(plan, name), data)
         self.assertTrue(got)
         for label, tensor in got.items():
@@ -177,9 +193,10 @@ class Inference(unittest.TestCase):
     def test_example(self):
         """examples/plain_c/classify.c, by the commands in its first comment."""
         shutil.copy(os.path.join(ROOT, "examples", "plain_c", "classify.c"), self.path("classify.c"))
-        call(sys.executable, "-m", "generator", "examples/kernels/simple_nn.json", "--inference", "--outputs", "t9", "--weights",
-             "examples/plain_c/simple_nn.safetensors", "-o", self.path("simple_nn"))
-        call("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", self.path("classify.c"), "-o", self.path("classify"))
+        call(sys.executable, "-m", "generator", "examples/kernels/simple_nn.json", "--inference", "--outputs",
+             "t9", "--weights", "examples/plain_c/simple_nn.safetensors", "-o", self.path("simple_nn"))
+        call("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", self.path("classify.c"), "-o",
+             self.path("classify"))
         said = subprocess.run([self.path("classify")], stdout=subprocess.PIPE, universal_newlines=True).stdout
         self.assertRegex(said, r"\A99\.\d % of 1000 samples, with 200 bytes of scratch\n\Z")
 
@@ -187,50 +204,65 @@ class Inference(unittest.TestCase):
     def test_cortex_m(self):
         if not shutil.which("arm-none-eabi-gcc") or not shutil.which("qemu-system-arm"):
             self.skipTest("no gcc-arm-none-eabi or no qemu-system-arm")
-        for name, int8 in (("mlp", False), ("lenet", False), ("lenet", True), ("recurrent", False), ("transformer_encoder_layer", False)):
+        for name, int8 in (("mlp", False), ("lenet", False), ("lenet", True), ("recurrent", False),
+                           ("transformer_encoder_layer", False)):
             with self.subTest(name, int8=int8):
                 plan, numbers, small, tensors = self.embedded(name, int8)
                 size, said = self.on_cortex_m(plan, numbers, small, tensors)
                 self.assertEqual(said["differing"], 0)
-                print("# %s%s on a Cortex-M4: %d bytes of code, %d of weights and tables, %d of scratch, %d of stack" % (
-                    name, ", int8" if int8 else "", *size, said["stack"]))
+                print("# %s%s on a Cortex-M4: %d bytes of code, %d of weights and tables, %d of scratch, %d "
+                      "of stack" % (
+                          name, ", int8" if int8 else "", *size, said["stack"]))
 
     def on_cortex_m(self, plan, numbers, small, tensors):
         """Sizes, and what the program says."""
-        text = emit_inference.emit_inference(plan, stamp.Source("0" * 64, "command"), "m", weights=numbers, quantized=small)
+        text = emit_inference.emit_inference(plan, stamp.Source("0" * 64, "command"), "m", weights=numbers,
+                                             quantized=small)
         self.write("m_inference.h", text)
         kinds = {"f32": "float", "i64": "int64_t"}
-        lines = ["#define M_INFERENCE_IMPLEMENTATION", '#include "m_inference.h"', "int differing(void);", "int differing(void)", "{"]
+        lines = ["#define M_INFERENCE_IMPLEMENTATION", '#include "m_inference.h"', "int differing(void);",
+                 "int differing(void)", "{"]
         for k, t in enumerate(plan.inputs):
             lines.append("    static const %s in%d[] = {%s};" % (kinds[t.dtype], k, ", ".join(
                 map(repr, tensor_file.values(tensors["in/" + t.name])))))
         outputs = [plan.tensors[i] for i in plan.outputs]
         for k, t in enumerate(outputs):
-            lines += ["    static float out%d[%d];" % (k, plan.count(t.id)), "    static const float right%d[] = {%s};" % (
-                k, ", ".join(map(repr, tensor_file.values(tensors["eval/" + t.label]))))]
-        lines += ["    static m_scratch scratch;", "    int bad = 0;", "    m_forward(&m_trained, %s, &scratch);" % ", ".join(
-            ["in%d" % k for k in range(len(plan.inputs))] + ["out%d" % k for k in range(len(outputs))])]
+            lines += ["    static float out%d[%d];" % (k, plan.count(t.id)),
+                      "    static const float right%d[] = {%s};" % (
+                          k, ", ".join(map(repr, tensor_file.values(tensors["eval/" + t.label]))))]
+        lines += [
+            "    static m_scratch scratch;", "    int bad = 0;",
+            "    m_forward(&m_trained, %s, &scratch);" % ", ".join(
+                ["in%d" % k for k in range(len(plan.inputs))] + ["out%d" % k for k in range(len(outputs))])]
         for k, t in enumerate(outputs):
             tolerance = 0.05 if small else 2 * TOLERANCE
             scale = tolerance * max(map(abs, tensor_file.values(tensors["eval/" + t.label])))
-            lines.append("    for (int i = 0; i < %d; ++i) bad += !(out%d[i] - right%d[i] <= %rf && right%d[i] - out%d[i] <= %rf);" % (
-                plan.count(t.id), k, k, scale, k, k, scale))
+            lines.append("    for (int i = 0; i < %d; ++i) bad += !(out%d[i] - right%d[i] <= %rf && "
+                         "right%d[i] - out%d[i] <= %rf);" % (
+                             plan.count(t.id), k, k, scale, k, k, scale))
         self.write("m.c", "\n".join(lines + ["    return bad;", "}", ""]))
-        options = "-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -Os -ffunction-sections -fdata-sections".split()
+        options = ("-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -Os -ffunction-sections "
+                   "-fdata-sections".split())
         call("arm-none-eabi-gcc", *STRICT, *options, "-c", self.path("m.c"), "-o", self.path("m.o"))
-        call("arm-none-eabi-gcc", *options, "-std=gnu11", "-nostdlib", "-Wl,--gc-sections", "-T" + os.path.join(HERE, "cortex_m.ld"),
+        call("arm-none-eabi-gcc", *options, "-std=gnu11", "-nostdlib", "-Wl,--gc-sections",
+             "-T" + os.path.join(HERE, "cortex_m.ld"),
              os.path.join(HERE, "cortex_m.c"), self.path("m.o"), "-lgcc", "-o", self.path("m.elf"))
-        done = subprocess.run(["qemu-system-arm", "-M", "mps2-an386", "-nographic", "-semihosting-config", "enable=on,target=native",
-                               "-kernel", self.path("m.elf")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+        done = subprocess.run(["qemu-system-arm", "-M", "mps2-an386", "-nographic", "-semihosting-config",
+                               "enable=on,target=native", "-kernel", self.path("m.elf")],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
                               stdin=subprocess.DEVNULL)
-        said = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("differing ", "stack ")))
+        said = dict(line.split()
+                    for line in done.stdout.splitlines() if line.startswith(("differing ", "stack ")))
         self.assertEqual(sorted(said), ["differing", "stack"], done.stdout)
-        sections = subprocess.run(["arm-none-eabi-size", "-A", self.path("m.o")], stdout=subprocess.PIPE, universal_newlines=True).stdout
+        sections = subprocess.run(["arm-none-eabi-size", "-A", self.path("m.o")], stdout=subprocess.PIPE,
+                                  universal_newlines=True).stdout
 
         def size(start):
             return sum(int(line.split()[1]) for line in sections.splitlines() if line.startswith(start))
-        data = sum(plan.count(t.id) * (1 if t.id in small else 4) + (4 * t.shape[0] if t.id in small else 0) for t in plan.weights)
-        scratch = sum(count * {"f32": 4, "i64": 8, "i32": 4, "u8": 1}[dtype] for dtype, count in plan.sizes().items())
+        data = sum(plan.count(t.id) * (1 if t.id in small else 4) + (4 * t.shape[0] if t.id in small else 0)
+                   for t in plan.weights)
+        scratch = sum(count * {"f32": 4, "i64": 8, "i32": 4, "u8": 1}[dtype]
+                      for dtype, count in plan.sizes().items())
         return (size(".text"), data, scratch), {key: int(value) for key, value in said.items()}
 
     # ---- against run_model ----
@@ -249,13 +281,15 @@ class Inference(unittest.TestCase):
         path = self.named(path)
         model, name = spec.load(path), "m"
         plan, numbers = inference.Plan(model, 2), random.Random(os.path.basename(path))
-        lengths, scale = {t.inputs[1] for t in model.tensors if t.op in inference.GATES}, SCALES.get(os.path.basename(path), 1)
+        lengths, scale = ({t.inputs[1] for t in model.tensors if t.op in inference.GATES},
+                          SCALES.get(os.path.basename(path), 1))
 
         def tensor(t):
             count = plan.count(t.id)
             if t.dtype == "f32":
                 low = 0.5 if t.kind == "buffer" else -1.0
-                return "F32", list(plan.shape(t.id)), array.array("f", [scale * numbers.uniform(low, low + 2) for _ in range(count)]).tobytes()
+                return "F32", list(plan.shape(t.id)), array.array(
+                    "f", [scale * numbers.uniform(low, low + 2) for _ in range(count)]).tobytes()
             code = tensor_file.CODES[STORED[t.dtype]]
             return STORED[t.dtype], list(plan.shape(t.id)), array.array(
                 code, [1 if t.id in lengths else numbers.randrange(2) for _ in range(count)]).tobytes()
@@ -263,7 +297,8 @@ class Inference(unittest.TestCase):
         made = {t.id: tensor(t) for t in model.tensors if t.kind in ("input", "parameter", "buffer")}
         for part, kinds in (("weights", ("parameter", "buffer")), ("inputs", ("input",))):
             tensor_file.save(self.path(part), {t.name: made[t.id] for t in model.tensors if t.kind in kinds})
-        call(self.run_model, path, "--weights", self.path("weights"), "--input", self.path("inputs"), "--output", self.path("outputs"))
+        call(self.run_model, path, "--weights", self.path("weights"), "--input", self.path("inputs"),
+             "--output", self.path("outputs"))
         expected = tensor_file.load(self.path("outputs"))
         data = b"".join(made[t.id][2] for t in plan.weights + plan.inputs)
         got = self.results(plan, self.program(plan, name), data)
@@ -281,7 +316,8 @@ def without_infinities(one, other):
              for pair in zip(tensor_file.values(one), tensor_file.values(other))]
     same = [not math.isfinite(a) and (a == b or (a != a and b != b)) for a, b in pairs]
     code = tensor_file.CODES[one[0]]
-    return [(t[0], t[1], array.array(code, [0 if drop else pair[k] for drop, pair in zip(same, pairs)]).tobytes())
+    return [(t[0], t[1],
+             array.array(code, [0 if drop else pair[k] for drop, pair in zip(same, pairs)]).tobytes())
             for k, t in enumerate((one, other))]
 
 

@@ -8,7 +8,8 @@ from generator import floats, ir
 from generator.program import Operand
 
 INF, NAN = math.inf, math.nan
-SPECIAL = (NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 3.0, -3.25, 1e-30, -1e30, 3e38, -3e38, 2.0 ** -126, 100.0)
+SPECIAL = (NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 3.0, -3.25, 1e-30, -1e30, 3e38, -3e38,
+           2.0 ** -126, 100.0)
 
 
 def operand(name, place=ir.WHOLE, dtype="f32"):
@@ -54,11 +55,12 @@ class Nodes(unittest.TestCase):
         g = ir.Graph()
         x, y, c = g.load(operand("x")), g.load(operand("y")), g.op("lt", g.load(operand("c")), g.const(0))
         zero = g.const(0)
-        for text, expected in (("x * 1", "x"), ("x * -1", "-x"), ("x / 4", "x * K(0.25)"), ("x - -y", "x + y"),
-                               ("x + -y", "x - y"), ("-x + y", "y - x"), ("2 * (3 * x)", "6 * x"), ("-(2 * x)", "-2 * x"),
-                               ("-x * y", "-(x * y)"),
-                               ("x / -y", "-(x / y)"), ("x - 0", "x"), ("pow(x, 2)", "x * x"), ("pow(x, 0)", "1"),
-                               ("pow(x, -1)", "1 / x"), ("abs(-x)", "abs(x)"), ("K(0.5) + 1", "K(1.5)"), ("exp(0)", "1"),
+        for text, expected in (("x * 1", "x"), ("x * -1", "-x"), ("x / 4", "x * K(0.25)"),
+                               ("x - -y", "x + y"), ("x + -y", "x - y"), ("-x + y", "y - x"),
+                               ("2 * (3 * x)", "6 * x"), ("-(2 * x)", "-2 * x"), ("-x * y", "-(x * y)"),
+                               ("x / -y", "-(x / y)"), ("x - 0", "x"), ("pow(x, 2)", "x * x"),
+                               ("pow(x, 0)", "1"), ("pow(x, -1)", "1 / x"), ("abs(-x)", "abs(x)"),
+                               ("K(0.5) + 1", "K(1.5)"), ("exp(0)", "1"),
                                ("where(1 < 2, x, y)", "x"), ("where(x < y, x, x)", "x"),
                                ("where(where(x < y, 1, 0), x, y)", "where(x < y, x, y)"),
                                ("where(where(x < y, 0, 1), x, y)", "where(x < y, y, x)"),
@@ -69,8 +71,10 @@ class Nodes(unittest.TestCase):
             self.assertNotEqual(g.text(text, {"x": x, "y": y}).op, "const", text)
             self.assertIsNot(g.text(text, {"x": x, "y": y}), x, text)
         self.assertIs(g.add(g.where(c, x, zero), g.where(c, y, zero)), g.where(c, g.add(x, y), zero))
-        self.assertEqual(g.mul(x, g.where(c, y, zero)).op, "mul")  # a mask times infinity stays NaN, but not in gradients:
-        self.assertIs(g.linear(g.where(c, y, zero), lambda live: g.mul(x, live)), g.where(c, g.mul(x, y), zero))
+        # a mask times infinity stays NaN, but not in gradients:
+        self.assertEqual(g.mul(x, g.where(c, y, zero)).op, "mul")
+        self.assertIs(g.linear(g.where(c, y, zero), lambda live: g.mul(x, live)),
+                      g.where(c, g.mul(x, y), zero))
         d = g.op("lt", x, y)
         self.assertIs(g.linear(g.where(c, zero, g.where(d, y, zero)), lambda live: g.div(live, x)),
                       g.where(c, zero, g.where(d, g.div(y, x), zero)))
@@ -94,8 +98,10 @@ class Nodes(unittest.TestCase):
                 else:
                     name = rng.choice(names)
                     args = [rng.choice(pool) for _ in range(ir.ARITY[name])]
-                    pool.append((g.op(name, *(arg[0] for arg in args)), naive.op(name, *(arg[1] for arg in args))))
-            points = [{"x": floats.f32(rng.choice(SPECIAL)), "y": floats.f32(rng.choice(SPECIAL))} for _ in range(8)]
+                    pool.append((g.op(name, *(arg[0] for arg in args)),
+                                 naive.op(name, *(arg[1] for arg in args))))
+            points = [{"x": floats.f32(rng.choice(SPECIAL)), "y": floats.f32(rng.choice(SPECIAL))}
+                      for _ in range(8)]
             node, meaning = pool[-1]
             values, = ir.evaluate([node], len(points), lambda o, i: points[i][o.name], single=True)
             for point, value in zip(points, values):
@@ -105,20 +111,21 @@ class Nodes(unittest.TestCase):
         g = ir.Graph()
         x = g.load(operand("x"))
         big, small = 2.0 ** 100, 2.0 ** -100
-        for first, second, joined in ((big, big, False), (small, big, False), (big, 2, True), (small, small, False),
+        for first, second, joined in ((big, big, False), (small, big, False), (big, 2, True),
+                                      (small, small, False),
                                       (0.5, 2, False), (0.5, small, True), (big, 0.5, True), (0.0, 2, False)):
             node = g.mul(g.const(first), g.mul(g.const(second), x))
             self.assertEqual(node.args[1] is x, joined, (first, second))
-        for divisor, exact in ((2.0 ** 126, True), (2.0 ** 127, False), (2.0 ** -126, True), (2.0 ** -130, False), (INF, False),
-                               (0.0, False), (-8, True), (3, False)):
+        for divisor, exact in ((2.0 ** 126, True), (2.0 ** 127, False), (2.0 ** -126, True),
+                               (2.0 ** -130, False), (INF, False), (0.0, False), (-8, True), (3, False)):
             self.assertEqual(g.div(x, g.const(divisor)).op == "mul", exact, divisor)
 
     def test_wrong_use_is_refused(self):
         g = ir.Graph()
         x = g.load(operand("x"))
         less = g.op("lt", x, g.const(0))
-        for build in (lambda: g.op("add", x), lambda: g.add(x, less), lambda: g.where(x, less, x), lambda: g.rowred("min", x),
-                      lambda: g.op("neg", less)):
+        for build in (lambda: g.op("add", x), lambda: g.add(x, less), lambda: g.where(x, less, x),
+                      lambda: g.rowred("min", x), lambda: g.op("neg", less)):
             with self.assertRaises(ValueError):
                 build()
         with self.assertRaises(KeyError):
@@ -197,26 +204,29 @@ class Places(unittest.TestCase):
         x, row = g.load(operand("x")), g.load(operand("row", (8, 0)))
         column, scalar = g.load(operand("column", (1, 8))), g.load(operand("scalar", ir.SCALAR))
         mean = g.div(g.rowred("sum", x), g.const(8))
-        nodes = [x, g.mul(row, scalar), g.add(column, g.const(1)), g.mul(row, column), mean, g.mul(mean, row), g.sub(x, mean),
-                 g.op("exp", scalar), g.keep(0, 0.5), g.where(g.is_column(row), g.const(1), g.const(0)), g.total(0),
-                 g.count(0, 4)]
+        nodes = [x, g.mul(row, scalar), g.add(column, g.const(1)), g.mul(row, column), mean, g.mul(mean, row),
+                 g.sub(x, mean), g.op("exp", scalar), g.keep(0, 0.5),
+                 g.where(g.is_column(row), g.const(1), g.const(0)), g.total(0), g.count(0, 4)]
         found = ir.places(nodes, inner=8, totals=((1, 8),))
-        self.assertEqual([found[node] for node in nodes], [(1, 0), (8, 0), (1, 8), (1, 0), (8, 0), (8, 0), (1, 0), (1, 1), (1, 0),
-                                                           (1, 0), (1, 8), (1, 1)])
+        self.assertEqual([found[node] for node in nodes],
+                         [(1, 0), (8, 0), (1, 8), (1, 0), (8, 0), (8, 0), (1, 0), (1, 1), (1, 0),
+                          (1, 0), (1, 8), (1, 1)])
 
 
 class Reference(unittest.TestCase):
     def test_functions_at_their_edges(self):
         for name, args, expected in (
-                ("div", (1, 0.0), INF), ("div", (1, -0.0), -INF), ("div", (0, 0), NAN), ("div", (NAN, 0), NAN),
-                ("log", (0,), -INF), ("log", (-1,), NAN), ("log1p", (-1,), -INF), ("sqrt", (-1,), NAN), ("exp", (1e4,), INF),
-                ("expm1", (1e4,), INF), ("pow", (0, -1), INF), ("pow", (-0.0, -1), -INF), ("pow", (-8, 0.5), NAN),
-                ("pow", (NAN, 0), 1), ("pow", (-1e200, 3), -INF), ("sin", (INF,), NAN), ("min", (NAN, 1), NAN),
-                ("min", (1, NAN), NAN), ("max", (1, NAN), NAN), ("max", (NAN, 1), NAN), ("sign", (NAN,), 0), ("sign", (-2,), -1),
-                ("floor", (-0.5,), -1), ("floor", (INF,), INF), ("sigmoid", (-1e4,), 0), ("sigmoid", (1e4,), 1),
-                ("tanh", (-INF,), -1), ("erf", (INF,), 1)):
+                ("div", (1, 0.0), INF), ("div", (1, -0.0), -INF), ("div", (0, 0), NAN),
+                ("div", (NAN, 0), NAN), ("log", (0,), -INF), ("log", (-1,), NAN), ("log1p", (-1,), -INF),
+                ("sqrt", (-1,), NAN), ("exp", (1e4,), INF), ("expm1", (1e4,), INF), ("pow", (0, -1), INF),
+                ("pow", (-0.0, -1), -INF), ("pow", (-8, 0.5), NAN), ("pow", (NAN, 0), 1),
+                ("pow", (-1e200, 3), -INF), ("sin", (INF,), NAN), ("min", (NAN, 1), NAN),
+                ("min", (1, NAN), NAN), ("max", (1, NAN), NAN), ("max", (NAN, 1), NAN), ("sign", (NAN,), 0),
+                ("sign", (-2,), -1), ("floor", (-0.5,), -1), ("floor", (INF,), INF), ("sigmoid", (-1e4,), 0),
+                ("sigmoid", (1e4,), 1), ("tanh", (-INF,), -1), ("erf", (INF,), 1)):
             value = ir.compute(name, args)
-            self.assertTrue(value == expected or (value != value and expected != expected), (name, args, value))
+            self.assertTrue(value == expected or (value != value and expected != expected),
+                            (name, args, value))
 
     def test_rows(self):
         g = ir.Graph()

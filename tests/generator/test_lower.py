@@ -10,7 +10,8 @@ from tests.generator import interpret
 
 
 def model_of(tensors, loss="loss", precision="f32", **rest):
-    text = json.dumps(dict({"gpunn_spec": 1, "name": "t", "precision": precision, "tensors": tensors, "loss": loss}, **rest))
+    text = json.dumps(dict({"gpunn_spec": 1, "name": "t", "precision": precision, "tensors": tensors,
+                            "loss": loss}, **rest))
     return spec.parse(text, "test.json")
 
 
@@ -23,7 +24,8 @@ def feeds_of(model, batch, seed=1):
         if t.kind == "constant":
             values[t.id] = list(t.values)
         elif t.dtype != "f32":
-            values[t.id] = [draw.choice([0, 1] if t.dtype == "bool" else [0, 1, 2, 2, 1, 0, -100]) for _ in range(size)]
+            values[t.id] = [draw.choice([0, 1] if t.dtype == "bool" else [0, 1, 2, 2, 1, 0, -100])
+                            for _ in range(size)]
         elif t.kind != "value":
             low, high = (0.5, 1.5) if t.kind == "buffer" else (-1.2, 1.2)
             values[t.id] = [draw.uniform(low, high) for _ in range(size)]
@@ -89,7 +91,8 @@ class Checker:
                 instance = group_of.get(t.id)
                 if instance is None:
                     if all(number is None or number in values for number in t.inputs):
-                        values[t.id] = interpret.compute(self.model, t, values, self.batch, training, sites_of(self.model))
+                        values[t.id] = interpret.compute(self.model, t, values, self.batch, training,
+                                                         sites_of(self.model))
                         open_nodes.remove(t)
                     continue
                 kernel, nodes, externals = self.split(instance)
@@ -124,8 +127,8 @@ class Checker:
     def objective(self, nodes, values, incoming):
         values = dict(values)
         for number in nodes:
-            values[number] = interpret.compute(self.model, self.model.tensors[number], values, self.batch, True,
-                                               sites_of(self.model))
+            values[number] = interpret.compute(self.model, self.model.tensors[number], values, self.batch,
+                                               True, sites_of(self.model))
         return sum(g * y for number, part in incoming.items() for g, y in zip(part, values[number]))
 
     def check_gradients(self, samples=3):
@@ -202,7 +205,8 @@ def layer(x="x"):
 class Programs(unittest.TestCase):
     def check(self, tensors, kernels=1, end=True, batch=3, **rest):
         checker = Checker(self, model_of(tensors + (END if end else []), **rest), batch)
-        self.assertEqual(len(checker.kernels.training), kernels, [kernel.formula for kernel in checker.kernels.kernels])
+        self.assertEqual(len(checker.kernels.training), kernels,
+                         [kernel.formula for kernel in checker.kernels.kernels])
         checker.check_values(True)
         checker.check_values(False)
         self.assertGreater(checker.check_gradients(), 0)
@@ -210,7 +214,8 @@ class Programs(unittest.TestCase):
         return checker
 
     def launches(self, program):
-        return [(launch.family, len(launch.stores), len(launch.sums), len(launch.finals)) for launch in program.launches]
+        return [(launch.family, len(launch.stores), len(launch.sums), len(launch.finals))
+                for launch in program.launches]
 
     def reads(self, program):
         return [operand.name for operand in program.operands if operand.read]
@@ -226,8 +231,8 @@ class Programs(unittest.TestCase):
 
     def test_channels_and_one_number(self):
         self.check([data("x", 3, 2, 2), par("k", 3, 2, 2), op("add", "h", "x", "k"),
-                    par("s", 3, 1, 1), par("t", 1), op("mul", "m", "h", "s"), op("tanh", "n", "m"), op("mul", "o", "n", "t"),
-                    op("flatten", "y", "o")], 1)
+                    par("s", 3, 1, 1), par("t", 1), op("mul", "m", "h", "s"), op("tanh", "n", "m"),
+                    op("mul", "o", "n", "t"), op("flatten", "y", "o")], 1)
         self.check([data("x", 3, 2, 2), par("s", 3, 1, 1), par("t", 1), op("mul", "m", "x", "s"),
                     op("tanh", "n", "m"), op("mul", "o", "n", "t"), op("flatten", "y", "o")])
         self.assertEqual([one.place for one in self.kernel.backward.launches[0].sums], [(1, 1), (4, 3)])
@@ -241,11 +246,11 @@ class Programs(unittest.TestCase):
         self.check([X, layer(), op("mul", "m", "h", "h"), op("sub", "n", "m", "h"), op("tanh", "y", "n")])
 
     def test_through_reshapes(self):
-        self.check([X, layer(), op("tanh", "t", "h"), op("reshape", "r", "t", shape=["N", 2, 3]), par("s", 2, 1),
-                    op("mul", "m", "r", "s"), op("reshape", "y", "m", shape=["N", 6])])
+        self.check([X, layer(), op("tanh", "t", "h"), op("reshape", "r", "t", shape=["N", 2, 3]),
+                    par("s", 2, 1), op("mul", "m", "r", "s"), op("reshape", "y", "m", shape=["N", 6])])
         self.assertEqual([text.split()[0] for text, _ in self.kernel.nodes], ["tanh", "reshape", "mul"])
-        self.check([X, layer(), op("tanh", "t", "h"), op("reshape", "r", "t", shape=["N", 2, 3]), op("silu", "m", "r"),
-                    op("reshape", "s", "m", shape=["N", 6]), linear("aside", "t", 6),
+        self.check([X, layer(), op("tanh", "t", "h"), op("reshape", "r", "t", shape=["N", 2, 3]),
+                    op("silu", "m", "r"), op("reshape", "s", "m", shape=["N", 6]), linear("aside", "t", 6),
                     op("add", "u", "aside", "s"), op("exp", "y", "u")])
 
     def test_values_that_others_read(self):
@@ -253,44 +258,53 @@ class Programs(unittest.TestCase):
                     linear("aside", "t", 6), op("mul", "y", "e", "aside")], 1)
 
     def test_dropout(self):
-        self.check([X, layer(), op("dropout", "d", "h", p=0.25), op("add", "a", "d", "x"), op("dropout", "e", "a", p=0.5),
-                    op("silu", "y", "e")])
+        self.check([X, layer(), op("dropout", "d", "h", p=0.25), op("add", "a", "d", "x"),
+                    op("dropout", "e", "a", p=0.5), op("silu", "y", "e")])
         self.assertEqual(self.kernel.sites, 2)
-        self.check([X, layer(), op("dropout", "d", "h", p=0.0), op("add", "a", "d", "x"), op("silu", "y", "a")])
+        self.check([X, layer(), op("dropout", "d", "h", p=0.0), op("add", "a", "d", "x"),
+                    op("silu", "y", "a")])
         self.assertEqual(self.kernel.sites, 0)
 
     def test_one_gradient_for_two(self):
         """It is put into the memory of the node's own gradient, which both may share."""
         shuffle = [op("reshape", "s", "x", shape=["N", 2, 3]), par("w", 2, 1), op("mul", "t", "s", "w")]
         for name in "ab":
-            shuffle += [op("permute", "p" + name, "t", dims=[0, 2, 1]), op("reshape", name, "p" + name, shape=["N", 6])]
+            shuffle += [op("permute", "p" + name, "t", dims=[0, 2, 1]),
+                        op("reshape", name, "p" + name, shape=["N", 6])]
         self.check([X] + shuffle + [op("add", "h", "a", "b"), op("softmax", "y", "h", dim=-1)])
         gradients = [(operand.name, operand.read, operand.shares) for operand in self.kernel.backward.operands
                      if operand.role == "gradient" and operand.written]
-        self.assertEqual(gradients, [("grad_a", False, "grad_y"), ("grad_b", False, "grad_y"), ("grad_y", True, None)])
+        self.assertEqual(gradients,
+                         [("grad_a", False, "grad_y"), ("grad_b", False, "grad_y"), ("grad_y", True, None)])
 
     def test_memory_handed_on_is_not_written(self):
         """c's gradient is y's; what a and b share must lie elsewhere."""
         shuffle = [op("reshape", "s", "x", shape=["N", 2, 3]), par("w", 2, 1), op("mul", "t", "s", "w")]
         for name in "abc":
-            shuffle += [op("permute", "p" + name, "t", dims=[0, 2, 1]), op("reshape", name, "p" + name, shape=["N", 6])]
+            shuffle += [op("permute", "p" + name, "t", dims=[0, 2, 1]),
+                        op("reshape", name, "p" + name, shape=["N", 6])]
         for first, second in (("c", "r"), ("r", "c")):
-            self.check([X] + shuffle + [op("add", "h", "a", "b"), op("relu", "r", "h"), op("add", "y", first, second)])
-            homes = {operand.name: operand.shares for operand in self.kernel.backward.operands if operand.role == "gradient"}
-            written = [operand.name for operand in self.kernel.backward.operands if operand.read and operand.written]
+            self.check([X] + shuffle + [op("add", "h", "a", "b"), op("relu", "r", "h"),
+                                        op("add", "y", first, second)])
+            homes = {operand.name: operand.shares
+                     for operand in self.kernel.backward.operands if operand.role == "gradient"}
+            written = [operand.name
+                       for operand in self.kernel.backward.operands if operand.read and operand.written]
             self.assertEqual(homes["grad_c"] is not None, not written)
             self.assertEqual(homes["grad_a"] is not None, bool(written))
 
     def test_gradients_of_inputs(self):
         """Only where they cost no further reading of something large."""
         other = data("r", 6)
-        self.check([X, other, par("w", 6), op("mul", "m", "x", "w"), op("tanh", "t", "m"), op("mul", "y", "t", "r")])
+        self.check([X, other, par("w", 6), op("mul", "m", "x", "w"), op("tanh", "t", "m"),
+                    op("mul", "y", "t", "r")])
         written = [operand.name for operand in self.kernel.backward.operands if operand.written]
         self.assertEqual(written, ["grad_x", "grad_w", "grad_r"])
         self.check([X, other, layer(), op("tanh", "t", "h"), op("mul", "y", "t", "r")])
         self.assertEqual(self.reads(self.kernel.backward), ["h", "r", "grad_y"])
         self.check([X, other, layer(), op("mul_scalar", "t", "h", value=2.0), op("mul", "y", "t", "r")])
-        self.assertEqual([operand.name for operand in self.kernel.backward.operands if operand.written], ["grad_h"])
+        self.assertEqual([operand.name for operand in self.kernel.backward.operands if operand.written],
+                         ["grad_h"])
 
     def test_what_is_read_again(self):
         self.check([X, layer(), op("mul_scalar", "m", "h", value=0.5), op("tanh", "y", "m")])
@@ -302,8 +316,8 @@ class Programs(unittest.TestCase):
 
     def test_a_sum_of_many_is_kept(self):
         inputs = [dict(X, name="x%d" % k) for k in range(3)]
-        self.check([X] + inputs + [layer(), op("sub", "a", "h", "x0"), op("sub", "b", "a", "x1"), op("sub", "c", "b", "x2"),
-                                   op("gelu", "y", "c")])
+        self.check([X] + inputs + [layer(), op("sub", "a", "h", "x0"), op("sub", "b", "a", "x1"),
+                                   op("sub", "c", "b", "x2"), op("gelu", "y", "c")])
         self.assertEqual([(kept.dtype, kept.per_batch) for kept in self.kernel.kept], [("f32", 6)])
         self.assertEqual(self.reads(self.kernel.backward), ["grad_y", "kept0"])
         self.check([X] + inputs + [layer(), op("sub", "a", "h", "x0"), op("gelu", "y", "a")])
@@ -321,14 +335,16 @@ class Programs(unittest.TestCase):
 
     def test_sums_and_maxima(self):
         self.check([X, layer(), op("mean", "m", "h", dims=[-1], keepdim=True), op("sub", "c", "h", "m"),
-                    op("square", "q", "c"), op("mean", "v", "q", dims=[-1], keepdim=True), op("add_scalar", "w", "v", value=0.1),
-                    op("rsqrt", "r", "w"), op("mul", "y", "c", "r")])
-        self.check([X, layer(), op("tanh", "t", "h"), op("max", "m", "t", dims=[-1], keepdim=True), op("sub", "y", "t", "m")])
-        self.check([X, layer(), par("w", 1), op("mean", "m", "h", dims=[-1], keepdim=True), op("mul", "n", "m", "w"),
-                    op("tanh", "t", "n"), op("sub", "y", "h", "t")])
-        self.assertEqual([(one.place, one.over_rows) for one in self.kernel.backward.launches[0].sums], [((1, 1), True)])
-        self.check([X, layer(), op("square", "q", "h"), op("sum", "s", "q", dims=[-1], keepdim=True), op("sqrt", "t", "s"),
-                    op("div", "y", "h", "t")])
+                    op("square", "q", "c"), op("mean", "v", "q", dims=[-1], keepdim=True),
+                    op("add_scalar", "w", "v", value=0.1), op("rsqrt", "r", "w"), op("mul", "y", "c", "r")])
+        self.check([X, layer(), op("tanh", "t", "h"), op("max", "m", "t", dims=[-1], keepdim=True),
+                    op("sub", "y", "t", "m")])
+        self.check([X, layer(), par("w", 1), op("mean", "m", "h", dims=[-1], keepdim=True),
+                    op("mul", "n", "m", "w"), op("tanh", "t", "n"), op("sub", "y", "h", "t")])
+        self.assertEqual([(one.place, one.over_rows) for one in self.kernel.backward.launches[0].sums],
+                         [((1, 1), True)])
+        self.check([X, layer(), op("square", "q", "h"), op("sum", "s", "q", dims=[-1], keepdim=True),
+                    op("sqrt", "t", "s"), op("div", "y", "h", "t")])
 
     def test_layer_norm(self):
         self.check([X, layer(), op("dropout", "d", "h", p=0.2), op("add", "r", "d", "x"),
@@ -338,20 +354,24 @@ class Programs(unittest.TestCase):
         self.assertEqual(self.launches(self.kernel.backward), [("row", 2, 2, 2)])
         self.assertEqual([kept.per_batch for kept in self.kernel.kept], [1, 1])
         self.check([X, layer(), op("mul", "p", "h", "x"), op("add", "r", "h", "p"),
-                    {"op": "rms_norm", "name": "ln", "inputs": ["r"], "dims": 1, "as": "n"}, op("silu", "y", "n")])
+                    {"op": "rms_norm", "name": "ln", "inputs": ["r"], "dims": 1, "as": "n"},
+                    op("silu", "y", "n")])
 
     def test_group_norm(self):
         """Groups of channels are rows; weight and bias have a value for each channel, their gradients a launch of their own."""
-        for shape, groups, place in (((4, 2, 3), 2, (6, 4)), ((4, 2, 3), 4, (6, 4)), ((4, 2, 3), 1, (6, 4)), ((1, 5), 1, (1, 1)),
+        for shape, groups, place in (((4, 2, 3), 2, (6, 4)), ((4, 2, 3), 4, (6, 4)), ((4, 2, 3), 1, (6, 4)),
+                                     ((1, 5), 1, (1, 1)),
                                      ((6,), 2, (1, 6)), ((6,), 1, (1, 6)), ((3, 1, 1, 2), 3, (2, 3))):
             with self.subTest(shape=shape, groups=groups):
                 image = [data("x", *shape), par("k", *shape), op("add", "u", "x", "k"),
                          {"op": "group_norm", "name": "gn", "inputs": ["u"], "num_groups": groups, "as": "n"},
                          op("silu", "s", "n"), op("add", "r", "s", "x")]
-                self.check(image + [op("flatten", "y", "r")] if len(shape) > 1 else image[:-1] + [op("add", "y", "s", "x")])
+                self.check(image + [op("flatten", "y", "r")] if len(shape) > 1 else
+                           image[:-1] + [op("add", "y", "s", "x")])
                 inner = math.prod(shape) // groups
                 launches = self.kernel.forward.launches
-                self.assertEqual([(launch.family, launch.domain.inner) for launch in launches], [("row", inner)])
+                self.assertEqual([(launch.family, launch.domain.inner) for launch in launches],
+                                 [("row", inner)])
                 alone = place in ((1, 1), (1, inner))
                 self.assertEqual(self.launches(self.kernel.backward),
                                  [("row", 1, 3, 3)] if alone else [("map", 0, 2, 2), ("row", 2, 0, 0)])
@@ -361,14 +381,16 @@ class Programs(unittest.TestCase):
         image = data("x", 3, 2, 2)
         behind = [op("permute", "u", "x", dims=[0, 1, 3, 2]), par("k", 3, 1, 1), op("add", "v", "u", "k"),
                   op("permute", "r", "v", dims=[0, 1, 3, 2]), op("permute", "h", "v", dims=[0, 1, 3, 2])]
-        for rest, sums, shares in (([op("relu", "o", "b")], ("map", 0, 2, 4), None),
-                                   ([op("add", "a", "b", "r"), op("relu", "o", "a")], ("map", 2, 2, 4), "grad_o"),
-                                   ([op("mul", "a", "b", "r"), op("silu", "o", "a")], ("map", 1, 2, 4), None)):
-            self.check([image] + behind + [{"op": "batch_norm2d", "name": "bn", "inputs": ["h"], "as": "b"}] + rest +
-                       [op("flatten", "y", "o")])
+        for rest, sums, shares in (
+                ([op("relu", "o", "b")], ("map", 0, 2, 4), None),
+                ([op("add", "a", "b", "r"), op("relu", "o", "a")], ("map", 2, 2, 4), "grad_o"),
+                ([op("mul", "a", "b", "r"), op("silu", "o", "a")], ("map", 1, 2, 4), None)):
+            self.check([image] + behind + [{"op": "batch_norm2d", "name": "bn", "inputs": ["h"], "as": "b"}] +
+                       rest + [op("flatten", "y", "o")])
             self.assertEqual(self.launches(self.kernel.forward), [("map", 0, 2, 4), ("map", 1, 0, 0)])
             self.assertEqual(self.launches(self.kernel.backward), [sums, ("map", 1, 0, 0)])
-            samples = [(operand.place, operand.stride) for operand in self.kernel.forward.operands if operand.stride > 1]
+            samples = [(operand.place, operand.stride)
+                       for operand in self.kernel.forward.operands if operand.stride > 1]
             self.assertEqual(samples, [((4, 3), 4)])  # the first element of each channel
             shared = [operand.shares for operand in self.kernel.backward.operands if operand.shares]
             self.assertEqual(shared, [shares] if shares else [])
@@ -380,7 +402,8 @@ class Programs(unittest.TestCase):
         self.check(tensors, 2, end=False)
 
     def test_running_statistics(self):
-        checker = self.check([X, layer(), {"op": "batch_norm1d", "name": "bn", "inputs": ["h"], "as": "b"}, op("relu", "y", "b")])
+        checker = self.check([X, layer(), {"op": "batch_norm1d", "name": "bn", "inputs": ["h"], "as": "b"},
+                              op("relu", "y", "b")])
         checker.values(True)
         values = values_of(checker.model, checker.feeds, 3, True)
         ids = {t.name: t.id for t in checker.model.tensors if t.name}
@@ -398,7 +421,8 @@ class Programs(unittest.TestCase):
         labels = {"op": "input", "name": "labels", "dtype": "i64", "shape": ["N"]}
         weight = {"op": "constant", "name": "w", "shape": [6], "values": [0.5, 1.5, 1.0, 0.7, 2.0, 1.0]}
         for attrs, launches in (({}, 2), ({"reduction": "sum"}, 1), ({"label_smoothing": 0.1}, 2),
-                                ({"label_smoothing": 0.1, "weight": "w"}, 2), ({"weight": "w"}, 2), ({"ignore_index": 1}, 2)):
+                                ({"label_smoothing": 0.1, "weight": "w"}, 2), ({"weight": "w"}, 2),
+                                ({"ignore_index": 1}, 2)):
             with self.subTest(attrs):
                 self.check([X, labels, weight, layer(), op("mul_scalar", "m", "h", value=3.0),
                             op("cross_entropy", "loss", "m", "labels", **attrs)], end=False, batch=5)
@@ -407,16 +431,17 @@ class Programs(unittest.TestCase):
                 self.assertEqual(len(self.kernel.forward.launches), launches)
                 self.assertEqual([(one.classes, one.ignore) for one in self.kernel.forward.labels],
                                  [(6, attrs.get("ignore_index", -100))])
-        self.check([X, labels, layer(), op("log_softmax", "m", "h", dim=1), op("nll_loss", "loss", "m", "labels")], end=False,
-                   batch=5)
+        self.check([X, labels, layer(), op("log_softmax", "m", "h", dim=1),
+                    op("nll_loss", "loss", "m", "labels")], end=False, batch=5)
 
     def test_elementwise_losses(self):
         target = data("t", 6)
-        for name, attrs in (("mse_loss", {}), ("l1_loss", {"reduction": "sum"}), ("huber_loss", {"delta": 0.3}),
+        for name, attrs in (("mse_loss", {}), ("l1_loss", {"reduction": "sum"}),
+                            ("huber_loss", {"delta": 0.3}),
                             ("bce_with_logits", {}), ("bce_with_logits", {"pos_weight": "p"})):
             with self.subTest(name):
-                self.check([X, target, par("p", 6), layer(), op("tanh", "m", "h"), op(name, "loss", "m", "t", **attrs)],
-                                     end=False)
+                self.check([X, target, par("p", 6), layer(), op("tanh", "m", "h"),
+                            op(name, "loss", "m", "t", **attrs)], end=False)
                 self.assertTrue(self.kernel.loss)
                 self.assertEqual(len(self.kernel.forward.launches), 1)
                 self.assertIn("grad_h", [operand.name for operand in self.kernel.forward.operands])
@@ -427,18 +452,21 @@ class Programs(unittest.TestCase):
         self.check([X, mask, layer(), op("where", "w", "mask", "h", "x"), op("tanh", "y", "w")])
         self.assertEqual([t.split()[0] for t, _ in self.kernel.nodes], ["cast", "where", "tanh"])
         self.assertEqual(self.kernel.externals[0], "bool [N,6]")
-        self.check([X, mask, layer(), op("cast", "c", "mask", dtype="f32"), op("mul", "m", "c", "h"), op("tanh", "y", "m")])
+        self.check([X, mask, layer(), op("cast", "c", "mask", dtype="f32"), op("mul", "m", "c", "h"),
+                    op("tanh", "y", "m")])
 
     def test_losses_of_ordinary_nodes(self):
-        target, row, labels = data("t", 6), data("r"), {"op": "input", "name": "labels", "dtype": "i64", "shape": ["N"]}
+        target, row, labels = data("t", 6), data("r"), {"op": "input", "name": "labels", "dtype": "i64",
+                                                        "shape": ["N"]}
         weight = {"op": "constant", "name": "w", "shape": [6], "values": [0.5, 1.5, 1.0, 0.7, 2.0, 1.0]}
         given = [X, target, row, labels, weight, layer(), linear("g", "x", 6), linear("k", "x", 6)]
         image = [op("reshape", "hi", "h", shape=["N", 2, 3]), op("reshape", "ti", "t", shape=["N", 2, 3])]
         for name, inputs, attrs in (
                 ("hinge_embedding_loss", "ht", {}), ("margin_ranking_loss", "hgt", {"margin": 0.3}),
                 ("dice_loss", ("hi", "ti"), {}),
-                ("dice_loss", ("hi", "ti"), {"squared": True, "reduction": "sum"}), ("triplet_margin_loss", "hgk", {}),
-                ("triplet_margin_loss", "hgk", {"swap": True, "p": 3.0}), ("triplet_margin_loss", "hgk", {"p": 1.0}),
+                ("dice_loss", ("hi", "ti"), {"squared": True, "reduction": "sum"}),
+                ("triplet_margin_loss", "hgk", {}), ("triplet_margin_loss", "hgk", {"swap": True, "p": 3.0}),
+                ("triplet_margin_loss", "hgk", {"p": 1.0}),
                 ("cosine_embedding_loss", "hgr", {"margin": 0.2}), ("multi_margin_loss", ("h", "labels"), {}),
                 ("multi_margin_loss", ("h", "labels"), {"p": 2, "weight": "w"})):
             with self.subTest(name, **attrs):
@@ -458,7 +486,8 @@ class Programs(unittest.TestCase):
                      [column, linear("y", "f", 3)] + END):
             for name in ("cross_entropy", "nll_loss"):
                 self.check([X, labels, row, layer(), op("mul_scalar", "s", "h", value=2.0),
-                            op(name, "c", "s", "labels", reduction="none"), op("mul", "m", "c", "r")] + rest, end=False, batch=5)
+                            op(name, "c", "s", "labels", reduction="none"), op("mul", "m", "c", "r")] + rest,
+                           end=False, batch=5)
 
     def test_a_loss_of_rows(self):
         target = data("t", 6)
@@ -468,13 +497,15 @@ class Programs(unittest.TestCase):
     def test_16_bits_beside_f32(self):
         """In a model of 16 bits what a kernel stores in F32 can be had in these too: results, and gradients handed on."""
         tensors = [X, linear("h", "x", 6), op("add", "a", "x", "h"),
-                   {"op": "layer_norm", "name": "ln", "inputs": ["a"], "dims": 1, "as": "n"}, linear("y", "n", 6),
-                   op("add", "s", "n", "y")]
+                   {"op": "layer_norm", "name": "ln", "inputs": ["a"], "dims": 1, "as": "n"},
+                   linear("y", "n", 6), op("add", "s", "n", "y")]
         for precision, half in (("f32", None), ("bf16", "bf16"), ("f16", "f16")):
-            kernels = partition.partition(model_of(tensors + [op("mean", "loss", "s")], precision=precision)).kernels
+            kernels = partition.partition(model_of(tensors + [op("mean", "loss", "s")],
+                                                   precision=precision)).kernels
             kernel, = [one for one in kernels if any(text.startswith("layer_norm") for text, _ in one.nodes)]
             for program, role in ((kernel.forward, "value"), (kernel.backward, "gradient")):
-                given = [one for one in program.operands if one.role == role and one.written and one.place == WHOLE]
+                given = [one for one in program.operands if one.role == role and one.written and
+                         one.place == WHOLE]
                 self.assertTrue(given)
                 for one in program.operands:
                     self.assertEqual(one.half, half if one in given and one.dtype == "f32" else None, one)

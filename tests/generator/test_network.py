@@ -12,7 +12,8 @@ from generator import emit_c, emit_cuda, partition, spec, tiling, training
 
 
 def model_of(*tensors, outputs=("y",), **rest):
-    source = {"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 8]}, *tensors], "outputs": list(outputs)}
+    source = {"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 8]}, *tensors],
+              "outputs": list(outputs)}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "net.json")
         with open(path, "w", encoding="ascii") as file:
@@ -30,8 +31,10 @@ def relu(name, source):
 
 def images(height, width, channels=2):
     return ({"op": "input", "name": "z", "shape": ["N", 1, height, width]},
-            {"op": "conv2d", "name": "c", "inputs": ["z"], "out_channels": channels, "kernel_size": 5, "stride": 4},
-            {"op": "conv2d", "name": "d", "inputs": ["c"], "out_channels": channels, "kernel_size": 5, "padding": 2},
+            {"op": "conv2d", "name": "c", "inputs": ["z"], "out_channels": channels, "kernel_size": 5,
+             "stride": 4},
+            {"op": "conv2d", "name": "d", "inputs": ["c"], "out_channels": channels, "kernel_size": 5,
+             "padding": 2},
             {"op": "mean", "id": "y", "inputs": ["d"], "dims": [2, 3]})
 
 
@@ -39,7 +42,8 @@ class Network(unittest.TestCase):
     def network(self, *tensors, **rest):
         model = model_of(*tensors, **rest)
         made = partition.partition(model)
-        return (made.network and [model.tensors[i].label or model.tensors[i].name for i in made.network[1]]), made
+        return ((made.network and [model.tensors[i].label or model.tensors[i].name for i in made.network[1]]),
+                made)
 
     def test_what_it_computes(self):
         names, made = self.network(linear("a", "x", 16), relu("b", "a"), linear("y", "b", 3))
@@ -52,40 +56,51 @@ class Network(unittest.TestCase):
     def test_lookups(self):
         """What a sample takes of tables counts, not these."""
         names, made = self.network(
-            {"op": "input", "name": "words", "dtype": "i32", "shape": ["N", 2]}, {"op": "input", "name": "p", "shape": ["N", 3]},
+            {"op": "input", "name": "words", "dtype": "i32", "shape": ["N", 2]},
+            {"op": "input", "name": "p", "shape": ["N", 3]},
             {"op": "embedding", "name": "e", "inputs": ["words"], "num_embeddings": 1000, "embedding_dim": 4},
-            {"op": "flatten", "name": "f", "inputs": ["e"]}, {"op": "hash_grid_encoding", "name": "g", "inputs": ["p"], "n_levels": 2},
-            {"op": "concat", "name": "c", "inputs": ["f", "g"], "dim": 1}, linear("a", "c", 16), linear("y", "a", 3))
+            {"op": "flatten", "name": "f", "inputs": ["e"]},
+            {"op": "hash_grid_encoding", "name": "g", "inputs": ["p"], "n_levels": 2},
+            {"op": "concat", "name": "c", "inputs": ["f", "g"], "dim": 1}, linear("a", "c", 16),
+            linear("y", "a", 3))
         self.assertEqual(names[:6], ["e", "f", "g", "c", "a", "y"])
         weights = 4 * (12 * 16 + 16 + 16 * 3 + 3)
-        self.assertEqual(made.network[0].evaluation.bytes_per_batch, (weights, 4 * (2 + 3 + 3 + 2 * 4 + 2 * 2 * 8)))
+        self.assertEqual(made.network[0].evaluation.bytes_per_batch,
+                         (weights, 4 * (2 + 3 + 3 + 2 * 4 + 2 * 2 * 8)))
         self.assertIn("return GPUNN_ERR_ARGUMENT;", emit_c.emit_header(made))
 
     def test_outputs_of_the_batch_stay_outside(self):
-        names, _ = self.network(linear("a", "x", 4), linear("y", "a", 3), {"op": "mean", "name": "m", "inputs": ["y"]},
-                                outputs=("y", "m"))
+        names, _ = self.network(linear("a", "x", 4), linear("y", "a", 3),
+                                {"op": "mean", "name": "m", "inputs": ["y"]}, outputs=("y", "m"))
         self.assertNotIn("m", names)
 
     def test_others_are_none(self):
-        wide = ("a linear layer", (linear("a", "x", 257), linear("y", "a", 3)), "linear 'a': 257 wide, where 256 is the most")
+        wide = ("a linear layer", (linear("a", "x", 257), linear("y", "a", 3)),
+                "linear 'a': 257 wide, where 256 is the most")
         for what, tensors, reason in (
-                wide, ("one layer", (linear("y", "x", 3),), "no output has two linear layers or convolutions behind it"),
-                ("a mean of the batch", (linear("a", "x", 4), linear("b", "a", 4), {"op": "mean", "name": "y", "inputs": ["b"]}),
+                wide, ("one layer", (linear("y", "x", 3),),
+                       "no output has two linear layers or convolutions behind it"),
+                ("a mean of the batch",
+                 (linear("a", "x", 4), linear("b", "a", 4), {"op": "mean", "name": "y", "inputs": ["b"]}),
                  "[] is not a value of each sample"),
-                ("softmax of the batch", (linear("a", "x", 4), {"op": "softmax", "name": "b", "inputs": ["a"], "dim": 0},
-                                          linear("y", "b", 2)), "softmax 'b': it works along the batch"),
-                ("volumes", ({"op": "input", "name": "z", "shape": ["N", 1, 4, 4, 4]},
-                             {"op": "conv3d", "name": "c", "inputs": ["z"], "out_channels": 2, "kernel_size": 3},
-                             {"op": "flatten", "name": "f", "inputs": ["c"]}, linear("a", "f", 4), linear("y", "a", 2)),
+                ("softmax of the batch",
+                 (linear("a", "x", 4), {"op": "softmax", "name": "b", "inputs": ["a"], "dim": 0},
+                  linear("y", "b", 2)), "softmax 'b': it works along the batch"),
+                ("volumes",
+                 ({"op": "input", "name": "z", "shape": ["N", 1, 4, 4, 4]},
+                  {"op": "conv3d", "name": "c", "inputs": ["z"], "out_channels": 2, "kernel_size": 3},
+                  {"op": "flatten", "name": "f", "inputs": ["c"]}, linear("a", "f", 4), linear("y", "a", 2)),
                  "conv3d 'c': it is no op of single samples"),
                 ("large images", images(250, 250), "62500 elements a sample, where 58112 are the most"),
                 ("images that fill a block", images(238, 238), "values of 1 sample take"),
-                ("an embedding of many rows", ({"op": "input", "name": "words", "dtype": "i64", "shape": ["N"]},
-                                               {"op": "embedding", "name": "e", "inputs": ["words"], "num_embeddings": (1 << 24) + 1,
-                                                "embedding_dim": 2}, linear("a", "e", 4), linear("y", "a", 2)),
+                ("an embedding of many rows",
+                 ({"op": "input", "name": "words", "dtype": "i64", "shape": ["N"]},
+                  {"op": "embedding", "name": "e", "inputs": ["words"], "num_embeddings": (1 << 24) + 1,
+                   "embedding_dim": 2}, linear("a", "e", 4), linear("y", "a", 2)),
                  "embedding 'e': 16777217 rows, where 16777216 are the most"),
                 ("computed integers", ({"op": "cast", "name": "i", "inputs": ["x"], "dtype": "i32"},
-                                       {"op": "cast", "name": "c", "inputs": ["i"], "dtype": "f32"}, linear("a", "c", 4), linear("y", "a", 2)),
+                                       {"op": "cast", "name": "c", "inputs": ["i"], "dtype": "f32"},
+                                       linear("a", "c", 4), linear("y", "a", 2)),
                  "cast 'i': i32 values are not for it"),
                 ("images of many products", images(60, 60, 64), "step by step should be quicker")):
             with self.subTest(what):
@@ -112,7 +127,8 @@ class Network(unittest.TestCase):
             self.assertFalse(forms[-1].fills)
             text = emit_cuda.emit_cuda(made)
             for form in () if tiling.refusal(plan) else forms:
-                self.assertIn("LAUNCH(float, %d, %d, %s);" % (form.samples, form.floats, str(form.whole).lower()), text)
+                self.assertIn("LAUNCH(float, %d, %d, %s);" %
+                              (form.samples, form.floats, str(form.whole).lower()), text)
 
     def test_images(self):
         """Of a GPU alone, by single samples or some, and of F32."""
@@ -120,8 +136,10 @@ class Network(unittest.TestCase):
         evaluation = made.network[0].evaluation
         plan, text = tiling.tile_plan(evaluation.network), emit_cuda.emit_cuda(made)
         self.assertTrue(evaluation.on_gpus_alone())
-        self.assertIn("network_evaluation_operands, %d, NULL, NULL, 0" % len(evaluation.operands), emit_c.emit_header(made))
-        self.assertIn("convolve<window<28, 28, 6, 6, 5, 5, 4, 4, 0, 0, 1, 1>, SAMPLES, PITCH, 1, 1, 6>(", text)
+        self.assertIn("network_evaluation_operands, %d, NULL, NULL, 0" % len(evaluation.operands),
+                      emit_c.emit_header(made))
+        self.assertIn("convolve<window<28, 28, 6, 6, 5, 5, 4, 4, 0, 0, 1, 1>, SAMPLES, PITCH, 1, 1, 6>(",
+                      text)
         for form in tiling.forms(plan):
             self.assertIn(form.samples, tiling.TILES + tiling.FEW)
             self.assertEqual((form.floats, form.bytes), (0, 4 * form.samples * plan.pitch()))
@@ -135,7 +153,8 @@ class Network(unittest.TestCase):
     def test_long_rows(self):
         """The repository's own network of images is one launch where a block has room for its 21632 values behind the convolution; the
         product of 5408 numbers is all threads', and relu is done before a value is stored."""
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "kernels", "fashion_mnist_simple.json")
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "kernels",
+                            "fashion_mnist_simple.json")
         made = partition.partition(spec.load(path), "simple")
         plan, text = tiling.tile_plan(made.network[0].evaluation.network), emit_cuda.emit_cuda(made)
         self.assertEqual((list(plan.linears()), list(plan.linears(long=True))), ([], [(1, 5408, 10)]))
@@ -159,8 +178,10 @@ class Network(unittest.TestCase):
 
     def test_precisions(self):
         """Tensor cores where a GPU has them for the precision; TF32 has a form for others, too."""
-        for precision, by_capability in (("f32", {70: "f32", 75: "f32", 90: "f32"}), ("tf32", {70: "f32", 75: "f32", 80: "tf32"}),
-                                         ("bf16", {75: None, 80: "bf16"}), ("f16", {70: None, 75: "f16", 90: "f16"})):
+        for precision, by_capability in (("f32", {70: "f32", 75: "f32", 90: "f32"}),
+                                         ("tf32", {70: "f32", 75: "f32", 80: "tf32"}),
+                                         ("bf16", {75: None, 80: "bf16"}),
+                                         ("f16", {70: None, 75: "f16", 90: "f16"})):
             plan, made = self.plan(50, 33, 1, precision=precision)
             self.assertEqual(made.network[0].precision, precision)
             stored = {one.dtype for one in made.network[0].evaluation.operands if one.written}
@@ -177,12 +198,15 @@ class Network(unittest.TestCase):
         for count in range(1, 70):
             self.assertEqual(tiling.pitch_of(count) % 8, 4)
             self.assertTrue(count <= tiling.pitch_of(count) < count + 8)
-            for factors, words in (("f32", count), ("tf32", -(-count // 8) * 8), ("bf16", -(-count // 16) * 8)):
+            for factors, words in (("f32", count), ("tf32", -(-count // 8) * 8),
+                                   ("bf16", -(-count // 16) * 8)):
                 self.assertEqual(tiling.step_of(count, factors), tiling.pitch_of(words + 1))
 
     def test_report(self):
-        for name, text in (("network", "in place of all others, 32554 multiplications"), ("lenet", "is not one kernel: "),
-                           ("network", "on a GPU in one launch; by arithmetic"), ("network", "weights whole, no tensor cores")):
+        for name, text in (("network", "in place of all others, 32554 multiplications"),
+                           ("lenet", "is not one kernel: "),
+                           ("network", "on a GPU in one launch; by arithmetic"),
+                           ("network", "weights whole, no tensor cores")):
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
             out = io.StringIO()
             with redirect_stdout(out):
@@ -207,12 +231,14 @@ class Step(unittest.TestCase):
         kernel, tensors = made.step
         self.assertEqual([one.name for one in kernel.forward.operands if one.written],
                          ["y", "loss", "grad_a_weight", "grad_a_bias", "grad_y_weight", "grad_y_bias"])
-        self.assertEqual([(one.name, one.role) for one in kernel.forward.operands if one.index == -len(kernel.nodes)],
+        self.assertEqual([(one.name, one.role)
+                          for one in kernel.forward.operands if one.index == -len(kernel.nodes)],
                          [("loss", "value"), ("grad_loss", "gradient")])
         self.assertTrue(kernel.loss)
         kernels, _, steps = made.tables()
         self.assertEqual((kernels[1], steps[0].tensors), made.step)
-        self.assertEqual([kernels[one.kernel].name for one in steps], ["step"] + ["g%d" % one.kernel for one in made.training])
+        self.assertEqual([kernels[one.kernel].name for one in steps],
+                         ["step"] + ["g%d" % one.kernel for one in made.training])
 
     def classes(self, *tensors, shape=("N",), **rest):
         given = {"op": "input", "name": "classes", "dtype": "i32", "shape": list(shape)}
@@ -220,7 +246,8 @@ class Step(unittest.TestCase):
 
     def test_classes(self):
         """A loss by labels: they are read, and what they divide by is one more sum."""
-        for op, rest, scalars in (("cross_entropy", {}, 2), ("cross_entropy", {"label_smoothing": 0.1, "reduction": "sum"}, 2),
+        for op, rest, scalars in (("cross_entropy", {}, 2),
+                                  ("cross_entropy", {"label_smoothing": 0.1, "reduction": "sum"}, 2),
                                   ("nll_loss", {"ignore_index": 1}, 2)):
             model = self.classes(linear("a", "x", 16), relu("b", "a"), linear("y", "b", 3),
                                  dict({"op": op, "name": "loss", "inputs": ["y", "classes"]}, **rest))
@@ -228,8 +255,10 @@ class Step(unittest.TestCase):
             made = partition.partition(model)
             plan = made.step[0].forward.step
             self.assertEqual(plan.summed(), (8 * 16 + 16 + 16 * 3 + 3 + scalars + 3) // 4 * 4)
-            self.assertIn(("classes", "i32", True), [(one.name, one.dtype, one.read) for one in made.step[0].forward.operands])
-            self.assertEqual("const float labels = " in emit_cuda.emit_cuda(made), rest.get("reduction") != "sum")
+            self.assertIn(("classes", "i32", True),
+                          [(one.name, one.dtype, one.read) for one in made.step[0].forward.operands])
+            self.assertEqual("const float labels = " in emit_cuda.emit_cuda(made),
+                             rest.get("reduction") != "sum")
 
     def test_other_classes_are_none(self):
         image = ({"op": "input", "name": "many", "dtype": "i32", "shape": ["N", 2]}, linear("a", "x", 6),
@@ -243,21 +272,25 @@ class Step(unittest.TestCase):
 
     @staticmethod
     def lookup(name, tokens, rows, width, **more):
-        return dict({"op": "embedding", "name": name, "inputs": [tokens], "num_embeddings": rows, "embedding_dim": width}, **more)
+        return dict({"op": "embedding", "name": name, "inputs": [tokens], "num_embeddings": rows,
+                     "embedding_dim": width}, **more)
 
     def fields(self, **grid):
         """Of a hash grid, and of two lookups in one embedding."""
         point = {"op": "slice", "name": "point", "inputs": ["x"], "dim": 1, "start": 0, "end": 3}
-        given = {"op": "hash_grid_encoding", "name": "grid", "inputs": ["point"], "n_levels": 4, "log2_hashmap_size": 8, "base_resolution": 4}
+        given = {"op": "hash_grid_encoding", "name": "grid", "inputs": ["point"], "n_levels": 4,
+                 "log2_hashmap_size": 8, "base_resolution": 4}
         both = {"op": "concat", "name": "both", "inputs": ["grid", "one", "two"], "dim": 1}
         return self.classes(point, dict(given, **grid), self.lookup("one", "classes", 7, 5),
-                            self.lookup("two", "classes", 7, 5, weight="one.weight"), both, linear("y", "both", 3), self.loss("y"))
+                            self.lookup("two", "classes", 7, 5, weight="one.weight"), both,
+                            linear("y", "both", 3), self.loss("y"))
 
     def test_tables(self):
         """Gradients of tables are no sums of blocks: what they are made of is a record of each sample, and launches behind add that up."""
         made = partition.partition(self.fields())
         plan, text = made.step[0].forward.step, emit_cuda.emit_cuda(made)
-        self.assertEqual([(t.op, place) for t, place in plan.records()], [("hash_grid_encoding", 0), ("embedding", 11), ("embedding", 17)])
+        self.assertEqual([(t.op, place) for t, place in plan.records()],
+                         [("hash_grid_encoding", 0), ("embedding", 11), ("embedding", 17)])
         self.assertEqual(plan.record(), 11 + 6 + 6)
         (grid, first), (table, second) = plan.tables().items()
         self.assertEqual((first, second, plan.count(table)), (0, plan.count(grid), 35))
@@ -267,7 +300,8 @@ class Step(unittest.TestCase):
         self.assertNotIn("hash_gradient", emit_c.emit_header(made))
         self.assertEqual(emit_c.emit_header(made).count("_hash_find(uint32_t"), 1)  # with the evaluation's kernel
         card = tiling.CARDS["H100"]
-        self.assertGreater(training.tables_seconds(plan, 1 << 16, card), training.tables_seconds(plan, 256, card))
+        self.assertGreater(training.tables_seconds(plan, 1 << 16, card),
+                           training.tables_seconds(plan, 256, card))
 
     def test_bytes(self):
         """Images of bytes are floats from the kernel's entrance on."""
@@ -285,10 +319,12 @@ class Step(unittest.TestCase):
         self.assertEqual(plan.tables().popitem()[1], 0)
 
     def test_other_tables_are_none(self):
-        tied = (self.lookup("a", "classes", 3, 8), linear("b", "a", 8), dict(linear("y", "b", 3), weight="a.weight"))
+        tied = (self.lookup("a", "classes", 3, 8), linear("b", "a", 8),
+                dict(linear("y", "b", 3), weight="a.weight"))
         alone = (self.lookup("a", "classes", 9, 8), dict(linear("y", "a", 3), trainable=False))
         many = (self.lookup("a", "classes", (1 << 24) + 1, 1), linear("y", "a", 3))
-        for tensors, reason in ((tied, "embedding 'a': its weight 'a.weight' is read elsewhere, too"), (alone, "it trains tables alone"),
+        for tensors, reason in ((tied, "embedding 'a': its weight 'a.weight' is read elsewhere, too"),
+                                (alone, "it trains tables alone"),
                                 (many, "embedding 'a': 16777217 rows, where 16777216 are the most")):
             self.assertEqual(partition.step_fault(self.classes(*tensors, self.loss("y"))), reason)
 
@@ -297,15 +333,18 @@ class Step(unittest.TestCase):
         layers = [linear("l0", "x", 16)]
         for k in range(1, 7):
             layers += [linear("l%d" % k, "r%d" % (k - 1) if k > 1 else "l0", 16), relu("h%d" % k, "l%d" % k),
-                       {"op": "add", "name": "r%d" % k, "inputs": ["h%d" % k, "r%d" % (k - 1) if k > 1 else "l0"]}]
+                       {"op": "add", "name": "r%d" % k,
+                        "inputs": ["h%d" % k, "r%d" % (k - 1) if k > 1 else "l0"]}]
         model = self.step(*layers, linear("y", "r6", 3), self.loss("y"))
         self.assertIsNone(partition.step_fault(model))
         self.assertEqual(len(partition.partition(model).step[0].forward.operands), 2 + 2 * 16 + 3)
 
     def test_no_gradient_of_what_is_frozen(self):
-        model = self.step(dict(linear("a", "x", 16), trainable=False), linear("b", "a", 3), self.loss("b"), outputs=("b",))
+        model = self.step(dict(linear("a", "x", 16), trainable=False), linear("b", "a", 3), self.loss("b"),
+                          outputs=("b",))
         plan = partition.partition(model).step[0].forward.step
-        self.assertEqual([model.tensors[i].name or model.tensors[i].label for i, _ in plan.sums()], ["b.weight", "b.bias"])
+        self.assertEqual([model.tensors[i].name or model.tensors[i].label for i, _ in plan.sums()],
+                         ["b.weight", "b.bias"])
         self.assertEqual(plan.summed(), 16 * 3 + 3 + 1)
         self.assertFalse(plan.wants(next(t.id for t in model.tensors if t.op == "linear")))
 
@@ -321,38 +360,49 @@ class Step(unittest.TestCase):
                 (line + (self.loss("y"),), "conv1d 'c': its gradient is not written for single samples"),
                 (read + (self.loss("a"), {"op": "mean", "name": "late", "inputs": ["y"]}), None),
                 (outside + (self.loss("y"),), None),
-                ((linear("y", "x", 257), linear("z", "y", 3), self.loss("z")), "linear 'y': 257 wide, where 256 is the most"),
-                ((relu("r", "x"), linear("y", "r", 3), self.loss("y"), {"op": "relu", "name": "late", "inputs": ["loss"]}), None)):
+                ((linear("y", "x", 257), linear("z", "y", 3), self.loss("z")),
+                 "linear 'y': 257 wide, where 256 is the most"),
+                ((relu("r", "x"), linear("y", "r", 3), self.loss("y"),
+                  {"op": "relu", "name": "late", "inputs": ["loss"]}), None)):
             model = self.step(*tensors)
             self.assertEqual(partition.step_fault(model), reason)
             self.assertEqual(partition.partition(model).step is None, reason is not None)
         wide = [linear("w%d" % i, "w%d" % (i - 1) if i else "x", 256) for i in range(3)]
-        self.assertIn("step by step should be quicker", partition.step_fault(self.step(*wide, linear("y", "w2", 3), self.loss("y"))))
-        many = self.step({"op": "input", "name": "z", "shape": ["N", 4000]}, linear("y", "z", 3), self.loss("y"))
+        self.assertIn("step by step should be quicker",
+                      partition.step_fault(self.step(*wide, linear("y", "w2", 3), self.loss("y"))))
+        many = self.step({"op": "input", "name": "z", "shape": ["N", 4000]}, linear("y", "z", 3),
+                         self.loss("y"))
         self.assertIn("of shared memory", partition.step_fault(many))
         frozen = self.step(dict(linear("y", "x", 3), trainable=False), self.loss("y"))
         self.assertEqual(partition.step_fault(frozen), "it trains no weight")
-        drops = [{"op": "dropout", "name": "d%d" % i, "inputs": ["d%d" % (i - 1) if i else "x"], "p": 0.5} for i in range(9)]
-        self.assertEqual(partition.step_fault(self.step(*drops, linear("y", "d8", 3), self.loss("y"))), "more than 8 dropout")
+        drops = [{"op": "dropout", "name": "d%d" % i, "inputs": ["d%d" % (i - 1) if i else "x"], "p": 0.5}
+                 for i in range(9)]
+        self.assertEqual(partition.step_fault(self.step(*drops, linear("y", "d8", 3), self.loss("y"))),
+                         "more than 8 dropout")
 
     def test_forms(self):
         """Values and gradients that are needed at one time have places of their own, and each form has room for them and for weights."""
-        model = self.step(linear("a", "x", 50), relu("b", "a"), linear("c", "b", 21), {"op": "add", "name": "d", "inputs": ["c", "c"]},
+        model = self.step(linear("a", "x", 50), relu("b", "a"), linear("c", "b", 21),
+                          {"op": "add", "name": "d", "inputs": ["c", "c"]},
                           linear("y", "d", 3), self.loss("y"))
         made = partition.partition(model)
         plan = made.step[0].forward.step
-        blocks, tensors = plan.scratch(), {model.tensors[i].name or model.tensors[i].label: i for i in plan.needed}
+        blocks, tensors = plan.scratch(), {model.tensors[i].name or model.tensors[i].label: i
+                                           for i in plan.needed}
         for k, one in enumerate(blocks):
             self.assertLessEqual(one.place + plan.room_for(one), plan.floats)
             for other in blocks[:k]:
-                apart = one.place + plan.room_for(one) <= other.place or other.place + plan.room_for(other) <= one.place
+                apart = (one.place + plan.room_for(one) <= other.place or
+                         other.place + plan.room_for(other) <= one.place)
                 self.assertTrue(apart or one.last < other.first or other.last < one.first)
-        self.assertIs(plan.at[tensors["a"]][0].root(), plan.at[tensors["b"]][0].root())  # relu's result tells its slope
+        # relu's result tells its slope
+        self.assertIs(plan.at[tensors["a"]][0].root(), plan.at[tensors["b"]][0].root())
         self.assertLess(plan.floats, sum(map(plan.room_for, blocks)))
         for form in training.forms(plan):
             self.assertEqual(form.bytes, 4 * (form.samples * plan.pitch() + form.floats))
             self.assertEqual(form.whole, form.floats == plan.staged("f32"))
-            self.assertIn("LAUNCH(float, %d, %d, %s);" % (form.samples, form.floats, str(form.whole).lower()), emit_cuda.emit_cuda(made))
+            self.assertIn("LAUNCH(float, %d, %d, %s);" % (form.samples, form.floats, str(form.whole).lower()),
+                          emit_cuda.emit_cuda(made))
         card = tiling.CARDS["H100"]
         self.assertEqual(training.form_for(plan, 32, card).samples, 16)
         self.assertGreater(training.form_for(plan, 132 * 64, card).samples, 16)
@@ -362,16 +412,20 @@ class Step(unittest.TestCase):
     def test_slopes(self):
         """An elementwise step reads its result on the way back where that is enough, or else its operands."""
         for op, read in (("relu", "b"), ("tanh", "b"), ("sigmoid", "b"), ("gelu", "a"), ("silu", "a")):
-            model = self.step(linear("a", "x", 5), {"op": op, "name": "b", "inputs": ["a"]}, linear("y", "b", 3), self.loss("y"))
+            model = self.step(linear("a", "x", 5), {"op": op, "name": "b", "inputs": ["a"]},
+                              linear("y", "b", 3), self.loss("y"))
             plan = partition.partition(model).step[0].forward.step
             step = next(step for step in plan.steps if step.tensor.op == op)
-            self.assertEqual([model.tensors[i].name or model.tensors[i].label for i in plan.slopes(step)[1]], [read], op)
+            self.assertEqual([model.tensors[i].name or model.tensors[i].label for i in plan.slopes(step)[1]],
+                             [read], op)
 
     def test_shared_weights(self):
         """Each weight has one place among the sums, however often it is read."""
-        scaled = ({"op": "parameter", "name": "s", "shape": [8]}, {"op": "mul", "name": "m", "inputs": ["x", "s"]})
+        scaled = ({"op": "parameter", "name": "s", "shape": [8]},
+                  {"op": "mul", "name": "m", "inputs": ["x", "s"]})
         model = self.step(*scaled, linear("a", "m", 8), dict(linear("b", "a", 8), weight="a.weight"),
-                          {"op": "mul", "name": "c", "inputs": ["b", "s"]}, linear("y", "c", 3), self.loss("y"))
+                          {"op": "mul", "name": "c", "inputs": ["b", "s"]}, linear("y", "c", 3),
+                          self.loss("y"))
         made = partition.partition(model)
         plan, text = made.step[0].forward.step, emit_cuda.emit_cuda(made)
         self.assertEqual([plan.count(i) for i, _ in plan.sums()], [8, 64, 8, 8, 24, 3])
@@ -380,8 +434,10 @@ class Step(unittest.TestCase):
 
     def test_precisions(self):
         """Products are those of tensor cores where a card has them, and values are written as memory has them."""
-        layers = (linear("a", "x", 128), relu("b", "a"), linear("c", "b", 128), relu("d", "c"), linear("y", "d", 3), self.loss("y"))
-        for precision, by_card in (("tf32", {"H100": "tf32"}), ("bf16", {"H100": "bf16", "A100": "bf16", "T4": None}),
+        layers = (linear("a", "x", 128), relu("b", "a"), linear("c", "b", 128), relu("d", "c"),
+                  linear("y", "d", 3), self.loss("y"))
+        for precision, by_card in (("tf32", {"H100": "tf32"}),
+                                   ("bf16", {"H100": "bf16", "A100": "bf16", "T4": None}),
                                    ("f16", {"H100": "f16", "T4": "f16"})):
             model = self.step(*layers, precision=precision)
             for card, factors in by_card.items():
@@ -395,14 +451,17 @@ class Step(unittest.TestCase):
     def test_ends(self):
         """Few sums are added up by the last block, many by a second launch."""
         for width, again in ((16, False), (128, True)):
-            model = self.step(linear("a", "x", width), relu("b", "a"), linear("c", "b", width), relu("d", "c"), linear("y", "d", 3),
-                              self.loss("y"), precision="bf16")
+            model = self.step(linear("a", "x", width), relu("b", "a"), linear("c", "b", width),
+                              relu("d", "c"), linear("y", "d", 3), self.loss("y"), precision="bf16")
             gathered, launched = training.ending(partition.partition(model).step[0].forward.step, 132, 132)
             self.assertEqual(launched < gathered, again)
 
     def test_report(self):
-        for name, text in (("step", "on a GPU forward and back in one launch"), ("step_fields", "3 more for gradients of tables"), ("mlp", "on a GPU forward and back in one launch"),
-                           ("chain", "a training step is not one kernel: conv2d 'conv1': its gradient is not written")):
+        for name, text in (
+                ("step", "on a GPU forward and back in one launch"),
+                ("step_fields", "3 more for gradients of tables"),
+                ("mlp", "on a GPU forward and back in one launch"),
+                ("chain", "a training step is not one kernel: conv2d 'conv1': its gradient is not written")):
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
             out = io.StringIO()
             with redirect_stdout(out):

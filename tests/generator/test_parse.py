@@ -60,9 +60,10 @@ class Expressions(unittest.TestCase):
         self.assertEqual(describe("where(x > a, 1 / a, x)", "xyz", {"a": float("inf")}), "error")
 
     def test_places_of_errors(self):
-        for text, at, word in (("x +", 4, "missing"), ("x * foo", 5, "'foo'"), ("relu(x, 2)", 9, "too many"), ("(x", 3, "')'"),
-                               ("x = y", 6, "';'"), ("x if y", 7, "'else'"), ("x * 1e39", 5, "'1e39'"), ("a b", 1, "'a'"),
-                               ("x; y", 2, "';'"), ("leaky_relu(x, y)", 15, "a number"), ("x.real", 2, "'.'")):
+        for text, at, word in (("x +", 4, "missing"), ("x * foo", 5, "'foo'"), ("relu(x, 2)", 9, "too many"),
+                               ("(x", 3, "')'"), ("x = y", 6, "';'"), ("x if y", 7, "'else'"),
+                               ("x * 1e39", 5, "'1e39'"), ("a b", 1, "'a'"), ("x; y", 2, "';'"),
+                               ("leaky_relu(x, y)", 15, "a number"), ("x.real", 2, "'.'")):
             with self.assertRaises(SpecError) as caught:
                 build(text)
             self.assertTrue(str(caught.exception).startswith("1:%d: " % at), str(caught.exception))
@@ -77,14 +78,16 @@ class Expressions(unittest.TestCase):
 
 class Hostile(unittest.TestCase):
     TEXTS = (
-        "", " ", "\0", "x\0", "__import__('os').system('true')", "(lambda: 1)()", "x.__class__", "x[0]", "[x]", "{x}", "{x: y}",
-        "(x, y)", "*x", "f'{x}'", "b'x'", "'x'", "x := 2", "(x := 2)", "x, y", "exec('x')", "eval(x)", "open(x)", "print(x)",
-        "9**9**9**9**9 * x", "1e999", "1e-999 ** -1e300 * x", "0/0", "x * (0 / 0)", "x * (1 / 0)", "-" * 5000 + "x", "(" * 5000,
-        "(" * 200 + "x" + ")" * 200, "x" + "+x" * 3000, "x **" * 900 + "x", "not " * 1000 + "x", "x if " * 900, "x<" * 2000,
-        "max(" * 100, "max(x, max(" * 40, "t=x;" * 1000 + "t", "=", ";", "x;", "t=", "t==", "\\", "\n", "#", "x # y", "x\\\ny",
-        "x\u00b2", "\u03c0", "\uff58", "x\u2028+ y", "\ud800", "1_000", "0x1", "1j", "1L", "0b1", "true", "None", "nan", "inf",
-        "await x", "yield x", "x @ y", "x // y", "x % y", "x << 1", "~x", "x & y", "x | y", "x is y", "x in y", "!x", "x <> y",
-        "x ? y : z", "max(x=1)", "max(*x)", "max(x y)", "relu x", "import os", "x; import os", "while 1: x", "\x7f", "x\x1b[0m")
+        "", " ", "\0", "x\0", "__import__('os').system('true')", "(lambda: 1)()", "x.__class__", "x[0]",
+        "[x]", "{x}", "{x: y}", "(x, y)", "*x", "f'{x}'", "b'x'", "'x'", "x := 2", "(x := 2)", "x, y",
+        "exec('x')", "eval(x)", "open(x)", "print(x)", "9**9**9**9**9 * x", "1e999", "1e-999 ** -1e300 * x",
+        "0/0", "x * (0 / 0)", "x * (1 / 0)", "-" * 5000 + "x", "(" * 5000, "(" * 200 + "x" + ")" * 200,
+        "x" + "+x" * 3000, "x **" * 900 + "x", "not " * 1000 + "x", "x if " * 900, "x<" * 2000,
+        "max(" * 100, "max(x, max(" * 40, "t=x;" * 1000 + "t", "=", ";", "x;", "t=", "t==", "\\", "\n", "#",
+        "x # y", "x\\\ny", "x\u00b2", "\u03c0", "\uff58", "x\u2028+ y", "\ud800", "1_000", "0x1", "1j", "1L",
+        "0b1", "true", "None", "nan", "inf", "await x", "yield x", "x @ y", "x // y", "x % y", "x << 1", "~x",
+        "x & y", "x | y", "x is y", "x in y", "!x", "x <> y", "x ? y : z", "max(x=1)", "max(*x)", "max(x y)",
+        "relu x", "import os", "x; import os", "while 1: x", "\x7f", "x\x1b[0m")
 
     def test_refused(self):
         for text in self.TEXTS:
@@ -97,11 +100,14 @@ class Hostile(unittest.TestCase):
         """Whatever is done to a text, it is an expression or a SpecError; and no node is of an op that the tables lack."""
         rng = random.Random(8)
         with open(EXPRESSIONS, encoding="ascii", newline="") as file:
-            seeds = [line for line in file.read().split("\n")[::2] if len(line) < 200] + list(self.TEXTS[4:30])
+            seeds = [line for line in file.read().split("\n")[::2] if len(line) < 200] + list(
+                self.TEXTS[4:30])
         symbols = list("()+-*/<>=!,.;eE0 xyzt_K\t\n^%&[]{}'\"\\#@~\0\x7f\u00e9")
-        words = ["**", " and ", " or ", "not ", " if ", " else ", "1e38", "pi", "t = ", "; ", "x", "2", "+", "*"]
+        words = ["**", " and ", " or ", "not ", " if ", " else ", "1e38", "pi", "t = ", "; ", "x", "2", "+",
+                 "*"]
         words += [op.name + "(" for op in table.ops().values() if op.arity][::9]
-        words += ["sum(", "mean(", "norm(", "float(", "argmax(", ", 2:", ", keepdim=True", " if 1 else ", "given("]
+        words += ["sum(", "mean(", "norm(", "float(", "argmax(", ", 2:", ", keepdim=True", " if 1 else ",
+                  "given("]
         along = ("sum", "max", "argmax", "softmax", "log_softmax", "cumsum", "cast", "reshape", "avg_pool2d")
         good = 0
         for _ in range(20000):
@@ -115,7 +121,8 @@ class Hostile(unittest.TestCase):
             except (SpecError, graph.GraphError):
                 continue
             good += 1
-            self.assertTrue(all(t.kind == "constant" or table.ops()[t.op].arity or t.op in along for t in tensors))
+            self.assertTrue(all(t.kind == "constant" or table.ops()[t.op].arity or t.op in along
+                                for t in tensors))
         self.assertTrue(1000 < good < 19000, good)
 
 

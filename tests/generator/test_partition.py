@@ -23,7 +23,8 @@ def source(name):
 def random_tensors(draw):
     """A model of two or three layers with random things between and behind them; rows of 4 or of 6."""
     width = draw.choice((4, 6))
-    tensors = [{"op": "input", "name": "x", "shape": ["N", width]}, par("w0", width), par("w1", 1), par("w2", 2, 1)]
+    tensors = [{"op": "input", "name": "x", "shape": ["N", width]}, par("w0", width), par("w1", 1),
+               par("w2", 2, 1)]
     here, count = ["x"], 0
 
     def add(entry):
@@ -138,10 +139,13 @@ class Random(unittest.TestCase):
                          sorted(operand.role == "stat" for operand in program.operands))
         for launch in program.launches:
             roots = [store.value for store in launch.stores] + [one.value for one in launch.sums]
-            streams = {(operand.role, operand.index) for operand in ir.loads(roots) if operand.place == (1, 0)}
-            streams |= {(store.operand.role, store.operand.index) for store in launch.stores if store.operand.place == (1, 0)}
+            streams = {(operand.role, operand.index)
+                       for operand in ir.loads(roots) if operand.place == (1, 0)}
+            streams |= {(store.operand.role, store.operand.index)
+                        for store in launch.stores if store.operand.place == (1, 0)}
             self.assertLessEqual(len(streams), lower.MOST_STREAMS)
-            self.assertLessEqual(len(ir.topological(roots + [store.value for store in launch.finals])), lower.MOST_NODES)
+            self.assertLessEqual(len(ir.topological(roots + [store.value for store in launch.finals])),
+                                 lower.MOST_NODES)
             for operand in ir.loads(roots + [store.value for store in launch.finals]):
                 self.assertTrue(operand.read)
                 self.assertIn(operand, program.operands)
@@ -158,14 +162,15 @@ class Random(unittest.TestCase):
             model = model_of(random_tensors(random.Random(seed)), precision="bf16")
             for kernel in partition.partition(model).kernels:
                 for program in (kernel.evaluation, kernel.forward):
-                    for store in [store for launch in program.launches for store in launch.stores] if program else ():
+                    for store in ([store for launch in program.launches for store in launch.stores] if program
+                                  else ()):
                         if store.operand.dtype == "bf16" and store.operand.role in ("value", "kept"):
                             self.assertIn(store.value.op, ("round", "load"))
 
 
 class Overrides(unittest.TestCase):
-    TENSORS = [data("x", 6), linear("fc", "x", 6, **{"as": "h"}), op("tanh", "a", "h"), op("exp", "b", "a"), op("sin", "c", "b"),
-               linear("end", "c", 2), op("mean", "loss", "end")]
+    TENSORS = [data("x", 6), linear("fc", "x", 6, **{"as": "h"}), op("tanh", "a", "h"), op("exp", "b", "a"),
+               op("sin", "c", "b"), linear("end", "c", 2), op("mean", "loss", "end")]
 
     def formulas(self, **fuse):
         return [kernel.formula for kernel in partition.partition(model_of(self.TENSORS, fuse=fuse)).kernels]
@@ -178,7 +183,8 @@ class Overrides(unittest.TestCase):
     def test_always(self):
         self.assertEqual(self.formulas(always=[["b", "c"]]), ["c = sin(exp(tanh(h)))"])
         self.assertEqual(self.formulas(always=[["b", "c"]], never=[["a", "b"]]), ["c = sin(exp(a))"])
-        with self.assertRaisesRegex(partition.FuseError, "'a' and 'c' cannot be one kernel: what stands between them"):
+        with self.assertRaisesRegex(partition.FuseError,
+                                    "'a' and 'c' cannot be one kernel: what stands between them"):
             self.formulas(always=[["a", "c"]])
         with self.assertRaisesRegex(partition.FuseError, "a kernel cannot hold 'h'"):
             self.formulas(always=[["h", "a"]])
@@ -187,7 +193,8 @@ class Overrides(unittest.TestCase):
         nodes = [op("dropout", "a", "h", p=0.5), op("exp", "b", "a"), op("sin", "c", "b")]
         tensors = self.TENSORS[:2] + nodes + self.TENSORS[-2:]
         kernels = partition.partition(model_of(tensors, fuse={"always": [["a", "b"]]})).kernels
-        self.assertEqual([kernel.formula for kernel in kernels], ["c = sin(exp(dropout(h, p=0.5)))", "c = sin(exp(a))"])
+        self.assertEqual([kernel.formula for kernel in kernels],
+                         ["c = sin(exp(dropout(h, p=0.5)))", "c = sin(exp(a))"])
 
     def test_schedule(self):
         kernels = partition.partition(model_of(self.TENSORS, fuse={"schedule": {"g0": {"threads": 128}}}))
@@ -197,11 +204,13 @@ class Overrides(unittest.TestCase):
 class Rules(unittest.TestCase):
     def formulas(self, tensors, training=True, **rest):
         kernels = partition.partition(model_of(tensors, **rest))
-        return [kernels.kernels[instance.kernel].formula for instance in (kernels.training if training else kernels.evaluation)]
+        return [kernels.kernels[instance.kernel].formula
+                for instance in (kernels.training if training else kernels.evaluation)]
 
     def test_chains_stay_with_the_runtime(self):
         image = data("x", 3, 4, 4)
-        conv = {"op": "conv2d", "name": "c", "inputs": ["x"], "out_channels": 3, "kernel_size": 3, "padding": 1}
+        conv = {"op": "conv2d", "name": "c", "inputs": ["x"], "out_channels": 3, "kernel_size": 3,
+                "padding": 1}
         norm = {"op": "batch_norm2d", "name": "bn", "inputs": ["c"]}
         end = [op("flatten", "f", "o"), linear("end", "f", 2), op("mean", "loss", "end")]
         tensors = [image, conv, norm, op("add", "a", "bn", "x"), op("relu", "o", "a")] + end
@@ -216,19 +225,22 @@ class Rules(unittest.TestCase):
         x, fc = data("x", 6), linear("fc", "x", 6)
         end = [linear("end", "o", 2), op("mean", "loss", "end")]
         self.assertEqual(self.formulas([x, fc, op("gelu_tanh", "g", "fc"), op("tanh", "o", "g")] + end), [])
-        self.assertEqual(self.formulas([x, fc, op("gelu", "g", "fc"), op("tanh", "o", "g")] + end), ["o = tanh(gelu(fc))"])
+        self.assertEqual(self.formulas([x, fc, op("gelu", "g", "fc"), op("tanh", "o", "g")] + end),
+                         ["o = tanh(gelu(fc))"])
         read_twice = [x, fc, op("gelu_tanh", "g", "fc"), op("mul", "o", "g", "fc")] + end
         self.assertEqual(self.formulas(read_twice), ["o = gelu_tanh(fc) * fc"])
 
     def test_what_others_see_stays_out_of_chains(self):
-        tensors = [data("x", 6), linear("fc", "x", 6), op("relu", "r", "fc"), op("tanh", "o", "r"), linear("end", "o", 2),
-                   op("mean", "loss", "end")]
+        tensors = [data("x", 6), linear("fc", "x", 6), op("relu", "r", "fc"), op("tanh", "o", "r"),
+                   linear("end", "o", 2), op("mean", "loss", "end")]
         self.assertEqual(self.formulas(tensors, outputs=["o"]), [])
         self.assertEqual(self.formulas(tensors, outputs=["fc", "o"]), ["o = tanh(relu(fc))"])
 
     def test_one_norm_a_kernel(self):
-        norms = [{"op": "rms_norm", "name": name, "inputs": [x], "dims": 1} for name, x in (("n1", "t"), ("n2", "n1"))]
-        tensors = [data("x", 6), op("tanh", "t", "x")] + norms + [linear("end", "n2", 2), op("mean", "loss", "end")]
+        norms = [{"op": "rms_norm", "name": name, "inputs": [x], "dims": 1}
+                 for name, x in (("n1", "t"), ("n2", "n1"))]
+        tensors = [data("x", 6), op("tanh", "t", "x")] + norms + [
+            linear("end", "n2", 2), op("mean", "loss", "end")]
         self.assertEqual([text.count("norm(") for text in self.formulas(tensors)], [1, 1])
 
     def test_no_kernel_around_a_layer(self):
@@ -251,7 +263,8 @@ class Rules(unittest.TestCase):
     def test_work_grows_with_the_model(self):
         def calls(count):
             tensors = [{"op": "input", "name": "t0", "shape": ["N", 4]}]
-            tensors += [op("relu", "t%d" % (k + 1), "t%d" % k) for k in range(count)] + [op("sum", "loss", "t%d" % count)]
+            tensors += [op("relu", "t%d" % (k + 1), "t%d" % k) for k in range(count)] + [
+                op("sum", "loss", "t%d" % count)]
             view, seen = partition.View(model_of(tensors), True), [0]
 
             def see(frame, event, _):
@@ -270,8 +283,8 @@ class Rules(unittest.TestCase):
 
     def test_one_kernel_for_the_same_thing(self):
         fc = {"op": "linear", "out_features": 6}
-        tensors = [data("x", 6), dict(fc, name="p", inputs=["x"]), op("tanh", "a", "p"),
-                   op("exp", "b", "a"), dict(fc, name="q", inputs=["b"]), op("tanh", "c", "q"), op("exp", "d", "c"),
+        tensors = [data("x", 6), dict(fc, name="p", inputs=["x"]), op("tanh", "a", "p"), op("exp", "b", "a"),
+                   dict(fc, name="q", inputs=["b"]), op("tanh", "c", "q"), op("exp", "d", "c"),
                    dict(fc, name="end", inputs=["d"]), op("mean", "loss", "end")]
         kernels = partition.partition(model_of(tensors))
         self.assertEqual(len(kernels.kernels), 1)
@@ -281,10 +294,10 @@ class Rules(unittest.TestCase):
     def test_bias_gelu_residual(self):
         """Over images, by channels: one kernel forward, one backward, x and r read and written once."""
         image = {"op": "input", "name": "image", "shape": ["N", 256, 28, 28]}
-        tensors = [image, {"op": "max_pool2d", "id": "x", "inputs": ["image"], "kernel_size": 1}, par("s", 1, 256, 1, 1),
-                   par("b", 1, 256, 1, 1), op("mul", "m", "x", "s"), op("add", "a", "m", "b"), op("gelu", "g", "a"),
-                   op("add", "y", "g", "image"), {"op": "max_pool2d", "id": "p", "inputs": ["y"], "kernel_size": 1},
-                   op("sum", "loss", "p")]
+        tensors = [image, {"op": "max_pool2d", "id": "x", "inputs": ["image"], "kernel_size": 1},
+                   par("s", 1, 256, 1, 1), par("b", 1, 256, 1, 1), op("mul", "m", "x", "s"),
+                   op("add", "a", "m", "b"), op("gelu", "g", "a"), op("add", "y", "g", "image"),
+                   {"op": "max_pool2d", "id": "p", "inputs": ["y"], "kernel_size": 1}, op("sum", "loss", "p")]
         (kernel,) = partition.partition(model_of(tensors)).kernels
         self.assertEqual(kernel.formula, "y = gelu(x * s + b) + image")
         size = 4 * 256 * 28 * 28
@@ -297,11 +310,13 @@ class Rules(unittest.TestCase):
                    linear("fc", "x", 6), op("mul", "a", "fc", "s"), op("tanh", "o", "a"),
                    linear("end", "o", 2), op("mean", "loss", "end")]
         kernel = partition.partition(model_of(tensors)).kernels[0]
-        self.assertEqual([operand.name for operand in kernel.backward.operands if operand.written], ["grad_fc"])
+        self.assertEqual([operand.name for operand in kernel.backward.operands if operand.written],
+                         ["grad_fc"])
 
     def test_layouts(self):
         text = source("resnet_block")
-        for precision, layouts in (("f32", ["any", "any", "any"]), ("bf16", ["first", "last", "first", "last", "any"])):
+        for precision, layouts in (("f32", ["any", "any", "any"]),
+                                   ("bf16", ["first", "last", "first", "last", "any"])):
             kernels = partition.partition(spec.parse(text.replace('"f32"', '"%s"' % precision)))
             self.assertEqual([kernel.layout for kernel in kernels.kernels], layouts)
 
@@ -312,11 +327,13 @@ class Rules(unittest.TestCase):
 
 class Deterministic(unittest.TestCase):
     def test_any_hash_seed(self):
-        program = ("import sys; sys.path.insert(0, %r)\nfrom generator import spec, partition\nfor name in %r:\n"
-                   "    print(partition.partition(spec.load(name)))" %
-                   (os.path.dirname(os.path.dirname(HERE)), [os.path.join(HERE, "specs", name + ".json") for name in
-                                                             ("mlp", "lenet", "resnet_block")]))
-        texts = {subprocess.run([sys.executable, "-c", program], env=dict(os.environ, PYTHONHASHSEED=str(seed)),
+        program = (
+            "import sys; sys.path.insert(0, %r)\nfrom generator import spec, partition\nfor name in %r:\n"
+            "    print(partition.partition(spec.load(name)))" %
+            (os.path.dirname(os.path.dirname(HERE)),
+             [os.path.join(HERE, "specs", name + ".json") for name in ("mlp", "lenet", "resnet_block")]))
+        texts = {subprocess.run([sys.executable, "-c", program],
+                                env=dict(os.environ, PYTHONHASHSEED=str(seed)),
                                 stdout=subprocess.PIPE, check=True).stdout for seed in (0, 1, 77)}
         self.assertEqual(len(texts), 1)
 

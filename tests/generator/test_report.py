@@ -31,21 +31,24 @@ class Sizes(unittest.TestCase):
     def test_what_is_left_apart(self):
         model = spec.load(os.path.join(HERE, "specs", "small", "sized_text.json"))
         text = report.report(model, partition.partition(model))
-        self.assertIn("not one kernel\n    scaled weights: T varies, and is not among the outermost axes\n", text)
+        self.assertIn("not one kernel\n    scaled weights: T varies, and is not among the outermost axes\n",
+                      text)
         self.assertIn("    there norm1: [N, T, 24] and [T, 24] vary in different ways\n", text)
         self.assertIn("nodes: opened curved inner", text)
 
 
 class ByHand(unittest.TestCase):
     def check(self, tensors, unit, *wanted):
-        self.assertEqual([(launches, size / unit) for launches, size in counts(model_of(tensors))], list(wanted))
+        self.assertEqual([(launches, size / unit) for launches, size in counts(model_of(tensors))],
+                         list(wanted))
 
     def test_resnet_basic_block(self):
         conv = {"op": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": False}
         norm = {"op": "batch_norm2d"}
         tensors = [data("x", 8, 4, 4), dict(conv, name="stem", inputs=["x"]),
-                   dict(conv, name="c1", inputs=["stem"]), dict(norm, name="bn1", inputs=["c1"]), op("relu", "r1", "bn1"),
-                   dict(conv, name="c2", inputs=["r1"]), dict(norm, name="bn2", inputs=["c2"]), op("add", "a", "bn2", "stem"),
+                   dict(conv, name="c1", inputs=["stem"]), dict(norm, name="bn1", inputs=["c1"]),
+                   op("relu", "r1", "bn1"), dict(conv, name="c2", inputs=["r1"]),
+                   dict(norm, name="bn2", inputs=["c2"]), op("add", "a", "bn2", "stem"),
                    op("relu", "r2", "a"), dict(conv, name="head", inputs=["r2"]), op("square", "q", "head"),
                    op("sum", "loss", "q")]
         # the loss: square and sum, 3 units forward and 3 backward; as one kernel 2, all of them forward
@@ -54,30 +57,35 @@ class ByHand(unittest.TestCase):
     def test_transformer_block(self):
         """Its attention left out: 5 launches and 18 units forward, 11 and 37 backward, one unit being the residual stream."""
         tensors = [data("x", 4), linear("stem", "x", 8, bias=False),
-                   {"op": "layer_norm", "name": "ln1", "inputs": ["stem"], "dims": 1}, linear("qkv", "ln1", 24),
-                   op("slice", "part", "qkv", dim=1, start=0, end=8), linear("proj", "part", 8), op("add", "r1", "proj", "stem"),
+                   {"op": "layer_norm", "name": "ln1", "inputs": ["stem"], "dims": 1},
+                   linear("qkv", "ln1", 24), op("slice", "part", "qkv", dim=1, start=0, end=8),
+                   linear("proj", "part", 8), op("add", "r1", "proj", "stem"),
                    {"op": "layer_norm", "name": "ln2", "inputs": ["r1"], "dims": 1}, linear("fc1", "ln2", 32),
                    op("gelu_tanh", "g", "fc1"), linear("fc2", "g", 8), op("add", "r2", "fc2", "r1"),
                    linear("head", "r2", 8, bias=False), op("square", "q", "head"), op("sum", "loss", "q")]
         # after: two norms (2 and a number or two a row), two residuals and gelu's operand that layers read or write; backward the
         # norms, gelu's operand, two additions in place
         rows = 2 * 2 * 4 / (4 * 8)
-        self.check(tensors, 4 * 8, (5 + 2, 18 + 3), (11 + 1, 37 + 3), (2 + 1, 4 + rows + 2 + 4 + 2), (2, 6 + rows + 4 + 2))
+        self.check(tensors, 4 * 8, (5 + 2, 18 + 3), (11 + 1, 37 + 3), (2 + 1, 4 + rows + 2 + 4 + 2),
+                   (2, 6 + rows + 4 + 2))
 
     def test_group_norm(self):
         conv = {"op": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": False}
         tensors = [data("x", 8, 4, 4), dict(conv, name="stem", inputs=["x"]),
-                   {"op": "group_norm", "name": "gn", "inputs": ["stem"], "num_groups": 2}, op("silu", "s", "gn"),
+                   {"op": "group_norm", "name": "gn", "inputs": ["stem"], "num_groups": 2},
+                   op("silu", "s", "gn"),
                    dict(conv, name="head", inputs=["s"]), op("square", "q", "head"), op("sum", "loss", "q")]
         # after: x and y, x and dy for the sums of the channels, x, dy and dx; and a mean and 1 / deviation of each of two groups
         rows = 2 * 2 / (8 * 16)
-        self.check(tensors, 4 * 8 * 16, (2 + 2, 4 + 3), (3 + 1, 8 + 3), (1 + 1, 2 + rows + 2), (2, 5 + 2 * rows))
+        self.check(tensors, 4 * 8 * 16, (2 + 2, 4 + 3), (3 + 1, 8 + 3), (1 + 1, 2 + rows + 2),
+                   (2, 5 + 2 * rows))
 
 
 class Savings(unittest.TestCase):
     def test_bytes(self):
         for precision in ("f32", "bf16"):
-            found = {name: report.ratio(model, partition.partition(model)) for name, model in models(precision)}
+            found = {name: report.ratio(model, partition.partition(model))
+                     for name, model in models(precision)}
             self.assertLessEqual(found["transformer_block"], 0.7)
             self.assertLessEqual(found["resnet_block"], 0.6)
             self.assertLessEqual(found["mlp"], 0.1)
@@ -92,8 +100,9 @@ class Savings(unittest.TestCase):
             self.assertIn("elementwise part of a training step: 0.", text)
 
     def test_without_a_loss(self):
-        model = spec.parse('{"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 4]}, '
-                           '{"op": "tanh", "id": "a", "inputs": ["x"]}, {"op": "exp", "id": "b", "inputs": ["a"]}]}')
+        model = spec.parse(
+            '{"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 4]}, {"op": "tanh", '
+            '"id": "a", "inputs": ["x"]}, {"op": "exp", "id": "b", "inputs": ["a"]}]}')
         text = report.report(model, partition.partition(model))
         self.assertIn("b = exp(tanh(x))", text)
         self.assertNotIn("training", text)
@@ -109,7 +118,8 @@ ptxas info    : Used %d registers, used 1 barriers, 144 bytes smem
 
 class Registers(unittest.TestCase):
     def test_the_most_of_all_forms(self):
-        found = registers.uses(PTXAS % (1, "", 0, 40) + PTXAS % (4, "ELi2", 0, 25) + PTXAS.replace("sum1", "map2") % (1, "", 16, 7))
+        found = registers.uses(PTXAS % (1, "", 0, 40) + PTXAS % (4, "ELi2", 0, 25) +
+                               PTXAS.replace("sum1", "map2") % (1, "", 16, 7))
         self.assertEqual(found, {"net_sum1_kernel": (40, 0), "net_map2_kernel": (7, 16)})
         text = "\n".join(registers.lines({"A": found, "B": {}}))
         self.assertNotIn("spilled", text)
@@ -120,18 +130,20 @@ class Registers(unittest.TestCase):
     def test_by_nvcc(self):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            self.assertEqual(program.main([os.path.join(HERE, "..", "..", "examples", "kernels", "simple_nn.json"), "--report",
-                                           "--registers"]), 0)
+            self.assertEqual(program.main([os.path.join(HERE, "..", "..", "examples", "kernels",
+                                                        "simple_nn.json"), "--report", "--registers"]), 0)
         text = out.getvalue().partition("registers of a thread, by nvcc")[2]
         self.assertIn("nothing is spilled", text)
         for name in ("model_network_evaluation_kernel", "model_step_forward_kernel", "model_update0_kernel"):
-            self.assertTrue(all(0 < int(n) < 256 for n in re.search(r"%s((?: +\d+){%d})$" % (name, len(tiling.CARDS)), text, re.M)[1].split()))
+            self.assertTrue(all(0 < int(n) < 256 for n in re.search(r"%s((?: +\d+){%d})$" % (
+                name, len(tiling.CARDS)), text, re.M)[1].split()))
 
     def test_without_nvcc(self):
         model = os.path.join(HERE, "..", "..", "examples", "kernels", "simple_nn.json")
         for compiler, part in ("/no/nvcc", "'/no/nvcc' cannot be run"), ("false", "--registers: false says"):
             err = io.StringIO()
-            with mock.patch.dict(os.environ, NVCC=compiler), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+            with mock.patch.dict(os.environ, NVCC=compiler), contextlib.redirect_stdout(
+                    io.StringIO()), contextlib.redirect_stderr(err):
                 self.assertEqual(program.main([model, "--report", "--registers"]), 1)
             self.assertIn(part, err.getvalue())
 

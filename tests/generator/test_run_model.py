@@ -14,8 +14,8 @@ from tests import tensor_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-FUSED = ("llama_mlp", "mlp", "norms", "norms_of_channels", "reductions", "resnet", "sized_image", "sized_text",
-         "transformer_encoder_layer")
+FUSED = ("llama_mlp", "mlp", "norms", "norms_of_channels", "reductions", "resnet", "sized_image",
+         "sized_text", "transformer_encoder_layer")
 # What float32 may cost, relative to a tensor's largest value: one pass, its gradients, many steps.
 TOLERANCE = {"eval": 1e-5, "train": 1e-5, "grad": 1e-4, "step": 1e-3}
 
@@ -32,7 +32,8 @@ def difference(got, expected):
 
 
 def call(*words):
-    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          universal_newlines=True)
     if done.returncode:
         raise AssertionError(" ".join(words) + "\n" + done.stdout[-4000:])
 
@@ -74,7 +75,8 @@ class Models:
             self.compare(golden, "step", self.run_model(name, "--steps", str(steps)))
         for prefix in sorted({part[:-2] for part in golden if part.endswith(":in")}):  # further sizes
             with self.subTest(sizes=prefix):
-                self.check_passes(name, {part[len(prefix):]: own for part, own in golden.items() if part.startswith(prefix)})
+                self.check_passes(name, {part[len(prefix):]: own
+                                         for part, own in golden.items() if part.startswith(prefix)})
 
     def check_passes(self, name, golden):
         tensor_file.save(os.path.join(self.folder, "inputs.safetensors"), golden["in"])
@@ -95,18 +97,21 @@ class RunModel(Models, unittest.TestCase):
         cls.program = os.environ.get("GPUNN_RUN_MODEL", os.path.join(ROOT, "build", "run_model"))
         if not os.path.exists(cls.program):
             cls.program = os.path.join(cls.folder, "run_model")
-            call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o", cls.program, "-lm")
+            call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o", cls.program,
+                 "-lm")
 
 
     def results(self, text, length):
         """What it writes for two samples of that length."""
-        spec, inputs, output = (os.path.join(self.folder, "sized" + ending) for ending in (".json", "_in", "_out"))
+        spec, inputs, output = (os.path.join(self.folder, "sized" + ending)
+                                for ending in (".json", "_in", "_out"))
         with open(spec, "w", encoding="ascii") as file:
             file.write(text)
         count = 2 * length
         numbers = tensor_file.array.array("f", [math.sin(i) for i in range(count * 24)])
         labels = tensor_file.array.array("q", [i % 7 for i in range(count)])
-        tensor_file.save(inputs, {"x": ("F32", [2, length, 24], numbers.tobytes()), "labels": ("I64", [count], labels.tobytes())})
+        tensor_file.save(inputs, {"x": ("F32", [2, length, 24], numbers.tobytes()),
+                                  "labels": ("I64", [count], labels.tobytes())})
         call(self.program, spec, "--input", inputs, "--output", output, "--grad", "loss", "--device", "cpu")
         return tensor_file.load(output)
 
@@ -116,7 +121,8 @@ class RunModel(Models, unittest.TestCase):
             text = file.read()
         for length in (3, 8, 40):
             fixed = text
-            for varying, number in (('"T * batch"', 2 * length), ('"N"', 2), ('"T",', "%d," % length), ('"T"}', "%d}" % length)):
+            for varying, number in (('"T * batch"', 2 * length), ('"N"', 2), ('"T",', "%d," % length),
+                                    ('"T"}', "%d}" % length)):
                 fixed = fixed.replace(varying, str(number))
             wanted, got = self.results(fixed, length), self.results(text, length)
             self.assertEqual(sorted(got), sorted(wanted))
@@ -137,7 +143,8 @@ class Fused(Models, unittest.TestCase):
         cls.library = os.path.join(ROOT, "build", "gpunn.o")
         if not os.path.exists(cls.library):
             cls.library = os.path.join(cls.folder, "gpunn.o")
-            call("gcc", "-O1", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c", os.path.join(ROOT, "gpunn.h"), "-o", cls.library)
+            call("gcc", "-O1", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c", os.path.join(ROOT, "gpunn.h"), "-o",
+                 cls.library)
 
     def check(self, name):
         self.program = os.path.join(self.folder, name)

@@ -44,9 +44,10 @@ class Hashes(unittest.TestCase):
         self.assertEqual(sorted(set(table.ops()) - set(kinds) - {"fusion", "relayout", "custom", "assign"}), [], "ops that no vector has")
 
     def test_text(self):
-        model = model_of({"op": "input", "name": "x", "shape": ["N", 3, 28, 28]},
-                         {"op": "conv2d", "name": "c", "inputs": ["x"], "out_channels": 6, "kernel_size": 5, "padding": 2},
-                         {"op": "leaky_relu", "inputs": ["c"]}, {"op": "reshape", "inputs": ["c"], "shape": ["2N", 2352]})
+        model = model_of(
+            {"op": "input", "name": "x", "shape": ["N", 3, 28, 28]},
+            {"op": "conv2d", "name": "c", "inputs": ["x"], "out_channels": 6, "kernel_size": 5, "padding": 2},
+            {"op": "leaky_relu", "inputs": ["c"]}, {"op": "reshape", "inputs": ["c"], "shape": ["2N", 2352]})
         self.assertEqual(model.text(), "gpunn 1 f32\n"
                          "input f32 [N,3,28,28]\n"
                          "parameter f32 [6,3,5,5]\n"
@@ -78,37 +79,44 @@ class Hashes(unittest.TestCase):
     def test_hash_seed(self):
         code = "from generator import spec; m = spec.load('tests/generator/expected/vectors/transformer_block.json'); " \
                "print(m.sha256(), m.fuse, m.optimizer, m.outputs, [t.label for t in m.tensors])"
-        outputs = {subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=dict(os.environ, PYTHONHASHSEED=seed), check=True,
+        outputs = {subprocess.run([sys.executable, "-c", code], cwd=ROOT,
+                                  env=dict(os.environ, PYTHONHASHSEED=seed), check=True,
                                   stdout=subprocess.PIPE).stdout for seed in ("0", "1", "12345")}
         self.assertEqual(len(outputs), 1)
 
 
 class Models(unittest.TestCase):
     def test_what_is_not_in_the_text(self):
-        model = model_of(X, {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 2, "trainable": False, "as": "out",
-                             "parameters": {"bias": {"init": {"kind": "normal", "b": 0.5}, "trainable": True, "lr_scale": 0.1}}},
-                         {"op": "mean", "id": "m", "inputs": ["fc"]}, loss="m", outputs=["out"], clip_grad_norm=0.1,
-                         clip_grad_value=2, ema_decay=0.9,
+        model = model_of(X, {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 2,
+                             "trainable": False, "as": "out", "parameters": {"bias": {
+                                 "init": {"kind": "normal", "b": 0.5}, "trainable": True, "lr_scale": 0.1}}},
+                         {"op": "mean", "id": "m", "inputs": ["fc"]}, loss="m", outputs=["out"],
+                         clip_grad_norm=0.1, clip_grad_value=2, ema_decay=0.9,
                          optimizer={"type": "adam", "weight_decay": 0.1}, fuse={"never": [["fc", "m"]]})
         weight, bias, out, mean = model.tensors[1:]
-        self.assertEqual((weight.name, weight.init, weight.trainable), ("fc.weight", ("kaiming_uniform", 4.0, 0.0), False))
-        self.assertEqual((bias.init, bias.trainable, bias.lr_scale), (("normal", 0.0, 0.5), True, graph.f32(0.1)))
+        self.assertEqual((weight.name, weight.init, weight.trainable),
+                         ("fc.weight", ("kaiming_uniform", 4.0, 0.0), False))
+        self.assertEqual((bias.init, bias.trainable, bias.lr_scale),
+                         (("normal", 0.0, 0.5), True, graph.f32(0.1)))
         self.assertEqual((out.name, out.layer, out.label, mean.label), ("out", "fc", "out", "m"))
         self.assertEqual((model.outputs, model.loss), ([3], 4))
-        self.assertEqual((model.clip_grad_norm, model.clip_grad_value, model.ema_decay), (graph.f32(0.1), 2, graph.f32(0.9)))
-        self.assertEqual(model.optimizer, {"type": "adam", "lr": graph.f32(0.001), "betas": (graph.f32(0.9), graph.f32(0.999)),
-                                           "eps": graph.f32(1e-8), "weight_decay": graph.f32(0.1), "maximize": False})
+        self.assertEqual((model.clip_grad_norm, model.clip_grad_value, model.ema_decay),
+                         (graph.f32(0.1), 2, graph.f32(0.9)))
+        self.assertEqual(model.optimizer,
+                         {"type": "adam", "lr": graph.f32(0.001), "betas": (graph.f32(0.9), graph.f32(0.999)),
+                          "eps": graph.f32(1e-8), "weight_decay": graph.f32(0.1), "maximize": False})
         self.assertEqual(model.fuse, {"never": ((3, 4),), "always": (), "schedule": {}})
 
     def test_defaults(self):
         model = model_of(X, {"op": "relu", "inputs": ["x"]}, {"op": "neg", "inputs": ["x"]})
-        self.assertEqual((model.precision, model.math, model.layout, model.outputs, model.loss, model.optimizer),
-                         ("f32", "auto", "auto", [1, 2], None, None))
+        self.assertEqual((model.precision, model.math, model.layout, model.outputs, model.loss,
+                          model.optimizer), ("f32", "auto", "auto", [1, 2], None, None))
 
     def test_references_by_every_name(self):
-        model = model_of(X, {"op": "linear", "name": "fc", "id": "first", "as": "out", "inputs": ["x"], "out_features": 4},
-                         {"op": "add", "inputs": ["first", "out"]}, {"op": "add", "inputs": ["fc.bias", "x"]},
-                         {"op": "cast", "id": "same", "inputs": ["x"], "dtype": "f32"}, {"op": "neg", "inputs": ["same"]})
+        model = model_of(
+            X, {"op": "linear", "name": "fc", "id": "first", "as": "out", "inputs": ["x"], "out_features": 4},
+            {"op": "add", "inputs": ["first", "out"]}, {"op": "add", "inputs": ["fc.bias", "x"]},
+            {"op": "cast", "id": "same", "inputs": ["x"], "dtype": "f32"}, {"op": "neg", "inputs": ["same"]})
         self.assertEqual([t.inputs for t in model.tensors[4:]], [(3, 3), (2, 0), (0,)])
 
 
@@ -127,7 +135,8 @@ class Schema(unittest.TestCase):
             if name in table.formulas():
                 self.assertTrue(hasattr(graph.Graph, "fits_" + table.formulas()[name].fits), name)
             elif not table.ops().get(name) or not table.ops()[name].arity:
-                self.assertTrue(hasattr(graph.Graph, name), "the schema has an op '%s' without a builder" % name)
+                self.assertTrue(hasattr(graph.Graph, name),
+                                "the schema has an op '%s' without a builder" % name)
 
     def test_every_op_stands_among_the_tensors(self):
         refs = [one["$ref"].split("/")[-1] for one in self.raw["$defs"]["tensor"]["oneOf"]]
@@ -145,18 +154,22 @@ class Schema(unittest.TestCase):
                 for key, argument in arguments.items():
                     if key in offered:
                         optional = key not in part["required"] and "default" not in part["properties"][key]
-                        self.assertEqual(argument.default is None and key != "consts", optional, "%s %s" % (name, key))
-                self.assertEqual("name" in arguments, name in ("input", "parameter", "state") or "as" in part["properties"], name)
+                        self.assertEqual(argument.default is None and key != "consts", optional,
+                                         "%s %s" % (name, key))
+                self.assertEqual("name" in arguments,
+                                 name in ("input", "parameter", "state") or "as" in part["properties"], name)
 
     def test_form(self):
         """Everything has a sentence for messages, and only what spec.py understands occurs."""
-        known = {"$ref", "title", "type", "enum", "const", "anyOf", "items", "minItems", "maxItems", "minLength", "maxLength",
-                 "pattern", "minimum", "maximum", "exclusiveMaximum", "properties", "required", "additionalProperties",
+        known = {"$ref", "title", "type", "enum", "const", "anyOf", "items", "minItems", "maxItems",
+                 "minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMaximum", "properties",
+                 "required", "additionalProperties",
                  "propertyNames", "minProperties", "maxProperties", "description", "default"}
 
         def walk(part, named):
             self.assertLessEqual(set(part), known)
-            self.assertTrue(not named or "$ref" in part or "title" in part or "const" in part or part.get("enum"), part)
+            self.assertTrue(not named or "$ref" in part or "title" in part or "const" in part or
+                            part.get("enum"), part)
             for inner in part.get("properties", {}).values():
                 walk(inner, True)
             for key in ("items", "additionalProperties", "propertyNames"):
@@ -200,13 +213,15 @@ class Sizes(unittest.TestCase):
                 (("5 + S - 2 * T + S", "S * 2 - T * 2 + 5"), "2 * S - 2 * T + 5"),
                 (("T - T + 5",), "5")):
             builders = graph.Graph({"T": 1, "S": 1, "H": 8})
-            self.assertEqual([graph.dim_text(builders.dim(formula)) for formula in formulas], [text] * len(formulas))
+            self.assertEqual([graph.dim_text(builders.dim(formula)) for formula in formulas],
+                             [text] * len(formulas))
 
     def test_shapes(self):
         model = spec.load(os.path.join(HERE, "expected", "vectors", "sized_images.json"))
         self.assertEqual([t.type_text() for t in model.tensors if t.op in ("max_pool2d", "pad")],
                          ["f32 [N,16,H / 4 + 1,(W + 1) / 2 + 1]", "f32 [N,32,H + 2,W + 2]"])
-        self.assertEqual(model.sizes, {"H": {"min": 8, "max": 64, "multiple": 4}, "W": {"min": 1, "max": 0, "multiple": 1}})
+        self.assertEqual(model.sizes, {"H": {"min": 8, "max": 64, "multiple": 4},
+                                       "W": {"min": 1, "max": 0, "multiple": 1}})
 
 
 class Refused(unittest.TestCase):
@@ -228,37 +243,44 @@ class Refused(unittest.TestCase):
                 ('"assign","inputs":["s","s"],"position":"x"', "integers"),
                 ('"assign","inputs":["s","s"],"position":"i"', "one number, or one for each"),
                 ('"assign","inputs":["s","s"],"position":"i","axis":1', "axis 1"),
-                ('"state","name":"t","shape":["N"]', "do not vary"), ('"state","name":"s","shape":[2]', "taken")):
+                ('"state","name":"t","shape":["N"]', "do not vary"),
+                ('"state","name":"s","shape":[2]', "taken")):
             self.entry(state + '{"op":%s}' % text, r"4:\d+", sentence)
 
     def test_json(self):
         for text, place, sentence in (
                 ("", "1:1", "ends"), ("nul", "1:1", "JSON value"), ("{} 3", "1:4", "behind the end"),
                 ('{"a":1,\n"a":2}', "2:1", "twice"),
-                ("[1,]", "1:4", "value"), ('{"a" 1}', "1:6", "':'"), ("{a:1}", "1:2", "double quotes"), ("[1 2]", "1:4", "','"),
-                ("[1", "1:1", "no end"), ('"abc', "1:1", "no end"), ('"a\tb"', "1:3", "control"), ('"\\x"', "1:2", "escape"),
-                ('"\\ud800"', "1:2", "surrogate"), ('"\\ud800\\u0041"', "1:2", "surrogate"), ('"\\u0000"', "1:2", "u0000"),
-                ('"\\u12"', "1:2", "escape"), ("[01]", "1:2", "number"), ("[+1]", "1:2", "value"), ("[1.]", "1:2", "number"),
-                ("[.5]", "1:2", "value"), ("[1e999]", "1:2", "too large"), ("[NaN]", "1:2", "value"), ("[1_0]", "1:2", "number"),
+                ("[1,]", "1:4", "value"), ('{"a" 1}', "1:6", "':'"), ("{a:1}", "1:2", "double quotes"),
+                ("[1 2]", "1:4", "','"), ("[1", "1:1", "no end"), ('"abc', "1:1", "no end"),
+                ('"a\tb"', "1:3", "control"), ('"\\x"', "1:2", "escape"), ('"\\ud800"', "1:2", "surrogate"),
+                ('"\\ud800\\u0041"', "1:2", "surrogate"), ('"\\u0000"', "1:2", "u0000"),
+                ('"\\u12"', "1:2", "escape"), ("[01]", "1:2", "number"), ("[+1]", "1:2", "value"),
+                ("[1.]", "1:2", "number"), ("[.5]", "1:2", "value"), ("[1e999]", "1:2", "too large"),
+                ("[NaN]", "1:2", "value"), ("[1_0]", "1:2", "number"),
                 ("[-Infinity]", "1:2", "value"), ("[9223372036854775808]", "1:2", "64 bits"),
                 ("[-9223372036854775809]", "1:2", "64 bits"), ("[" + "1" * 5000 + "]", "1:2", "64 bits"),
-                ("[" * 65, "1:65", "deeper than 64"), ('{"a":' * 65, "1:321", "deeper"), ("[1]\v", "1:4", "behind"),
-                ("[tru]", "1:2", "value"), ("[truee]", "1:6", "','")):
+                ("[" * 65, "1:65", "deeper than 64"), ('{"a":' * 65, "1:321", "deeper"),
+                ("[1]\v", "1:4", "behind"), ("[tru]", "1:2", "value"), ("[truee]", "1:6", "','")):
             self.refuse(text, place, sentence)
-        for data, sentence in ((b"\xff{}", "UTF-8"), (b"\xef\xbb\xbf{}", "byte order"), (b'{\n"\xc0\x80"}', "2:2: .*UTF-8"),
+        for data, sentence in ((b"\xff{}", "UTF-8"), (b"\xef\xbb\xbf{}", "byte order"),
+                               (b'{\n"\xc0\x80"}', "2:2: .*UTF-8"),
                                (b" " * (json_text.MAX_BYTES + 1), "larger than 64 MiB")):
             with self.assertRaisesRegex(SpecError, sentence):
                 json_text.decode(data, "m.json")
 
     def test_the_whole(self):
         whole = '{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":[2]}],\n %s}'
-        two = '{"gpunn_spec":1,"loss":\n"l","tensors":[{"op":"input","name":"x","shape":%s},{"op":"%s","id":"l","inputs":["x"]}]}'
+        two = ('{"gpunn_spec":1,"loss":\n"l","tensors":[{"op":"input","name":"x","shape":%s},{"op":"%s",'
+               '"id":"l","inputs":["x"]}]}')
         for text, place, sentence in (
                 ("[]", "1:1", "must be an object"), ("{}", "1:1", "not a gpunn spec"),
                 ('{"gpunn_spec":2,"tensors":[]}', "1:15", "must be 1"),
-                ('{"gpunn_spec":true,"tensors":[]}', "1:15", "must be 1"), ('{"gpunn_spec":1}', "1:1", "lacks 'tensors'"),
+                ('{"gpunn_spec":true,"tensors":[]}', "1:15", "must be 1"),
+                ('{"gpunn_spec":1}', "1:1", "lacks 'tensors'"),
                 ('{"gpunn_spec":1,"tensors":{}}', "1:27", "list of tensors"),
-                (whole % '"loss":"x"', "2:9", "no computed value"), (whole % '"loss":"nope"', "2:9", "no tensor 'nope'"),
+                (whole % '"loss":"x"', "2:9", "no computed value"),
+                (whole % '"loss":"nope"', "2:9", "no tensor 'nope'"),
                 (two % ("[2]", "relu"), "2:1", r"f32 \[2\]; it must be one"),
                 (two % ("[]", "cast\",\"dtype\":\"i64"), "2:1", "i64"),
                 (two % ('["N"]', "relu"), "2:1", "must be one"),
@@ -273,22 +295,28 @@ class Refused(unittest.TestCase):
                 (whole % '"optimizer":{"type":"adam","betas":[0.9,0.99999999999]}', "2:37", "from 1"),
                 (whole % '"optimizer":{"type":"adam","lr":-1}', "2:34", "0 or more"),
                 (whole % '"optimizer":{"type":"adam","momentum":0}', "2:29", "adam has no 'momentum'"),
-                (whole % '"ema_decay":1', "2:14", "from 0 to below 1"), (whole % '"ema_decay":"0.9"', "2:14", "below 1"),
-                (whole % '"ema_decay":0.99999999999', "2:14", "from 1"), (whole % '"ema_decay":-0.5', "2:14", "from 0"),
+                (whole % '"ema_decay":1', "2:14", "from 0 to below 1"),
+                (whole % '"ema_decay":"0.9"', "2:14", "below 1"),
+                (whole % '"ema_decay":0.99999999999', "2:14", "from 1"),
+                (whole % '"ema_decay":-0.5', "2:14", "from 0"),
                 (whole % '"fuse":{"never":[["x"]]}', "2:19", "list of two"),
                 (whole % '"fuse":{"always":[["x","z"]]}', "2:25", "'z'"),
                 (whole % '"fuse":{"schedule":{"g0":{"thread":1}}}', "2:28", "did you mean 'threads'"),
-                (whole % '"fuse":{"schedule":{"g 0":{}}}', "2:22", "a letter"), (whole % '"name":""', "2:9", "1 to 255")):
+                (whole % '"fuse":{"schedule":{"g 0":{}}}', "2:22", "a letter"),
+                (whole % '"name":""', "2:9", "1 to 255")):
             self.refuse(text, place, sentence)
 
     def test_entries(self):
         for text, place, sentence in (
                 ('3', "4:1", "an object"), ('{}', "4:1", "lacks 'op'"), ('{"op":3}', "4:7", "a string"),
-                ('{"op":"conv4d"}', "4:7", "did you mean 'conv[123]d'"), ('{"op":"relu"}', "4:1", "lacks 'inputs'"),
+                ('{"op":"conv4d"}', "4:7", "did you mean 'conv[123]d'"),
+                ('{"op":"relu"}', "4:1", "lacks 'inputs'"),
                 ('{"op":"relu","inputs":["w"]}', "4:24", "no tensor 'w'"),
                 ('{"op":"relu","id":"r","inputs":["r"]}', "4:33", "line 4"),
-                ('{"op":"relu","id":"a","inputs":["b"]},\n{"op":"relu","id":"b","inputs":["a"]}', "4:33", "only in line 5"),
-                ('{"op":"relu","inputs":["x","x"]}', "4:23", "one reference"), ('{"op":"relu","inputs":[3]}', "4:24", "item 1"),
+                ('{"op":"relu","id":"a","inputs":["b"]},\n{"op":"relu","id":"b","inputs":["a"]}', "4:33",
+                 "only in line 5"),
+                ('{"op":"relu","inputs":["x","x"]}', "4:23", "one reference"),
+                ('{"op":"relu","inputs":[3]}', "4:24", "item 1"),
                 ('{"op":"relu","id":"x","inputs":["v"]}', "4:19", "another tensor"),
                 ('{"op":"relu","name":"","inputs":["v"]}', "4:21", "1 to 255"),
                 ('{"op":"relu","name":"%s","inputs":["v"]}' % ("\u00e9" * 200), "4:21", "400 bytes"),
@@ -301,51 +329,66 @@ class Refused(unittest.TestCase):
                 ('{"op":"input","name":"q","shape":[1,1,1,1,1,1,1,1,1]}', "4:34", "list of sizes"),
                 ('{"op":"input","name":"q","shape":[1048576,1048576,1048576]}', "4:7", "2\\^59"),
                 ('{"op":"parameter","name":"p","shape":["N"]}', "4:38", "do not vary between runs"),
-                ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"uniform","a":1}}', "4:49", "lower bound"),
-                ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"kaiming_uniform"}}', "4:49", "fan-in"),
-                ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"normal","b":-1}}', "4:49", "standard deviation"),
-                ('{"op":"parameter","name":"p","shape":[2,2],"init":{"kind":"kaiming_uniform","a":-1}}', "4:51", "fan-in, 0"),
-                ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"normal","c":1}}', "4:66", "no 'c'"),
+                ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"uniform","a":1}}', "4:49",
+                 "lower bound"),
+                ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"kaiming_uniform"}}', "4:49",
+                 "fan-in"),
+                ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"normal","b":-1}}', "4:49",
+                 "standard deviation"),
+                ('{"op":"parameter","name":"p","shape":[2,2],"init":{"kind":"kaiming_uniform","a":-1}}',
+                 "4:51", "fan-in, 0"),
+                ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"normal","c":1}}', "4:66",
+                 "no 'c'"),
                 ('{"op":"constant","shape":[2],"values":[1]}', "4:39", "1 values .* 2 elements"),
                 ('{"op":"constant","shape":[2],"values":[1,"x"]}', "4:42", "item 2"),
                 ('{"op":"linear","name":"l","inputs":["v"],"out_features":"10"}', "4:57", "integer of 1"),
                 ('{"op":"linear","name":"l","inputs":["v"],"out_features":10.0}', "4:57", "integer of 1"),
                 ('{"op":"linear","name":"l","inputs":["v"],"out_features":true}', "4:57", "integer of 1"),
-                ('{"op":"linear","name":"l","inputs":["v"],"out_features":2147483648}', "4:57", "integer of 1"),
+                ('{"op":"linear","name":"l","inputs":["v"],"out_features":2147483648}', "4:57",
+                 "integer of 1"),
                 ('{"op":"linear","name":"l","inputs":["y"],"out_features":1}', "4:36", "cast"),
-                ('{"op":"linear","name":"l","inputs":["v"],"out_features":1,"bias":false,"parameters":{"bias":{}}}',
-                 "4:86", "no bias"),
+                ('{"op":"linear","name":"l","inputs":["v"],"out_features":1,'
+                 '"bias":false,"parameters":{"bias":{}}}', "4:86", "no bias"),
                 ('{"op":"linear","name":"l","id":"a","inputs":["v"],"out_features":1},\n'
-                 '{"op":"linear","name":"l","id":"b","inputs":["v"],"out_features":1}', "5:23", "another layer"),
+                 '{"op":"linear","name":"l","id":"b","inputs":["v"],"out_features":1}', "5:23",
+                 "another layer"),
                 ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,"strid":1}',
                  "4:75", "did you mean 'stride'"),
                 ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":[3,"a"]}',
                  "4:76", "item 2 of kernel_size"),
-                ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":[3,3,3]}', "4:73", "list of two"),
+                ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":[3,3,3]}', "4:73",
+                 "list of two"),
                 ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":9}', "4:73",
                  r"spans 9 along axis 2, but the padded input \[N, 4, 8, 8\] only 8; use a smaller kernel"),
-                ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":[1,6],"padding":1,"dilation":2}',
+                ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":[1,6],"padding":1,'
+                 '"dilation":2}',
                  "4:73", r"spans 11 along axis 3, but the padded input \[N, 4, 8, 8\] only 10"),
-                ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":1,"groups":3}', "4:84", "divide both"),
-                ('{"op":"conv2d","name":"c","inputs":["v"],"out_channels":8,"kernel_size":3}', "4:36", "height, width"),
-                ('{"op":"conv1d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3}', "4:36", "channels, length"),
-                ('{"op":"conv3d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":[3,3]}', "4:73", "list of three"),
-                ('{"op":"conv3d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,"output_padding":1}',
-                 "4:75", "no 'output_padding'"),
-                ('{"op":"conv_transpose2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,"output_padding":1}',
-                 "4:102", "less than the stride, 1, or the dilation, 1"),
-                ('{"op":"conv_transpose2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,"padding":9}',
-                 "4:95", "leaves nothing along axis 2"),
-                ('{"op":"max_pool2d","inputs":["x"],"kernel_size":2,"padding":2}', "4:61", "half of the kernel"),
+                ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":1,"groups":3}',
+                 "4:84", "divide both"),
+                ('{"op":"conv2d","name":"c","inputs":["v"],"out_channels":8,"kernel_size":3}', "4:36",
+                 "height, width"),
+                ('{"op":"conv1d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3}', "4:36",
+                 "channels, length"),
+                ('{"op":"conv3d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":[3,3]}', "4:73",
+                 "list of three"),
+                ('{"op":"conv3d","name":"c","inputs":["x"],"out_channels":8,'
+                 '"kernel_size":3,"output_padding":1}', "4:75", "no 'output_padding'"),
+                ('{"op":"conv_transpose2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,'
+                 '"output_padding":1}', "4:102", "less than the stride, 1, or the dilation, 1"),
+                ('{"op":"conv_transpose2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,'
+                 '"padding":9}', "4:95", "leaves nothing along axis 2"),
+                ('{"op":"max_pool2d","inputs":["x"],"kernel_size":2,"padding":2}', "4:61",
+                 "half of the kernel"),
                 ('{"op":"batch_norm2d","name":"b","inputs":["x"],"eps":0}', "4:54", "a positive number"),
                 ('{"op":"batch_norm2d","name":"b","inputs":["x"],"momentum":2}', "4:59", "from 0 to 1"),
                 ('{"op":"layer_norm","name":"b","inputs":["v"],"dims":2}', "4:40", "is the batch"),
                 ('{"op":"layer_norm","name":"b","inputs":["v"],"dims":3}', "4:53", "to its rank"),
                 ('{"op":"prelu","name":"b","inputs":["v"],"num_parameters":3}', "4:58", "channels of axis 1"),
                 ('{"op":"input","name":"q","shape":[2,"N",4]},\n'
-                 '{"op":"transformer_encoder","name":"e","inputs":["q"],"nhead":1,"num_layers":2147483647}', "5:78",
-                 "the model has room for [0-9]+ layers more"),
-                ('{"op":"input","name":"q","shape":["N",2147483647]},\n{"op":"input","name":"r","dtype":"i64","shape":["N"]},\n'
+                 '{"op":"transformer_encoder","name":"e","inputs":["q"],"nhead":1,"num_layers":2147483647}',
+                 "5:78", "the model has room for [0-9]+ layers more"),
+                ('{"op":"input","name":"q","shape":["N",2147483647]},\n{"op":"input","name":"r",'
+                 '"dtype":"i64","shape":["N"]},\n'
                  '{"op":"multi_margin_loss","inputs":["q","r"]}', "6:36", r"2\^24"),
                 (",".join(['{"op":"relu","inputs":["v"]}'] * 30000), "4:[0-9]+", "more than 30000 tensors"),
                 ('{"op":"dropout","inputs":["v"],"p":1.5}', "4:36", "from 0 to 1"),
@@ -354,14 +397,17 @@ class Refused(unittest.TestCase):
                 ('{"op":"mul_scalar","inputs":["v"],"value":1e39}', "4:43", "float can hold"),
                 ('{"op":"mul_scalar","inputs":["v"],"value":"nan"}', "4:43", "float can hold"),
                 ('{"op":"matmul","inputs":["v","v"]}', "4:25", "must be equal"),
-                ('{"op":"parameter","name":"p","shape":[4]},\n{"op":"matmul","inputs":["v","p"]}', "5:25", "two axes or more"),
-                ('{"op":"parameter","name":"p","shape":[4]},\n{"op":"matmul","inputs":["p","v"]}', "5:25", "two axes or more"),
+                ('{"op":"parameter","name":"p","shape":[4]},\n{"op":"matmul","inputs":["v","p"]}', "5:25",
+                 "two axes or more"),
+                ('{"op":"parameter","name":"p","shape":[4]},\n{"op":"matmul","inputs":["p","v"]}', "5:25",
+                 "two axes or more"),
                 ('{"op":"parameter","name":"p","shape":[3]},\n{"op":"add","inputs":["v","p"]}', "5:22",
                  r"axis 1: 4 against 3\)$"),
                 ('{"op":"flatten","id":"f","inputs":["y"]}', "4:35", "is needed"),
-                ('{"op":"permute","id":"q","inputs":["v"],"dims":[1,0]},\n{"op":"cross_entropy","inputs":["q","y"]}', "5:32",
-                 "do not fit"),
-                ('{"op":"parameter","name":"p","shape":[4]},\n{"op":"cross_entropy","inputs":["p","y"]}', "5:32", "do not fit"),
+                ('{"op":"permute","id":"q","inputs":["v"],"dims":[1,0]},\n{"op":"cross_entropy",'
+                 '"inputs":["q","y"]}', "5:32", "do not fit"),
+                ('{"op":"parameter","name":"p","shape":[4]},\n{"op":"cross_entropy","inputs":["p","y"]}',
+                 "5:32", "do not fit"),
                 ('{"op":"cast","inputs":["v"],"dtype":"f16"}', "4:37", "one of"),
                 ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"w"}', "4:50", "returns an existing tensor"),
                 ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"v"}', "4:50", "returns an existing tensor"),
@@ -377,14 +423,19 @@ class Refused(unittest.TestCase):
                 ('{"op":"pad","inputs":["v"],"before":[0,1,1]}', "4:37", "does not exist"),
                 ('{"op":"sum","inputs":["v"],"dims":[2]}', "4:35", "not one of"),
                 ('{"op":"scaled_dot_product_attention","inputs":["v","v"]}', "4:47", "or one value for all"),
-                ('{"op":"scaled_dot_product_attention","inputs":["v","v","v"]}', "4:47", r"q is \[N, 4\], but \[n, heads, rows, e\]"),
-                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"mask":"y"}', "4:68", "mask is i64, but must be bool"),
-                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"mask":"v"}', "4:47", "do not broadcast"),
-                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"dropout_p":2}', "4:73", "from 0 to 1"),
+                ('{"op":"scaled_dot_product_attention","inputs":["v","v","v"]}', "4:47",
+                 r"q is \[N, 4\], but \[n, heads, rows, e\]"),
+                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"mask":"y"}', "4:68",
+                 "mask is i64, but must be bool"),
+                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"mask":"v"}', "4:47",
+                 "do not broadcast"),
+                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"dropout_p":2}', "4:73",
+                 "from 0 to 1"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":1,"end":2},\n'
                  '{"op":"scaled_dot_product_attention","inputs":["x","s","s"]}', "5:47", "q has 4 heads, but k and v have 2; set enable_gqa"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":1,"end":3},\n'
-                 '{"op":"scaled_dot_product_attention","inputs":["x","s","s"],"enable_gqa":true}', "5:47", "must divide"),
+                 '{"op":"scaled_dot_product_attention","inputs":["x","s","s"],"enable_gqa":true}', "5:47",
+                 "must divide"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":2,"end":3},\n'
                  '{"op":"scaled_dot_product_attention","inputs":["x","x","s"]}', "5:47", "the same head size"),
                 ('{"op":"cross_entropy","inputs":["v","v"]}', "4:32", "class numbers"),
@@ -398,9 +449,12 @@ class Refused(unittest.TestCase):
                 ('{"op":"custom","kind":"%s","inputs":["v"],"shape":[1]}' % ("n" * 64), "4:23", "not a name of an op"),
                 ('{"op":"custom","kind":"a","inputs":["v"]}', "4:1", "lacks 'shape'"),
                 ('{"op":"custom","inputs":["v"],"shape":[1]}', "4:1", "lacks 'kind'"),
-                ('{"op":"custom","kind":"a","inputs":[%s],"shape":[1]}' % ",".join(['"v"'] * 17), "4:36", "at most 16"),
-                ('{"op":"custom","kind":"a","inputs":["v"],"shape":[1],"numbers":[1,"inf"]}', "4:67", "item 2 of numbers"),
-                ('{"op":"custom","kind":"a","inputs":["v"],"shape":[1],"numbers":[1,2,3,4,5,6,7,8,9]}', "4:64", "at most 8"),
+                ('{"op":"custom","kind":"a","inputs":[%s],"shape":[1]}' % ",".join(['"v"'] * 17), "4:36",
+                 "at most 16"),
+                ('{"op":"custom","kind":"a","inputs":["v"],"shape":[1],"numbers":[1,"inf"]}', "4:67",
+                 "item 2 of numbers"),
+                ('{"op":"custom","kind":"a","inputs":["v"],"shape":[1],"numbers":[1,2,3,4,5,6,7,8,9]}',
+                 "4:64", "at most 8"),
                 ('{"op":"ctc_loss","inputs":["x","v"]}', "4:27", "four references"),
                 ('{"op":"ctc_loss","inputs":["x","v","y","y"]}', "4:27", "targets is f32"),
                 ('{"op":"hinge_embedding_loss","inputs":["v","v"],"p":1}', "4:49", "no 'p'"),
@@ -413,7 +467,8 @@ class Refused(unittest.TestCase):
                 ('{"op":"expr","inputs":["x","v"],"expression":"x + y"}', "4:23", "broadcast"),
                 ('{"op":"expr","inputs":{"a b":"x"},"expression":"x"}', "4:24", "a letter"),
                 ('{"op":"expr","inputs":{"a":"q"},"expression":"a"}', "4:28", "no tensor 'q'"),
-                ('{"op":"expr","inputs":{"a":"x"},"expression":"a*b","consts":{"b":"1"}}', "4:66", "float can hold")):
+                ('{"op":"expr","inputs":{"a":"x"},"expression":"a*b","consts":{"b":"1"}}', "4:66",
+                 "float can hold")):
             self.entry(text, place, sentence)
 
     def test_sizes(self):
@@ -425,7 +480,8 @@ class Refused(unittest.TestCase):
                 ('{"T":{"most":3}}', "1:31", "no 'most'"),
                 ('{"T":{"min":9,"max":15,"multiple":8}}', "1:26", "allow no size")):
             self.refuse('{"gpunn_spec":1,"sizes":%s,"tensors":[]}' % sizes, place, sentence)
-        begun = '{"gpunn_spec":1,"sizes":{"T":{},"H":{"multiple":4}},"tensors":[{"op":"input","name":"x","shape":["N","T",8]},\n'
+        begun = ('{"gpunn_spec":1,"sizes":{"T":{},"H":{"multiple":4}},"tensors":[{"op":"input",'
+                 '"name":"x","shape":["N","T",8]},\n')
         for entry, place, sentence in (
                 ('{"op":"input","name":"y","shape":["T + S"]}', "2:34", '"T [+] S" is not a size: it has a name that is not a size'),
                 ('{"op":"input","name":"y","shape":["T - T"]}', "2:34", "never a valid size"),
@@ -446,9 +502,10 @@ class Refused(unittest.TestCase):
 
 class Fuzz(unittest.TestCase):
     """Mutated specs: what comes out is a model or a SpecError with a place."""
-    PIECES = ('"', "{", "}", "[", "]", ",", ":", "0", "-1", "1e9", "1e400", "null", "true", '""', '"N"', '"x"', "\\", "\n",
-              "\u00e9", "{}", "[]",
-              "99999999999999999999", '"op"', '"inputs"', "2147483647", "4294967296", '"inf"', "-0.0", '"9N"', "1e-50", '"t1"')
+    PIECES = ('"', "{", "}", "[", "]", ",", ":", "0", "-1", "1e9", "1e400", "null", "true", '""', '"N"',
+              '"x"', "\\", "\n", "\u00e9", "{}", "[]",
+              "99999999999999999999", '"op"', '"inputs"', "2147483647", "4294967296", '"inf"', "-0.0", '"9N"',
+              "1e-50", '"t1"')
 
     def mutated(self, rng, text):
         for _ in range(1 + rng.randrange(3)):
@@ -469,7 +526,8 @@ class Fuzz(unittest.TestCase):
                     walk(item)
 
         walk(value)
-        pool += [0, -1, 1, 2.5, "", "x", "N", None, True, [], {}, 2147483647, -2147483648, 1 << 62, [0, 0], "relu", "expr", "inf"]
+        pool += [0, -1, 1, 2.5, "", "x", "N", None, True, [], {}, 2147483647, -2147483648, 1 << 62, [0, 0],
+                 "relu", "expr", "inf"]
         part, key = places[rng.randrange(len(places))]
         part[key] = json.loads(json.dumps(pool[rng.randrange(len(pool))]))
         return json.dumps(value)
@@ -495,10 +553,11 @@ class Json(unittest.TestCase):
 
         def made(depth):
             kind = rng.randrange(7 if depth else 5)
-            return (rng.choice((None, True, False)) if kind == 0 else rng.randrange(-1 << 63, 1 << 63) if kind == 1 else
+            return (rng.choice((None, True, False)) if kind == 0 else
+                    rng.randrange(-1 << 63, 1 << 63) if kind == 1 else
                     rng.uniform(-1, 1) * 10.0 ** rng.randrange(-300, 300) if kind in (2, 3) else
-                    "".join(chr(rng.choice((9, 10, 34, 92, 127, 233, 8364, 0x1F600))) for _ in range(rng.randrange(6)))
-                    if kind == 4 else
+                    "".join(chr(rng.choice((9, 10, 34, 92, 127, 233, 8364, 0x1F600)))
+                            for _ in range(rng.randrange(6))) if kind == 4 else
                     [made(depth - 1) for _ in range(rng.randrange(4))] if kind == 5 else
                     {str(i) + chr(rng.randrange(32, 300)): made(depth - 1) for i in range(rng.randrange(4))})
 
@@ -516,7 +575,8 @@ class Json(unittest.TestCase):
         self.assertEqual(source.place(root["a"].value_at[1]), "p:2:3")
         self.assertEqual(source.place(inner.key_at["b\n"]), "p:2:4")
         at = inner.value_at["b\n"]
-        self.assertEqual([source.text[source.inside(at, i)] for i in (0, 1, 2, 3, 4)], ["x", "\\", "\\", "y", "z"])
+        self.assertEqual([source.text[source.inside(at, i)] for i in (0, 1, 2, 3, 4)],
+                         ["x", "\\", "\\", "y", "z"])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ class Table(unittest.TestCase):
 
     def test_formulas_of_numbers_are_swept(self):
         """tests/ops/sweep.c has a truth for each formula of one or two numbers; without one for an op it does not compile."""
-        with open(os.path.join(os.path.dirname(table.HEADER), "tests", "ops", "sweep.c"), encoding="utf-8") as file:
+        with open(os.path.join(os.path.dirname(table.HEADER), "tests", "ops", "sweep.c"),
+                  encoding="utf-8") as file:
             truths = set(re.findall(r"^ +X\((\w+),", file.read(), re.M))
         own = [name for name, formula in table.formulas().items()
                if formula.fits == "any" and table.rows()[name].struct == "_plain"]
@@ -30,7 +31,8 @@ class Table(unittest.TestCase):
 
     def test_columns(self):
         ops = table.ops()
-        self.assertEqual(ops["relu"], table.Op("relu", "RELU", 1, (), "where(x <= 0, 0, x)", ("where(y <= 0, 0, g)",), 1, operands=("x",)))
+        self.assertEqual(ops["relu"], table.Op("relu", "RELU", 1, (), "where(x <= 0, 0, x)",
+                                               ("where(y <= 0, 0, g)",), 1, operands=("x",)))
         self.assertEqual(ops["hardtanh"].attrs, (("min_val", -1.0), ("max_val", 1.0)))
         self.assertEqual(ops["clamp"].attrs[0], ("min", float("-inf")))
         self.assertEqual(ops["leaky_relu"].attrs, (("negative_slope", 0.009999999776482582),))
@@ -38,7 +40,8 @@ class Table(unittest.TestCase):
         self.assertEqual(ops["where"].arity, 3)
         self.assertEqual((ops["floor"].gradients, ops["detach"].gradients), (1, 0))
         self.assertEqual((ops["batch_norm"].arity, ops["batch_norm"].gradients), (0, 7))
-        self.assertEqual((ops["argmax"].gradients, ops["concat"].gradients, ops["where"].gradients), (0, -1, 6))
+        self.assertEqual((ops["argmax"].gradients, ops["concat"].gradients, ops["where"].gradients),
+                         (0, -1, 6))
         self.assertIn("reshape", ops)
         self.assertEqual((ops["add"].operands, ops["linear"].operands), (("a", "b"), ("x", "weight", "bias")))
         for row in table.rows().values():
@@ -52,8 +55,11 @@ class Table(unittest.TestCase):
     def test_layout_of_the_header_does_not_matter(self):
         begin, end = self.header.index("/* >>ops begin */"), self.header.index("typedef enum gpunn_op")
         traits = "/* >>traits %s */"
-        text = self.header[begin:end] + self.header[self.header.index(traits % "begin"):self.header.index(traits % "end")] + traits % "end"
-        for changed in (text.replace("\n", "\r\n"), re.sub(r" *\\\n", "   \\\\\n", text), re.sub(r"\\\n *", " ", text),
+        text = (self.header[begin:end] +
+                self.header[self.header.index(traits % "begin"):self.header.index(traits % "end")] +
+                traits % "end")
+        for changed in (text.replace("\n", "\r\n"), re.sub(r" *\\\n", "   \\\\\n", text),
+                        re.sub(r"\\\n *", " ", text),
                         text.replace(", ", " ,  /* note */ "), text.replace("(x", "( x")):
             found = table.read(changed)
             self.assertEqual(list(found), list(table.ops()))
@@ -62,7 +68,8 @@ class Table(unittest.TestCase):
             names = {name: graph.count(i, 1) for i, name in enumerate("xabcyg")}
             for name, op in table.ops().items():
                 names.update({attr: graph.const(2) for attr, _ in op.attrs})
-                for text_a, text_b in zip((op.forward,) + op.derivatives, (found[name].forward,) + found[name].derivatives):
+                for text_a, text_b in zip((op.forward,) + op.derivatives,
+                                          (found[name].forward,) + found[name].derivatives):
                     if text_a is not None:
                         self.assertIs(graph.text(text_a, names), graph.text(text_b, names), name)
 
@@ -70,8 +77,9 @@ class Table(unittest.TestCase):
         self.assertTrue(table.ops()["huber"].term)
         self.assertEqual(prototypes.fresh(self.header), self.header, "run python3 -m generator.prototypes")
         for line in ("GPUNN_API gpunn_tensor *gpunn_clamp(gpunn_tensor *x, float min, float max);",
-                     "GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);",
-                     "#define gpunn_l1_loss(input, ...) gpunn_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))"):
+                     "GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, "
+                     "gpunn_loss_args args);", "#define gpunn_l1_loss(input, ...) gpunn_l1_loss_((input), "
+                     "GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))"):
             self.assertEqual(self.header.count("\n" + line + "\n"), 1, line)
             self.assertEqual(prototypes.fresh(self.header.replace(line + "\n", "")), self.header)
 
@@ -83,19 +91,24 @@ class Table(unittest.TestCase):
             self.assertEqual(len(re.findall(wanted, text)), 1, wanted)
         self.assertEqual(table.formulas()["accuracy"], table.Formula(
             ("logits", "labels"), "classes", "mean(float(argmax(logits, 1)) == float(labels))"))
-        self.assertIn("far = norm(anchor - negative + eps, p, -1);far = min(", table.formulas()["triplet_margin_loss"].text)
-        self.assertEqual(table.rows()["huber_loss"], table.Row("huber_loss", "OP", "NONE", 2, 0, (
-            table.Argument("reduction", "REDUCTION", 0, "", "reduction"), table.Argument("delta", "POSITIVE", 1, "", "delta")),
-            "loss", "gpunn_huber_loss_(in[0], in[1], *a)", "torch.nn.HuberLoss."))
+        self.assertIn("far = norm(anchor - negative + eps, p, -1);far = min(",
+                      table.formulas()["triplet_margin_loss"].text)
+        self.assertEqual(table.rows()["huber_loss"],
+                         table.Row("huber_loss", "OP", "NONE", 2, 0, (
+                             table.Argument("reduction", "REDUCTION", 0, "", "reduction"),
+                             table.Argument("delta", "POSITIVE", 1, "", "delta")),
+                                   "loss", "gpunn_huber_loss_(in[0], in[1], *a)", "torch.nn.HuberLoss."))
         self.assertEqual(table.rows()["threshold"].call, "gpunn_threshold(in[0], a->number, a->other)")
         self.assertEqual(table.structs()["conv"][:3], ["args_", "out_channels", "kernel_size"])
         weight = table.Argument("weight", "REFERENCE", "NONE", "One number for each class.", "weight")
         self.assertIn(weight, table.rows()["cross_entropy"].arguments)
 
     def test_a_table_of_another_form_is_refused(self):
-        table_text = "/* >>traits begin */ /* >>traits end */ /* >>ops begin */\n#define GPUNN_UNARY_OPS(X) %s\n/* >>ops end */"
+        table_text = ("/* >>traits begin */ /* >>traits end */ /* >>ops begin */\n#define GPUNN_UNARY_OPS(X) "
+                      "%s\n/* >>ops end */")
         self.assertEqual(list(table.read(table_text % "X(RELU, relu, x, g)")), ["relu"])
-        for body in ("X(RELU, relu, x)", "X(RELU, relu, x, g) Y(A)", "X(RELU, relu, x, g", "X(A, a, x, g) X(A, a, x, g)"):
+        for body in ("X(RELU, relu, x)", "X(RELU, relu, x, g) Y(A)", "X(RELU, relu, x, g",
+                     "X(A, a, x, g) X(A, a, x, g)"):
             with self.assertRaises(table.TableError, msg=body):
                 table.read(table_text % body)
         with self.assertRaises(table.TableError):

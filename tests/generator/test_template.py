@@ -11,8 +11,8 @@ class Fill(unittest.TestCase):
         return template.fill(text, "t.c", **values)
 
     def test_texts_and_lists(self):
-        self.assertEqual(self.fill("int ${a}${b};\n    ${lines}\nend\n", a="x", b="1", lines=["one;", "", "two;"]),
-                         "int x1;\n    one;\n\n    two;\nend\n")
+        self.assertEqual(self.fill("int ${a}${b};\n    ${lines}\nend\n", a="x", b="1",
+                                   lines=["one;", "", "two;"]), "int x1;\n    one;\n\n    two;\nend\n")
         self.assertEqual(self.fill("a\n  ${none}\nb", none=[]), "a\nb\n")
         self.assertEqual(self.fill("  ${alone}\n", alone="text"), "  text\n")
 
@@ -29,8 +29,10 @@ class Fill(unittest.TestCase):
                                    ("x ${a} y", {"a": ["list"]}, "t.c:1: 'a' is of the wrong kind"),
                                    ("//@if a\n//@end", {"a": "yes"}, "t.c:1: 'a' is of the wrong kind"),
                                    ("//@if a\n//@if a\n//@end", {"a": True}, "t.c:2: //@if inside //@if"),
-                                   ("//@end", {}, "t.c:1: //@end without //@if"), ("//@if a\n", {"a": True}, "t.c: //@if without //@end"),
-                                   ("x ${ a }", {}, "t.c:1: cannot read"), ("//@else", {}, "t.c:1: cannot read"),
+                                   ("//@end", {}, "t.c:1: //@end without //@if"),
+                                   ("//@if a\n", {"a": True}, "t.c: //@if without //@end"),
+                                   ("x ${ a }", {}, "t.c:1: cannot read"),
+                                   ("//@else", {}, "t.c:1: cannot read"),
                                    ("x", {"spare": "1"}, "t.c: 'spare' is not used")):
             with self.assertRaises(template.TemplateError) as caught:
                 self.fill(text, **values)

@@ -28,7 +28,8 @@ def scaled_dot_product_attention():
         fixed = {} if mask is None else {"mask": mask}
         if batch_mask is not None:
             inputs["mask"] = batch_mask
-        add_case(out, f"attention.{name}", lambda q, k, v, mask=None: attention(q, k, v, mask, last=last, **options), batch=inputs,
+        add_case(out, f"attention.{name}",
+                 lambda q, k, v, mask=None: attention(q, k, v, mask, last=last, **options), batch=inputs,
                  fixed=fixed, no_grad=("mask",))
 
     def choice(*shape):
@@ -69,7 +70,8 @@ def scaled_dot_product_attention():
         return attention(*qkv.unbind(2), last=True, **options)
 
     add_case(out, "attention.all_in_one", whole, batch={"qkv": randn(2, 5, 3, 2, 8)})
-    add_case(out, "attention.all_in_one_causal", lambda qkv: whole(qkv, is_causal=True), batch={"qkv": randn(3, 7, 3, 1, 4)})
+    add_case(out, "attention.all_in_one_causal", lambda qkv: whole(qkv, is_causal=True),
+             batch={"qkv": randn(3, 7, 3, 1, 4)})
     add_case(out, "attention.same", lambda x: attention(x, x, x), batch={"x": randn(2, 2, 5, 4)})
     return out
 
@@ -99,13 +101,15 @@ def rotary_embeddings(out):
         (inputs if batch else fixed)["positions"] = positions
         if frequencies is not None:
             fixed["frequencies"] = frequencies
-        add_case(out, f"rotary_embedding.{name}",
-                 lambda x, positions, frequencies=None: turned(x, positions, frequencies=frequencies, **options),
-                 batch=inputs, fixed=fixed, no_grad=("frequencies",))
+        add_case(
+            out, f"rotary_embedding.{name}",
+            lambda x, positions, frequencies=None: turned(x, positions, frequencies=frequencies, **options),
+            batch=inputs, fixed=fixed, no_grad=("frequencies",))
 
     case("halves", (2, 3, 5, 8), torch.arange(5))
     case("interleaved", (2, 3, 5, 8), torch.arange(5), pairs=True)
-    case("rows_first", (2, 5, 3, 8), torch.tensor([7, 0, 300, 4, 5], dtype=torch.int32), last=True, theta=500000.0)
+    case("rows_first", (2, 5, 3, 8), torch.tensor([7, 0, 300, 4, 5], dtype=torch.int32), last=True,
+         theta=500000.0)
     case("each", (3, 2, 4, 6), torch.randint(0, 50, (3, 4)), batch=True)
     case("each_interleaved", (3, 4, 2, 6), torch.randint(0, 50, (3, 4)), batch=True, last=True, pairs=True)
     case("some", (2, 3, 5, 10), torch.arange(2, 7), dims=4)
@@ -117,7 +121,8 @@ def layers(out):
     torch.manual_seed(21)
 
     def case(name, module, call, batch=None, fixed=None):
-        params = {f"l.{key}": randn(*p.shape, scale=0.3, shift=0.1 if p.dim() == 1 else 0.0) for key, p in module.named_parameters()}
+        params = {f"l.{key}": randn(*p.shape, scale=0.3, shift=0.1 if p.dim() == 1 else 0.0)
+                  for key, p in module.named_parameters()}
         module = module.double().train()
 
         def fn(**given):
@@ -137,17 +142,20 @@ def layers(out):
                 if average is None:
                     return self.inner(*args, need_weights=False, **options)[0]
                 y, weights = self.inner(*args, average_attn_weights=average, **options)
-                return torch.cat([y if self.inner.batch_first else y.transpose(0, 1), weights if average else weights.transpose(1, 2).flatten(2)], 2)
+                return torch.cat([y if self.inner.batch_first else y.transpose(0, 1),
+                                  weights if average else weights.transpose(1, 2).flatten(2)], 2)
 
             def named_parameters(self, *args, **options):
                 return [(key[6:], p) for key, p in super().named_parameters(*args, **options)]
 
         wrapped = First()
-        params = {f"l.{key}": randn(*p.shape, scale=0.3, shift=0.1 if p.dim() == 1 else 0.0) for key, p in wrapped.named_parameters()}
+        params = {f"l.{key}": randn(*p.shape, scale=0.3, shift=0.1 if p.dim() == 1 else 0.0)
+                  for key, p in wrapped.named_parameters()}
         wrapped = wrapped.double().train()
 
         def fn(**given):
-            own = {f"inner.{key}": given.pop(f"l_{key.replace('.', '_')}") for key, _ in wrapped.named_parameters()}
+            own = {f"inner.{key}": given.pop(f"l_{key.replace('.', '_')}")
+                   for key, _ in wrapped.named_parameters()}
             inputs = {key: x.double() if x.is_floating_point() else x for key, x in given.items()}
             return torch.func.functional_call(wrapped, own, *call(**inputs))
         add_case(out, name, fn, params=params, no_grad=("mask", "padding"), **inputs)
@@ -157,18 +165,21 @@ def layers(out):
     square = torch.ones(5, 5, dtype=torch.bool).triu(1)
     first("multi_head.self", attend(8, 2, batch_first=True), lambda x: ((x, x, x),), batch={"x": x})
     first("multi_head.rows", attend(8, 2), lambda x: ((x, x, x),), fixed={"x": x})
-    first("multi_head.causal", attend(8, 4, batch_first=True), lambda x: ((x, x, x), {"attn_mask": square.double() * -1e30}), batch={"x": x})
-    first("multi_head.cross", attend(8, 2, batch_first=True), lambda x, y: ((x, y, y),), batch={"x": x, "y": randn(3, 4, 8)})
+    first("multi_head.causal", attend(8, 4, batch_first=True),
+          lambda x: ((x, x, x), {"attn_mask": square.double() * -1e30}), batch={"x": x})
+    first("multi_head.cross", attend(8, 2, batch_first=True), lambda x, y: ((x, y, y),),
+          batch={"x": x, "y": randn(3, 4, 8)})
     first("multi_head.sizes", attend(8, 2, kdim=6, vdim=5), lambda x, y, z: ((x, y, z),),
           fixed={"x": x, "y": randn(4, 5, 6), "z": randn(4, 5, 5)})
-    first("multi_head.padding", attend(8, 2, batch_first=True), lambda x, padding: ((x, x, x), {"key_padding_mask": padding}),
-          batch={"x": x, "padding": padding})
+    first("multi_head.padding", attend(8, 2, batch_first=True),
+          lambda x, padding: ((x, x, x), {"key_padding_mask": padding}), batch={"x": x, "padding": padding})
     first("multi_head.masks", attend(8, 2, batch_first=True),
           lambda x, padding, mask: ((x, x, x), {"key_padding_mask": padding, "attn_mask": mask}),
           batch={"x": x, "padding": padding}, fixed={"mask": square})
     first("multi_head.added", attend(8, 2, batch_first=True), lambda x, padding, mask: (
-        (x, x, x), {"key_padding_mask": torch.zeros(3, 5).double().masked_fill(padding, -inf), "attn_mask": mask}),
-        batch={"x": x, "padding": padding}, fixed={"mask": randn(5, 5)})
+        (x, x, x),
+        {"key_padding_mask": torch.zeros(3, 5).double().masked_fill(padding, -inf), "attn_mask": mask}),
+          batch={"x": x, "padding": padding}, fixed={"mask": randn(5, 5)})
     first("multi_head.each", attend(8, 2, batch_first=True), lambda x, mask: ((x, x, x), {"attn_mask": mask}),
           fixed={"x": x, "mask": randn(6, 5, 5)})
     nn, memory = torch.nn, randn(3, 4, 8)
@@ -177,20 +188,24 @@ def layers(out):
     first("multi_head.weights_of_heads", attend(8, 2, batch_first=True),
           lambda x, y, padding, mask: ((x, y, y), {"key_padding_mask": padding, "attn_mask": mask}), False,
           batch={"x": x, "y": randn(3, 4, 8), "padding": padding[:, :4]}, fixed={"mask": square[:, :4]})
-    first("multi_head.weights_added", attend(8, 4, kdim=6, vdim=5), lambda x, y, z, mask: ((x, y, z), {"attn_mask": mask}), True,
+    first("multi_head.weights_added", attend(8, 4, kdim=6, vdim=5),
+          lambda x, y, z, mask: ((x, y, z), {"attn_mask": mask}), True,
           fixed={"x": x, "y": randn(3, 5, 6), "z": randn(3, 5, 5), "mask": randn(3, 3)})
-    first("multi_head.weights_causal", attend(8, 2, batch_first=True), lambda x: ((x, x, x), {"attn_mask": square}), False,
-          batch={"x": x})
+    first("multi_head.weights_causal", attend(8, 2, batch_first=True),
+          lambda x: ((x, x, x), {"attn_mask": square}), False, batch={"x": x})
     torch.random.set_rng_state(rest)
     options = {"dim_feedforward": 12, "dropout": 0.0, "batch_first": True}
-    case("transformer.encoder_layer", nn.TransformerEncoderLayer(8, 2, **options), lambda x: ((x,),), batch={"x": x})
-    case("transformer.encoder_layer_first", nn.TransformerEncoderLayer(8, 2, activation="gelu", norm_first=True, **options),
+    case("transformer.encoder_layer", nn.TransformerEncoderLayer(8, 2, **options), lambda x: ((x,),),
+         batch={"x": x})
+    case("transformer.encoder_layer_first",
+         nn.TransformerEncoderLayer(8, 2, activation="gelu", norm_first=True, **options),
          lambda x, padding: ((x,), {"src_key_padding_mask": padding}), batch={"x": x, "padding": padding})
     case("transformer.decoder_layer", nn.TransformerDecoderLayer(8, 2, **options),
          lambda x, y: ((x, y), {"tgt_mask": square}), batch={"x": x, "y": memory})
     case("transformer.decoder_layer_first", nn.TransformerDecoderLayer(8, 2, 12, 0.0, norm_first=True),
          lambda x, y: ((x, y),), fixed={"x": x, "y": randn(4, 5, 8)})
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, **options), 2, nn.LayerNorm(8), enable_nested_tensor=False)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, **options), 2, nn.LayerNorm(8),
+                                    enable_nested_tensor=False)
     case("transformer.encoder", encoder, lambda x: ((x,),), batch={"x": x})
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, **options), 2)
     case("transformer.decoder", decoder, lambda x, y, padding: ((x, y), {"memory_key_padding_mask": padding}),

@@ -45,7 +45,8 @@ def rotate(image, angle):
     base[..., 1] = torch.linspace(-height / 2 + 0.5, height / 2 - 0.5, height, dtype=torch.float64)[:, None]
     half = torch.tensor([width / 2, height / 2], dtype=torch.float64)
     grid = (base.view(1, -1, 3) @ (theta.transpose(1, 2) / half)).view(1, height, width, 2)
-    return grid_sample(image[None].double(), grid, mode="nearest", padding_mode="zeros", align_corners=False)[0].to(image.dtype)
+    return grid_sample(image[None].double(), grid, mode="nearest", padding_mode="zeros",
+                       align_corners=False)[0].to(image.dtype)
 
 
 def crop(image, dy, dx):
@@ -70,12 +71,14 @@ def hue(image, turn):
     s = range_ / torch.where(same, one, most)
     divisor = torch.where(same, one, range_)
     rc, gc, bc = (most - r) / divisor, (most - g) / divisor, (most - b) / divisor
-    h = (most == r) * (bc - gc) + ((most == g) & (most != r)) * (2 + rc - bc) + ((most != g) & (most != r)) * (4 + gc - rc)
+    h = ((most == r) * (bc - gc) + ((most == g) & (most != r)) * (2 + rc - bc) +
+         ((most != g) & (most != r)) * (4 + gc - rc))
     h = (torch.fmod(h / 6 + 1, 1) + turn) % 1
     i = torch.floor(h * 6)
     f = h * 6 - i
     p, q, t = ((most * (1 - x)).clamp(0, 1) for x in (s, s * f, s * (1 - f)))
-    rows = torch.stack([torch.stack(row) for row in ((most, q, p, p, t, most), (t, most, most, q, p, p), (p, p, t, most, most, q))])
+    rows = torch.stack([torch.stack(row) for row in ((most, q, p, p, t, most), (t, most, most, q, p, p),
+                                                     (p, p, t, most, most, q))])
     return rows.gather(1, (i.long() % 6)[None, None].expand(3, 1, -1, -1)).squeeze(1)
 
 
@@ -84,7 +87,8 @@ def jitter(image, sample):
     for i in (3, 2, 1):
         other = below(words(sample, TURN)[i], i + 1)
         order[i], order[other] = order[other], order[i]
-    factor = [between(word, max(0.0, 1 - x), 1 + x) for word, x in zip(drawn, JITTER[:3])] + [between(drawn[3], -JITTER[3], JITTER[3])]
+    factor = [between(word, max(0.0, 1 - x), 1 + x) for word, x in zip(drawn, JITTER[:3])] + [
+        between(drawn[3], -JITTER[3], JITTER[3])]
     for what in order:
         if what == 0:
             image = blend(image, torch.zeros_like(image), factor[0])
@@ -133,7 +137,8 @@ def main():
                 part = beta(b, alpha)
                 parts.append(batch.roll(1, 0).mul(1 - part).add(batch.mul(part)))
             out["%s_%g" % (name, alpha)] = torch.cat(parts)
-    save_file({name: tensor.contiguous() for name, tensor in out.items()}, __file__.replace(".py", ".safetensors"))
+    save_file({name: tensor.contiguous() for name, tensor in out.items()},
+              __file__.replace(".py", ".safetensors"))
 
 
 if __name__ == "__main__":

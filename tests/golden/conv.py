@@ -69,42 +69,51 @@ CONV_TRANSPOSE3D = {
     "depthwise": (1, 3, (4, 3, 5), 3, 3, 1, 1, 1, 3, True, 0),
     "wide": (1, 9, (2, 3, 2), 10, 3, 2, 1, 1, 1, True, 1),
 }
-FAMILIES = {"conv1d": (CONV1D, F.conv1d), "conv3d": (CONV3D, F.conv3d), "conv_transpose1d": (CONV_TRANSPOSE1D, F.conv_transpose1d),
-            "conv_transpose2d": (CONV_TRANSPOSE2D, F.conv_transpose2d), "conv_transpose3d": (CONV_TRANSPOSE3D, F.conv_transpose3d)}
+FAMILIES = {"conv1d": (CONV1D, F.conv1d), "conv3d": (CONV3D, F.conv3d),
+            "conv_transpose1d": (CONV_TRANSPOSE1D, F.conv_transpose1d),
+            "conv_transpose2d": (CONV_TRANSPOSE2D, F.conv_transpose2d),
+            "conv_transpose3d": (CONV_TRANSPOSE3D, F.conv_transpose3d)}
 
 
 def function(fn, stride, padding, dilation, groups, output_padding):
     if output_padding is None:
         return lambda x, l_weight, l_bias=None: fn(x, l_weight, l_bias, stride, padding, dilation, groups)
-    return lambda x, l_weight, l_bias=None: fn(x, l_weight, l_bias, stride, padding, output_padding, groups, dilation)
+    return lambda x, l_weight, l_bias=None: fn(x, l_weight, l_bias, stride, padding, output_padding, groups,
+                                               dilation)
 
 
 def uneven(out):
     """A padding of its own on each side, in torch an F.pad; 'same' with an even kernel."""
     draw_for("uneven")
     for name, shape, kernel, amounts, settings in (
-            ("conv1d.uneven", (2, 3, 9), (4,), (2, 1), {"stride": 2}), ("conv2d.uneven", (2, 3, 6, 7), (3, 2), (0, 1, 2, 0), {}),
+            ("conv1d.uneven", (2, 3, 9), (4,), (2, 1), {"stride": 2}),
+            ("conv2d.uneven", (2, 3, 6, 7), (3, 2), (0, 1, 2, 0), {}),
             ("conv2d.uneven_end", (2, 4, 8, 8), (3, 3), (0, 1, 0, 1), {"stride": 2, "groups": 2}),
             ("conv3d.uneven", (1, 2, 3, 4, 5), (2, 2, 3), (2, 0, 0, 1, 1, 0), {"dilation": (1, 2, 1)})):
-        params = {"l.weight": randn(4, shape[1] // settings.get("groups", 1), *kernel, scale=0.5), "l.bias": randn(4)}
+        params = {"l.weight": randn(4, shape[1] // settings.get("groups", 1), *kernel, scale=0.5),
+                  "l.bias": randn(4)}
         fn = getattr(F, name[:6])
-        add_case(out, name, lambda x, l_weight, l_bias: fn(F.pad(x, amounts), l_weight, l_bias, **settings), batch={"x": randn(*shape)},
-                 params=params)
-    add_case(out, "conv2d.same_even", lambda x, l_weight, l_bias: F.conv2d(x, l_weight, l_bias, padding="same", dilation=(1, 3)),
-             batch={"x": randn(2, 3, 5, 9)}, params={"l.weight": randn(4, 3, 4, 2, scale=0.5), "l.bias": randn(4)})
+        add_case(out, name, lambda x, l_weight, l_bias: fn(F.pad(x, amounts), l_weight, l_bias, **settings),
+                 batch={"x": randn(*shape)}, params=params)
+    add_case(out, "conv2d.same_even",
+             lambda x, l_weight, l_bias: F.conv2d(x, l_weight, l_bias, padding="same", dilation=(1, 3)),
+             batch={"x": randn(2, 3, 5, 9)},
+             params={"l.weight": randn(4, 3, 4, 2, scale=0.5), "l.bias": randn(4)})
 
 
 def main():
     torch.manual_seed(20260805)
     out = {}
     for family, (cases, fn) in FAMILIES.items():
-        for name, (n, cin, sizes, cout, kernel, stride, padding, dilation, groups, bias, *rest) in cases.items():
+        for name, (n, cin, sizes, cout, kernel, stride, padding, dilation, groups, bias, *rest) in (
+                cases.items()):
             kernel = kernel if isinstance(kernel, tuple) else (kernel,) * len(sizes)
             channels = (cin, cout // groups) if rest else (cout, cin // groups)
             params = {"l.weight": randn(*channels, *kernel, scale=0.5)}
             if bias:
                 params["l.bias"] = randn(cout)
-            add_case(out, f"{family}.{name}", function(fn, stride, padding, dilation, groups, rest[0] if rest else None),
+            add_case(out, f"{family}.{name}",
+                     function(fn, stride, padding, dilation, groups, rest[0] if rest else None),
                      batch={"x": randn(n, cin, *sizes)}, params=params)
     uneven(out)
     save("conv.safetensors", out)

@@ -16,7 +16,8 @@ def case(name, act, x, v):
     sizes = (2, 8, 8, 1)
     weights = {}
     for i in range(3):
-        weights[f"{i}.weight"] = (torch.randn(sizes[i + 1], sizes[i], dtype=x.dtype) / sizes[i] ** 0.5).requires_grad_()
+        weights[f"{i}.weight"] = (torch.randn(sizes[i + 1], sizes[i],
+                                              dtype=x.dtype) / sizes[i] ** 0.5).requires_grad_()
         weights[f"{i}.bias"] = (torch.randn(sizes[i + 1], dtype=x.dtype) / 2).requires_grad_()
 
     def network(row):
@@ -34,7 +35,8 @@ def case(name, act, x, v):
     loss = ((u_xxx + u * u_x + slopes[:, 1:]) ** 2).mean()
     hessians = vmap(hessian(lambda row: network(row)[0]))(x)
     out = {"u_x": u_x, "u_xx": u_xx, "u_xxx": u_xxx, "loss": loss, "jvp": jvp(network, (x,), (v,))[1],
-           "hvp": torch.einsum("nij,nj->ni", hessians, v), "laplacian": hessians.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)}
+           "hvp": torch.einsum("nij,nj->ni", hessians, v),
+           "laplacian": hessians.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)}
     gradients = torch.autograd.grad(loss, list(weights.values()))
     out.update(weights)
     out.update({f"grad.{key}": g for key, g in zip(weights, gradients)})

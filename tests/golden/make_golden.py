@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-          torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16",
+          torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 nan, inf = math.nan, math.inf
 
 
@@ -37,7 +37,8 @@ def save(name, tensors):
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for key, t in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         chunk = raw(t)
-        header[key] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(chunk)]}
+        header[key] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape),
+                       "data_offsets": [len(data), len(data) + len(chunk)]}
         data += chunk
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -67,8 +68,8 @@ def down(t):
     return t.detach().float() if t.dtype == torch.float64 else t.detach()
 
 
-def add_case(out, name, fn, batch=None, fixed=None, params=None, attr=None, no_grad=(), gradient=True, evaluate=None, buffers=(),
-             grad_out=None):
+def add_case(out, name, fn, batch=None, fixed=None, params=None, attr=None, no_grad=(), gradient=True,
+             evaluate=None, buffers=(), grad_out=None):
     batch, fixed, params = batch or {}, fixed or {}, params or {}
     assert f"{name}/out" not in out, name
     live = {}
@@ -98,14 +99,16 @@ def add_case(out, name, fn, batch=None, fixed=None, params=None, attr=None, no_g
 
 # ---- elementwise: the names of gpunn's op table --------------------------------------------------------------------------
 UNARY = {
-    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "detach": torch.detach, "exp": torch.exp, "log": torch.log,
-    "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "square": torch.square, "erf": torch.erf,
+    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "detach": torch.detach,
+    "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin,
+    "cos": torch.cos, "square": torch.square, "erf": torch.erf,
     "reciprocal": torch.reciprocal, "expm1": torch.expm1, "log1p": torch.log1p,
-    "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "gelu": F.gelu, "silu": F.silu, "mish": F.mish, "softsign": F.softsign,
+    "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "gelu": F.gelu, "silu": F.silu, "mish": F.mish,
+    "softsign": F.softsign,
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish,
-    "logsigmoid": F.logsigmoid, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "exp2": torch.exp2, "log2": torch.log2,
-    "log10": torch.log10, "sinh": torch.sinh, "cosh": torch.cosh, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
-    "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh,
+    "logsigmoid": F.logsigmoid, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "exp2": torch.exp2,
+    "log2": torch.log2, "log10": torch.log10, "sinh": torch.sinh, "cosh": torch.cosh, "asin": torch.asin,
+    "acos": torch.acos, "atan": torch.atan, "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh,
 }
 UNARY1 = {  # one attribute
     "leaky_relu": (lambda x, a: F.leaky_relu(x, a), [0.01, 0.25]),
@@ -122,7 +125,8 @@ UNARY2 = {  # two attributes
     "softplus": (lambda x, a, b: F.softplus(x, a, b), [(1.0, 20.0), (2.0, 5.0)]),
 }
 BINARY = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "maximum": torch.maximum,
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
+    "maximum": torch.maximum,
     "minimum": torch.minimum, "floor_divide": torch.floor_divide, "atan2": torch.atan2, "hypot": torch.hypot,
     "logaddexp": torch.logaddexp, "fmod": torch.fmod, "remainder": torch.remainder,
     "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
@@ -133,21 +137,24 @@ def loss_op(fn, **options):
 
 PAIR_LOSSES = {  # the losses without their reduction: function, attribute, whether a and b are probabilities
     "squared_error": (loss_op(F.mse_loss), None, False), "absolute_error": (loss_op(F.l1_loss), None, False),
-    "huber": (loss_op(F.huber_loss, delta=0.75), [0.75], False), "smooth_l1": (loss_op(F.smooth_l1_loss, beta=0.75), [0.75], False),
+    "huber": (loss_op(F.huber_loss, delta=0.75), [0.75], False),
+    "smooth_l1": (loss_op(F.smooth_l1_loss, beta=0.75), [0.75], False),
     "binary_cross_entropy": (loss_op(F.binary_cross_entropy), None, True),
     "binary_cross_entropy_with_logits": (loss_op(F.binary_cross_entropy_with_logits), None, False),
-    "kl_divergence": (loss_op(F.kl_div), None, True), "kl_divergence_log": (loss_op(F.kl_div, log_target=True), None, False),
+    "kl_divergence": (loss_op(F.kl_div), None, True),
+    "kl_divergence_log": (loss_op(F.kl_div, log_target=True), None, False),
     "parametric_relu": (lambda a, b: torch.where(a > 0, a, a * b), None, False),
 }
-COMMON = [-30.0, -8.0, -6.5, -4.0, -3.5, -2.75, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, -1e-3, -0.0, 0.0, 1e-3, 0.25, 0.5, 0.75, 1.0, 1.25,
-          1.75, 2.5, 2.9, 3.5, 4.5, 5.9, 6.0, 6.5, 7.0, 11.0, 19.5, 20.5, 30.0]
+COMMON = [-30.0, -8.0, -6.5, -4.0, -3.5, -2.75, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, -1e-3, -0.0, 0.0, 1e-3,
+          0.25, 0.5, 0.75, 1.0, 1.25, 1.75, 2.5, 2.9, 3.5, 4.5, 5.9, 6.0, 6.5, 7.0, 11.0, 19.5, 20.5, 30.0]
 SPECIAL = [nan, inf, -inf, 100.0, -100.0, 1e-30, -1e-30, 1e30, -1e30]
 POSITIVE = ("log", "sqrt", "rsqrt", "log1p", "log2", "log10", "acosh")
 INSIDE = ("asin", "acos", "atanh")  # of -1 and 1
 
 
 def unary_values(name, attr):
-    values = COMMON + ([-3.0, 3.0] if name != "hardswish" else [])  # torch's versions differ in its gradient there
+    # torch's versions differ in its gradient there
+    values = COMMON + ([-3.0, 3.0] if name != "hardswish" else [])
     if name == "reciprocal" or name == "pow_scalar" and attr[0] < 0:
         values = [v for v in values if v != 0]
     if name in POSITIVE:
@@ -157,7 +164,8 @@ def unary_values(name, attr):
 
 def drawn(name):
     x = randn(19, scale=2)
-    return x.abs() + (1.125 if name == "acosh" else 0) if name in POSITIVE else x.tanh() if name in INSIDE else x
+    return (x.abs() + (1.125 if name == "acosh" else 0) if name in POSITIVE else
+            x.tanh() if name in INSIDE else x)
 
 
 def elementwise():
@@ -169,7 +177,8 @@ def elementwise():
         draw_for(label)
         values = f32(unary_values(name, attr))
         x = torch.cat([values[values.abs() < 1] if name in INSIDE else values, drawn(name)])
-        add_case(out, f"{label}", lambda x: fn_(x), batch={"x": x}, attr=attr, gradient=name not in ("sign", "floor", "detach"))
+        add_case(out, f"{label}", lambda x: fn_(x), batch={"x": x}, attr=attr,
+                 gradient=name not in ("sign", "floor", "detach"))
         # NaN, infinities and huge values forward only: the gradient there is a matter of taste
         special = f32(SPECIAL + ([0.0, -1.0] if name in POSITIVE else []))
         if name in ("sin", "cos"):
@@ -185,8 +194,9 @@ def elementwise():
         for a in attributes:
             unary(name, fn, list(a))
 
-    pairs = {"same": ((5, 7), (5, 7)), "scalar": ((4, 3), ()), "row": ((4, 6), (6,)), "column": ((4, 6), (4, 1)), "outer": ((5, 1), (1, 7)),
-             "both": ((3, 1, 4, 1), (2, 1, 5)), "channel": ((2, 3, 4, 5), (3, 1, 1)), "left": ((6,), (2, 3, 6)), "one": ((1,), (1, 1))}
+    pairs = {"same": ((5, 7), (5, 7)), "scalar": ((4, 3), ()), "row": ((4, 6), (6,)),
+             "column": ((4, 6), (4, 1)), "outer": ((5, 1), (1, 7)), "both": ((3, 1, 4, 1), (2, 1, 5)),
+             "channel": ((2, 3, 4, 5), (3, 1, 1)), "left": ((6,), (2, 3, 6)), "one": ((1,), (1, 1))}
     for name, fn in BINARY.items():
         compare = name in ("lt", "le", "gt", "ge", "eq", "ne", "floor_divide")
         draw_for(name)
@@ -198,11 +208,12 @@ def elementwise():
                 a = a.abs() + 0.125
             if name == "div":
                 b = torch.where(b.abs() < 0.25, b + 0.5, b)
-            add_case(out, f"{name}.{label}", lambda a, b: fn(a, b).to(torch.float64) if compare else fn(a, b), fixed={"a": a, "b": b},
-                     gradient=not compare)
+            add_case(out, f"{name}.{label}", lambda a, b: fn(a, b).to(torch.float64) if compare else fn(a, b),
+                     fixed={"a": a, "b": b}, gradient=not compare)
         grid = f32([0.0, -0.0, 1.0, -1.0, 2.5, inf, -inf, nan])
         a, b = grid.repeat_interleave(8), grid.repeat(8)
-        add_case(out, f"{name}.special", lambda a, b: fn(a, b).to(torch.float64), batch={"a": a, "b": b}, gradient=False)
+        add_case(out, f"{name}.special", lambda a, b: fn(a, b).to(torch.float64), batch={"a": a, "b": b},
+                 gradient=False)
     for name, (fn, attr, probability) in PAIR_LOSSES.items():
         draw_for(name)
         for label, (sa, sb) in pairs.items():
@@ -211,14 +222,18 @@ def elementwise():
     draw_for("where")
     for label, (sc, sa, sb) in {"same": ((4, 5), (4, 5), (4, 5)), "broadcast": ((4, 1), (5,), ())}.items():
         c = (randn(*sc) > 0).float()
-        add_case(out, f"where.{label}", lambda c, a, b: torch.where(c != 0, a, b), fixed={"c": c, "a": randn(*sa), "b": randn(*sb)}, no_grad=("c",))
+        add_case(out, f"where.{label}", lambda c, a, b: torch.where(c != 0, a, b),
+                 fixed={"c": c, "a": randn(*sa), "b": randn(*sb)}, no_grad=("c",))
     c = f32([0, 1, 0, 1, 1, 0])  # the branch not taken never shows
     add_case(out, "where.special", lambda c, a, b: torch.where(c != 0, a, b),
-             fixed={"c": c, "a": f32([nan, 1, inf, 2, nan, nan]), "b": f32([1, nan, 3, inf, 4, nan])}, gradient=False)
-    for label, weight, shape in (("one", [0.25], (4, 3, 2)), ("channels", [0.25, -0.5, 1.5], (4, 3, 2)), ("matrix", [0.1, 0.2, 0.3], (5, 3))):
+             fixed={"c": c, "a": f32([nan, 1, inf, 2, nan, nan]), "b": f32([1, nan, 3, inf, 4, nan])},
+             gradient=False)
+    for label, weight, shape in (("one", [0.25], (4, 3, 2)), ("channels", [0.25, -0.5, 1.5], (4, 3, 2)),
+                                 ("matrix", [0.1, 0.2, 0.3], (5, 3))):
         x = randn(*shape)
         x.view(-1)[0] = 0.0
-        add_case(out, f"prelu.{label}", lambda x, l_weight: F.prelu(x, l_weight), batch={"x": x}, params={"l.weight": f32(weight)})
+        add_case(out, f"prelu.{label}", lambda x, l_weight: F.prelu(x, l_weight), batch={"x": x},
+                 params={"l.weight": f32(weight)})
     save("elementwise.safetensors", out)
 
 
@@ -231,8 +246,8 @@ def layers():
         params = {"l.weight": randn(cout, cin // groups, *kernel, scale=0.5)}
         if bias:
             params["l.bias"] = randn(cout)
-        add_case(out, f"conv2d.{name}", lambda x, l_weight, l_bias=None: F.conv2d(x, l_weight, l_bias, stride, padding, dilation, groups),
-                 batch={"x": randn(*x)}, params=params)
+        add_case(out, f"conv2d.{name}", lambda x, l_weight, l_bias=None: F.conv2d(
+            x, l_weight, l_bias, stride, padding, dilation, groups), batch={"x": randn(*x)}, params=params)
 
     conv("plain", (2, 3, 7, 9), 4, (3, 3))
     conv("one", (1, 1, 1, 1), 1, (1, 1))
@@ -262,7 +277,8 @@ def layers():
 
     for label, kw, shape in (
             ("plain", dict(kernel_size=2), (2, 3, 6, 8)), ("odd", dict(kernel_size=2), (2, 3, 7, 9)),
-            ("overlap", dict(kernel_size=3, stride=2, padding=1), (2, 3, 8, 9)), ("dense", dict(kernel_size=3, stride=1, padding=1), (2, 2, 5, 6)),
+            ("overlap", dict(kernel_size=3, stride=2, padding=1), (2, 3, 8, 9)),
+            ("dense", dict(kernel_size=3, stride=1, padding=1), (2, 2, 5, 6)),
             ("ceil", dict(kernel_size=3, stride=2, ceil_mode=True), (2, 3, 6, 8)),
             ("ceil_padded", dict(kernel_size=3, stride=2, padding=1, ceil_mode=True), (2, 2, 6, 7)),
             ("ceil_dropped", dict(kernel_size=2, stride=3, padding=1, ceil_mode=True), (1, 2, 5, 6)),
@@ -277,7 +293,8 @@ def layers():
     special = randn(1, 1, 6, 6)
     special[0, 0, 0, 1], special[0, 0, 2:4, 2:4], special[0, 0, 4, 5] = nan, -inf, inf
     add_case(out, "max_pool2d.special", lambda x: F.max_pool2d(x, 2), batch={"x": special}, gradient=False)
-    for label, shape, size in (("plain", (2, 3, 7, 9), (3, 4)), ("global", (3, 4, 5, 6), (1, 1)), ("same", (2, 2, 3, 4), (3, 4)),
+    for label, shape, size in (("plain", (2, 3, 7, 9), (3, 4)), ("global", (3, 4, 5, 6), (1, 1)),
+                               ("same", (2, 2, 3, 4), (3, 4)),
                                ("enlarge", (2, 2, 3, 2), (5, 4)), ("even", (2, 2, 8, 6), (4, 3))):
         pool(f"adaptive_avg_pool2d.{label}", F.adaptive_avg_pool2d, randn(*shape), output_size=size)
 
@@ -290,8 +307,8 @@ def layers():
         def run(training):
             return lambda x, l_running_mean, l_running_var, l_weight=None, l_bias=None: F.batch_norm(
                 x, l_running_mean, l_running_var, l_weight, l_bias, training, momentum, eps)
-        add_case(out, f"batch_norm.{name}", run(True), batch={"x": randn(*shape, scale=2, shift=0.7)}, params=params,
-                 evaluate=run(False), buffers=("l.running_mean", "l.running_var"))
+        add_case(out, f"batch_norm.{name}", run(True), batch={"x": randn(*shape, scale=2, shift=0.7)},
+                 params=params, evaluate=run(False), buffers=("l.running_mean", "l.running_var"))
 
     batch_norm("2d", (4, 3, 5, 6))
     batch_norm("2d_options", (2, 5, 3, 4), 1e-3, 0.3)
@@ -306,7 +323,8 @@ def layers():
         params = {"l.weight": randn(features, shape[-1])}
         if bias:
             params["l.bias"] = randn(features)
-        add_case(out, f"linear.{name}", lambda x, l_weight, l_bias=None: F.linear(x, l_weight, l_bias), batch={"x": randn(*shape)}, params=params)
+        add_case(out, f"linear.{name}", lambda x, l_weight, l_bias=None: F.linear(x, l_weight, l_bias),
+                 batch={"x": randn(*shape)}, params=params)
 
     linear("plain", (5, 7), 4)
     linear("one", (1, 1), 1)
@@ -318,7 +336,8 @@ def layers():
     linear("tall", (67, 3), 5)
 
     def matmul(name, a, b, transpose_a=False, transpose_b=False):
-        fn = lambda a, b: torch.matmul(a.transpose(-1, -2) if transpose_a else a, b.transpose(-1, -2) if transpose_b else b)
+        fn = lambda a, b: torch.matmul(a.transpose(-1, -2) if transpose_a else a,
+                                       b.transpose(-1, -2) if transpose_b else b)
         add_case(out, f"matmul.{name}", fn, fixed={"a": randn(*a), "b": randn(*b)})
 
     matmul("plain", (4, 5), (5, 3))
@@ -334,19 +353,21 @@ def layers():
     matmul("primes", (37, 29), (29, 41))
 
     def row_norm(name, shape, dims=1, eps=None, affine=True, bias=True, fixed=False):
-        axes, x, w, b = list(range(-dims, 0)), randn(*shape, scale=2, shift=0.7), randn(*shape[-dims:]), randn(*shape[-dims:])
+        axes, x, w, b = (list(range(-dims, 0)), randn(*shape, scale=2, shift=0.7), randn(*shape[-dims:]),
+                         randn(*shape[-dims:]))
         inputs = {"fixed" if fixed else "batch": {"x": x}}
 
         def rms(x, l_weight=1.0):
-            return x / torch.sqrt(x.square().mean(axes, keepdim=True) + (eps or torch.finfo(torch.float32).eps)) * l_weight
+            return (x / torch.sqrt(x.square().mean(axes, keepdim=True) +
+                                   (eps or torch.finfo(torch.float32).eps)) * l_weight)
 
         weights = {"l.weight": w} if affine else {}
         if bias:
             add_case(out, f"rms_norm.{name}", rms, params=weights, **inputs)
         if affine and bias:
             weights = {"l.weight": w, "l.bias": b}
-        add_case(out, f"layer_norm.{name}", lambda x, l_weight=None, l_bias=None: F.layer_norm(x, shape[-dims:], l_weight, l_bias, eps or 1e-5),
-                 params=weights, **inputs)
+        add_case(out, f"layer_norm.{name}", lambda x, l_weight=None, l_bias=None: F.layer_norm(
+            x, shape[-dims:], l_weight, l_bias, eps or 1e-5), params=weights, **inputs)
 
     row_norm("plain", (5, 7))
     row_norm("one", (6, 1), eps=0.5)
@@ -367,7 +388,8 @@ def layers():
     special = randn(5, 9)
     special[1, 3], special[2, 0], special[3, 8] = nan, inf, -inf
     add_case(out, "layer_norm.special", lambda x: F.layer_norm(x, (9,)), batch={"x": special}, gradient=False)
-    add_case(out, "rms_norm.special", lambda x: x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-3), batch={"x": special}, gradient=False)
+    add_case(out, "rms_norm.special", lambda x: x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-3),
+             batch={"x": special}, gradient=False)
     save("layers.safetensors", out)
 
 
@@ -387,18 +409,23 @@ def shapes():
         add_case(out, f"{name}.channel", lambda x: fn(x, dim=(0, 2, 3)), batch={"x": y})
         add_case(out, f"{name}.spatial_keep", lambda x: fn(x, dim=(2, 3), keepdim=True), batch={"x": y})
         add_case(out, f"{name}.long", lambda x: fn(x, dim=1), batch={"x": randn(3, 1009)})
-    add_case(out, "max.special", lambda x: torch.amax(x, dim=1), batch={"x": f32([1, nan, 3, -inf, -inf, -inf, inf, 2, 1], 3, 3)}, gradient=False)
+    add_case(out, "max.special", lambda x: torch.amax(x, dim=1),
+             batch={"x": f32([1, nan, 3, -inf, -inf, -inf, inf, 2, 1], 3, 3)}, gradient=False)
     for label, axis, keep in (("last", -1, False), ("first", 0, False), ("middle_keep", 1, True)):
-        add_case(out, f"argmax.{label}", lambda x: torch.argmax(x, dim=axis, keepdim=keep), batch={"x": ties}, gradient=False)
-    add_case(out, "argmax.special", lambda x: torch.argmax(x, dim=1), batch={"x": f32([1, nan, 3, -inf, -inf, -inf, 1, inf, inf], 3, 3)}, gradient=False)
+        add_case(out, f"argmax.{label}", lambda x: torch.argmax(x, dim=axis, keepdim=keep), batch={"x": ties},
+                 gradient=False)
+    add_case(out, "argmax.special", lambda x: torch.argmax(x, dim=1),
+             batch={"x": f32([1, nan, 3, -inf, -inf, -inf, 1, inf, inf], 3, 3)}, gradient=False)
     for name, fn in (("softmax", F.softmax), ("log_softmax", F.log_softmax)):
         add_case(out, f"{name}.last", lambda x: fn(x, dim=-1), batch={"x": x})
         add_case(out, f"{name}.middle", lambda x: fn(x, dim=1), batch={"x": y})
         add_case(out, f"{name}.first", lambda x: fn(x, dim=0), batch={"x": x})
         add_case(out, f"{name}.one", lambda x: fn(x, dim=1), batch={"x": randn(3, 1)})
         add_case(out, f"{name}.long", lambda x: fn(x, dim=1), batch={"x": randn(3, 257, scale=4)})
-        add_case(out, f"{name}.large", lambda x: fn(x, dim=1), batch={"x": f32([1e4, 9.99e3, -1e4, 1e30, 0, -1e30], 2, 3)})
-        add_case(out, f"{name}.special", lambda x: fn(x, dim=1), batch={"x": f32([1, -inf, 2, nan, 0, 1, -inf, 0, -inf], 3, 3)}, gradient=False)
+        add_case(out, f"{name}.large", lambda x: fn(x, dim=1),
+                 batch={"x": f32([1e4, 9.99e3, -1e4, 1e30, 0, -1e30], 2, 3)})
+        add_case(out, f"{name}.special", lambda x: fn(x, dim=1),
+                 batch={"x": f32([1, -inf, 2, nan, 0, 1, -inf, 0, -inf], 3, 3)}, gradient=False)
     add_case(out, "reshape.split", lambda x: x.reshape(4, 5, 3), batch={"x": x})
     add_case(out, "reshape.merge", lambda x: x.reshape(12, 5), batch={"x": x})
     add_case(out, "flatten.plain", lambda x: x.flatten(1), batch={"x": y})
@@ -407,9 +434,12 @@ def shapes():
     add_case(out, "permute.nhwc", lambda x: x.permute(0, 2, 3, 1), batch={"x": y})
     add_case(out, "permute.reverse", lambda x: x.permute(3, 2, 1, 0), batch={"x": y})
     add_case(out, "permute.large", lambda x: x.permute(1, 0), batch={"x": randn(67, 45)})
-    add_case(out, "concat.columns", lambda a, b, c: torch.cat([a, b, c], 1), batch={"a": randn(3, 2, 4), "b": randn(3, 1, 4), "c": randn(3, 5, 4)})
-    add_case(out, "concat.last", lambda a, b: torch.cat([a, b], -1), batch={"a": randn(3, 2), "b": randn(3, 5)})
-    add_case(out, "concat.first", lambda a, b: torch.cat([a, b], 0), fixed={"a": randn(3, 2), "b": randn(2, 2)})
+    add_case(out, "concat.columns", lambda a, b, c: torch.cat([a, b, c], 1),
+             batch={"a": randn(3, 2, 4), "b": randn(3, 1, 4), "c": randn(3, 5, 4)})
+    add_case(out, "concat.last", lambda a, b: torch.cat([a, b], -1),
+             batch={"a": randn(3, 2), "b": randn(3, 5)})
+    add_case(out, "concat.first", lambda a, b: torch.cat([a, b], 0),
+             fixed={"a": randn(3, 2), "b": randn(2, 2)})
     add_case(out, "concat.twice", lambda a: torch.cat([a, a], 1), batch={"a": randn(3, 2)})
     add_case(out, "slice.middle", lambda x: x[:, 1:3], batch={"x": x})
     add_case(out, "slice.step", lambda x: x[:, :, 0:5:2], batch={"x": x})
@@ -417,11 +447,16 @@ def shapes():
     add_case(out, "slice.to_end", lambda x: x[:, :, 3:], batch={"x": x})
     add_case(out, "pad.value", lambda x: F.pad(x, (1, 2, 0, 3), value=1.5), batch={"x": x})
     add_case(out, "pad.image", lambda x: F.pad(x, (2, 1, 1, 0)), batch={"x": y})
-    add_case(out, "cast.i64", lambda x: x.to(torch.int64), batch={"x": f32([-2.7, -0.5, 0, 0.5, 2.7, 1e6])}, gradient=False)
-    add_case(out, "cast.u8", lambda x: x.to(torch.uint8), batch={"x": f32([0, 0.5, 2.7, 255])}, gradient=False)
-    add_case(out, "cast.bool", lambda x: x.to(torch.bool), batch={"x": f32([0, 0.5, -0.0, -3])}, gradient=False)
-    add_case(out, "cast.i32_f32", lambda x: x.to(torch.float64), batch={"x": torch.tensor([-7, 0, 123456], dtype=torch.int32)}, gradient=False)
-    add_case(out, "cast.i64_f32", lambda x: x.to(torch.float64), batch={"x": torch.tensor([-7, 0, 123456])}, gradient=False)
+    add_case(out, "cast.i64", lambda x: x.to(torch.int64), batch={"x": f32([-2.7, -0.5, 0, 0.5, 2.7, 1e6])},
+             gradient=False)
+    add_case(out, "cast.u8", lambda x: x.to(torch.uint8), batch={"x": f32([0, 0.5, 2.7, 255])},
+             gradient=False)
+    add_case(out, "cast.bool", lambda x: x.to(torch.bool), batch={"x": f32([0, 0.5, -0.0, -3])},
+             gradient=False)
+    add_case(out, "cast.i32_f32", lambda x: x.to(torch.float64),
+             batch={"x": torch.tensor([-7, 0, 123456], dtype=torch.int32)}, gradient=False)
+    add_case(out, "cast.i64_f32", lambda x: x.to(torch.float64), batch={"x": torch.tensor([-7, 0, 123456])},
+             gradient=False)
     save("shapes.safetensors", out)
 
 
@@ -443,23 +478,37 @@ def losses():
         add_case(out, f"mse.{r}", lambda x, t: F.mse_loss(x, t, reduction=r), batch={"x": x, "t": t})
         add_case(out, f"l1.{r}", lambda x, t: F.l1_loss(x, t, reduction=r), batch={"x": x, "t": t})
         add_case(out, f"huber.{r}", lambda x, t: F.huber_loss(x, t, reduction=r), batch={"x": x, "t": t})
-        add_case(out, f"huber_delta.{r}", lambda x, t: F.huber_loss(x, t, reduction=r, delta=0.5), batch={"x": x, "t": t})
-        add_case(out, f"smooth_l1.{r}", lambda x, t: F.smooth_l1_loss(x, t, reduction=r), batch={"x": x, "t": t})
-        add_case(out, f"smooth_l1_beta.{r}", lambda x, t: F.smooth_l1_loss(x, t, reduction=r, beta=0.25), batch={"x": x, "t": t})
-        add_case(out, f"smooth_l1_zero.{r}", lambda x, t: F.l1_loss(x, t, reduction=r), batch={"x": x, "t": t})
-        add_case(out, f"bce.{r}", lambda x, t: F.binary_cross_entropy(x, t, reduction=r), batch={"x": prob, "t": target})
-        add_case(out, f"bce_edge.{r}", lambda x, t: F.binary_cross_entropy(x, t, reduction=r), batch={"x": edge, "t": edge_target},
-                 gradient=False)
-        add_case(out, f"bce_weight.{r}", lambda x, t, w: F.binary_cross_entropy(x, t, w.expand(5, 4), reduction=r),
+        add_case(out, f"huber_delta.{r}", lambda x, t: F.huber_loss(x, t, reduction=r, delta=0.5),
+                 batch={"x": x, "t": t})
+        add_case(out, f"smooth_l1.{r}", lambda x, t: F.smooth_l1_loss(x, t, reduction=r),
+                 batch={"x": x, "t": t})
+        add_case(out, f"smooth_l1_beta.{r}", lambda x, t: F.smooth_l1_loss(x, t, reduction=r, beta=0.25),
+                 batch={"x": x, "t": t})
+        add_case(out, f"smooth_l1_zero.{r}", lambda x, t: F.l1_loss(x, t, reduction=r),
+                 batch={"x": x, "t": t})
+        add_case(out, f"bce.{r}", lambda x, t: F.binary_cross_entropy(x, t, reduction=r),
+                 batch={"x": prob, "t": target})
+        add_case(out, f"bce_edge.{r}", lambda x, t: F.binary_cross_entropy(x, t, reduction=r),
+                 batch={"x": edge, "t": edge_target}, gradient=False)
+        add_case(out, f"bce_weight.{r}",
+                 lambda x, t, w: F.binary_cross_entropy(x, t, w.expand(5, 4), reduction=r),
                  batch={"x": prob, "t": target}, fixed={"w": weight}, no_grad=("w",))
-        add_case(out, f"bce_with_logits.{r}", lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction=r), batch={"x": x, "t": target})
+        add_case(out, f"bce_with_logits.{r}",
+                 lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction=r),
+                 batch={"x": x, "t": target})
         add_case(out, f"bce_with_logits_weight.{r}", lambda x, t, w, p: F.binary_cross_entropy_with_logits(
-            x, t, w.expand(5, 4), pos_weight=p, reduction=r), batch={"x": x, "t": target}, fixed={"w": weight, "p": pos}, no_grad=("w", "p"))
-        add_case(out, f"bce_with_logits_edge.{r}", lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction=r),
-                 batch={"x": f32([100, -100, 1e4, -1e4, 0, -0.0], 2, 3), "t": f32([0, 1, 1, 0, 0.5, 1], 2, 3)})
-        add_case(out, f"kl_div_log.{r}", lambda x, t: F.kl_div(x, t, reduction=r, log_target=True), batch={"x": log_p, "t": log_p.flip(0)})
-        add_case(out, f"kl_div.{r}", lambda x, t: F.kl_div(x, t, reduction=r), batch={"x": log_p, "t": q}, no_grad=("t",))
-    add_case(out, "kl_div.batchmean", lambda x, t: F.kl_div(x, t, reduction="batchmean"), batch={"x": log_p, "t": q}, no_grad=("t",))
+            x, t, w.expand(5, 4), pos_weight=p, reduction=r), batch={"x": x, "t": target},
+                 fixed={"w": weight, "p": pos}, no_grad=("w", "p"))
+        add_case(out, f"bce_with_logits_edge.{r}",
+                 lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction=r),
+                 batch={"x": f32([100, -100, 1e4, -1e4, 0, -0.0], 2, 3),
+                        "t": f32([0, 1, 1, 0, 0.5, 1], 2, 3)})
+        add_case(out, f"kl_div_log.{r}", lambda x, t: F.kl_div(x, t, reduction=r, log_target=True),
+                 batch={"x": log_p, "t": log_p.flip(0)})
+        add_case(out, f"kl_div.{r}", lambda x, t: F.kl_div(x, t, reduction=r), batch={"x": log_p, "t": q},
+                 no_grad=("t",))
+    add_case(out, "kl_div.batchmean", lambda x, t: F.kl_div(x, t, reduction="batchmean"),
+             batch={"x": log_p, "t": q}, no_grad=("t",))
 
     logits, labels = randn(6, 5, scale=2), torch.tensor([0, 4, 2, 2, 1, 3])
     ignored = torch.tensor([0, -100, 2, -100, 1, 3])
@@ -473,8 +522,10 @@ def losses():
             w = kw.pop("weight", None)
             fixed = {} if w is None else {"w": w}
             for dtype in types:
-                label = name if dtype == torch.int64 else name + {torch.int32: "_i32", torch.uint8: "_u8"}[dtype]
-                add_case(out, f"cross_entropy{label}.{r}", lambda x, t, w=None: F.cross_entropy(x, t.long(), w, reduction=r, **kw),
+                label = (name if dtype == torch.int64 else
+                         name + {torch.int32: "_i32", torch.uint8: "_u8"}[dtype])
+                add_case(out, f"cross_entropy{label}.{r}",
+                         lambda x, t, w=None: F.cross_entropy(x, t.long(), w, reduction=r, **kw),
                          batch={"x": x, "t": t.to(dtype)}, fixed=fixed, no_grad=("w",))
             if "label_smoothing" not in kw:
                 add_case(out, f"nll{name}.{r}", lambda x, t, w=None: F.nll_loss(x, t, w, reduction=r, **kw),
@@ -518,10 +569,10 @@ class LAMB(torch.optim.Optimizer):
     """Algorithm 2 of You et al. 2020, "Large Batch Optimization for Deep Learning", with timm's and NVIDIA's choices: phi is the
     identity, both biases are corrected, and a parameter without weight decay adapts only with always_adapt."""
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, trust_clip=0.0, always_adapt=False,
-                 maximize=False):
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, trust_clip=trust_clip,
-                                      always_adapt=always_adapt, maximize=maximize))
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, trust_clip=0.0,
+                 always_adapt=False, maximize=False):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
+                                      trust_clip=trust_clip, always_adapt=always_adapt, maximize=maximize))
 
     @torch.no_grad()
     def step(self):
@@ -534,7 +585,8 @@ class LAMB(torch.optim.Optimizer):
                 t = state["t"] = state.get("t", 0) + 1
                 m.copy_(beta1 * m + (1 - beta1) * g)
                 v.copy_(beta2 * v + (1 - beta2) * g * g)
-                u = m / (1 - beta1 ** t) / ((v / (1 - beta2 ** t)).sqrt() + group["eps"]) + group["weight_decay"] * p
+                u = (m / (1 - beta1 ** t) / ((v / (1 - beta2 ** t)).sqrt() + group["eps"]) +
+                     group["weight_decay"] * p)
                 ratio = 1.0
                 if group["weight_decay"] != 0 or group["always_adapt"]:
                     weight, move = p.norm().item(), u.norm().item()
@@ -556,26 +608,31 @@ OPTIMIZERS = {
     "adamw_options": (torch.optim.AdamW, dict(lr=0.02, betas=(0.7, 0.9), eps=1e-4, weight_decay=0.3)),
     "adamw_maximize": (torch.optim.AdamW, dict(lr=0.02, maximize=True)),
     "rmsprop": (torch.optim.RMSprop, dict()),
-    "rmsprop_options": (torch.optim.RMSprop, dict(lr=0.02, alpha=0.9, eps=1e-3, weight_decay=0.1, momentum=0.7)),
+    "rmsprop_options": (torch.optim.RMSprop,
+                        dict(lr=0.02, alpha=0.9, eps=1e-3, weight_decay=0.1, momentum=0.7)),
     "rmsprop_centered": (torch.optim.RMSprop, dict(lr=0.02, alpha=0.9, momentum=0.5, centered=True)),
     "adagrad": (torch.optim.Adagrad, dict()),
-    "adagrad_options": (torch.optim.Adagrad, dict(lr=0.1, lr_decay=0.1, weight_decay=0.1, eps=1e-3, initial_accumulator_value=0.5)),
+    "adagrad_options": (torch.optim.Adagrad, dict(lr=0.1, lr_decay=0.1, weight_decay=0.1, eps=1e-3,
+                                                  initial_accumulator_value=0.5)),
     "adamax": (torch.optim.Adamax, dict()),
-    "adamax_options": (torch.optim.Adamax, dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1, maximize=True)),
+    "adamax_options": (torch.optim.Adamax,
+                       dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1, maximize=True)),
     "nadam": (torch.optim.NAdam, dict()),
-    "nadam_options": (torch.optim.NAdam, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, momentum_decay=0.05)),
-    "nadam_decoupled": (torch.optim.NAdam, dict(lr=0.02, weight_decay=0.1, momentum_decay=0.0, decoupled_weight_decay=True,
-                                                maximize=True)),
+    "nadam_options": (torch.optim.NAdam,
+                      dict(lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, momentum_decay=0.05)),
+    "nadam_decoupled": (torch.optim.NAdam, dict(lr=0.02, weight_decay=0.1, momentum_decay=0.0,
+                                                decoupled_weight_decay=True, maximize=True)),
     "radam": (torch.optim.RAdam, dict()),
     "radam_options": (torch.optim.RAdam, dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)),
-    "radam_decoupled": (torch.optim.RAdam, dict(lr=0.02, betas=(0.9, 0.5), weight_decay=0.1, decoupled_weight_decay=True,
-                                                maximize=True)),
+    "radam_decoupled": (torch.optim.RAdam, dict(lr=0.02, betas=(0.9, 0.5), weight_decay=0.1,
+                                                decoupled_weight_decay=True, maximize=True)),
     "lion": (Lion, dict()),
     "lion_options": (Lion, dict(lr=0.01, betas=(0.8, 0.9), weight_decay=0.3, maximize=True)),
     "adadelta": (torch.optim.Adadelta, dict()),
-    "adadelta_options": (torch.optim.Adadelta, dict(lr=0.5, rho=0.8, eps=1e-3, weight_decay=0.1, maximize=True)),
-    "lamb": (LAMB, dict()),
-    "lamb_options": (LAMB, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, trust_clip=1.5, maximize=True)),
+    "adadelta_options": (torch.optim.Adadelta,
+                         dict(lr=0.5, rho=0.8, eps=1e-3, weight_decay=0.1, maximize=True)),
+    "lamb": (LAMB, dict()), "lamb_options":
+    (LAMB, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, trust_clip=1.5, maximize=True)),
     "lamb_adapt": (LAMB, dict(lr=0.02, weight_decay=0.0, always_adapt=True)),
 }
 
@@ -605,10 +662,12 @@ def optimizers():
                 trace_b.append(down(wb).clone())
             label = name + ("_groups" if groups else "")
             out[f"{label}/a"], out[f"{label}/b"] = torch.stack(trace_a), torch.stack(trace_b)
-    for decay in (0.9, 0.3):  # averages of sgd_momentum's a and of b, which is frozen and, after ten steps, written
+    # averages of sgd_momentum's a and of b, which is frozen and, after ten steps, written
+    for decay in (0.9, 0.3):
         net = torch.nn.ParameterDict({"a": up(a.clone()), "b": up(b.clone())})
         opt = torch.optim.SGD([net["a"]], **OPTIMIZERS["sgd_momentum"][1])
-        average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
+        average = torch.optim.swa_utils.AveragedModel(
+            net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
         traces = {"a": [], "b": []}
         for t in range(20):
             net["a"].grad = up(gradients_a[t])
@@ -634,13 +693,15 @@ def schedules():
         "step": lambda o: sched.StepLR(o, 30, 0.1),
         "step_options": lambda o: sched.StepLR(o, 7, 0.8),
         "multi_step": lambda o: sched.MultiStepLR(o, [15, 40, 90], 0.3),
-        "exponential": lambda o: sched.ExponentialLR(o, 0.95),
-        "cosine": lambda o: sched.LambdaLR(o, lambda t: (1e-3 + (lr - 1e-3) * (1 + math.cos(math.pi * min(t, 100) / 100)) / 2) / lr),
+        "exponential": lambda o: sched.ExponentialLR(o, 0.95), "cosine": lambda o: sched.LambdaLR(
+            o, lambda t: (1e-3 + (lr - 1e-3) * (1 + math.cos(math.pi * min(t, 100) / 100)) / 2) / lr),
         "one_cycle": lambda o: sched.OneCycleLR(o, lr, total_steps=total, cycle_momentum=False),
-        "one_cycle_options": lambda o: sched.OneCycleLR(o, lr, total_steps=total, pct_start=0.45, div_factor=10, final_div_factor=100,
-                                                       cycle_momentum=False),
-        "linear": lambda o: sched.LambdaLR(o, lambda t: t / 20 if t < 20 else (0.01 + (lr - 0.01) * max(0, (100 - t) / 80)) / lr),
-        "plateau": lambda o: sched.ReduceLROnPlateau(o, patience=3, cooldown=2, factor=0.5, min_lr=0.01, threshold=1e-2),
+        "one_cycle_options": lambda o:
+        sched.OneCycleLR(o, lr, total_steps=total, pct_start=0.45, div_factor=10, final_div_factor=100,
+                         cycle_momentum=False),
+        "linear": lambda o: sched.LambdaLR(o, lambda t: t / 20 if t < 20 else
+                                           (0.01 + (lr - 0.01) * max(0, (100 - t) / 80)) / lr), "plateau":
+        lambda o: sched.ReduceLROnPlateau(o, patience=3, cooldown=2, factor=0.5, min_lr=0.01, threshold=1e-2),
         "plateau_max": lambda o: sched.ReduceLROnPlateau(o, mode="max", patience=5),
     }
     for name, make in makers.items():
@@ -688,7 +749,8 @@ class Block(torch.nn.Module):
         self.bn2 = torch.nn.BatchNorm2d(cout)
         self.downsample = None
         if stride != 1 or cin != cout:
-            self.downsample = torch.nn.Sequential(torch.nn.Conv2d(cin, cout, 1, stride, bias=False), torch.nn.BatchNorm2d(cout))
+            self.downsample = torch.nn.Sequential(torch.nn.Conv2d(cin, cout, 1, stride, bias=False),
+                                                  torch.nn.BatchNorm2d(cout))
 
     def forward(self, x):
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -713,7 +775,8 @@ class RMSNorm(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.rand(features) + 0.5)
 
     def forward(self, x):
-        return x / torch.sqrt(x.square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * self.weight
+        return (
+            x / torch.sqrt(x.square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * self.weight)
 
 
 class Transformer(torch.nn.Module):
@@ -733,7 +796,8 @@ class Transformer(torch.nn.Module):
 def models():
     out = {}
     mlp = torch.nn.Sequential()
-    for name, layer in (("fc1", torch.nn.Linear(20, 16)), ("act", torch.nn.ReLU()), ("fc2", torch.nn.Linear(16, 3))):
+    for name, layer in (("fc1", torch.nn.Linear(20, 16)), ("act", torch.nn.ReLU()),
+                        ("fc2", torch.nn.Linear(16, 3))):
         mlp.add_module(name, layer)
     nets = {
         "mlp": (mlp, (20,), 3, lambda p: torch.optim.Adam(p, lr=0.01), 9),
@@ -742,7 +806,8 @@ def models():
     }
 
     def train(name, net, shape, classes, optimizer, batch):
-        state = {key: t.clone() for key, t in net.state_dict().items()}  # as torch saves it, num_batches_tracked and all
+        # as torch saves it, num_batches_tracked and all
+        state = {key: t.clone() for key, t in net.state_dict().items()}
         try:
             from safetensors.torch import save_file
             save_file(state, os.path.join(HERE, f"{name}.safetensors"))
@@ -762,7 +827,8 @@ def models():
         with torch.no_grad():
             out[f"{name}/eval"] = down(net(up(x[0])))
         out.update({f"{name}/x": x, f"{name}/t": t, f"{name}/losses": f32(values)})
-        out.update({f"{name}/final.{key}": down(v) for key, v in net.state_dict().items() if not key.endswith("num_batches_tracked")})
+        out.update({f"{name}/final.{key}": down(v)
+                    for key, v in net.state_dict().items() if not key.endswith("num_batches_tracked")})
 
     for name, arguments in nets.items():
         train(name, *arguments)
@@ -770,7 +836,8 @@ def models():
         train("transformer", Transformer(), (5, 8), 4, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), 7)
     save("models.safetensors", out)
     weights = randn(3, 5)
-    save("dtypes.safetensors", {"half": weights.half(), "bfloat": weights.bfloat16(), "double": weights.double(), "single": weights})
+    save("dtypes.safetensors", {"half": weights.half(), "bfloat": weights.bfloat16(),
+                                "double": weights.double(), "single": weights})
 
 
 # ---- files of other programs, byte for byte ---------------------------------------------------------------------------------------------
@@ -795,7 +862,8 @@ def files():
     npy("f8_fortran", np.asfortranarray(grid.astype("<f8")), f)
     npy("i8", grid.astype("<i8") - 5, torch.arange(24).reshape(2, 3, 4) - 5)
     npy("i4", grid.astype("<i4") - 5, torch.arange(24, dtype=torch.int32).reshape(2, 3, 4) - 5)
-    npy("u1_fortran", np.asfortranarray(grid.astype("u1")), torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4))
+    npy("u1_fortran", np.asfortranarray(grid.astype("u1")),
+        torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4))
     npy("b1", grid % 3 == 0, torch.arange(24).reshape(2, 3, 4) % 3 == 0)
     npy("scalar", np.array(1.5, "<f4"), torch.tensor(1.5))
     npy("version2", grid.astype("<f4"), f, version=(2, 0))
@@ -803,13 +871,16 @@ def files():
     images = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]) + bytes(range(24))
     add("idx.u8", images, torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4))
     add("idx_gz.u8", gzip.compress(images, mtime=0), torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4))
-    add("idx.i32", bytes([0, 0, 12, 1, 0, 0, 0, 3]) + struct.pack(">3i", 1, -2, 70000), torch.tensor([1, -2, 70000], dtype=torch.int32))
-    add("idx.f32", bytes([0, 0, 13, 1, 0, 0, 0, 3]) + struct.pack(">3f", 1, -2.5, 7e9), torch.tensor([1, -2.5, 7e9]))
+    add("idx.i32", bytes([0, 0, 12, 1, 0, 0, 0, 3]) + struct.pack(">3i", 1, -2, 70000),
+        torch.tensor([1, -2, 70000], dtype=torch.int32))
+    add("idx.f32", bytes([0, 0, 13, 1, 0, 0, 0, 3]) + struct.pack(">3f", 1, -2.5, 7e9),
+        torch.tensor([1, -2.5, 7e9]))
     save("files.safetensors", out)
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore", message="reduction: 'mean' divides")  # torch's kl_div on what it might become
+    # torch's kl_div on what it might become
+    warnings.filterwarnings("ignore", message="reduction: 'mean' divides")
     for seed, make in enumerate((elementwise, layers, shapes, losses, optimizers, schedules, models, files)):
         torch.manual_seed(seed)
         make()

@@ -31,21 +31,24 @@ def groups(out):
 def instances(out):
     for axes, eps, with_affine in ((1, 0.1, False), (2, 1e-5, True), (3, 1e-5, False)):
         x = randn(2, 3, *((17,), (5, 8), (3, 4, 2))[axes - 1])
-        add_case(out, f"instance_norm.{axes}d",
-                 lambda x, l_weight=None, l_bias=None: F.instance_norm(x, weight=l_weight, bias=l_bias, eps=eps),
-                 batch={"x": x}, params=affine(3) if with_affine else None)
+        add_case(
+            out, f"instance_norm.{axes}d",
+            lambda x, l_weight=None, l_bias=None: F.instance_norm(x, weight=l_weight, bias=l_bias, eps=eps),
+            batch={"x": x}, params=affine(3) if with_affine else None)
 
 
 def batches(out):
-    def case(name, x, channels, before=lambda x, parts: x, after=lambda x: x, eps=1e-5, momentum=0.1, params=None):
+    def case(name, x, channels, before=lambda x, parts: x, after=lambda x: x, eps=1e-5, momentum=0.1,
+             params=None):
         def run(training):
             def norm(x, l_weight, l_bias, l_running_mean, l_running_var, **parts):
-                return after(F.batch_norm(before(x, parts), l_running_mean, l_running_var, l_weight, l_bias, training, momentum,
-                                          eps))
+                return after(F.batch_norm(before(x, parts), l_running_mean, l_running_var, l_weight, l_bias,
+                                          training, momentum, eps))
             return norm
         statistics = {"l.running_mean": randn(channels), "l.running_var": torch.rand(channels) + 0.5}
         add_case(out, f"batch_norm.{name}", run(True), batch={"x": x},
-                 params=dict(affine(channels), **statistics, **(params or {})), buffers=STATISTICS, evaluate=run(False))
+                 params=dict(affine(channels), **statistics, **(params or {})), buffers=STATISTICS,
+                 evaluate=run(False))
 
     case("3d", randn(3, 4, 2, 3, 5), 4)
     case("3d_options", randn(2, 3, 4, 2, 2), 3, eps=1e-3, momentum=0.3)
@@ -58,8 +61,10 @@ def batches(out):
 
 
 def responses(out):
-    for name, shape, size, options in (("line", (2, 5, 7), 3, {}), ("even", (3, 6, 4, 3), 4, {"alpha": 0.5, "beta": 1.5, "k": 2.0}),
-                                       ("volume", (2, 4, 2, 3, 5), 9, {"alpha": 2.0}), ("one", (2, 3, 4), 1, {"alpha": 1.0})):
+    for name, shape, size, options in (("line", (2, 5, 7), 3, {}),
+                                       ("even", (3, 6, 4, 3), 4, {"alpha": 0.5, "beta": 1.5, "k": 2.0}),
+                                       ("volume", (2, 4, 2, 3, 5), 9, {"alpha": 2.0}),
+                                       ("one", (2, 3, 4), 1, {"alpha": 1.0})):
         add_case(out, f"local_response_norm.{name}", lambda x: F.local_response_norm(x, size, **options),
                  batch={"x": randn(*shape)})
 
@@ -67,7 +72,8 @@ def responses(out):
 def other_statistics(out):
     """batch_norm without running statistics, instance_norm with them."""
     draw_for("other_statistics")
-    for name, shape, with_affine in (("1d", (5, 3), True), ("1d_length", (3, 4, 7), False), ("2d", (3, 4, 5, 2), True),
+    for name, shape, with_affine in (("1d", (5, 3), True), ("1d_length", (3, 4, 7), False),
+                                     ("2d", (3, 4, 5, 2), True),
                                      ("3d", (2, 3, 2, 3, 3), True), ("2d_wide", (3, 2, 17, 19), True)):
         def norm(x, l_weight=None, l_bias=None):
             return F.batch_norm(x, None, None, l_weight, l_bias, True, 0.1, 1e-3)
@@ -75,12 +81,15 @@ def other_statistics(out):
                  params=affine(shape[1]) if with_affine else None)
     for name, shape, eps, momentum, with_affine, before, after in (
             ("1d", (4, 3, 5), 1e-5, 0.1, False, None, None), ("2d", (3, 5, 4, 7), 0.1, 0.3, True, None, None),
-            ("3d", (1, 2, 3, 3, 5), 1e-5, 1.0, True, None, None), ("large", (2, 2, 17, 37), 1e-5, 0.1, True, None, None),
-            ("many", (2, 260, 2, 2), 1e-5, 0.1, True, None, None), ("merged", (2, 3, 5, 4), 1e-5, 0.1, True, F.conv2d, F.relu)):
+            ("3d", (1, 2, 3, 3, 5), 1e-5, 1.0, True, None, None),
+            ("large", (2, 2, 17, 37), 1e-5, 0.1, True, None, None),
+            ("many", (2, 260, 2, 2), 1e-5, 0.1, True, None, None),
+            ("merged", (2, 3, 5, 4), 1e-5, 0.1, True, F.conv2d, F.relu)):
         def run(training):
             def norm(x, l_running_mean, l_running_var, l_weight=None, l_bias=None, c_weight=None):
                 y = before(x, c_weight) if before else x
-                y = F.instance_norm(y, l_running_mean, l_running_var, l_weight, l_bias, training, momentum, eps)
+                y = F.instance_norm(y, l_running_mean, l_running_var, l_weight, l_bias, training, momentum,
+                                    eps)
                 return after(y) if after else y
             return norm
         channels = 4 if before else shape[1]
@@ -88,7 +97,8 @@ def other_statistics(out):
         x, parts = randn(*shape, shift=0.5), dict(affine(channels) if with_affine else {}, **statistics)
         if before:
             parts["c.weight"] = randn(4, 3, 2, 2)
-        add_case(out, f"instance_norm.tracked_{name}", run(True), batch={"x": x}, params=parts, buffers=STATISTICS, evaluate=run(False))
+        add_case(out, f"instance_norm.tracked_{name}", run(True), batch={"x": x}, params=parts,
+                 buffers=STATISTICS, evaluate=run(False))
 
 
 def main():

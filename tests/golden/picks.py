@@ -11,7 +11,8 @@ def words(*shape, below=11, dtype=torch.int64):
 
 def embeddings(out):
     def case(name, tokens, rows, width, padding_idx=None):
-        add_case(out, f"embedding.{name}", lambda tokens, l_weight: F.embedding(tokens, l_weight, padding_idx=padding_idx),
+        add_case(out, f"embedding.{name}",
+                 lambda tokens, l_weight: F.embedding(tokens, l_weight, padding_idx=padding_idx),
                  batch={"tokens": tokens}, params={"l.weight": randn(rows, width)})
 
     case("plain", words(4, 3), 11, 5)
@@ -21,20 +22,23 @@ def embeddings(out):
     case("padding", words(6, 5), 11, 8, 2)
     case("padding_first", words(6, 5), 11, 5, 0)
     case("padding_last", words(6, 5), 11, 5, -1)
-    add_case(out, "embedding.computed", lambda tokens, w: F.embedding(tokens, torch.tanh(w)), batch={"tokens": words(4, 3)},
-             fixed={"w": randn(11, 5)})
+    add_case(out, "embedding.computed", lambda tokens, w: F.embedding(tokens, torch.tanh(w)),
+             batch={"tokens": words(4, 3)}, fixed={"w": randn(11, 5)})
     add_case(out, "embedding.tied",
-             lambda tokens, l_weight, head_bias: F.linear(torch.tanh(F.embedding(tokens, l_weight, padding_idx=3)), l_weight,
-                                                          head_bias),
+             lambda tokens, l_weight, head_bias: F.linear(
+                 torch.tanh(F.embedding(tokens, l_weight, padding_idx=3)), l_weight, head_bias),
              batch={"tokens": words(4, 6)}, params={"l.weight": randn(11, 8), "head.bias": randn(11)})
     add_case(out, "embedding.twice",
-             lambda tokens, others, l_weight: F.embedding(tokens, l_weight) * F.embedding(others, l_weight, padding_idx=0),
-             batch={"tokens": words(4, 6, below=9), "others": words(4, 6, below=9)}, params={"l.weight": randn(9, 8)})
+             lambda tokens, others, l_weight: F.embedding(tokens, l_weight) *
+             F.embedding(others, l_weight, padding_idx=0),
+             batch={"tokens": words(4, 6, below=9), "others": words(4, 6, below=9)},
+             params={"l.weight": randn(9, 8)})
 
 
 def gathers(out):
     def case(name, x, axis, index, role="batch"):
-        add_case(out, f"gather.{name}", lambda x, index: torch.gather(x, axis, index.long()), **{role: {"x": x, "index": index}})
+        add_case(out, f"gather.{name}", lambda x, index: torch.gather(x, axis, index.long()),
+                 **{role: {"x": x, "index": index}})
 
     case("last", randn(3, 4, 7), -1, words(3, 4, 5, below=7))
     case("middle", randn(3, 4, 7), 1, words(3, 6, 7, below=4))
@@ -66,18 +70,22 @@ def orders(out):
     case("special", special, lambda x: places(x, 5, -1))
     case("special_smallest", special, lambda x: places(x, 5, -1, False))
     add_case(out, "argmin.plain", lambda x: x.argmin(1), batch={"x": x})
-    add_case(out, "argmin.special", lambda x: x.argmin(-1, keepdim=True), batch={"x": special[:, ::2].contiguous()})
-    for name, shape, axis in (("last", (2, 3, 11), -1), ("middle", (2, 40, 3), 1), ("batch", (5, 4), 0), ("long", (2, 700), 1)):
+    add_case(out, "argmin.special", lambda x: x.argmin(-1, keepdim=True),
+             batch={"x": special[:, ::2].contiguous()})
+    for name, shape, axis in (("last", (2, 3, 11), -1), ("middle", (2, 40, 3), 1), ("batch", (5, 4), 0),
+                              ("long", (2, 700), 1)):
         add_case(out, f"cumsum.{name}", lambda x: x.cumsum(axis), batch={"x": randn(*shape)})
 
 
 def shapes(out):
     for name, index in (("plain", words(4, 3, below=5)), ("u8", words(6, below=5, dtype=torch.uint8))):
-        add_case(out, f"one_hot.{name}", lambda index: F.one_hot(index.long(), 5).double(), batch={"index": index})
+        add_case(out, f"one_hot.{name}", lambda index: F.one_hot(index.long(), 5).double(),
+                 batch={"index": index})
     add_case(out, "expand.middle", lambda x: x.expand(3, 4, 5), batch={"x": randn(3, 1, 5)})
     add_case(out, "expand.front", lambda x: x.expand(2, 4, 3), batch={"x": randn(4, 1)})
     add_case(out, "expand.last", lambda x: x.expand(2, 3, 9), batch={"x": randn(2, 3, 1)})
-    add_case(out, "expand.batch", lambda x, y: x.expand(4, 3, 5) * y, batch={"y": randn(4, 3, 5)}, fixed={"x": randn(1, 3, 1)})
+    add_case(out, "expand.batch", lambda x, y: x.expand(4, 3, 5) * y, batch={"y": randn(4, 3, 5)},
+             fixed={"x": randn(1, 3, 1)})
     add_case(out, "tile.plain", lambda x: x.tile(2, 1, 3), batch={"x": randn(3, 2, 4)})
     add_case(out, "tile.front", lambda x: x.tile(3, 1, 2), batch={"x": randn(2, 4)})
     pair = {"a": randn(3, 4), "b": randn(3, 4)}
@@ -97,58 +105,70 @@ def shapes(out):
 def einsums(out):
     tensors = {"a": randn(3, 2, 4, 5), "b": randn(3, 2, 6, 5), "m": randn(4, 5), "v": randn(5)}
     for name, equation, operands in (
-            ("scores", "nhid,nhjd->nhij", "ab"), ("turned", "nhid, nhjd -> njih", "ab"), ("one_side", "nhid,jd->nhij", "am"),
-            ("other_side", "jd,nhid->nhij", "ma"), ("vector", "ij,j", "mv"), ("outer", "i,j->ji", "vv"), ("dot", "i,i->", "vv"),
-            ("times", "nhid,d->ndih", "av"), ("alone", "nhid,ij->nd", "am"), ("transposed", "ba", "m"), ("total", "abcd->", "a"),
-            ("batch", "nhid,mhid->nm", "aa")):
-        group = {key: {k: tensors[k] for k in operands if (k in "ab") == (key == "batch")} for key in ("batch", "fixed")}
-        add_case(out, f"einsum.{name}", lambda **t: torch.einsum(equation, *[t[k] for k in operands]), gradient=name != "batch", **group)
+            ("scores", "nhid,nhjd->nhij", "ab"), ("turned", "nhid, nhjd -> njih", "ab"),
+            ("one_side", "nhid,jd->nhij", "am"), ("other_side", "jd,nhid->nhij", "ma"),
+            ("vector", "ij,j", "mv"), ("outer", "i,j->ji", "vv"), ("dot", "i,i->", "vv"),
+            ("times", "nhid,d->ndih", "av"), ("alone", "nhid,ij->nd", "am"), ("transposed", "ba", "m"),
+            ("total", "abcd->", "a"), ("batch", "nhid,mhid->nm", "aa")):
+        group = {key: {k: tensors[k] for k in operands if (k in "ab") == (key == "batch")}
+                 for key in ("batch", "fixed")}
+        add_case(out, f"einsum.{name}", lambda **t: torch.einsum(equation, *[t[k] for k in operands]),
+                 gradient=name != "batch", **group)
     tensors["u"] = randn(1, 6, 5)
     for name, equation, operands in (
-            ("dots", "...id,...jd->...ij", "ab"), ("dots_turned", "n...id, ...jd -> j...in", "au"), ("dots_implicit", "...lk,ik", "am"),
-            ("dots_times", "nh...,...->n...h", "am"), ("dots_summed", "...d,...d->d", "am"), ("dots_of_one", "...hid->d...h", "a"),
+            ("dots", "...id,...jd->...ij", "ab"), ("dots_turned", "n...id, ...jd -> j...in", "au"),
+            ("dots_implicit", "...lk,ik", "am"), ("dots_times", "nh...,...->n...h", "am"),
+            ("dots_summed", "...d,...d->d", "am"), ("dots_of_one", "...hid->d...h", "a"),
             ("dots_total", "...->", "a"), ("dots_nothing", "...nhid,d...->hn", "av")):
-        group = {key: {k: tensors[k] for k in operands if (k in "ab") == (key == "batch")} for key in ("batch", "fixed")}
-        add_case(out, f"einsum.{name}", lambda **t: torch.einsum(equation, *[t[k] for k in operands]), **group)
+        group = {key: {k: tensors[k] for k in operands if (k in "ab") == (key == "batch")}
+                 for key in ("batch", "fixed")}
+        add_case(out, f"einsum.{name}", lambda **t: torch.einsum(equation, *[t[k] for k in operands]),
+                 **group)
 
 
 def scatters(out):
     def case(name, x, axis, index, role="batch"):
         tensors = {"x": x, "index": index, "src": randn(*index.shape)}
-        add_case(out, f"scatter_add.{name}", lambda x, index, src: x.scatter_add(axis, index.long(), src), **{role: tensors})
+        add_case(out, f"scatter_add.{name}", lambda x, index, src: x.scatter_add(axis, index.long(), src),
+                 **{role: tensors})
 
     case("last", randn(3, 4, 7), -1, words(3, 4, 5, below=7))
     case("middle", randn(3, 4, 7), 1, words(3, 6, 7, below=4))
     case("i32", randn(3, 6), 1, words(3, 2, below=6, dtype=torch.int32))
     case("many", randn(2, 5, 3), 1, words(2, 71, 3, below=5))
     case("line", randn(40), 0, words(9, below=40), "fixed")
-    add_case(out, "index_select.middle", lambda x, index: x.index_select(1, index), batch={"x": randn(3, 5, 2)},
-             fixed={"index": words(7, below=5)})
-    add_case(out, "index_add.middle", lambda x, index, src: x.index_add(1, index, src), fixed={"index": words(7, below=5)},
-             batch={"x": randn(3, 5, 2), "src": randn(3, 7, 2)})
+    add_case(out, "index_select.middle", lambda x, index: x.index_select(1, index),
+             batch={"x": randn(3, 5, 2)}, fixed={"index": words(7, below=5)})
+    add_case(out, "index_add.middle", lambda x, index, src: x.index_add(1, index, src),
+             fixed={"index": words(7, below=5)}, batch={"x": randn(3, 5, 2), "src": randn(3, 7, 2)})
 
 
 def folds(out):
     """torch.nn.Unfold and Fold: kernel, dilation, padding, stride, size of the image; a size that the windows do not fill."""
     rest = torch.random.get_rng_state()
     for name, n, c, *options in (("plain", 3, 2, (2, 3), 1, 0, 1, (4, 5)), ("one", 1, 1, 1, 1, 0, 1, (1, 1)),
-                                 ("all", 2, 3, (3, 2), (2, 1), (1, 2), (3, 2), (9, 7)), ("apart", 2, 2, 2, 1, 0, 3, (8, 9)),
-                                 ("patches", 1, 3, 4, 1, 0, 4, (8, 12)), ("wide", 1, 1, (1, 67), 1, 0, 2, (2, 71))):
+                                 ("all", 2, 3, (3, 2), (2, 1), (1, 2), (3, 2), (9, 7)),
+                                 ("apart", 2, 2, 2, 1, 0, 3, (8, 9)), ("patches", 1, 3, 4, 1, 0, 4, (8, 12)),
+                                 ("wide", 1, 1, (1, 67), 1, 0, 2, (2, 71))):
         kernel, dilation, padding, stride, size = options
         image = randn(n, c, *size)
         columns = randn(*F.unfold(image, kernel, dilation, padding, stride).shape)
-        add_case(out, f"unfold.{name}", lambda x: F.unfold(x, kernel, dilation, padding, stride), batch={"x": image})
-        add_case(out, f"fold.{name}", lambda x: F.fold(x, size, kernel, dilation, padding, stride), batch={"x": columns})
+        add_case(out, f"unfold.{name}", lambda x: F.unfold(x, kernel, dilation, padding, stride),
+                 batch={"x": image})
+        add_case(out, f"fold.{name}", lambda x: F.fold(x, size, kernel, dilation, padding, stride),
+                 batch={"x": columns})
     torch.random.set_rng_state(rest)
 
 
 def picks_of_several_axes(out):
     def case(name, x, index, batch_dims=0, **options):
         def pick(x, index):
-            lead = [torch.arange(size).reshape((size,) + (1,) * (index.dim() - 2 - i)) for i, size in enumerate(index.shape[:batch_dims])]
+            lead = [torch.arange(size).reshape((size,) + (1,) * (index.dim() - 2 - i))
+                    for i, size in enumerate(index.shape[:batch_dims])]
             return x[tuple(lead) + index.long().unbind(-1)]
         role = options.pop("role", "batch")
-        group = {"batch": {"x": x, "index": index}} if role == "batch" else {"batch": {"x": x}, "fixed": {"index": index}}
+        group = ({"batch": {"x": x, "index": index}} if role == "batch" else
+                 {"batch": {"x": x}, "fixed": {"index": index}})
         add_case(out, f"gather_nd.{name}", pick, **group)
 
     def index(shape, *below, dtype=torch.int64):
@@ -165,7 +185,8 @@ def picks_of_several_axes(out):
 
 
 def meshgrids(out):
-    for name, indexing, sizes in (("ij", "ij", (2, 3, 4)), ("xy", "xy", (2, 3, 4)), ("pair", "xy", (5, 7)), ("one", "xy", (6,))):
+    for name, indexing, sizes in (("ij", "ij", (2, 3, 4)), ("xy", "xy", (2, 3, 4)), ("pair", "xy", (5, 7)),
+                                  ("one", "xy", (6,))):
         def grid(indexing=indexing, **t):
             parts = torch.meshgrid(*t.values(), indexing=indexing)
             return sum((i + 1) * part for i, part in enumerate(parts)) * parts[-1]
@@ -178,15 +199,19 @@ def rearranged(out):
                      ("roll.forth", lambda x: x.roll(3, 2)), ("roll.back", lambda x: x.roll(-13, -3)),
                      ("pixel_shuffle.plain", lambda x: F.pixel_shuffle(x, 2)),
                      ("pixel_unshuffle.plain", lambda x: F.pixel_unshuffle(x, 2)),
-                     ("tril.plain", torch.tril), ("tril.above", lambda x: x.tril(1)), ("triu.below", lambda x: x.triu(-2)),
-                     ("diagonal.right", lambda x: x.diagonal(3, -2, -1)), ("diagonal.left", lambda x: x.diagonal(-1, -2, -1))):
+                     ("tril.plain", torch.tril), ("tril.above", lambda x: x.tril(1)),
+                     ("triu.below", lambda x: x.triu(-2)),
+                     ("diagonal.right", lambda x: x.diagonal(3, -2, -1)),
+                     ("diagonal.left", lambda x: x.diagonal(-1, -2, -1))):
         add_case(out, name, fn, batch={"x": image})
     mask = words(8, 1, 6, below=3)
-    add_case(out, "masked_fill.rows", lambda x, mask: x.masked_fill(mask.bool(), -2.5), batch={"x": image}, fixed={"mask": mask})
-    add_case(out, "masked_fill.infinite", lambda x, mask: x.masked_fill(mask.bool(), -inf), batch={"x": image},
-             fixed={"mask": mask}, gradient=False)
+    add_case(out, "masked_fill.rows", lambda x, mask: x.masked_fill(mask.bool(), -2.5), batch={"x": image},
+             fixed={"mask": mask})
+    add_case(out, "masked_fill.infinite", lambda x, mask: x.masked_fill(mask.bool(), -inf),
+             batch={"x": image}, fixed={"mask": mask}, gradient=False)
     add_case(out, "sort.values", lambda x: x.sort(1)[0], batch={"x": image})
-    add_case(out, "argsort.falling", lambda x: x.argsort(dim=-1, descending=True, stable=True), batch={"x": torch.round(image)})
+    add_case(out, "argsort.falling", lambda x: x.argsort(dim=-1, descending=True, stable=True),
+             batch={"x": torch.round(image)})
 
 
 def reductions(out):
@@ -196,21 +221,27 @@ def reductions(out):
     same[1] = 0
     norm = torch.linalg.vector_norm
     for name, fn, given in (
-            ("min.two", lambda x: x.amin((0, 2)), x), ("var.plain", lambda x: x.var(1), x), ("var.far", lambda x: x.var(-1), x + 1000),
-            ("var.all", lambda x: x.var(correction=0), x), ("std.two", lambda x: x.std((1, 2), keepdim=True), x),
-            ("std.same", lambda x: x.std(2, correction=0), same), ("norm.two", lambda x: norm(x, 2, (1, 2)), same),
-            ("norm.one", lambda x: norm(x, 1, -1, keepdim=True), x), ("norm.half", lambda x: norm(x, 2.5, 1), same),
+            ("min.two", lambda x: x.amin((0, 2)), x), ("var.plain", lambda x: x.var(1), x),
+            ("var.far", lambda x: x.var(-1), x + 1000), ("var.all", lambda x: x.var(correction=0), x),
+            ("std.two", lambda x: x.std((1, 2), keepdim=True), x),
+            ("std.same", lambda x: x.std(2, correction=0), same),
+            ("norm.two", lambda x: norm(x, 2, (1, 2)), same),
+            ("norm.one", lambda x: norm(x, 1, -1, keepdim=True), x),
+            ("norm.half", lambda x: norm(x, 2.5, 1), same),
             ("norm.largest", lambda x: norm(x, inf), x), ("logsumexp.two", lambda x: x.logsumexp((0, 2)), x),
-            ("logsumexp.large", lambda x: x.logsumexp(1, keepdim=True), 500 * x), ("prod.odd", lambda x: x.prod(1), x),
-            ("prod.zeros", lambda x: x.prod(1, keepdim=True), zeros), ("cumprod.odd", lambda x: x.cumprod(1), x),
-            ("cumprod.zeros", lambda x: x.cumprod(1), zeros), ("cummax.odd", lambda x: x.cummax(1)[0], x),
-            ("cummin.last", lambda x: x.cummin(-1)[0], x)):
+            ("logsumexp.large", lambda x: x.logsumexp(1, keepdim=True), 500 * x),
+            ("prod.odd", lambda x: x.prod(1), x), ("prod.zeros", lambda x: x.prod(1, keepdim=True), zeros),
+            ("cumprod.odd", lambda x: x.cumprod(1), x), ("cumprod.zeros", lambda x: x.cumprod(1), zeros),
+            ("cummax.odd", lambda x: x.cummax(1)[0], x), ("cummin.last", lambda x: x.cummin(-1)[0], x)):
         add_case(out, name, fn, batch={"x": given})
     near = torch.cat([x[:, 2:4] + 1e-3 * randn(3, 2, 5), randn(3, 4, 5)], 1)
     for p in (1, 2, 2.5, inf):
-        add_case(out, f"cdist.p{p}", lambda a, b: torch.cdist(a, b, p, "donot_use_mm_for_euclid_dist"), batch={"a": x, "b": near})
-        add_case(out, f"pairwise_distance.p{p}", lambda a, b: F.pairwise_distance(a, b, p), batch={"a": x, "b": zeros})
-    add_case(out, "cdist.leading", lambda a, b: torch.cdist(a, b), batch={"a": x[:, None]}, fixed={"b": randn(2, 1, 5)})
+        add_case(out, f"cdist.p{p}", lambda a, b: torch.cdist(a, b, p, "donot_use_mm_for_euclid_dist"),
+                 batch={"a": x, "b": near})
+        add_case(out, f"pairwise_distance.p{p}", lambda a, b: F.pairwise_distance(a, b, p),
+                 batch={"a": x, "b": zeros})
+    add_case(out, "cdist.leading", lambda a, b: torch.cdist(a, b), batch={"a": x[:, None]},
+             fixed={"b": randn(2, 1, 5)})
     add_case(out, "cdist.same", lambda a: torch.cdist(a, a), batch={"a": same})
     ends = torch.tensor([[-inf, 1, 2.0], [inf, 1, 2], [-inf, -inf, -inf], [nan, 1, 2]])
     add_case(out, "logsumexp.ends", lambda x: x.logsumexp(1), batch={"x": ends}, gradient=False)
@@ -226,16 +257,19 @@ def others(out):
 
     def flat(x):
         n, c, h, w = x.shape
-        return x.reshape(n, c, h // 2, 2, w // 2, 2).permute(0, 3, 5, 1, 2, 4).reshape(n, 4 * c, h // 2, w // 2)
+        return x.reshape(n, c, h // 2, 2, w // 2,
+                         2).permute(0, 3, 5, 1, 2, 4).reshape(n, 4 * c, h // 2, w // 2)
 
-    for name, fn in (("depth_to_space.plain", deep), ("space_to_depth.plain", flat), ("glu.last", lambda x: F.glu(x)),
-                     ("glu.channels", lambda x: F.glu(x, 1))):
+    for name, fn in (("depth_to_space.plain", deep), ("space_to_depth.plain", flat),
+                     ("glu.last", lambda x: F.glu(x)), ("glu.channels", lambda x: F.glu(x, 1))):
         add_case(out, name, fn, batch={"x": image})
-    for name, rows, sizes in (("plain", (5,), (3, 7, 4)), ("no_bias", (4,), (1, 5, 1)), ("rows", (2, 3, 5), (6, 2, 7))):
+    for name, rows, sizes in (("plain", (5,), (3, 7, 4)), ("no_bias", (4,), (1, 5, 1)),
+                              ("rows", (2, 3, 5), (6, 2, 7))):
         params = {"l.weight": randn(sizes[2], sizes[0], sizes[1])}
         if name != "no_bias":
             params["l.bias"] = randn(sizes[2])
-        add_case(out, f"bilinear.{name}", lambda x, y, l_weight, l_bias=None: F.bilinear(x, y, l_weight, l_bias),
+        add_case(out, f"bilinear.{name}",
+                 lambda x, y, l_weight, l_bias=None: F.bilinear(x, y, l_weight, l_bias),
                  batch={"x": randn(*rows, sizes[0]), "y": randn(*rows, sizes[1])}, params=params)
 
 

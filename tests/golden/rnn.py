@@ -40,8 +40,8 @@ def add(out, name, kind, shape, hidden, states=False, start=False, lengths=None,
         fixed["lengths"] = torch.tensor(lengths)
     batch = {"x": fixed.pop("x")} if options.get("batch_first") and len(fixed) == 1 else {}
     params = {"l." + key: randn(*t.shape, scale=1.5 * hidden ** -0.5) for key, t in layer.named_parameters()}
-    add_case(out, name, run(kind, {key: value for key, value in options.items() if key != "dropout"}, states), batch=batch,
-             fixed=fixed, params=params)
+    add_case(out, name, run(kind, {key: value for key, value in options.items() if key != "dropout"}, states),
+             batch=batch, fixed=fixed, params=params)
 
 
 def add_cell(out, name, kind, n, features, hidden, start=True, **options):
@@ -69,9 +69,12 @@ def main():
         add(out, name + ".no_bias", kind, (4, 2, 3), 5, bias=False)
         add(out, name + ".both", kind, (4, 3, 5), 4, bidirectional=True)
         add(out, name + ".start", kind, (3, 2, 4), 5, states=True, start=True)
-        add(out, name + ".layers", kind, (3, 2, 4), 3, num_layers=2, bidirectional=True, states=True, start=True)
-        add(out, name + ".lengths", kind, (5, 4, 3), 4, states=True, start=True, lengths=[3, 5, 1, 4], bidirectional=True)
-        add(out, name + ".lengths_plain", kind, (3, 4, 5), 4, lengths=[2, 4, 3], batch_first=True, states=True, num_layers=2)
+        add(out, name + ".layers", kind, (3, 2, 4), 3, num_layers=2, bidirectional=True, states=True,
+            start=True)
+        add(out, name + ".lengths", kind, (5, 4, 3), 4, states=True, start=True, lengths=[3, 5, 1, 4],
+            bidirectional=True)
+        add(out, name + ".lengths_plain", kind, (3, 4, 5), 4, lengths=[2, 4, 3], batch_first=True,
+            states=True, num_layers=2)
         add(out, name + ".wide", kind, (3, 9, 19), 33)
     for name, kind in (("rnn_cell", nn.RNNCell), ("lstm_cell", nn.LSTMCell), ("gru_cell", nn.GRUCell)):
         add_cell(out, name + ".plain", kind, 3, 4, 6)
@@ -81,10 +84,10 @@ def main():
     add(out, "rnn.relu", nn.RNN, (4, 3, 4), 5, nonlinearity="relu")
     add(out, "lstm.projected", nn.LSTM, (5, 3, 4), 6, proj_size=2)
     add(out, "lstm.projected_one", nn.LSTM, (1, 1, 1), 2, bias=False, proj_size=1, states=True, start=True)
-    add(out, "lstm.projected_layers", nn.LSTM, (4, 3, 5), 7, proj_size=3, num_layers=2, bidirectional=True, states=True,
-        start=True)
-    add(out, "lstm.projected_lengths", nn.LSTM, (3, 5, 2), 4, proj_size=3, batch_first=True, bidirectional=True, states=True,
-        start=True, lengths=[2, 5, 1])
+    add(out, "lstm.projected_layers", nn.LSTM, (4, 3, 5), 7, proj_size=3, num_layers=2, bidirectional=True,
+        states=True, start=True)
+    add(out, "lstm.projected_lengths", nn.LSTM, (3, 5, 2), 4, proj_size=3, batch_first=True,
+        bidirectional=True, states=True, start=True, lengths=[2, 5, 1])
     add(out, "lstm.projected_wide", nn.LSTM, (3, 9, 19), 33, proj_size=17, states=True)
     save("rnn.safetensors", out)
 

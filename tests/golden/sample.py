@@ -29,29 +29,32 @@ def grid_sample_cases(out):
     def case(label, x, grid, **options):
         no_grad = options.pop("no_grad", ())
         options.setdefault("align_corners", False)
-        add_case(out, "grid_sample." + label, lambda x, grid: F.grid_sample(x, grid, **options), batch={"x": x, "grid": grid},
-                 no_grad=no_grad)
+        add_case(out, "grid_sample." + label, lambda x, grid: F.grid_sample(x, grid, **options),
+                 batch={"x": x, "grid": grid}, no_grad=no_grad)
 
     for axes in (2, 3):
         size = SIZES[axes]
         for padding in ("zeros", "border", "reflection"):
             for align in (False, True):
                 label = "%dd_%s%s" % (axes, padding, "_align" if align else "")
-                case(label, randn(2, 3, *size), points(2, POINTS[axes], size, align), padding_mode=padding, align_corners=align)
-            case("%dd_nearest_%s" % (axes, padding), randn(2, 2, *size), points(2, POINTS[axes], size, False), mode="nearest",
-                 padding_mode=padding)
-        case("%dd_nearest_align" % axes, randn(1, 2, *size), points(1, POINTS[axes], size, True), mode="nearest",
-             align_corners=True)
-        case("%dd_far" % axes, randn(1, 1, *size), points(1, POINTS[axes], size, False, 9.0), padding_mode="reflection")
-        case("%dd_one_cell" % axes, randn(2, 2, *size[:-2], 1, 1), points(2, POINTS[axes], size[:-2] + (1, 1), False))
-        case("%dd_one_cell_border" % axes, randn(1, 2, *size[:-1], 1), points(1, POINTS[axes], size[:-1] + (1,), False),
-             padding_mode="border", no_grad=("grid",))
+                case(label, randn(2, 3, *size), points(2, POINTS[axes], size, align), padding_mode=padding,
+                     align_corners=align)
+            case("%dd_nearest_%s" % (axes, padding), randn(2, 2, *size), points(2, POINTS[axes], size, False),
+                 mode="nearest", padding_mode=padding)
+        case("%dd_nearest_align" % axes, randn(1, 2, *size), points(1, POINTS[axes], size, True),
+             mode="nearest", align_corners=True)
+        case("%dd_far" % axes, randn(1, 1, *size), points(1, POINTS[axes], size, False, 9.0),
+             padding_mode="reflection")
+        case("%dd_one_cell" % axes, randn(2, 2, *size[:-2], 1, 1),
+             points(2, POINTS[axes], size[:-2] + (1, 1), False))
+        case("%dd_one_cell_border" % axes, randn(1, 2, *size[:-1], 1),
+             points(1, POINTS[axes], size[:-1] + (1,), False), padding_mode="border", no_grad=("grid",))
         case("%dd_one_point" % axes, randn(2, 3, *size), points(2, (1,) * axes, size, False, 0.5))
         # one cell is the sum of many points: they all lie between the same cells
         case("%dd_crowd" % axes, randn(1, 1, *size), points(1, (7,) * axes, size, False, 0.08))
         size = (2,) * axes
-        case("%dd_many" % axes, randn(3, 1, *size), points(3, (5, 31) if axes == 2 else (2, 3, 23), size, True, 1.1),
-             align_corners=True)
+        case("%dd_many" % axes, randn(3, 1, *size),
+             points(3, (5, 31) if axes == 2 else (2, 3, 23), size, True, 1.1), align_corners=True)
         # whole cells, the corners among them; 5 cells are exact in binary
         steps = torch.linspace(-1, 1, 5)
         exact = torch.stack(torch.meshgrid(*([steps] * axes), indexing="ij")[::-1], -1)[None]
@@ -64,7 +67,8 @@ def grid_sample_cases(out):
 
 def affine_grid_cases(out):
     def case(label, theta, size, align_corners=False):
-        add_case(out, "affine_grid." + label, lambda theta: F.affine_grid(theta, [theta.shape[0], 1, *size], align_corners),
+        add_case(out, "affine_grid." + label,
+                 lambda theta: F.affine_grid(theta, [theta.shape[0], 1, *size], align_corners),
                  batch={"theta": theta})
 
     case("2d", randn(2, 2, 3), (3, 5))
@@ -121,7 +125,8 @@ def ncc_cases(out):
         return -(cross * cross / (aa * bb + eps)).mean()
 
     def case(label, loss, *shape):
-        add_case(out, "ncc_loss." + label, loss, batch={"input": torch.rand(shape), "target": torch.rand(shape)})
+        add_case(out, "ncc_loss." + label, loss,
+                 batch={"input": torch.rand(shape), "target": torch.rand(shape)})
 
     case("volume", whole, 2, 1, 4, 5, 6)
     case("channels", whole, 3, 2, 7, 5)
@@ -135,7 +140,8 @@ def ncc_cases(out):
 def roi_align_cases(out):
     def boxes(count, samples, height, width, reach=1.2):
         """[count, 5]: a sample's number and two corners, the second one behind the first."""
-        x, y = ((torch.rand(2, count) * reach - (reach - 1) / 2).sort(0)[0] * size for size in (width, height))
+        x, y = ((torch.rand(2, count) * reach - (reach - 1) / 2).sort(0)[0] * size
+                for size in (width, height))
         corners = torch.stack([x[0], y[0], x[1], y[1]], 1)
         return torch.cat([torch.randint(samples, (count, 1)).float(), (corners * 64).round() / 64], 1)
 
@@ -145,7 +151,8 @@ def roi_align_cases(out):
         if role == "batch":
             add_case(out, "roi_align." + label, align, batch={"x": x, "boxes": boxes}, no_grad=("boxes",))
         else:
-            add_case(out, "roi_align." + label, align, batch={"x": x}, fixed={"boxes": boxes}, no_grad=("boxes",))
+            add_case(out, "roi_align." + label, align, batch={"x": x}, fixed={"boxes": boxes},
+                     no_grad=("boxes",))
 
     case("plain", randn(2, 3, 7, 9), boxes(5, 2, 7, 9), 2)
     case("aligned", randn(2, 3, 7, 9), boxes(5, 2, 7, 9), 2, aligned=True)
@@ -156,12 +163,13 @@ def roi_align_cases(out):
     case("whole", randn(1, 4, 5, 5), f32([0, 0, 0, 5, 5], 1, 5), 5, ratio=1, aligned=True)
     case("one_cell", randn(2, 2, 1, 1), boxes(3, 2, 1, 1, 3.0), 2)
     case("row", randn(1, 1, 1, 11), boxes(3, 1, 1, 11), (1, 4), ratio=2)
-    case("crowd", randn(1, 1, 6, 6), boxes(64, 1, 3, 3, 1.0), 2, ratio=2, aligned=True)  # many add to the same cells
+    # many add to the same cells
+    case("crowd", randn(1, 1, 6, 6), boxes(64, 1, 3, 3, 1.0), 2, ratio=2, aligned=True)
     case("twice", randn(4, 2, 5, 7), boxes(4, 4, 5, 7), 3, role="batch")
     case("many", randn(3, 5, 13, 17), boxes(37, 3, 13, 17), (7, 5), ratio=2, aligned=True)
     # empty, turned round, beside x on each side, over its edges by less and by more than a cell, as large as many such x
-    odd = [[2, 3, 2, 3], [4, 4, 1.5, 2], [-9, 1, -4, 3], [1, 20, 3, 25], [-1.75, -1.5, 1, 1], [4.5, 5, 8.75, 9], [-40, -30, 50, 60],
-           [0.25, 0.25, 0.375, 0.5]]
+    odd = [[2, 3, 2, 3], [4, 4, 1.5, 2], [-9, 1, -4, 3], [1, 20, 3, 25], [-1.75, -1.5, 1, 1],
+           [4.5, 5, 8.75, 9], [-40, -30, 50, 60], [0.25, 0.25, 0.375, 0.5]]
     odd = f32([value for box in odd for value in [0] + box], len(odd), 5)
     case("odd", randn(1, 2, 6, 7), odd, 3)
     case("odd_aligned", randn(1, 2, 6, 7), odd, 3, aligned=True)

@@ -15,14 +15,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tests"))
 import run
 
-LOGS = {"CUDA_LAUNCH_BLOCKING": "1", "GPUNN_PLAIN": "1", "CUBLASLT_LOG_LEVEL": "5", "CUDNN_LOGLEVEL_DBG": "3", "CUDNN_LOGDEST_DBG": "stdout"}
+LOGS = {"CUDA_LAUNCH_BLOCKING": "1", "GPUNN_PLAIN": "1", "CUBLASLT_LOG_LEVEL": "5", "CUDNN_LOGLEVEL_DBG": "3",
+        "CUDNN_LOGDEST_DBG": "stdout"}
 KEPT = 100000  # characters of what one test prints
 
 
 def call(command, number, name):
     """The arguments and settings that run one test."""
     if number:
-        return shlex.split(command), {"GPUNN_TEST_FROM": number, "GPUNN_TEST_COUNT": "1", "CMOCKA_MESSAGE_OUTPUT": "TAP"}
+        return shlex.split(command), {"GPUNN_TEST_FROM": number, "GPUNN_TEST_COUNT": "1",
+                                      "CMOCKA_MESSAGE_OUTPUT": "TAP"}
     if "tap.py" in command and "." in name:
         return [sys.executable, "-m", "unittest", name], {}
     words = shlex.split(command)
@@ -40,7 +42,8 @@ def main():
     end, programs = time.monotonic() + options.seconds, run.Programs(None)
     with open(options.failures) as file:
         tests = [line.split("\t") for line in file.read().splitlines()]
-    tests = list(dict.fromkeys((command, number, name if number else name.split(" [")[0].strip()) for command, number, name in tests))
+    tests = list(dict.fromkeys((command, number, name if number else name.split(" [")[0].strip())
+                               for command, number, name in tests))
     chosen = tests[:options.count]  # a test of which parts failed is one
     way, before, settings, most = "alone", [], LOGS, 20
     if options.sanitizer:
@@ -51,14 +54,17 @@ def main():
             arguments, own = call(command, number, name)
             left = min(most, end - time.monotonic())
             if left < 1 or before and arguments[0] == sys.executable:
-                print(f"{way}: {name}: {'cut off, no time is left' if left < 1 else 'not run, it is a test of Python'}", flush=True)
+                print(f"{way}: {name}: "
+                      f"{'cut off, no time is left' if left < 1 else 'not run, it is a test of Python'}",
+                      flush=True)
                 continue
             environment = {**os.environ, **settings, **own}
             environment.pop("GPUNN_TEST_SECONDS", None)  # it is slower now
             text, code = programs.run(name, before + arguments, environment, left)
             out.write(f"==== {way}: {command} {number} {name}: {code}\n{text[-KEPT:]}\n")
             out.flush()
-            verdict = "passes" if code == 0 else f"cut off at {left:.0f} s" if code == run.CUT_OFF else f"fails with {code}"
+            verdict = ("passes" if code == 0 else f"cut off at {left:.0f} s" if code == run.CUT_OFF else
+                       f"fails with {code}")
             print(f"{way}: {name}: {verdict}", flush=True)
     print(f"{len(chosen)} of {len(tests)} failed tests were run again")
 

@@ -26,8 +26,9 @@ ARCH = "sm_90"  # what toolkit.py compiles for
 MOST_BYTES = 24 << 20
 STAMP = "stamp.json"
 # What the programs are made from; the build itself generates the rest from these.
-SOURCES = ["*.h", "*.c", "*.cu", "*.cpp", "generator", "templates", "examples/kernels", "tests/generator/specs", "tests/generator/build_sets.py",
-           "tests/bench/gpu_kernels.py", "tests/bench/fused_gpu.py", ":!examples/kernels/*_kernels.*", ":!*.md", ":!*.svg"]
+SOURCES = ["*.h", "*.c", "*.cu", "*.cpp", "generator", "templates", "examples/kernels",
+           "tests/generator/specs", "tests/generator/build_sets.py", "tests/bench/gpu_kernels.py",
+           "tests/bench/fused_gpu.py", ":!examples/kernels/*_kernels.*", ":!*.md", ":!*.svg"]
 BUILDERS = ["tests/gpu/programs.sh", "tests/gpu/toolkit.py"]  # what decides how
 
 
@@ -53,13 +54,15 @@ def source_paths():
 
 def make_stamp(nvcc):
     sources = {path: sha256(path) for path in source_paths()}
-    return {"commit": said_by("git", "describe", "--always", "--dirty", "--exclude=*"), "arch": ARCH, "nvcc": nvcc, "sources": sources,
+    return {"commit": said_by("git", "describe", "--always", "--dirty", "--exclude=*"), "arch": ARCH,
+            "nvcc": nvcc, "sources": sources,
             "hash": hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:16]}
 
 
 def programs(folder):
     paths = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
-    return [name for name, path in paths.items() if os.path.isfile(path) and os.access(path, os.X_OK) and not name.endswith(".o")]
+    return [name for name, path in paths.items() if os.path.isfile(path) and os.access(path, os.X_OK) and
+            not name.endswith(".o")]
 
 
 def pack(folder, archive, stamp, most=MOST_BYTES):
@@ -74,7 +77,8 @@ def pack(folder, archive, stamp, most=MOST_BYTES):
     if size > most:
         os.remove(archive)
         largest = sorted(names, key=lambda name: -os.path.getsize(os.path.join(folder, name)))[:5]
-        raise Unfit(f"{archive} would have {size} bytes, {most} is the limit; the largest programs are {', '.join(largest)}")
+        raise Unfit(f"{archive} would have {size} bytes, {most} is the limit; the largest programs are "
+                    f"{', '.join(largest)}")
     return size
 
 
@@ -91,9 +95,11 @@ def check(stamp, arch):
 def why_not_loaded(path):
     """What the loader says of a program that it refuses; None for one that starts, whatever it does then."""
     # A program of test.h's runs no test, and none that lacks --help has a GPU.
-    settings = {**os.environ, "GPUNN_TEST_FROM": "1000000", "GPUNN_TEST_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    settings = {**os.environ, "GPUNN_TEST_FROM": "1000000", "GPUNN_TEST_DEVICE": "cpu",
+                "CUDA_VISIBLE_DEVICES": ""}
     try:
-        done = subprocess.run([os.path.abspath(path), "--help"], env=settings, cwd=ROOT, timeout=10, stdin=subprocess.DEVNULL,
+        done = subprocess.run([os.path.abspath(path), "--help"], env=settings, cwd=ROOT, timeout=10,
+                              stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     except subprocess.TimeoutExpired:
         return None
@@ -170,7 +176,8 @@ def main():
     except Unfit as why:
         print(f"{options.source}: {why}")
         return 1
-    print(f"{count} files for {stamp['arch']}, {size / 2**20:.1f} MiB, {stamp['nvcc']}, sources {stamp['hash']}, commit {stamp['commit']}")
+    print(f"{count} files for {stamp['arch']}, {size / 2**20:.1f} MiB, {stamp['nvcc']}, sources "
+          f"{stamp['hash']}, commit {stamp['commit']}")
     return 0
 
 

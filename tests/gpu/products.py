@@ -33,7 +33,8 @@ def main():
     parser.add_argument("--tables", default=os.path.join(HERE, "products"))
     options = parser.parse_args()
     lines = []
-    with open(options.out, "w") as out, subprocess.Popen([options.program], stdout=subprocess.PIPE, text=True) as process:
+    with open(options.out, "w") as out, subprocess.Popen([options.program], stdout=subprocess.PIPE,
+                                                         text=True) as process:
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
             out.write(line)
@@ -45,9 +46,11 @@ def main():
     table = os.path.join(options.tables, file_name(lines[0]))
     none = sum(" 64 0/" in line for line in lines)
     refused = [line for line in lines if "| refused" in line]
-    print("\n".join([f"{len(lines) - 1} products, {none} of them without an algorithm for well placed operands, {len(refused)} refused"] + refused[:50]))
+    print("\n".join([f"{len(lines) - 1} products, {none} of them without an algorithm for well placed "
+                     f"operands, {len(refused)} refused"] + refused[:50]))
     if not os.path.exists(table):
-        print(f"There is no table for this card and release yet: commit {options.out} as {os.path.relpath(table)}")
+        print(f"There is no table for this card and release yet: commit {options.out} as "
+              f"{os.path.relpath(table)}")
         return 1 if refused else 0
     with open(table) as file:
         before = file.read().splitlines()

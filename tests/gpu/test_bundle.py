@@ -12,7 +12,8 @@ import bundle
 import test_run
 import test_toolkit
 
-STAMP = {"commit": "abc1234", "arch": "sm_90", "nvcc": "none", "sources": {"gpunn.h": bundle.sha256("gpunn.h")}, "hash": "0"}
+STAMP = {"commit": "abc1234", "arch": "sm_90", "nvcc": "none",
+         "sources": {"gpunn.h": bundle.sha256("gpunn.h")}, "hash": "0"}
 
 
 class Folder(unittest.TestCase):
@@ -20,7 +21,8 @@ class Folder(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        self.built, self.unpacked, self.archive = self.path("built"), self.path("unpacked"), self.path("archive.tar.xz")
+        self.built, self.unpacked, self.archive = self.path("built"), self.path("unpacked"), self.path(
+            "archive.tar.xz")
         os.mkdir(self.built)
         os.mkdir(self.unpacked)
 
@@ -38,7 +40,8 @@ class Folder(unittest.TestCase):
     def program_without_its_library(self, name):
         for target, source, flags in ("libabsent.so", "int absent(void) { return 0; }", ["-shared", "-fPIC"]), \
                 ("built/" + name, "int absent(void); int main(void) { return absent(); }", [self.path("libabsent.so")]):
-            subprocess.run(["cc", "-x", "c", "-", "-x", "none", *flags, "-o", self.path(target)], input=source, text=True, check=True)
+            subprocess.run(["cc", "-x", "c", "-", "-x", "none", *flags, "-o", self.path(target)],
+                           input=source, text=True, check=True)
         os.remove(self.path("libabsent.so"))
 
 
@@ -84,8 +87,10 @@ class Bundle(Folder):
         self.assertEqual(self.refused(arch="sm_80"), "it is for sm_90, the GPU is sm_80")
 
     def test_other_sources(self):
-        sources = {"gpunn.h": "0" * 64, "no_such_file.c": "0" * 64, "gpunn_cuda.cu": bundle.sha256("gpunn_cuda.cu")}
-        self.assertEqual(self.refused({**STAMP, "sources": sources}), "it was built at abc1234 from other sources: gpunn.h, no_such_file.c")
+        sources = {"gpunn.h": "0" * 64, "no_such_file.c": "0" * 64,
+                   "gpunn_cuda.cu": bundle.sha256("gpunn_cuda.cu")}
+        self.assertEqual(self.refused({**STAMP, "sources": sources}),
+                         "it was built at abc1234 from other sources: gpunn.h, no_such_file.c")
 
     def test_no_archive_and_a_damaged_one(self):
         with self.assertRaisesRegex(bundle.Unfit, "not there; tests/gpu/run.sh --bundle makes it"):
@@ -121,22 +126,26 @@ class Bundle(Folder):
         self.program_without_its_library("one")
         self.program_without_its_library("two")
         bundle.pack(self.built, self.archive, STAMP)
-        with self.assertRaisesRegex(bundle.Unfit, "none of its programs loads: .*libabsent.so: cannot open shared object file"):
+        with self.assertRaisesRegex(bundle.Unfit, "none of its programs loads: .*libabsent.so: cannot open "
+                                    "shared object file"):
             bundle.unpack(self.archive, self.unpacked, "sm_90")
 
     def test_the_stamp_is_of_what_programs_are_made_from(self):
         if subprocess.run(["git", "rev-parse"], cwd=ROOT, stderr=subprocess.DEVNULL).returncode:
             self.skipTest("there is no git")
         stamp = bundle.make_stamp("none")
-        wanted = {"gpunn.h", "gpunn_cuda.cu", "generator/emit_cuda.py", "templates/kernels/set.c", "tests/test.h", "tests/gpu/products.cu",
-                  "examples/kernels/custom_op.json", "tests/bench/gpu_workloads.h", "tests/emulator/custom.cpp"}
+        wanted = {"gpunn.h", "gpunn_cuda.cu", "generator/emit_cuda.py", "templates/kernels/set.c",
+                  "tests/test.h", "tests/gpu/products.cu", "examples/kernels/custom_op.json",
+                  "tests/bench/gpu_workloads.h", "tests/emulator/custom.cpp"}
         self.assertEqual(wanted - stamp["sources"].keys(), set())
-        self.assertEqual({"README.md", "templates/README.md", "examples/kernels/simple_nn_kernels.cu"} & stamp["sources"].keys(), set())
+        self.assertEqual({"README.md", "templates/README.md",
+                          "examples/kernels/simple_nn_kernels.cu"} & stamp["sources"].keys(), set())
         bundle.check(stamp, bundle.ARCH)
 
 
 # A watched program of test.h's, with an alarm as it has.
-PROGRAM = "#!/usr/bin/env python3\nimport signal, os\nsignal.alarm(int(os.environ.get('GPUNN_TEST_SECONDS', 0)))\n" + test_run.PROGRAM
+PROGRAM = ("#!/usr/bin/env python3\nimport signal, os\nsignal.alarm(int(os.environ.get('GPUNN_TEST_SECONDS', "
+           "0)))\n" + test_run.PROGRAM)
 NVCC = test_toolkit.NVCC.replace("esac", "*) echo no compiler here; exit 1 ;;\nesac")
 
 
@@ -149,9 +158,10 @@ class Prebuilt(Folder):
         os.mkdir(self.path("venv"))
         self.write(self.path("bin", "nvcc"), NVCC.format(top=self.folder))
         self.write(self.path("bin", "cc"), "#!/bin/sh\nexit 1\n")
-        self.write(self.path("venv", "python"), f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # which has no torch
-        subprocess.run(["cc", "-shared", "-fPIC", "-DCOUNT=1", "-DMAJOR=9", "-x", "c", "-", "-o", self.path("libcuda.so.1")],
-                       input=test_toolkit.DRIVER, text=True, check=True)
+        # which has no torch
+        self.write(self.path("venv", "python"), f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+        subprocess.run(["cc", "-shared", "-fPIC", "-DCOUNT=1", "-DMAJOR=9", "-x", "c", "-", "-o",
+                        self.path("libcuda.so.1")], input=test_toolkit.DRIVER, text=True, check=True)
         self.program("doctor", "echo gpunn takes NVIDIA H100, 132 multiprocessors")
         self.program("simple_nn")
         self.program("products", "[ $# -gt 0 ] || echo '# NVIDIA H100, cuBLASLt 130100'")
@@ -159,27 +169,35 @@ class Prebuilt(Folder):
     def write_tests(self, **faults):
         """A program for each, whose tests do what FAULTS says when they do not run alone."""
         for name, fault in faults.items():
-            self.write(self.path("built", name), PROGRAM.replace("sys.argv[1:]", f"(() if 'GPUNN_PLAIN' in os.environ else {fault.split()})"))
+            self.write(self.path("built", name),
+                       PROGRAM.replace("sys.argv[1:]",
+                                       f"(() if 'GPUNN_PLAIN' in os.environ else {fault.split()})"))
 
     def call(self, *names, arch="sm_90", **more):
         bundle.pack(self.built, self.archive, {**STAMP, "arch": arch})
-        places = {"PATH": self.path("bin") + ":" + os.environ["PATH"], "NVCC": self.path("bin", "nvcc"), "PYTHON": self.path("venv", "python"),
-                  "LD_LIBRARY_PATH": self.folder, "GPUNN_BUNDLE": self.archive, "GPUNN_GPU_WORK": self.unpacked, "OUT": self.path("out")}
-        done = subprocess.run(["tests/gpu/run.sh", "--prebuilt", *names], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        places = {"PATH": self.path("bin") + ":" + os.environ["PATH"], "NVCC": self.path("bin", "nvcc"),
+                  "PYTHON": self.path("venv", "python"), "LD_LIBRARY_PATH": self.folder,
+                  "GPUNN_BUNDLE": self.archive, "GPUNN_GPU_WORK": self.unpacked, "OUT": self.path("out")}
+        done = subprocess.run(["tests/gpu/run.sh", "--prebuilt", *names], cwd=ROOT, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True,
                               env={**os.environ, "GPUNN_TEST_SECONDS": "1", **places, **more})
         with open(self.path("out", "summary")) as file:
             return done.returncode, done.stdout, file.read()
 
     def test_each_fault_has_its_line(self):
-        self.program("doctor", "echo 'cuDNN         cuDNN 9 is missing: ...'; echo gpunn takes NVIDIA H100, 132 multiprocessors")
+        self.program("doctor", "echo 'cuDNN         cuDNN 9 is missing: ...'; echo gpunn takes NVIDIA H100, "
+                     "132 multiprocessors")
         self.program("products", "[ $# -gt 0 ] || kill -9 $$")
         self.write_tests(golden="2=lose", gradients="1=die", reference="4=hang", precision="")
         self.program_without_its_library("device")
-        code, said, summary = self.call("ops/golden", "ops/gradients", "ops/reference", "ops/precision", "unit/device")
+        code, said, summary = self.call("ops/golden", "ops/gradients", "ops/reference", "ops/precision",
+                                        "unit/device")
         self.assertEqual(code, 1)
-        self.assertRegex(summary, "skipped  device of the archive does not load: .*libabsent.so: cannot open shared object file")
+        self.assertRegex(summary, "skipped  device of the archive does not load: .*libabsent.so: cannot open "
+                         "shared object file")
         self.assertRegex(summary, r"FAILED   library \(1\)")
-        self.assertRegex(summary, r"FAILED   doctor \(it says: cuDNN +cuDNN 9 is missing: ...\)\npassed   simple_nn \(\d+ s\)\nFAILED   products \(1\)\nFAILED   tests \(1\)")
+        self.assertRegex(summary, r"FAILED   doctor \(it says: cuDNN +cuDNN 9 is missing: ...\)\npassed   "
+                         r"simple_nn \(\d+ s\)\nFAILED   products \(1\)\nFAILED   tests \(1\)")
         self.assertRegex(said, "ended with -9 after 0 lines")
         failed = said.partition("failed tests:")[2]
         for program, number in ("golden", 2), ("gradients", 1), ("reference", 4):
@@ -195,7 +213,8 @@ class Prebuilt(Folder):
     def test_all_good(self):
         self.write_tests(golden="")
         # beside the Python that is named lie the wheels, which programs look for along PATH
-        self.program("doctor", f"case :$PATH: in *:{self.path('venv')}:*) echo gpunn takes NVIDIA H100, 132 multiprocessors ;; esac")
+        self.program("doctor", f"case :$PATH: in *:{self.path('venv')}:*) echo gpunn takes NVIDIA H100, 132 "
+                     f"multiprocessors ;; esac")
         self.program("group", "exit 1")  # which is not asked for
         code, said, summary = self.call("ops/golden")
         self.assertEqual(code, 0, said)

@@ -33,7 +33,8 @@ class Compiled(unittest.TestCase):
 
 class Torch(unittest.TestCase):
     def test_one_that_does_not_load_leaves_the_other_columns(self):
-        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(sys.modules), mock.patch.object(sys, "path", [folder]):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(sys.modules), mock.patch.object(
+                sys, "path", [folder]):
             sys.modules.pop("torch", None)
             with open(os.path.join(folder, "torch.py"), "w") as file:
                 file.write("raise OSError('libcudart.so.13: cannot open shared object file')")

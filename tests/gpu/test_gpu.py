@@ -52,7 +52,8 @@ class Gpu(unittest.TestCase):
         self.peers = {}
 
     def peer(self, name, ms, mib, *faults):
-        self.peers[name] = gpu.Peer([sys.executable, self.program, name, self.log, str(ms), str(mib), *faults])
+        self.peers[name] = gpu.Peer([sys.executable, self.program, name, self.log, str(ms), str(mib),
+                                     *faults])
         self.addCleanup(self.peers[name].stop)
 
     def executable(self, name, command):
@@ -75,7 +76,8 @@ class Gpu(unittest.TestCase):
             f"{name} {what}" for name in self.peers for what in ("open lenet4", "opened")])
         self.assertEqual([line for line in self.asked() if "time" in line][:6], [
             name + " time" for name in ("gpunn", "eager", "compile", "compile", "eager", "gpunn")])
-        self.assertEqual({name: result["ratio"] for name, result in results.items()}, {"gpunn": None, "eager": 3, "compile": 2})
+        self.assertEqual({name: result["ratio"] for name, result in results.items()},
+                         {"gpunn": None, "eager": 3, "compile": 2})
         self.assertEqual(len(results["eager"]["ms"]), 3)
 
     def test_failing_peers_are_left_out(self):
@@ -85,7 +87,8 @@ class Gpu(unittest.TestCase):
         self.peer("graph", 3, 20, "result=0.7")
         results, failures = gpu.measure("lenet4", self.peers, 3, 20)
         self.assertEqual(list(results), ["gpunn", "graph"])
-        self.assertEqual(failures, {"eager": "it broke", "compile": "it broke", "graph": "its result is 0.7, gpunn's 0.5"})
+        self.assertEqual(failures, {"eager": "it broke", "compile": "it broke",
+                                    "graph": "its result is 0.7, gpunn's 0.5"})
 
     def test_peers_that_do_not_end_are_not_waited_for(self):
         self.peer("gpunn", 1, 10)
@@ -101,8 +104,10 @@ class Gpu(unittest.TestCase):
         self.assertEqual(failures["graph"], "cut off: no answer to time within 3 s")
 
     def test_the_error_is_told_not_the_advice_behind_it(self):
-        self.peer("compile", 1, 10, "end=open", "says=torch.Fault/torch.SomeError:_no_triton/Set_this_for_more")
-        self.assertEqual(gpu.measure("lenet4", self.peers, 1, 20)[1], {"compile": "torch.SomeError: no triton"})
+        self.peer("compile", 1, 10, "end=open",
+                  "says=torch.Fault/torch.SomeError:_no_triton/Set_this_for_more")
+        self.assertEqual(gpu.measure("lenet4", self.peers, 1, 20)[1],
+                         {"compile": "torch.SomeError: no triton"})
 
     def test_who_has_no_time_left_is_not_asked(self):
         self.peer("gpunn", 1, 10, "hang=open")
@@ -118,9 +123,10 @@ class Gpu(unittest.TestCase):
 
     def test_rows_that_are_cut_off_say_so(self):
         program = self.executable("gpu_bench", f"exec {sys.executable} {self.program} gpunn {self.log} 2 30")
-        done = subprocess.run([sys.executable, gpu.__file__, program, "--alone", "--seconds", "0", "mlp20", "lenet4"], stdout=subprocess.PIPE,
-                              text=True)
-        self.assertIn("# mlp20: cut off, no time was left\n# lenet4: cut off, no time was left\n", done.stdout)
+        done = subprocess.run([sys.executable, gpu.__file__, program, "--alone", "--seconds", "0", "mlp20",
+                               "lenet4"], stdout=subprocess.PIPE, text=True)
+        self.assertIn("# mlp20: cut off, no time was left\n# lenet4: cut off, no time was left\n",
+                      done.stdout)
 
     def test_what_is_not_ready_in_time_is_no_success(self):
         ready = os.path.join(self.folder, "ready")
@@ -136,9 +142,12 @@ class Gpu(unittest.TestCase):
 
     def test_what_is_ready_is_not_compiled_again(self):
         ready = os.path.join(self.folder, "ready")
-        gpu.compile_ahead("compile", gpu.Peer([sys.executable, self.program, "compile", self.log, "1", "1"]), ["mlp20"], 20, ready)
-        gpu.compile_ahead("compile", gpu.Peer([sys.executable, self.program, "compile", self.log, "1", "1"]), ["mlp20", "lenet4"], 20, ready)
-        self.assertEqual([line for line in self.asked() if " open " in line], ["compile open mlp20", "compile open lenet4"])
+        gpu.compile_ahead("compile", gpu.Peer([sys.executable, self.program, "compile", self.log, "1", "1"]),
+                          ["mlp20"], 20, ready)
+        gpu.compile_ahead("compile", gpu.Peer([sys.executable, self.program, "compile", self.log, "1", "1"]),
+                          ["mlp20", "lenet4"], 20, ready)
+        self.assertEqual([line for line in self.asked() if " open " in line],
+                         ["compile open mlp20", "compile open lenet4"])
         self.assertEqual(gpu.read_ready(ready), ["compile mlp20", "compile lenet4"])
 
     def test_no_git_and_no_nvidia_smi(self):
@@ -167,8 +176,9 @@ class Gpu(unittest.TestCase):
     def test_the_whole_of_it(self):
         program = self.executable("gpu_bench", f"exec {sys.executable} {self.program} gpunn {self.log} 2 30")
         json_path = os.path.join(self.folder, "json")
-        done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "bench", "gpu.py"), program, "--alone", "--rounds", "2", "--json",
-                               json_path, "mlp20", "lenet4"], stdout=subprocess.PIPE, text=True)
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "bench", "gpu.py"), program,
+                               "--alone", "--rounds", "2", "--json", json_path, "mlp20", "lenet4"],
+                              stdout=subprocess.PIPE, text=True)
         self.assertEqual(done.returncode, 0)
         self.assertIn("| mlp20 | gpunn | 2 | 2 to 2 | - | - | 30.0 | 4 | - | 0.5 |", done.stdout)
         with open(json_path) as file:

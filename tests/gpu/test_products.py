@@ -25,8 +25,8 @@ class Products(unittest.TestCase):
         with open(self.path("program"), "w") as file:
             file.write("#!/bin/sh\ncat <<'E'\n" + table + "E\n" + end)
         os.chmod(file.name, 0o755)
-        done = subprocess.run([sys.executable, "tests/gpu/products.py", file.name, "--out", self.path("out"), "--tables", self.folder],
-                              cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run([sys.executable, "tests/gpu/products.py", file.name, "--out", self.path("out"),
+                               "--tables", self.folder], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         with open(self.path("out")) as file:
             self.assertEqual(file.read(), table)
         return done.returncode, done.stdout
@@ -47,7 +47,8 @@ class Products(unittest.TestCase):
         self.assertEqual(self.run_on(TABLE.replace("0.0100", "0.0200"))[0], 0)
         code, said = self.run_on(TABLE.replace("1 3/6", "1 0/-1"))
         self.assertEqual(code, 1)
-        self.assertIn("-32x50x20 f32 y: 64 8/21 16 8/21 1 3/6\n+32x50x20 f32 y: 64 8/21 16 8/21 1 0/-1\n2 lines differ", said)
+        self.assertIn("-32x50x20 f32 y: 64 8/21 16 8/21 1 3/6\n+32x50x20 f32 y: 64 8/21 16 8/21 1 0/-1\n2 "
+                      "lines differ", said)
         code, said = self.run_on("".join(TABLE.splitlines(True)[:2]))
         self.assertEqual(code, 1)
         self.assertIn("1 lines differ", said)

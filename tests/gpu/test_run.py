@@ -44,13 +44,14 @@ class Run(unittest.TestCase):
         return os.path.join(self.folder.name, name)
 
     def run_py(self, *arguments, **environment):
-        done = subprocess.run([sys.executable, "tests/run.py", *arguments], cwd=ROOT, env={**os.environ, **environment},
+        done = subprocess.run([sys.executable, "tests/run.py", *arguments], cwd=ROOT,
+                              env={**os.environ, **environment},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return done.returncode, done.stdout
 
     def resumed(self, *faults, limit=20):
-        code, said = self.run_py("--resume", "--limit", str(limit), "--failures", self.path("failures"), "--log", self.path("log"),
-                                 "p:" + " ".join([self.program, *faults]))
+        code, said = self.run_py("--resume", "--limit", str(limit), "--failures", self.path("failures"),
+                                 "--log", self.path("log"), "p:" + " ".join([self.program, *faults]))
         with open(self.path("failures")) as file:
             failed = [line.split("\t")[1:] for line in file.read().splitlines()]
         os.remove(self.path("failures"))
@@ -58,14 +59,16 @@ class Run(unittest.TestCase):
 
     def test_skips(self):
         """A line for each reason, whoever skipped for it."""
-        lines = ["1..6", "ok 1 - a # SKIP nvcc is not installed", "# skip: no cuda device", "ok 2 - cuda # SKIP", "ok 3 - b # SKIP nvcc is not installed",
+        lines = ["1..6", "ok 1 - a # SKIP nvcc is not installed", "# skip: no cuda device",
+                 "ok 2 - cuda # SKIP", "ok 3 - b # SKIP nvcc is not installed",
                  *(f"ok {i} - c{i} # SKIP nvcc is not installed" for i in (4, 5, 6))]
         with open(self.program, "w") as file:
             file.write("print(%r)" % "\n".join(lines))
         code, said = self.run_py("--jobs", "1", "p:" + self.program, "q:" + self.program)
         self.assertEqual(code, 0)
-        self.assertEqual(said.splitlines()[2:], ["skipped 10, nvcc is not installed: p: a; p: b; p: c4 and 7 more",
-                                                 "skipped 2, no cuda device: p: cuda; q: cuda", "0 passed, 0 failed, 12 skipped"])
+        self.assertEqual(said.splitlines()[2:],
+                         ["skipped 10, nvcc is not installed: p: a; p: b; p: c4 and 7 more",
+                          "skipped 2, no cuda device: p: cuda; q: cuda", "0 passed, 0 failed, 12 skipped"])
 
     def test_all_good(self):
         self.assertEqual(self.run_py("p:" + self.program)[0], 0)
@@ -75,7 +78,8 @@ class Run(unittest.TestCase):
 
     def test_every_test_has_a_verdict(self):
         code, said, failed = self.resumed("1=die", "2=fail", "3=lose", "5=leave")
-        self.assertEqual((code, failed), (1, [["1", "name 1"], ["2", "name 2"], ["3", "name 3"], ["5", "name 5"]]))
+        self.assertEqual((code, failed),
+                         (1, [["1", "name 1"], ["2", "name 2"], ["3", "name 3"], ["5", "name 5"]]))
         self.assertIn("2 passed, 4 failed, 0 skipped", said)
         self.assertIn("FAILED name 1: it died of SIGABRT in this test", said)
         self.assertIn("FAILED name 5: it exited with 7 in this test", said)
@@ -106,7 +110,8 @@ class Run(unittest.TestCase):
 
     def test_seconds_bound_all_programs(self):
         begin = time.monotonic()
-        code, said = self.run_py("--jobs", "1", "--seconds", "3", "a:" + self.program + " 2=hang", "b:" + self.program)
+        code, said = self.run_py("--jobs", "1", "--seconds", "3", "a:" + self.program + " 2=hang",
+                                 "b:" + self.program)
         self.assertLess(time.monotonic() - begin, 15)
         self.assertIn("FAILED no time was left for it", said)
         self.assertEqual(code, 1)
@@ -141,8 +146,9 @@ class Run(unittest.TestCase):
                        f"open({self.path('pid')!r}, 'w').write(str(os.getpid()))\n"
                        "print('so far', flush=True)\n"
                        "time.sleep(60)\n")
-        process = subprocess.Popen([sys.executable, "tests/run.py", "--jobs", "1", "--log", self.path("log"), "p:" + self.program,
-                                    "q:" + self.program], cwd=ROOT, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen([sys.executable, "tests/run.py", "--jobs", "1", "--log", self.path("log"),
+                                    "p:" + self.program, "q:" + self.program], cwd=ROOT,
+                                   stdout=subprocess.DEVNULL)
         while not (os.path.exists(self.path("log")) and os.path.getsize(self.path("log"))):
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
@@ -180,15 +186,18 @@ class Header(unittest.TestCase):
 
     @classmethod
     def compile(cls, target, *arguments):
-        subprocess.run(["cc", "-std=gnu99", "-O0", "-Wall", "-Wextra", "-Werror", "-DGPUNN_NO_SIMD", "-I.", "-x", "c", *arguments, "-o",
-                        os.path.join(cls.folder.name, target)], cwd=ROOT, check=True)
+        subprocess.run(["cc", "-std=gnu99", "-O0", "-Wall", "-Wextra", "-Werror", "-DGPUNN_NO_SIMD", "-I.",
+                        "-x", "c", *arguments, "-o", os.path.join(cls.folder.name, target)], cwd=ROOT,
+                       check=True)
 
     def check(self, name, *flags):
         folder = self.folder.name
-        self.compile(name, os.path.join(folder, "program.c"), "-x", "none", os.path.join(folder, "gpunn.o"), *flags, "-lm", "-lpthread")
+        self.compile(name, os.path.join(folder, "program.c"), "-x", "none", os.path.join(folder, "gpunn.o"),
+                     *flags, "-lm", "-lpthread")
         program, failures = os.path.join(folder, name), os.path.join(folder, "failures")
-        done = subprocess.run([sys.executable, "tests/run.py", "--resume", "--failures", failures, "p:" + program], cwd=ROOT, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "GPUNN_TEST_SECONDS": "1"})
+        done = subprocess.run([sys.executable, "tests/run.py", "--resume", "--failures", failures,
+                               "p:" + program], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, env={**os.environ, "GPUNN_TEST_SECONDS": "1"})
         self.assertIn("2 passed, 3 failed, 0 skipped", done.stdout)
         self.assertIn("FAILED slow: it died of SIGALRM in this test", done.stdout)
         with open(failures) as file:
@@ -196,9 +205,11 @@ class Header(unittest.TestCase):
         os.remove(failures)
         self.assertEqual(failed, [["1", "bad"], ["2", "slow"], ["3", "dies"]])
         one = subprocess.run([program], stdout=subprocess.PIPE, text=True,
-                             env={**os.environ, "CMOCKA_MESSAGE_OUTPUT": "TAP", "GPUNN_TEST_FROM": "1", "GPUNN_TEST_COUNT": "1"})
+                             env={**os.environ, "CMOCKA_MESSAGE_OUTPUT": "TAP", "GPUNN_TEST_FROM": "1",
+                                  "GPUNN_TEST_COUNT": "1"})
         self.assertEqual((one.returncode, one.stdout.count("# test ")), (1, 1))
-        absent = subprocess.run([program], stdout=subprocess.PIPE, text=True, env={**os.environ, "GPUNN_TEST_DEVICE": "cuda"})
+        absent = subprocess.run([program], stdout=subprocess.PIPE, text=True,
+                                env={**os.environ, "GPUNN_TEST_DEVICE": "cuda"})
         self.assertEqual(absent.returncode, 1)
         self.assertIn("not ok 1 - there is no cuda device", absent.stdout)
 
@@ -206,21 +217,25 @@ class Header(unittest.TestCase):
         program = os.path.join(ROOT, "build", "emulator", "lost")
         if not os.path.exists(program):
             self.skipTest("ninja build/emulator/lost was not called")
-        plain, resumed = (subprocess.run([sys.executable, "tests/run.py", *way, program], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                                         env={**os.environ, "GPUNN_TEST_DEVICE": "emulator"}).stdout for way in ((), ("--resume",)))
+        plain, resumed = (subprocess.run([sys.executable, "tests/run.py", *way, program], cwd=ROOT,
+                                         stdout=subprocess.PIPE, text=True,
+                                         env={**os.environ, "GPUNN_TEST_DEVICE": "emulator"}).stdout
+                          for way in ((), ("--resume",)))
         self.assertIn("1 passed, 4 failed, 0 skipped", plain)
         self.assertIn("2 passed, 3 failed, 0 skipped", resumed)
         watched = subprocess.run([program], stdout=subprocess.PIPE, text=True,
-                                 env={**os.environ, "GPUNN_TEST_DEVICE": "emulator", "GPUNN_TEST_FROM": "0"}).stdout
-        self.assertRegex(watched, "Bail out! after a failed test no device works in this process: .*cudaErrorIllegalAddress")
+                                 env={**os.environ, "GPUNN_TEST_DEVICE": "emulator",
+                                      "GPUNN_TEST_FROM": "0"}).stdout
+        self.assertRegex(watched, "Bail out! after a failed test no device works in this process: "
+                         ".*cudaErrorIllegalAddress")
 
     def test_stand_in(self):
         self.check("stand_in", "-Itests/gpu")
 
     def test_cmocka(self):
         if subprocess.run(["cc", "-x", "c", "-fsyntax-only", "-"], input="".join(
-                f"#include <{name}.h>\n" for name in ("stdarg", "stddef", "stdint", "setjmp", "cmocka")), text=True,
-                          stderr=subprocess.DEVNULL).returncode:
+                f"#include <{name}.h>\n" for name in ("stdarg", "stddef", "stdint", "setjmp", "cmocka")),
+                          text=True, stderr=subprocess.DEVNULL).returncode:
             self.skipTest("cmocka is not installed")
         self.check("cmocka", "-lcmocka")
 

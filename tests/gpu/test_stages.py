@@ -18,15 +18,17 @@ class Stages(unittest.TestCase):
         self.out = folder.name
 
     def run_stages(self, seconds, plan, *lines):
-        text = "\n".join(["set -u", f"seconds={seconds} out={self.out} log={self.out}/gpu.log", ': >"$log"', ': >"$out/summary"', ". tests/gpu/stages.sh",
-                          f"plan=({plan})", *lines, "finish"])
+        text = "\n".join(["set -u", f"seconds={seconds} out={self.out} log={self.out}/gpu.log", ': >"$log"',
+                          ': >"$out/summary"', ". tests/gpu/stages.sh", f"plan=({plan})", *lines, "finish"])
         begin = time.monotonic()
-        done = subprocess.run(["bash", "-c", text], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(["bash", "-c", text], cwd=ROOT, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
         with open(os.path.join(self.out, "gpu.log")) as file:
             return done.returncode, done.stdout, file.read(), time.monotonic() - begin
 
     def test_the_sum_of_it(self):
-        code, said, log, _ = self.run_stages(60, "one 10 two 10 three 10", "stage one echo first", "stage two sh -c 'echo second; exit 3'",
+        code, said, log, _ = self.run_stages(60, "one 10 two 10 three 10", "stage one echo first",
+                                             "stage two sh -c 'echo second; exit 3'",
                                              "stage three echo third", "skip 'four: no time'")
         self.assertEqual(code, 1)
         self.assertIn("passed   one", said)
@@ -39,8 +41,8 @@ class Stages(unittest.TestCase):
 
     def test_a_hanging_stage_leaves_the_others_their_share(self):
         code, said, log, took = self.run_stages(
-            60, "one 8 two 8 three 44", "stage one sh -c 'echo begun; sleep 100'", "stage two bash -c " + shlex.quote(STUBBORN),
-            "stage three echo third")
+            60, "one 8 two 8 three 44", "stage one sh -c 'echo begun; sleep 100'",
+            "stage two bash -c " + shlex.quote(STUBBORN), "stage three echo third")
         self.assertEqual(code, 1)
         self.assertLess(took, 60)
         self.assertIn("begun", log)
@@ -51,7 +53,8 @@ class Stages(unittest.TestCase):
         self.assertIn("1 stages passed, 0 failed, 2 cut off, 0 skipped", said)
 
     def test_the_summary_is_written_as_it_comes(self):
-        _, said, _, _ = self.run_stages(60, "one 10 two 10", "stage one true", "cat $out/summary; echo so far", "stage two false")
+        _, said, _, _ = self.run_stages(60, "one 10 two 10", "stage one true",
+                                        "cat $out/summary; echo so far", "stage two false")
         self.assertRegex(said, r"passed   one \(\d s\)\nso far\n")
         with open(self.out + "/summary") as file:
             self.assertIn("FAILED   two (1)\n1 stages passed, 1 failed, 0 cut off, 0 skipped", file.read())
@@ -78,8 +81,10 @@ class Stages(unittest.TestCase):
         self.assertEqual(code, 1)
 
     def test_output_is_in_the_log_while_it_is_made(self):
-        text = f"seconds=60 out={self.out} log={self.out}/gpu.log; . tests/gpu/stages.sh; plan=(one 60); stage one sh -c 'echo begun; sleep 60'"
-        process = subprocess.Popen(["bash", "-c", text], cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+        text = (f"seconds=60 out={self.out} log={self.out}/gpu.log; . tests/gpu/stages.sh; plan=(one 60); "
+                f"stage one sh -c 'echo begun; sleep 60'")
+        process = subprocess.Popen(["bash", "-c", text], cwd=ROOT, stdout=subprocess.DEVNULL,
+                                   start_new_session=True)
         self.addCleanup(process.wait)
         self.addCleanup(os.killpg, process.pid, 9)
         for _ in range(100):
@@ -90,7 +95,8 @@ class Stages(unittest.TestCase):
 
     def test_no_false_green(self):
         code, said, _, _ = self.run_stages(
-            60, "one 10 two 10 three 10", "stage one --needs '^on the GPU' echo on the CPU", "stage two --never 'on the CPU' echo on the CPU",
+            60, "one 10 two 10 three 10", "stage one --needs '^on the GPU' echo on the CPU",
+            "stage two --never 'on the CPU' echo on the CPU",
             "stage three --needs '^on the GPU' --never 'CPU' echo on the GPU")
         self.assertEqual(code, 1)
         self.assertIn("FAILED   one (it does not say: ^on the GPU)", said)
@@ -104,7 +110,8 @@ class Stages(unittest.TestCase):
         self.assertLessEqual(limit, 34)
 
     def test_a_large_log_loses_its_middle(self):
-        self.run_stages(60, "one 50", "stage one sh -c 'echo first; head -c 20000000 /dev/zero; echo; echo last'")
+        self.run_stages(60, "one 50",
+                        "stage one sh -c 'echo first; head -c 20000000 /dev/zero; echo; echo last'")
         self.assertLess(os.path.getsize(self.out + "/gpu.log"), 16 << 20)
         with open(self.out + "/gpu.log", errors="replace") as file:
             text = file.read()
@@ -114,7 +121,8 @@ class Stages(unittest.TestCase):
 
 class Plans(unittest.TestCase):
     def setUp(self):
-        done = subprocess.run(["tests/gpu/run.sh", "--plan"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(["tests/gpu/run.sh", "--plan"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                              check=True)
         self.shares = [line.split(" ", 2) for line in done.stdout.splitlines()]
 
     def test_the_shares_add_up(self):
@@ -129,8 +137,11 @@ class Plans(unittest.TestCase):
         with open(os.path.join(ROOT, "tests", "gpu", "run.sh")) as file:
             script = file.read()
         names = {name for _, _, name in self.shares}
-        stages = {quoted or word for quoted, word in re.findall(r'^ *(?:stage|rows) (?:"([^"$]+)"|(\w+))', script, re.M)} - {"archive"}
-        self.assertEqual(stages ^ {name for name in names if not name.startswith(("memcheck golden", "racecheck "))}, set())
+        stages = ({quoted or word
+                   for quoted, word in re.findall(r'^ *(?:stage|rows) (?:"([^"$]+)"|(\w+))', script, re.M)} -
+                  {"archive"})
+        self.assertEqual(stages ^ {name for name in names
+                                   if not name.startswith(("memcheck golden", "racecheck "))}, set())
 
 
 if __name__ == "__main__":

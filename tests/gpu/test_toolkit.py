@@ -30,8 +30,9 @@ class Toolkit(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = os.path.realpath(folder.name)
         for name in "NVCC", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH":
-            self.addCleanup(os.environ.__setitem__, name, os.environ[name]) if name in os.environ else self.addCleanup(
-                os.environ.pop, name, None)
+            self.addCleanup(os.environ.__setitem__, name,
+                            os.environ[name]) if name in os.environ else self.addCleanup(
+                                os.environ.pop, name, None)
             os.environ.pop(name, None)
         path, mounts, wheels = os.environ["PATH"], toolkit.MOUNTS, toolkit.wheels
         self.addCleanup(os.environ.__setitem__, "PATH", path)
@@ -55,8 +56,8 @@ class Toolkit(unittest.TestCase):
     def make_wheels(self):
         top = os.path.join(self.folder, "nvidia", "cu13")
         nvcc = self.write("nvidia/cu13/bin/nvcc", NVCC.format(top=top), 0o755)
-        for name in ("cu13/include/cuda_runtime.h", "cu13/include/cublasLt.h", "cudnn/include/cudnn.h", "cu13/lib/libcublasLt.so.13",
-                     "cu13/lib/libcudart_static.a", "cudnn/lib/libcudnn.so.9"):
+        for name in ("cu13/include/cuda_runtime.h", "cu13/include/cublasLt.h", "cudnn/include/cudnn.h",
+                     "cu13/lib/libcublasLt.so.13", "cu13/lib/libcudart_static.a", "cudnn/lib/libcudnn.so.9"):
             self.write("nvidia/" + name)
         toolkit.wheels = lambda: [os.path.join(self.folder, "nvidia", one) for one in ("cu13", "cudnn")]
         return top, nvcc
@@ -69,7 +70,8 @@ class Toolkit(unittest.TestCase):
         self.assertEqual((found.nvcc, found.folder), (wrapper, top))
         self.assertIn("-L" + os.path.join(top, "lib"), found.flags)
         self.assertIn("-I" + os.path.join(self.folder, "nvidia/cudnn/include"), found.flags)
-        self.assertEqual(found.libraries["libcudnn"], os.path.join(self.folder, "nvidia/cudnn/lib/libcudnn.so.9"))
+        self.assertEqual(found.libraries["libcudnn"],
+                         os.path.join(self.folder, "nvidia/cudnn/lib/libcudnn.so.9"))
         self.assertEqual(found.headers["cuda_runtime.h"], os.path.join(top, "include/cuda_runtime.h"))
 
     def test_the_sanitizer_of_wheels(self):
@@ -98,8 +100,8 @@ class Toolkit(unittest.TestCase):
     def driver(self, folder, count=1, major=9):
         path = os.path.join(self.folder, folder)
         os.makedirs(path)
-        subprocess.run(["cc", "-shared", "-fPIC", f"-DCOUNT={count}", f"-DMAJOR={major}", "-x", "c", "-", "-o",
-                        os.path.join(path, "libcuda.so.1")], input=DRIVER, text=True, check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", f"-DCOUNT={count}", f"-DMAJOR={major}", "-x", "c", "-",
+                        "-o", os.path.join(path, "libcuda.so.1")], input=DRIVER, text=True, check=True)
         return path
 
     def test_a_driver_that_the_loader_does_not_know(self):
@@ -141,7 +143,8 @@ class Toolkit(unittest.TestCase):
         for_nvcc, for_cc = toolkit.Toolkit().target()
         self.assertIn("-gencode=arch=compute_90,code=sm_90", for_nvcc)
         self.assertNotIn("native", " ".join(for_nvcc + for_cc))
-        self.assertNotIn("static", " ".join(for_nvcc + for_cc))  # a static libstdc++ asks for the builder's glibc
+        # a static libstdc++ asks for the builder's glibc
+        self.assertNotIn("static", " ".join(for_nvcc + for_cc))
         self.assertEqual(for_cc, ["-march=x86-64-v3"])
 
 

@@ -23,13 +23,16 @@ import sys
 def wheels():
     """The folders nvidia/* of every place in which this Python looks for packages."""
     places = list(dict.fromkeys(sys.path + site.getsitepackages() + [site.getusersitepackages()]))
-    return [folder for place in places for folder in sorted(glob.glob(os.path.join(place or ".", "nvidia", "*"))) if os.path.isdir(folder)]
+    return [folder for place in places
+            for folder in sorted(glob.glob(os.path.join(place or ".", "nvidia", "*")))
+            if os.path.isdir(folder)]
 
 
 def compilers():
     """Every nvcc, the preferred one first."""
     folders = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME")]
-    behind = ["/usr/local/cuda"] + sorted(glob.glob("/usr/local/cuda-*"), reverse=True) + ["/usr", "/usr/lib/nvidia-cuda-toolkit"] + wheels()
+    behind = (["/usr/local/cuda"] + sorted(glob.glob("/usr/local/cuda-*"), reverse=True) +
+              ["/usr", "/usr/lib/nvidia-cuda-toolkit"] + wheels())
     found = [os.environ.get("NVCC")] + [os.path.join(folder, "bin", "nvcc") for folder in folders if folder]
     found += [shutil.which("nvcc")] + [os.path.join(folder, "bin", "nvcc") for folder in behind]
     return [path for path in dict.fromkeys(filter(None, found)) if os.access(path, os.X_OK)]
@@ -38,8 +41,8 @@ def compilers():
 def root(nvcc):
     """The toolkit's folder as nvcc itself takes it: the program that is called may be a script that calls another. None: it does not run."""
     try:
-        done = subprocess.run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=60)
+        done = subprocess.run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
     top = [line[len("#$ TOP="):] for line in done.stdout.splitlines() if line.startswith("#$ TOP=")]
@@ -55,7 +58,9 @@ class Toolkit:
 
     def __init__(self):
         found = compilers()
-        self.nvcc, self.folder = next(((nvcc, folder) for nvcc, folder in ((nvcc, root(nvcc)) for nvcc in found) if folder), (None, None))
+        self.nvcc, self.folder = next(((nvcc, folder)
+                                       for nvcc, folder in ((nvcc, root(nvcc)) for nvcc in found) if folder),
+                                      (None, None))
         own = ([self.folder] if self.folder else []) + ["/usr"]
         others = [os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) for nvcc in found]
         beside = wheels() if self.folder in wheels() else []  # of one release with it
@@ -63,19 +68,22 @@ class Toolkit:
         self.headers = {name: first(os.path.join(folder, sub, name) for folder in everywhere for sub in
                                     ("include", "targets/*/include", "include/x86_64-linux-gnu")) for name in
                         ("cuda_runtime.h", "cublasLt.h", "cudnn.h", "nccl.h")}
-        self.libraries = {name: first(os.path.join(folder, sub, name + ".so.[0-9]*") for folder in everywhere for sub in
-                                      ("lib64", "lib", "targets/*/lib", "lib/x86_64-linux-gnu")) for name in
-                          ("libcublasLt", "libcudnn", "libnccl")}
+        self.libraries = {name: first(os.path.join(folder, sub, name + ".so.[0-9]*") for folder in everywhere
+                                      for sub in ("lib64", "lib", "targets/*/lib", "lib/x86_64-linux-gnu"))
+                          for name in ("libcublasLt", "libcudnn", "libnccl")}
         self.sanitizer = shutil.which("compute-sanitizer") or first(
             os.path.join(folder, "bin", "compute-sanitizer") for folder in everywhere + ["/usr/local/cuda*"])
         standard = {os.path.join(folder, "include") for folder in own}
         added = dict.fromkeys(os.path.dirname(path) for path in self.headers.values() if path)
         self.flags = ["-I" + folder for folder in added if folder not in standard]
-        if self.folder and not os.path.isdir(os.path.join(self.folder, "lib64")) and os.path.isdir(os.path.join(self.folder, "lib")):
-            self.flags.append("-L" + os.path.join(self.folder, "lib"))  # the wheels' layout, where nvcc does not look
+        if (self.folder and not os.path.isdir(os.path.join(self.folder, "lib64")) and
+            os.path.isdir(os.path.join(self.folder, "lib"))):
+            # the wheels' layout, where nvcc does not look
+            self.flags.append("-L" + os.path.join(self.folder, "lib"))
 
     def run(self, *arguments):
-        return subprocess.run([self.nvcc, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+        return subprocess.run([self.nvcc, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True).stdout
 
     def version(self):
         """(13, 0), or None."""
@@ -94,14 +102,15 @@ class Toolkit:
     def target(self):
         """(nvcc's flags, the C compiler's) for the machine on which the programs run: this one, or one with an H100 or H200."""
         if "GPUNN_GPU_BUNDLE" in os.environ:
-            host = "-march=x86-64-v3"  # and GCC's libraries as they are there: static ones ask for this machine's glibc
+            # and GCC's libraries as they are there: static ones ask for this machine's glibc
+            host = "-march=x86-64-v3"
             return ["-gencode=arch=compute_90,code=sm_90", "--compress-mode=size", "-Xcompiler", host], [host]
         return ["-lineinfo", "-arch=" + self.arch(), "-Xcompiler", "-march=native"], ["-march=native"]
 
 
 # Where containers mount the driver without telling the loader.
-MOUNTS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
-          "/usr/lib/wsl/lib", "/usr/local/cuda/compat")
+MOUNTS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu",
+          "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/local/cuda/compat")
 
 
 @functools.lru_cache(maxsize=None)  # a library that is open is found everywhere
@@ -121,14 +130,16 @@ def gpu():
     cuda = driver()[0]
     if cuda is None:
         return "no driver (libcuda.so.1)", None
-    count, major, minor, name = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0), ctypes.create_string_buffer(100)
+    count, major, minor, name = (ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0),
+                                 ctypes.create_string_buffer(100))
     status = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
     if status or not count.value:
         return f"a driver, but no GPU (code {status})", None
     cuda.cuDeviceGetName(name, 100, 0)
     cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, 0)
     cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, 0)
-    return f"{count.value} x {name.value.decode()}, sm_{major.value}{minor.value}", 10 * major.value + minor.value
+    return (f"{count.value} x {name.value.decode()}, sm_{major.value}{minor.value}",
+            10 * major.value + minor.value)
 
 
 def main():
@@ -138,20 +149,24 @@ def main():
         return
     if "--shell" in sys.argv:
         for_nvcc, for_cc = found.target()
-        values = {"NVCC": found.nvcc or "", "NVCC_FLAGS": " ".join(found.flags + for_nvcc), "CC_FLAGS": " ".join(for_cc),
-                  "SANITIZER": found.sanitizer or "", "DRIVER_PATH": driver()[1], "GPU_ARCH": found.arch() if gpu()[1] else "",
+        values = {"NVCC": found.nvcc or "", "NVCC_FLAGS": " ".join(found.flags + for_nvcc),
+                  "CC_FLAGS": " ".join(for_cc), "SANITIZER": found.sanitizer or "",
+                  "DRIVER_PATH": driver()[1], "GPU_ARCH": found.arch() if gpu()[1] else "",
                   "GPU_FOUND": gpu()[0] if gpu()[1] else ""}
-        for name, library in ("GPUNN_CUDA_PATH", "libcublasLt"), ("GPUNN_CUDNN_PATH", "libcudnn"), ("GPUNN_NCCL_PATH", "libnccl"):
+        for name, library in (("GPUNN_CUDA_PATH", "libcublasLt"), ("GPUNN_CUDNN_PATH", "libcudnn"),
+                              ("GPUNN_NCCL_PATH", "libnccl")):
             values[name] = os.path.dirname(found.libraries[library]) if found.libraries[library] else ""
         for name, value in values.items():
             print(f"{name}={shlex.quote(value)}")
         return
     release = found.version() if found.nvcc else None
-    print(f"nvcc           {found.nvcc or 'not found'}" + (f", CUDA {release[0]}.{release[1]}" if release else ""))
+    print(f"nvcc           {found.nvcc or 'not found'}" +
+          (f", CUDA {release[0]}.{release[1]}" if release else ""))
     for name, path in [*found.headers.items(), *found.libraries.items(), ("sanitizer", found.sanitizer)]:
         print(f"{name:15}{path or 'not found'}")
     print(f"flags          {' '.join(found.flags)}")
-    print(f"driver         {driver()[1] or 'where the loader looks'}" if driver()[0] else "driver         not found")
+    print(f"driver         {driver()[1] or 'where the loader looks'}" if driver()[0] else
+          "driver         not found")
     print(f"GPU            {gpu()[0]}")
 
 

@@ -18,16 +18,18 @@ TOOLS = "mpicc", "mpirun"
 
 def compiled(program, suffix, *sources, flags=()):
     """The first source, made anew where one of them or the header is newer."""
-    if os.path.exists(program) and os.path.getmtime(program) > max(os.path.getmtime(s) for s in (*sources, os.path.join(ROOT, "gpunn.h"))):
+    if os.path.exists(program) and os.path.getmtime(program) > max(
+            os.path.getmtime(s) for s in (*sources, os.path.join(ROOT, "gpunn.h"))):
         return
     os.makedirs(os.path.dirname(program), exist_ok=True)
-    subprocess.run(["mpicc" + suffix, "-Wall", "-Wextra", "-Werror", "-O0", "-DGPUNN_MPI", "-I.", *flags, sources[0], "-o", program, "-lm", "-lz"],
-                   check=True, cwd=ROOT)
+    subprocess.run(["mpicc" + suffix, "-Wall", "-Wextra", "-Werror", "-O0", "-DGPUNN_MPI", "-I.", *flags,
+                    sources[0], "-o", program, "-lm", "-lz"], check=True, cwd=ROOT)
 
 
 def build(suffix=""):
     sources = (os.path.join(ROOT, "tests", "group", name) for name in ("mpi.c", "checks.h"))
-    compiled(PROGRAM + suffix, suffix, *sources, flags=["-std=gnu99", "-DGPUNN__MPI_PIECE=8"])  # so that even these models take several
+    # so that even these models take several
+    compiled(PROGRAM + suffix, suffix, *sources, flags=["-std=gnu99", "-DGPUNN__MPI_PIECE=8"])
 
 
 def launch(ranks, program, *arguments, suffix="", options=(), **environment):
@@ -46,7 +48,8 @@ def mpirun(ranks, *arguments, folder=None, suffix="", **how):
 
 
 def check_count():
-    return len(re.findall(r"\{\"", open(os.path.join(ROOT, "tests", "group", "checks.h")).read().split("checks[] =")[1]))
+    return len(re.findall(
+        r"\{\"", open(os.path.join(ROOT, "tests", "group", "checks.h")).read().split("checks[] =")[1]))
 
 
 def whole(ranks, *arguments, suffix=""):
@@ -78,14 +81,16 @@ def threads():
     """Ranks share the processors that mpirun leaves them, unless the user says how many threads they have."""
     build()
     here = os.environ.pop("OMP_NUM_THREADS", None), len(os.sched_getaffinity(0))
-    cases = [(n, "none", {}, max(1, here[1] // n)) for n in (1, 2, 4)] + [(2, "none", {"OMP_NUM_THREADS": "3"}, 3)]
+    cases = [(n, "none", {}, max(1, here[1] // n)) for n in (1, 2, 4)] + [
+        (2, "none", {"OMP_NUM_THREADS": "3"}, 3)]
     if here[1] > 1:
         cases.append((2, "core", {}, None))  # a core may be several processors
     for ranks, binding, environment, expected in cases:
         out, code, error = mpirun(ranks, "threads", options=["--bind-to", binding], **environment)
         told = [int(n) for n in re.findall(r"^rank \d: (\d+) threads$", out, re.M)]
         assert code == 0 and len(told) == ranks, f"{out}{error[-2000:]}"
-        assert told == [expected] * ranks if expected else max(told) <= here[1] // 2, f"{ranks} ranks bound to {binding}: {told}"
+        assert told == [expected] * ranks if expected else max(
+            told) <= here[1] // 2, f"{ranks} ranks bound to {binding}: {told}"
     if here[0] is not None:
         os.environ["OMP_NUM_THREADS"] = here[0]
 
@@ -113,23 +118,26 @@ def equal(outs, count):
     first = losses(outs[0])
     for out in outs[1:]:
         own = losses(out)
-        assert len(first) == count and own.keys() == first.keys() and all(abs(own[s] - first[s]) <= 1e-5 for s in own), "".join(outs)
+        assert len(first) == count and own.keys() == first.keys() and all(
+            abs(own[s] - first[s]) <= 1e-5 for s in own), "".join(outs)
 
 
 def gpt2():
     """Four batches a step, of one rank or four, or of four and then, from the checkpoint, of two."""
     with tempfile.TemporaryDirectory() as folder:
-        usual = ["--every", "1", "--generate", "0", "--batch", "2", "--context", "16", "--threads", "1", "--peak", "1"]
+        usual = ["--every", "1", "--generate", "0", "--batch", "2", "--context", "16", "--threads", "1",
+                 "--peak", "1"]
         kept = [*usual, "--checkpoint", os.path.join(folder, "gpt2.ckpt")]
         alone, four, begun, resumed = example(
-            "gpt2", (1, *usual, "--steps", "4", "--accumulate", "4"), (4, *usual, "--steps", "4"), (4, *kept, "--steps", "2"),
-            (2, *kept, "--steps", "4", "--accumulate", "2", "--resume"))
+            "gpt2", (1, *usual, "--steps", "4", "--accumulate", "4"), (4, *usual, "--steps", "4"),
+            (4, *kept, "--steps", "2"), (2, *kept, "--steps", "4", "--accumulate", "2", "--resume"))
     equal([alone, four, begun + resumed], 4)
 
 
 def tiny_imagenet():
     with tempfile.TemporaryDirectory() as folder:
-        usual = ["--synthetic", "--out", folder, "--size", "16", "--width", "4", "--batch", "8", "--steps", "3", "--device", "cpu"]
+        usual = ["--synthetic", "--out", folder, "--size", "16", "--width", "4", "--batch", "8", "--steps",
+                 "3", "--device", "cpu"]
         equal(example("tiny_imagenet", (1, *usual), (2, *usual), (4, *usual)), 3)
 
 
@@ -138,11 +146,13 @@ def fashion_mnist():
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "kernels"))
         for model in ("fashion_mnist_simple", "fashion_mnist_deep"):
-            subprocess.run([sys.executable, "-m", "generator", f"examples/kernels/{model}.json", "-o", os.path.join(folder, "kernels", model)],
+            subprocess.run([sys.executable, "-m", "generator", f"examples/kernels/{model}.json", "-o",
+                            os.path.join(folder, "kernels", model)],
                            check=True, cwd=ROOT, capture_output=True)
         for part, count in (("train", 256), ("t10k", 1000)):
             with open(os.path.join(folder, part + "-images-idx3-ubyte"), "wb") as file:
-                file.write(struct.pack(">4i", 0x803, count, 28, 28) + bytes(25 * (i % 10) for i in range(count) for _ in range(28 * 28)))
+                file.write(struct.pack(">4i", 0x803, count, 28, 28) +
+                           bytes(25 * (i % 10) for i in range(count) for _ in range(28 * 28)))
             with open(os.path.join(folder, part + "-labels-idx1-ubyte"), "wb") as file:
                 file.write(struct.pack(">2i", 0x801, count) + bytes(i % 10 for i in range(count)))
         usual = ["--data", folder, "--out", folder, "--epochs", "1"]
@@ -154,7 +164,8 @@ class Machine:
     """A network and a host's name of its own; ends with its last process."""
 
     def __init__(self, name):
-        self.process = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", f"hostname {name} && echo && exec sleep 600"],
+        self.process = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c",
+                                         f"hostname {name} && echo && exec sleep 600"],
                                         stdout=subprocess.PIPE, text=True)
         self.process.stdout.readline()
         self.enter = ["nsenter", "--target", str(self.process.pid), "--net", "--uts"]
@@ -175,7 +186,8 @@ def machines():
     build()
     both = [Machine("one"), Machine("two")]
     try:
-        both[0].run("ip", "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", str(both[1].process.pid))
+        both[0].run("ip", "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns",
+                    str(both[1].process.pid))
         for i, machine in enumerate(both):
             machine.run("ip", "addr", "add", f"10.77.0.{i + 1}/24", "dev", f"cable{i}")
             machine.run("ip", "link", "set", f"cable{i}", "up")
@@ -184,8 +196,8 @@ def machines():
             with open(agent, "w", encoding="ascii") as file:
                 file.write(f"#!/bin/sh\nshift\nexec {' '.join(both[1].enter)} sh -c \"$*\"\n")
             os.chmod(agent, 0o700)
-            out = both[0].run("mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", agent, "-H", "10.77.0.1:1,10.77.0.2:1",
-                              "-n", "2", PROGRAM, folder)
+            out = both[0].run("mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", agent, "-H",
+                              "10.77.0.1:1,10.77.0.2:1", "-n", "2", PROGRAM, folder)
         assert len(re.findall(r"^ok .*, 2 ranks$", out, re.M)) == check_count(), out
     finally:
         for machine in both:
@@ -196,24 +208,28 @@ def lacks_machines():
     tools = [tool for tool in ("unshare", "nsenter", "ip") if shutil.which(tool) is None]
     if tools:
         return f"{' and '.join(tools)} not installed"
-    allowed = subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True, check=False).returncode == 0
+    allowed = (subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True,
+                              check=False).returncode == 0)
     return "" if allowed else "this user makes no networks"
 
 
 def main():
-    cases = [(f"{n} ranks", lambda n=n: whole(n), "") for n in (1, 2, 3, 4)] + [
-        ("a rank that hangs", lambda: hang(3, 1, "rank 2 has"), ""), ("two that hang", lambda: hang(3, 2, "rank 1 and 1 more have"), ""),
+    cases = ([(f"{n} ranks", lambda n=n: whole(n), "") for n in (1, 2, 3, 4)] + [
+        ("a rank that hangs", lambda: hang(3, 1, "rank 2 has"), ""),
+        ("two that hang", lambda: hang(3, 2, "rank 1 and 1 more have"), ""),
         ("a rank that is killed", kill, ""), ] + [
-        (f"{n} ranks with shares", lambda n=n: whole(n, "shard"), "") for n in (2, 3, 4)] + [
-        (f"{n} ranks with BF16", lambda n=n: whole(n, "bf16"), "") for n in (2, 3)] + [
-        ("threads of a rank", threads, ""), ("gpt2.c", gpt2, ""), ("tiny_imagenet.c", tiny_imagenet, ""),
-        ("fashion_mnist.c", fashion_mnist, ""), ("2 machines", machines, ""),
-        ("3 ranks of MPICH", lambda: whole(3, suffix=".mpich"), ".mpich")]
+            (f"{n} ranks with shares", lambda n=n: whole(n, "shard"), "") for n in (2, 3, 4)] + [
+                (f"{n} ranks with BF16", lambda n=n: whole(n, "bf16"), "") for n in (2, 3)] + [
+                    ("threads of a rank", threads, ""), ("gpt2.c", gpt2, ""),
+                    ("tiny_imagenet.c", tiny_imagenet, ""),
+                    ("fashion_mnist.c", fashion_mnist, ""), ("2 machines", machines, ""),
+                    ("3 ranks of MPICH", lambda: whole(3, suffix=".mpich"), ".mpich")])
     failed = 0
     print(f"1..{len(cases)}")
     for number, (name, case, suffix) in enumerate(cases, 1):
         missing = [tool + suffix for tool in TOOLS if shutil.which(tool + suffix) is None]
-        lacks = f"{' and '.join(missing)} not installed" if missing else lacks_machines() if case is machines else ""
+        lacks = (f"{' and '.join(missing)} not installed" if missing else
+                 lacks_machines() if case is machines else "")
         if lacks:
             print(f"ok {number} - {name} # SKIP {lacks}")
             continue

@@ -17,12 +17,15 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F64"', '"F16"', '"BF16"', '"I64"', "\\u0041", "\\ud83d\\ude00",
-         "9223372036854775807", "-1", "4294967296", "'descr'", "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False",
-         "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer.", '"op":', '"id":', '"name":', '"inputs":["', '"N"', '"dims":', '"weight_map"',
-         '"normalizer":', '"pre_tokenizer":', '"Sequence"', '"ByteLevel"', '"Metaspace"', '"added_tokens":', '"byte_fallback":true',
-         '"NFKC"', '"NFKD"', '"StripAccents"', '"Nmt"', '"Split"', '"Replace"', '"Regex":"', '"Isolated"', '"MergedWithNext"', '"invert":true',
-         '(?=', '(?>', '(?i:', '\\\\p{L}', '[^\\\\s', '&&[', '{1,3}', '*+', '(?!\\\\S)', '"end_of_word_suffix":"</w>"', '"single_word":true',
+WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F64"', '"F16"', '"BF16"',
+         '"I64"', "\\u0041", "\\ud83d\\ude00", "9223372036854775807", "-1", "4294967296", "'descr'",
+         "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False", "\x93NUMPY", "sigmoid(",
+         "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor",
+         "optimizer.", '"op":', '"id":', '"name":', '"inputs":["', '"N"', '"dims":', '"weight_map"',
+         '"normalizer":', '"pre_tokenizer":', '"Sequence"', '"ByteLevel"', '"Metaspace"', '"added_tokens":',
+         '"byte_fallback":true', '"NFKC"', '"NFKD"', '"StripAccents"', '"Nmt"', '"Split"', '"Replace"',
+         '"Regex":"', '"Isolated"', '"MergedWithNext"', '"invert":true', '(?=', '(?>', '(?i:', '\\\\p{L}',
+         '[^\\\\s', '&&[', '{1,3}', '*+', '(?!\\\\S)', '"end_of_word_suffix":"</w>"', '"single_word":true',
          '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null"]
 
 
@@ -33,14 +36,16 @@ def words():
     parts = list(schema["ops"].values()) + list(schema["optimizers"].values())
     names = set(schema["ops"]) | set(schema["optimizers"])
     names.update(key for part in parts for key in part["properties"])
-    names.update(value for part in [*schema.values(), *(p for part in parts for p in part["properties"].values())]
+    names.update(value for part in [*schema.values(),
+                                    *(p for part in parts for p in part["properties"].values())]
                  for value in part.get("enum", ()) if isinstance(value, str))
     return WORDS + sorted('"%s"' % name for name in names)
 
 
 def altered(rng, text):
     """A spec with one value exchanged for another of its own, or one item of a list repeated: JSON still, as bytes rarely are."""
-    spec, places, lists, values = json.loads(text), [], [], [0, -1, 2.5, 2147483647, "inf", None, True, [], {}]
+    spec, places, lists, values = (json.loads(text), [], [],
+                                   [0, -1, 2.5, 2147483647, "inf", None, True, [], {}])
 
     def walk(part):
         for key, item in part.items() if isinstance(part, dict) else enumerate(part):
@@ -69,16 +74,18 @@ def seeds(rng, altered_each):
         data = bytes([0, 0, kind, 2]) + struct.pack(">2I", 2, 3) + bytes(range(6 * size))
         yield b"i" + data
         yield b"i" + gzip.compress(data[:9], mtime=0) + gzip.compress(data[9:], mtime=0)
-    for i, (descr, order, shape, size) in enumerate([("<f4", "False", "(2, 3)", 24), (">f8", "True", "(2, 3)", 48), ("|u1", "False", "(6,)", 6),
-                                                     ("<i8", "True", "(1, 2, 3)", 48), ("|b1", "False", "()", 1), ("<f2", "True", "(2L, 3L)", 12)]):
+    for i, (descr, order, shape, size) in enumerate(
+            [("<f4", "False", "(2, 3)", 24), (">f8", "True", "(2, 3)", 48), ("|u1", "False", "(6,)", 6),
+             ("<i8", "True", "(1, 2, 3)", 48), ("|b1", "False", "()", 1), ("<f2", "True", "(2L, 3L)", 12)]):
         header = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()
         length = struct.pack("<H", len(header)) if i % 2 else struct.pack("<I", len(header))
         yield b"n\x93NUMPY" + bytes([1 if i % 2 else 2, 0]) + length + header + bytes(range(size))
     yield b"c" + (b"\3" + bytes(3072)) * 2
     yield b"C" + (b"\3\4" + bytes(3072)) * 2
-    tensors = ('"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"F64","shape":[3],"data_offsets":[16,40]},'
-               '"\\u00e9\\ud83d\\ude00.num_batches_tracked":{"dtype":"I64","shape":[],"data_offsets":[40,48]},'
-               '"rest":{"dtype":"U8","shape":[208],"data_offsets":[48,256]}')
+    tensors = (
+        '"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"F64","shape":[3],'
+        '"data_offsets":[16,40]},"\\u00e9\\ud83d\\ude00.num_batches_tracked":{"dtype":"I64",'
+        '"shape":[],"data_offsets":[40,48]},"rest":{"dtype":"U8","shape":[208],"data_offsets":[48,256]}')
     for kind in b"h", b"H":
         yield kind + ("{" + tensors + "}").encode()
         yield kind + ('{"__metadata__":{"format":"pt","x\\n":"\\\\"},' + tensors + "} ").encode()
@@ -87,7 +94,8 @@ def seeds(rng, altered_each):
         yield kind + struct.pack("<Q", len(header)) + header + bytes(range(14))
     for pairs in '"a":"1","b":"2"', '"b":"2"', '"a":"2"', '"a":"1","a":"1","b":"3"', '"a":"../1"', "":
         yield b'w{"metadata":{"total_size":28},"weight_map":{' + pairs.encode() + b"}}"
-    for text in ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(y, 0.2))", "max(x, -y) / (1e-3 + abs(x0)) == x1", "-(-x)", "((((x))))",
+    for text in ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(y, 0.2))",
+                 "max(x, -y) / (1e-3 + abs(x0)) == x1", "-(-x)", "((((x))))",
                  "clamp(x, -1, 1) + hardtanh(y, 0, 2)", "pow(x, 2) - K(0.5) * pi"):
         yield b"e" + text.encode()
     for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "expected", "vectors", "*.json"))):
@@ -102,25 +110,30 @@ def seeds(rng, altered_each):
                 yield b"j" + line[65:]
                 for _ in range((altered_each + 4) // 5):
                     yield b"j" + altered(rng, line[65:]).encode()
-    for optimizer in ('"sgd","lr":0.1,"momentum":0.9,"dampening":0.5,"weight_decay":0.1,"maximize":true', '"sgd","momentum":1,"nesterov":true',
-                      '"adam","betas":[0.5,0.75],"eps":0,"maximize":true', '"adamw","weight_decay":0', '"adamax","lr":1,"eps":1e-3',
-                      '"rmsprop","alpha":0.5,"momentum":0.1,"centered":true', '"adagrad","lr_decay":0.1,"initial_accumulator_value":1',
+    for optimizer in ('"sgd","lr":0.1,"momentum":0.9,"dampening":0.5,"weight_decay":0.1,"maximize":true',
+                      '"sgd","momentum":1,"nesterov":true',
+                      '"adam","betas":[0.5,0.75],"eps":0,"maximize":true', '"adamw","weight_decay":0',
+                      '"adamax","lr":1,"eps":1e-3', '"rmsprop","alpha":0.5,"momentum":0.1,"centered":true',
+                      '"adagrad","lr_decay":0.1,"initial_accumulator_value":1',
                       '"lion","betas":[0.5,0.75],"weight_decay":0.1'):
-        yield ('j{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",3]},{"op":"linear","name":"fc","inputs":["x"],'
-               '"out_features":2}],"clip_grad_norm":1,"optimizer":{"type":%s}}' % optimizer).encode()
+        yield ('j{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",3]},'
+               '{"op":"linear","name":"fc","inputs":["x"],"out_features":2}],'
+               '"clip_grad_norm":1,"optimizer":{"type":%s}}' % optimizer).encode()
     text = "Hello, wörld! I'm 中文 e\u0301  12½\t한국어 ".encode()
     yield b"t[UNK]\nhe\n##llo\nworld\n##ld\n##l\nw\n##or\n,\n\xe4\xb8\xad\n1\n##2\ne\n\0" + text
     bytes_to_text = {b: chr(b) for b in (*range(33, 127), *range(161, 173), *range(174, 256))}
     for b in range(256):
         bytes_to_text.setdefault(b, chr(256 + len(bytes_to_text) - 188))
-    vocabulary = json.dumps({piece: i for i, piece in enumerate([*bytes_to_text.values(), "he", "ll", "llo", "\u0120w"])})
+    vocabulary = json.dumps(
+        {piece: i for i, piece in enumerate([*bytes_to_text.values(), "he", "ll", "llo", "\u0120w"])})
     for merges in "#version: 0.2\nh e\nl l\nll o\n\u0120 w\n", "":
         yield b"T" + vocabulary.encode() + b"\0" + merges.encode() + b"\0" + text
     with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_json.json"), encoding="utf-8") as file:
         golden = json.load(file)
     golden.pop("texts")
     bytes_ = [[f"<0x{b:02X}>", -20] for b in range(256)]
-    pieces = ["<unk>", "<s>", "</s>", "[UNK]", "[CLS]", "[SEP]", "\u2581", "h", "e", "he", "\u2581he", "l", "##l", "ll", "llo", "1", "the", "\u00e9"]
+    pieces = ["<unk>", "<s>", "</s>", "[UNK]", "[CLS]", "[SEP]", "\u2581", "h", "e", "he", "\u2581he", "l",
+              "##l", "ll", "llo", "1", "the", "\u00e9"]
     for entry in golden.values():
         model = entry["file"]["model"]
         vocab = [[piece, -2 - i / 8] for i, piece in enumerate(pieces)]
@@ -129,7 +142,8 @@ def seeds(rng, altered_each):
         elif "vocab.json" in model["vocab"]:
             model.update(vocab=json.loads(vocabulary), merges=["h e", "l l", "ll o", "\u0120 w"])
         else:
-            model.update(vocab={piece: i for i, (piece, _) in enumerate(vocab + (bytes_ if model.get("byte_fallback") else []))})
+            model.update(vocab={piece: i for i, (piece, _) in enumerate(
+                vocab + (bytes_ if model.get("byte_fallback") else []))})
             if "merges" in model:
                 model.update(merges=[["h", "e"], ["l", "l"], ["\u2581", "he"]])
         for added in entry["file"]["added_tokens"]:
@@ -140,18 +154,20 @@ def seeds(rng, altered_each):
     with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_expressions.json"), encoding="utf-8") as file:
         expressions = [expression for expression, _ in json.load(file)["replace"]]
     for i, expression in enumerate(expressions):
-        step = {"type": ("Replace", "Split")[i % 2], "pattern": {"Regex": expression}, "content": "<>", "behavior": "MergedWithNext", "invert": False}
+        step = {"type": ("Replace", "Split")[i % 2], "pattern": {"Regex": expression}, "content": "<>",
+                "behavior": "MergedWithNext", "invert": False}
         model = {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1}}
-        yield b"y" + json.dumps({("normalizer", "pre_tokenizer")[i % 2]: step, "model": model}).encode() + b"\0" + text
-    yield (b'q{"model_type":"bert","hidden_size":16,"num_attention_heads":2,"layer_norm_eps":1e-12,"hidden_act":"gelu",'
-           b'"classifier_dropout":null,"id2label":{"0":"A","1":"B"},"architectures":["X"],"use_cache":true}')
+        yield (b"y" + json.dumps({("normalizer", "pre_tokenizer")[i % 2]: step, "model": model}).encode() +
+               b"\0" + text)
+    yield (b'q{"model_type":"bert","hidden_size":16,"num_attention_heads":2,"layer_norm_eps":1e-12,"hidden_act":"gelu","classifier_dropout":null,"id2label":{"0":"A","1":"B"},"architectures":["X"],"use_cache":true}')
     yield b'r\xef\xbb\xbflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"x\n,,\n"""",""'
     yield b'R\xef\xbb\xbfb,"c ""d""",a\r\n1,x,2\r\n\r\n" 3e-2 ",,\n,"",nan\n'
 
 
 def main():
     fuzzer, seed = os.path.abspath(sys.argv[1]), int(os.environ.get("GPUNN_TEST_SEED", 1))
-    runs, altered_each = (int(sys.argv[i]) if len(sys.argv) > i else otherwise for i, otherwise in ((2, 20000), (3, 40)))
+    runs, altered_each = (int(sys.argv[i]) if len(sys.argv) > i else otherwise
+                          for i, otherwise in ((2, 20000), (3, 40)))
     print(f"1..1\n# GPUNN_TEST_SEED={seed}")
     with tempfile.TemporaryDirectory() as folder:
         corpus, new, found = (os.path.join(folder, name) for name in ("seeds", "new", "found"))
@@ -165,7 +181,8 @@ def main():
             for word in words():
                 file.write('"' + "".join(f"\\x{b:02x}" for b in word.encode("latin-1")) + '"\n')
         # seeds first, all of them, then what the fuzzer makes of them
-        command = [fuzzer, f"-dict={dictionary}", "-max_len=8192", "-timeout=600", "-rss_limit_mb=3000", "-close_fd_mask=2", f"-runs={runs}",
+        command = [fuzzer, f"-dict={dictionary}", "-max_len=8192", "-timeout=600", "-rss_limit_mb=3000",
+                   "-close_fd_mask=2", f"-runs={runs}",
                    f"-seed={seed}", f"-artifact_prefix={found}/", new, corpus]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         text = done.stdout.decode(errors="replace")

@@ -15,17 +15,20 @@ def attention_mask(w, mask):
         mask = Constant(w.torch.zeros(mask.tensor.shape).masked_fill(~mask.tensor, -math.inf), mask.full)
     is_choice = not isinstance(mask, Constant) and w.tensor(mask).is_bool
     x = w.tensor(mask) if is_choice else w.f32(mask)
-    return w.add("cast", [x], x.shape, x.full, kind="bool", dtype="bool") if is_choice and x.dtype != "bool" else x
+    return (w.add("cast", [x], x.shape, x.full, kind="bool", dtype="bool") if is_choice and
+            x.dtype != "bool" else x)
 
 
 @operation("scaled_dot_product_attention")
-def attention(w, call, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+def attention(w, call, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+              enable_gqa=False):
     operands, lead = [w.f32(w.whole(x)) for x in (query, key, value)], query.full[:-2]
     square = attn_mask is None or len(lead) == 2 or len(attn_mask.full) <= 2
     alike = all(x.full[:-2] == lead for x in operands) or (enable_gqa and len(lead) == 2)
     if not lead or not square or not alike or has_gradient(attn_mask, w.trains):
         return plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    last = len(lead) == 2 and all(x.entry.op == "permute" and x.entry.attributes["dims"] == [0, 2, 1, 3] for x in operands)
+    last = len(lead) == 2 and all(x.entry.op == "permute" and x.entry.attributes["dims"] == [0, 2, 1, 3]
+                                  for x in operands)
     if last:
         operands = [x.entry.inputs[0] for x in operands]
     elif len(lead) != 2:
@@ -61,12 +64,15 @@ def plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal,
     """Of products and softmax: for a mask that has a gradient, and shapes that broadcast."""
     if enable_gqa:
         key, value = [for_all_heads(w, x, query.full[-3]) for x in (key, value)]
-    scores = w.scale(product_of(w, query, key, True), 1 / math.sqrt(query.full[-1]) if scale is None else number(scale))
+    scores = w.scale(product_of(w, query, key, True),
+                     1 / math.sqrt(query.full[-1]) if scale is None else number(scale))
     if is_causal:
         scores = w.map("where", inside_triangle(w, *scores.shape[-2:]), scores, -math.inf)
     if attn_mask is not None:
-        is_choice = attn_mask.tensor.dtype == w.torch.bool if isinstance(attn_mask, Constant) else w.tensor(attn_mask).is_bool
-        scores = w.map("where", attn_mask, scores, -math.inf) if is_choice else w.map("add", scores, attn_mask)
+        is_choice = (attn_mask.tensor.dtype == w.torch.bool if isinstance(attn_mask, Constant) else
+                     w.tensor(attn_mask).is_bool)
+        scores = (w.map("where", attn_mask, scores, -math.inf) if is_choice else
+                  w.map("add", scores, attn_mask))
     weights = softmax_of_rows(w, scores, attn_mask is not None and not has_gradient(attn_mask, False))
     if number(dropout_p):
         weights = dropout(w, call, weights, number(dropout_p), w.training)

@@ -47,7 +47,8 @@ def dim_of(values):
         return int(values[0])
     factor = values[0] // BATCHES[0]
     if factor < 1 or tuple(factor * b for b in BATCHES) != tuple(values):
-        raise Refused(f"a size is {values[0]} for {BATCHES[0]} samples and {values[1]} for {BATCHES[1]}: no multiple of the batch")
+        raise Refused(f"a size is {values[0]} for {BATCHES[0]} samples and {values[1]} for {BATCHES[1]}: no "
+                      f"multiple of the batch")
     return -int(factor)
 
 
@@ -165,7 +166,8 @@ def decomposed(torch, node):
     known = not isinstance(target, torch._ops.OpOverload) or target._schema.name.split("::")[1] in OPERATIONS
     values = [source.meta.get("val") for source in sources]
     modes = [x.fake_mode for x in values if hasattr(x, "fake_mode")]
-    if known or target._schema.is_mutable or not modes or not all(isinstance(x, (torch.Tensor, torch.SymInt)) for x in values):
+    if (known or target._schema.is_mutable or not modes or
+        not all(isinstance(x, (torch.Tensor, torch.SymInt)) for x in values)):
         return None
     from torch._decomp import decomposition_table
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -209,10 +211,12 @@ def noted_backwards(torch):
 def check_backwards(names, trains):
     """Refuses gradients that are not those of the forward operations, or says that they will be lost."""
     if names and trains:
-        raise Refused(f"{names[0]} is an autograd.Function, whose own backward would be lost; write it with detach, as in "
+        raise Refused(f"{names[0]} is an autograd.Function, whose own backward would be lost; write it with "
+                      f"detach, as in "
                       "x + (f(x) - x).detach(), or export in evaluation mode without a loss")
     if names:
-        warnings.warn(f"{names[0]} is an autograd.Function: gradients follow its forward's operations, not its backward", stacklevel=3)
+        warnings.warn(f"{names[0]} is an autograd.Function: gradients follow its forward's operations, not "
+                      f"its backward", stacklevel=3)
 
 
 def agrees_at_one(torch, program, root, inputs, varying):
@@ -225,18 +229,22 @@ def agrees_at_one(torch, program, root, inputs, varying):
     except Exception:  # of the module or of PyTorch, which has no such program
         return False
     return all(torch.is_tensor(a) and torch.is_tensor(b) and a.shape == b.shape and
-               torch.allclose(a.double(), b.double(), 1e-4, 1e-5, equal_nan=True) for a, b in zip(own, captured, strict=True))
+               torch.allclose(a.double(), b.double(), 1e-4, 1e-5, equal_nan=True)
+               for a, b in zip(own, captured, strict=True))
 
 
 def capture_export(torch, root, inputs, varying, bounds, functional=False):
     """By torch.export, whose sizes are symbolic. bounds: of named sizes, as in the spec. functional: nothing is changed in place;
     None if a parameter or buffer is."""
     auto, is_named = torch.export.Dim.AUTO, any(any_varies(axes.values()) for axes in varying)
-    with any_size(torch) as is_oblivious, layers_of_any_length(torch) if is_named else contextlib.nullcontext():
-        program = torch.export.export(root, inputs, dynamic_shapes={"inputs": tuple(dict.fromkeys(axes, auto) for axes in varying)})
+    with any_size(torch) as is_oblivious, layers_of_any_length(
+            torch) if is_named else contextlib.nullcontext():
+        program = torch.export.export(
+            root, inputs, dynamic_shapes={"inputs": tuple(dict.fromkeys(axes, auto) for axes in varying)})
     if functional:
         program = program.run_decompositions({})
-        if any(spec.kind != torch.export.graph_signature.OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs):
+        if any(spec.kind != torch.export.graph_signature.OutputKind.USER_OUTPUT
+               for spec in program.graph_signature.output_specs):
             return None
     kinds, captured = torch.export.graph_signature.InputKind, Captured()
     state = dict(program.constants, **root.state_dict(keep_vars=True))
@@ -246,7 +254,8 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
             captured.inputs.append(spec.arg.name)
         elif spec.kind in (kinds.PARAMETER, kinds.BUFFER):
             tensor = state[spec.target]
-            captured.parameters[spec.arg.name] = (first.get(id(tensor), own_name(spec.target)), tensor, spec.kind == kinds.BUFFER)
+            captured.parameters[spec.arg.name] = (first.get(id(tensor), own_name(spec.target)), tensor,
+                                                  spec.kind == kinds.BUFFER)
         else:
             captured.constants[spec.arg.name] = state[spec.target]
 
@@ -270,21 +279,25 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
     def argument(x, known):
         if isinstance(x, torch.fx.Node):
             value = x.meta.get("val")
-            return known[x] if x in known else number(value) if isinstance(value, (int, torch.SymInt)) else Reference(x.name)
+            return (known[x] if x in known else number(value) if isinstance(value, (int, torch.SymInt)) else
+                    Reference(x.name))
         return [argument(y, known) for y in x] if isinstance(x, (list, tuple)) else x
 
     def call(node, name, op, function, given, known):
         lines = (node.meta.get("stack_trace") or "").splitlines()
         frames = [(line.split('"')[1], line.split("line ")[1].split(",")[0], code.strip())
                   for line, code in zip(lines, lines[1:] + [""]) if line.strip().startswith('File "')]
-        place, paths = source_place(torch, frames), [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        place, paths = (source_place(torch, frames),
+                        [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()])
         value = node.meta.get("val")
         try:
             arguments = {key: argument(x, known) for key, x in given.items()}
-            shapes = [shape(v) for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
+            shapes = [shape(v) for v in (value if isinstance(value, (list, tuple)) else [value])
+                      if isinstance(v, torch.Tensor)]
         except Refused as why:
             arguments, shapes = why, []
-        captured.calls.append(Call(op, function, arguments, [name], shapes, place, own_name(paths[-1]) if paths else ""))
+        captured.calls.append(Call(op, function, arguments, [name], shapes, place,
+                                   own_name(paths[-1]) if paths else ""))
         return Reference(name)
 
     def value_of(x):
@@ -302,11 +315,13 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
     def region(node, inside, known, prefix):
         """The results of a graph within the graph, a part of the module that runs in another mode."""
         operands = [x for x in node.args if isinstance(x, torch.fx.Node)][1:]
-        known = dict(zip(inside.nodes, [argument(x, known) for x in operands]))  # its inputs are its first nodes
+        # its inputs are its first nodes
+        known = dict(zip(inside.nodes, [argument(x, known) for x in operands]))
         results = walk(inside, known, prefix)
         if node.target.__name__ == "wrap_with_set_grad_enabled" and not node.args[0]:
             last = next(n for n in inside.nodes if n.op == "output").args[0]
-            results = [call(n, f"{prefix}{i}", "detach", None, {"self": n}, known) for i, n in enumerate(last)]
+            results = [call(n, f"{prefix}{i}", "detach", None, {"self": n}, known)
+                       for i, n in enumerate(last)]
         return results
 
     def walk(graph, known, prefix=""):
@@ -315,7 +330,8 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
             value, names, op, function, given = node.meta.get("val"), ("x", "index"), "", None, {}
             if node.op == "output":
                 return argument(node.args[0], known)
-            if node.op != "call_function" or isinstance(value, (int, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            if node.op != "call_function" or isinstance(value,
+                                                        (int, torch.SymInt, torch.SymFloat, torch.SymBool)):
                 continue  # calls that compute sizes: who reads one gets its value
             op = node.target.__name__
             if op in REGIONS:
@@ -334,7 +350,8 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
                     schema = node.target._schema
                     names, op = [a.name for a in schema.arguments], schema.name.split("::")[1]
                     function = evaluator(node.target, schema)
-                    given = {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments}
+                    given = {a.name: a.default_value if a.has_default_value() else None
+                             for a in schema.arguments}
                 given.update(list(zip(names, node.args)) + list(node.kwargs.items()))
                 if op == "slice":
                     open_slice(node, **given)
@@ -361,7 +378,8 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
 # What a trace computes with sizes; of div, only that of whole numbers.
 NUMBER_OPS = {"aten::add": operator.add, "aten::sub": operator.sub, "aten::mul": operator.mul,
               "aten::floor_divide": operator.floordiv,
-              "aten::div": operator.floordiv, "aten::floordiv": operator.floordiv, "aten::remainder": operator.mod}
+              "aten::div": operator.floordiv, "aten::floordiv": operator.floordiv,
+              "aten::remainder": operator.mod}
 
 
 SAME_NUMBER = ("prim::NumToTensor", "aten::Int", "aten::IntImplicit", "aten::ScalarImplicit")
@@ -381,11 +399,13 @@ def capture_trace(torch, root, inputs, varying, _):
     if [n.kind() for n in nodes[0]] != [n.kind() for n in nodes[1]]:
         raise Refused("the operations depend on the batch size; use dynamic_batch=False")
     captured, first = Captured(), first_names(root)
-    state, known = root.state_dict(keep_vars=True), {}  # known: by a value's name in the first graph, what it is
+    # known: by a value's name in the first graph, what it is
+    state, known = root.state_dict(keep_vars=True), {}
     values = list(graphs[0].inputs())
     known[values[0].debugName()] = ""  # a module is its path
     captured.inputs = [v.debugName() for v in values[1:]]
-    is_buffer = dict({name: True for name, _ in root.named_buffers()}, **{name: False for name, _ in root.named_parameters()})
+    is_buffer = dict({name: True for name, _ in root.named_buffers()},
+                     **{name: False for name, _ in root.named_parameters()})
     shapes = {}
 
     def at(x, i):
@@ -405,7 +425,8 @@ def capture_trace(torch, root, inputs, varying, _):
         if kind in NUMBER_OPS or kind in SAME_NUMBER:  # sizes and what is computed from them
             scalars = [captured.constants.get(x.name) if isinstance(x, Reference) else None for x in given]
             given = [x if t is None or t.dim() else t.item() for x, t in zip(given, scalars)]
-        numbers = all(isinstance(x, (int, Size)) for x in given[:2]) and not (kind == "aten::div" and len(given) == 2)
+        numbers = (all(isinstance(x, (int, Size)) for x in given[:2]) and
+                   not (kind == "aten::div" and len(given) == 2))
         if kind == "prim::GetAttr":
             path = f"{given[0]}.{node.s('name')}".lstrip(".")
             if path not in state:
@@ -430,18 +451,22 @@ def capture_trace(torch, root, inputs, varying, _):
             dim = shapes[given[0].name][given[1]]
             known[outputs[0]] = dim if dim >= 0 else Size(dim)
         elif kind in NUMBER_OPS and numbers:
-            known[outputs[0]] = size_of([NUMBER_OPS[kind](at(given[0], i), at(given[1], i)) for i in range(2)])
+            known[outputs[0]] = size_of([NUMBER_OPS[kind](at(given[0], i), at(given[1], i))
+                                         for i in range(2)])
         else:
-            frames = [(line.split("(")[0], line.split("(")[1].split(")")[0], "") for line in node.sourceRange().splitlines()
-                      if "): " in line]
-            place, path = source_place(torch, frames[::-1]), own_name(node.scopeName().split("/")[-1].replace("__module.", ""))
+            frames = [(line.split("(")[0], line.split("(")[1].split(")")[0], "")
+                      for line in node.sourceRange().splitlines() if "): " in line]
+            place, path = (source_place(torch, frames[::-1]),
+                           own_name(node.scopeName().split("/")[-1].replace("__module.", "")))
             kinds = [(a.type(), b.type()) for a, b in zip(node.outputs(), other.outputs())]
             if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
                 for i, (name, types) in enumerate(zip(outputs, kinds)):
                     shape = tensor_shape(name, types)
-                    captured.calls.append(Call("getitem", None, {"x": given[0], "index": i}, [name], shape, place, path))
+                    captured.calls.append(Call("getitem", None, {"x": given[0], "index": i}, [name], shape,
+                                               place, path))
                 continue
-            op, function, arguments, found = kind.split("::")[1], None, Refused("it is no operator of PyTorch's"), []
+            op, function, arguments, found = (kind.split("::")[1], None,
+                                              Refused("it is no operator of PyTorch's"), [])
             if kind.startswith("aten::"):
                 schema = torch._C.parse_schema(node.schema())
                 function = evaluator(getattr(torch.ops.aten, op), schema)
@@ -453,5 +478,6 @@ def capture_trace(torch, root, inputs, varying, _):
                 arguments = why
             captured.calls.append(Call(op, function, arguments, outputs, found, place, path))
     result = known.get(next(graphs[0].outputs()).debugName())
-    captured.outputs = result if isinstance(result, list) else [Reference(next(graphs[0].outputs()).debugName())]
+    captured.outputs = (result if isinstance(result, list) else
+                        [Reference(next(graphs[0].outputs()).debugName())])
     return captured

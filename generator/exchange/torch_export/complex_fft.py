@@ -13,23 +13,27 @@ from .shapes import pick, roll, stack
 def shifted(w, call, x, dim=None):
     dims = list(range(len(x.full))) if dim is None else dim if isinstance(dim, list) else [dim]
     sizes = [w.known_size(x, normal_axis(axis, len(x.full))) for axis in dims]
-    return roll(w, call, x, [size // 2 if call.op == "fft_fftshift" else -(size // 2) for size in sizes], dims)
+    return roll(w, call, x, [size // 2 if call.op == "fft_fftshift" else -(size // 2) for size in sizes],
+                dims)
 
 
 def of_products(function):
     """A product of two tensors, of which one at least is complex, from the products of their parts."""
     def lower(w, call, **arguments):
-        names = [name for name, x in arguments.items() if isinstance(x, (Complex, Value, Constant, Parameter))]
+        names = [name for name, x in arguments.items()
+                 if isinstance(x, (Complex, Value, Constant, Parameter))]
         pair = arguments.get("tensors") or [arguments[name] for name in names]
 
         def product(*parts):
             if len(pair) != 2:
                 raise Refused("complex numbers are possible in a product of two tensors only")
-            parts = [getattr(x, part) if isinstance(x, Complex) else x if part == "real" else None for x, part in zip(pair, parts)]
+            parts = [getattr(x, part) if isinstance(x, Complex) else x if part == "real" else None
+                     for x, part in zip(pair, parts)]
             given = {"tensors": parts} if "tensors" in arguments else dict(zip(names, parts))
             return None if any(x is None for x in parts) else function(w, call, **dict(arguments, **given))
 
-        real, both, cross, other = [product(*parts.split()) for parts in ("real real", "imag imag", "real imag", "imag real")]
+        real, both, cross, other = [product(*parts.split())
+                                    for parts in ("real real", "imag imag", "real imag", "imag real")]
         imag = cross if other is None else other if cross is None else w.map("add", cross, other)
         return Complex(real if both is None else w.map("sub", real, both), imag)
     return lower
@@ -40,7 +44,8 @@ def of_parts(function):
     def part(name, key, x):
         if isinstance(x, list) and key == "tensors":
             return [part(name, key, y) for y in x]
-        return getattr(x, name) if isinstance(x, Complex) else 0.0 if name == "imag" and key in ("x", "other", "src") else x
+        return (getattr(x, name) if isinstance(x, Complex) else 0.0 if name == "imag" and
+                key in ("x", "other", "src") else x)
 
     def lower(w, call, **arguments):
         parts = [{key: part(name, key, x) for key, x in arguments.items()} for name in ("real", "imag")]
@@ -58,15 +63,17 @@ def of_length(w, x, dim, n):
         return Complex(of_length(w, x.real, dim, n), of_length(w, x.imag, dim, n))
     x = w.f32(w.whole(w.slice(x, dim, 0, min(n, size))))
     after = [max(0, n - size) if i == dim else 0 for i in range(len(x.shape))]
-    return w.add("pad", [x], tuple(d + a for d, a in zip(x.shape, after)), before=[0] * len(after), after=after) if n > size else x
+    return (w.add("pad", [x], tuple(d + a for d, a in zip(x.shape, after)), before=[0] * len(after),
+                  after=after) if n > size else x)
 
 
 def norm_scale(norm, count, inverse):
-    return {"ortho": 1 / math.sqrt(count), "forward": 1 if inverse else 1 / count}.get(norm, 1 / count if inverse else 1)
+    return {"ortho": 1 / math.sqrt(count),
+            "forward": 1 if inverse else 1 / count}.get(norm, 1 / count if inverse else 1)
 
 
-@operation("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fftn", "fft_fft2", "fft_ifftn", "fft_ifft2", "fft_rfftn",
-           "fft_rfft2", "fft_irfftn", "fft_irfft2")
+@operation("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fftn", "fft_fft2", "fft_ifftn", "fft_ifft2",
+           "fft_rfftn", "fft_rfft2", "fft_irfftn", "fft_irfft2")
 def fourier(w, call, x, n=None, s=None, dim=None, norm=None):
     """One axis after another. Of real numbers, half of the last axis is kept: it is the first of a transform, the last back."""
     rank, half, inverse = len(x.full), "rfft" in call.op, "_i" in call.op
@@ -78,7 +85,8 @@ def fourier(w, call, x, n=None, s=None, dim=None, norm=None):
         count = call.shapes[0][0][axis] if real and inverse else x.full[axis] if size is None else size
         if count < 0:
             raise Refused(f"the axis is {size_name(count)}")
-        x, scale = of_length(w, x, axis, count // 2 + 1 if real and inverse else count), norm_scale(norm, count, inverse)
+        x, scale = (of_length(w, x, axis, count // 2 + 1 if real and inverse else count),
+                    norm_scale(norm, count, inverse))
         parts = [x.real, x.imag] if isinstance(x, Complex) else [x]
         x = (w.real_of_half(parts, axis, count, scale) if real and inverse else
              Complex(*w.fourier(parts, axis, count // 2 + 1 if real else count, inverse, scale)))
@@ -93,38 +101,43 @@ def stft_weight(w, rows, n_fft, win_length, window, scale):
     """The window times the cosines, then the sines backwards, of each frequency, [2 rows, n_fft]; and the window."""
     length = win_length or n_fft
     own = w.torch.ones(length) if window is None else window.tensor
-    own = w.torch.nn.functional.pad(own.double(), ((n_fft - length) // 2, n_fft - length - (n_fft - length) // 2))
+    own = w.torch.nn.functional.pad(own.double(),
+                                    ((n_fft - length) // 2, n_fft - length - (n_fft - length) // 2))
     cos, sin = wave_matrices(w, rows, n_fft)
     return w.torch.cat([cos, -sin]) * own * scale, own
 
 
 @operation("stft")
-def stft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, normalized=False, onesided=True, return_complex=None,
-         **_):
+def stft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, normalized=False, onesided=True,
+         return_complex=None, **_):
     """A convolution with a channel for each row of the weight."""
     count = n_fft // 2 + 1 if onesided is not False else n_fft
     weight, _ = stft_weight(w, count, n_fft, win_length, window, n_fft ** -0.5 if normalized else 1)
     rows, frames = x.full[:-1] or (1,), (x.full[-1] - n_fft) // (hop_length or n_fft // 4) + 1
     y = conv(w, call._replace(op="conv1d", shapes=[(rows + (2 * count, frames), call.shapes[0][1])]),
-             w.reshape(x, rows + (1,) + x.full[-1:]), Constant(weight.float()[:, None]), stride=hop_length or n_fft // 4)
+             w.reshape(x, rows + (1,) + x.full[-1:]), Constant(weight.float()[:, None]),
+             stride=hop_length or n_fft // 4)
     parts = [w.reshape(w.slice(y, 1, i, i + count), x.full[:-1] + (count, frames)) for i in (0, count)]
     return Complex(*parts) if return_complex else stack(w, call, parts, len(parts[0].full))
 
 
 @operation("istft")
-def istft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False, onesided=None,
-          length=None, return_complex=False):
+def istft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False,
+          onesided=None, length=None, return_complex=False):
     """A transposed convolution of frames by the same weight, over what the windows' squares add up to."""
     lead, (count, frames), hop = x.full[:-2], x.full[-2:], hop_length or n_fft // 4
     if return_complex or frames < 0:
-        raise Refused(f"its frames are {size_name(frames)}" if frames < 0 else "complex results are not possible")
+        raise Refused(f"its frames are {size_name(frames)}" if frames < 0 else
+                      "complex results are not possible")
     weight, own = stft_weight(w, count, n_fft, win_length, window, n_fft ** -0.5 if normalized else 1 / n_fft)
     if count != n_fft or onesided:
         times = w.torch.tensor([1.0 if 2 * k % n_fft == 0 else 2.0 for k in range(count)] * 2)
         weight *= times[:, None]
     rows, size, start = lead or (1,), n_fft + hop * (frames - 1), n_fft // 2 if center else 0
-    squares = w.torch.nn.functional.conv_transpose1d(w.torch.ones(1, 1, frames).double(), own.square()[None, None], stride=hop)
-    y = w.add("concat", [w.f32(w.whole(w.reshape(part, rows + (count, frames)))) for part in (x.real, x.imag)],
+    squares = w.torch.nn.functional.conv_transpose1d(w.torch.ones(1, 1, frames).double(),
+                                                     own.square()[None, None], stride=hop)
+    y = w.add("concat",
+              [w.f32(w.whole(w.reshape(part, rows + (count, frames)))) for part in (x.real, x.imag)],
               rows + (2 * count, frames), dim=1)
     y = conv(w, call._replace(op="conv_transpose1d", shapes=[(rows + (1, size), call.shapes[0][1])]), y,
              Constant(weight.float()[:, None]), stride=hop)
@@ -161,13 +174,16 @@ def parts_of_complex(w, call, x):
     return stack(w, call, [x.real, x.imag], len(x.full)) if call.op == "view_as_real" else getattr(x, call.op)
 
 
-LINEAR = ("add", "sub", "rsub", "neg", "sum", "mean", "cumsum", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
-          "permute", "transpose", "movedim", "slice", "select", "narrow", "cat", "stack", "expand", "clone", "contiguous",
-          "detach", "roll", "flip", "slice_scatter", "select_scatter", "copy", "fft_fftshift", "fft_ifftshift")  # of complex numbers, part by part
+# of complex numbers, part by part
+LINEAR = ("add", "sub", "rsub", "neg", "sum", "mean", "cumsum", "view", "reshape", "flatten", "unflatten",
+          "squeeze", "unsqueeze", "permute", "transpose", "movedim", "slice", "select", "narrow", "cat",
+          "stack", "expand", "clone", "contiguous", "detach", "roll", "flip", "slice_scatter",
+          "select_scatter", "copy", "fft_fftshift", "fft_ifftshift")
 PRODUCTS = ("matmul", "mm", "bmm", "mv", "dot", "outer", "ger", "einsum")
-OF_COMPLEX = ("mul", "multiply", "div", "divide", "true_divide", "abs", "absolute", "angle", "conj", "_conj", "conj_physical",
-              "_conj_physical", "resolve_conj", "resolve_neg", "real", "imag", "view_as_real", "istft", "fft_fft", "fft_ifft",
-              "fft_irfft", "fft_fftn", "fft_fft2", "fft_ifftn", "fft_ifft2", "fft_irfftn", "fft_irfft2", "to", "_to_copy")
+OF_COMPLEX = ("mul", "multiply", "div", "divide", "true_divide", "abs", "absolute", "angle", "conj", "_conj",
+              "conj_physical", "_conj_physical", "resolve_conj", "resolve_neg", "real", "imag",
+              "view_as_real", "istft", "fft_fft", "fft_ifft", "fft_irfft", "fft_fftn", "fft_fft2",
+              "fft_ifftn", "fft_ifft2", "fft_irfftn", "fft_irfft2", "to", "_to_copy")
 
 
 def of_complex(op):

@@ -22,11 +22,13 @@ def batched(w, x, axes):
     return w.f32(w.reshape(x, x.full if len(x.full) == axes + 2 else (1,) + x.full))
 
 
-@operation("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "_convolution",
-           "convolution", "_convolution_mode")
-def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, transposed=False, output_padding=0, **_):
+@operation("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+           "_convolution", "convolution", "_convolution_mode")
+def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, transposed=False,
+         output_padding=0, **_):
     axes, transposed = len(weight.full) - 2, transposed or call.op.startswith("conv_transpose")
-    name, parts, given, added = w.layer_name(weight=weight, bias=bias), {"weight": weight, "bias": bias}, {}, None
+    name, parts, given, added = (w.layer_name(weight=weight, bias=bias), {"weight": weight, "bias": bias}, {},
+                                 None)
     kernel, channels = list(weight.full[2:]), weight.full[1] * groups if transposed else weight.full[0]
     if name is None:  # another layer's, or computed
         name, parts, given = w.free_name(call), {}, {"weight": w.f32(w.whole(weight))}
@@ -40,7 +42,8 @@ def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=
         padding = [m // 2 for m in missing]
         if any(m % 2 for m in missing):  # PyTorch's one more at the end
             before, after, padding = [0, 0] + padding, [0, 0] + [m - m // 2 for m in missing], 0
-            x = w.add("pad", [x], tuple(d + b + a for d, b, a in zip(x.full, before, after)), before=before, after=after)
+            x = w.add("pad", [x], tuple(d + b + a for d, b, a in zip(x.full, before, after)), before=before,
+                      after=after)
     elif padding == "valid":
         padding = 0
 
@@ -50,7 +53,8 @@ def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=
 
     given.setdefault("bias", False if bias is None or added else None)
     y = w.layer("conv%s%dd" % ("_transpose" if transposed else "", axes), name, x,
-                shape if len(shape) == axes + 2 else (1,) + shape, parts, out_channels=channels, kernel_size=alike(kernel),
+                shape if len(shape) == axes + 2 else (1,) + shape, parts, out_channels=channels,
+                kernel_size=alike(kernel),
                 stride=unless(1, stride), padding=unless(0, padding), dilation=unless(1, dilation),
                 output_padding=unless(0, output_padding), groups=None if groups == 1 else groups, **given)
     return w.reshape(w.map("add", y, added) if added else y, shape)
@@ -75,8 +79,8 @@ def pool(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=
     if set(along(dilation, axes)) != {1}:
         return dilated_pool(w, call, x, kernel, stride, padding, along(dilation, axes))
     y = w.add(call.op, [x], x.shape[:2] + tuple(call.shapes[0][0][-axes:]), kernel_size=alike(kernel),
-              stride=None if stride == kernel else alike(stride), padding=alike(padding) if any(padding) else None,
-              ceil_mode=ceil_mode or None, count_include_pad=None if count_include_pad else False)
+              stride=None if stride == kernel else alike(stride), padding=alike(padding) if any(padding) else
+              None, ceil_mode=ceil_mode or None, count_include_pad=None if count_include_pad else False)
     return w.reshape(y, call.shapes[0][0])
 
 
@@ -113,7 +117,8 @@ def pool_with_indices(w, call, x, kernel_size, stride=None, padding=0, dilation=
     if 1 not in w.wanted:
         return pool(w, plain, x, kernel_size, stride, padding, dilation, ceil_mode), None
     axes, shape = int(call.op[8]), call.shapes[0][0]
-    x, kernel, padding, dilation = batched(w, x, axes), along(kernel_size, axes), along(padding, axes), along(dilation, axes)
+    x, kernel, padding, dilation = (batched(w, x, axes), along(kernel_size, axes), along(padding, axes),
+                                    along(dilation, axes))
     stride, sizes = along(stride, axes) if stride else kernel, x.full[2:]
     x = padded_by(w, x, padding, pool_reach(plain, x, kernel, stride, padding, dilation), -math.inf)
     y, places = w.pooled_places(x, kernel, stride, dilation, padding, shape[-axes:], sizes)
@@ -131,8 +136,8 @@ def unpool(w, call, x, indices, output_size=None, **_):
     return w.reshape(w.scatter(blank, len(lead), indices, x), shape)
 
 
-@operation("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-           "adaptive_max_pool3d")
+@operation("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+           "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_pool(w, call, x, output_size):
     axes = int(call.op[-2])
     x, size = batched(w, x, axes), list(call.shapes[0][0][-axes:])

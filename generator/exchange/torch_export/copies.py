@@ -19,7 +19,8 @@ def fill(w, call, x, value=0):
     dtype = call.shapes[0][1]
     value = Constant(w.torch.tensor(value if is_number(value) else number(value)).to(dtype))
     y = w.view(w.tensor(value), x.full)
-    return y if dtype.is_floating_point or dtype == w.torch.bool or is_large(w, value) else small_integers(w, y)
+    return (y if dtype.is_floating_point or dtype == w.torch.bool or is_large(w, value) else
+            small_integers(w, y))
 
 
 @operation("copy")

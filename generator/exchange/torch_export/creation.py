@@ -17,12 +17,13 @@ def arange(w, call, end, start=0, step=1, **_):
     return result if call.shapes[0][1].is_floating_point else w.integers(result, INDICES)
 
 
-@operation("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor",
-           "empty", "empty_like", "new_empty")
+@operation("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like",
+           "new_full", "scalar_tensor", "empty", "empty_like", "new_empty")
 @reads("size")
 def full(w, call, fill_value=None, s=None, **_):
     shape, dtype = call.shapes[0]
-    value = float("ones" in call.op) if fill_value is None and s is None else number(s if fill_value is None else fill_value)
+    value = (float("ones" in call.op) if fill_value is None and s is None else
+             number(s if fill_value is None else fill_value))
     fixed = shape if all(d >= 0 for d in shape) else ()  # of which a part may be changed
     return Constant(w.torch.full(fixed, value, dtype=dtype), shape)
 

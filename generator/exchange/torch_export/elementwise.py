@@ -13,14 +13,16 @@ def table_op(op):
     """An op of gpunn.h's table over x, whose attributes have torch's names and defaults."""
     @reads(*[name for name, _ in op.attrs])
     def lower(w, call, x, **given):
-        return w.map(op.name, x, **{name: known_number(name, given.get(name, value)) for name, value in op.attrs})
+        return w.map(op.name, x,
+                     **{name: known_number(name, given.get(name, value)) for name, value in op.attrs})
     return lower
 
 
 UNARY = {op.name: op for op in table.ops().values() if op.arity == 1}
 OF_THEIR_OWN = ("abs", "clamp", "detach", "elu", "gelu")  # which have functions of their own
 # The other ops of one operand in gpunn.h's table, such as relu and tanh, have the same names in PyTorch.
-for torch_name, own in {**{name: name for name in UNARY if name not in OF_THEIR_OWN}, "log_sigmoid": "logsigmoid",
+for torch_name, own in {**{name: name for name in UNARY if name not in OF_THEIR_OWN},
+                        "log_sigmoid": "logsigmoid",
                         "negative": "neg", "sgn": "sign", "special_erf": "erf", "special_expit": "sigmoid",
                         "special_expm1": "expm1", "special_log1p": "log1p"}.items():
     operation(torch_name)(table_op(UNARY[own]))
@@ -40,8 +42,9 @@ def formula(expression):
 for torch_name, expression in {
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
-        **named("tan", "ceil", "trunc", "frac", "erfc", "lgamma", "isnan", "isinf", "isfinite", "logical_not"),
-        "bitwise_not": named("logical_not")["logical_not"], "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p",
+        **named("tan", "ceil", "trunc", "frac", "erfc", "lgamma", "isnan", "isinf", "isfinite",
+                "logical_not"), "bitwise_not": named("logical_not")["logical_not"],
+        "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p",
         "deg2rad": "x * (pi / 180)", "rad2deg": "x * (180 / pi)",
         "isposinf": "where(x > 3.4028234e38, 1, 0)", "isneginf": "where(x < -3.4028234e38, 1, 0)"}.items():
     operation(torch_name)(formula(expression))
@@ -81,7 +84,8 @@ def elu(w, call, x, alpha=1, scale=1, input_scale=1):
 @operation("clamp", "clip", "clamp_min", "clamp_max")
 def clamp(w, call, x, min=None, max=None):
     if all(limit is None or number(limit) is not None for limit in (min, max)):
-        return w.map("clamp", x, min=None if min is None else number(min), max=None if max is None else number(max))
+        return w.map("clamp", x, min=None if min is None else number(min),
+                     max=None if max is None else number(max))
     x = x if min is None else w.map("maximum", x, min)
     return x if max is None else w.map("minimum", x, max)
 
@@ -90,8 +94,10 @@ def clamp(w, call, x, min=None, max=None):
 def prelu(w, call, x, weight):
     name, count = w.layer_name(weight=weight), product(weight.full)
     if name:
-        return w.layer("prelu", name, x, x.full, {"weight": weight}, num_parameters=None if count == 1 else count)
-    return w.map("parametric_relu", x, weight if count == 1 else w.reshape(weight, (count,) + (1,) * (len(x.full) - 2)))
+        return w.layer("prelu", name, x, x.full, {"weight": weight},
+                       num_parameters=None if count == 1 else count)
+    return w.map("parametric_relu", x,
+                 weight if count == 1 else w.reshape(weight, (count,) + (1,) * (len(x.full) - 2)))
 
 
 @operation("glu")
@@ -105,7 +111,8 @@ def logical(name):
     def lower(w, call, x, other):
         dtype, op = call.shapes[0][1], call.op.rpartition("bitwise_")[2].strip("_")
         if call.op.startswith(("bitwise", "__")) and dtype != w.torch.bool:
-            y = w.bitwise_of_integers(op, x, other) if dtype != w.torch.uint8 else w.whole(w.bitwise(op, x, other, 0, 255))
+            y = (w.bitwise_of_integers(op, x, other) if dtype != w.torch.uint8 else
+                 w.whole(w.bitwise(op, x, other, 0, 255)))
             kind = dtype_name(w.torch, dtype)
             return y if y.dtype == kind else w.add("cast", [y], y.shape, y.full, kind=kind, dtype=kind)
         return w.map(name, truth(w, x), truth(w, other))
@@ -113,8 +120,8 @@ def logical(name):
 
 
 for torch_name, own in {"logical_and": "mul", "bitwise_and": "mul", "__and__": "mul", "logical_or": "maximum",
-                        "bitwise_or": "maximum", "__or__": "maximum", "logical_xor": "ne", "bitwise_xor": "ne",
-                        "__xor__": "ne"}.items():
+                        "bitwise_or": "maximum", "__or__": "maximum", "logical_xor": "ne",
+                        "bitwise_xor": "ne", "__xor__": "ne"}.items():
     operation(torch_name)(logical(own))
 
 
@@ -198,7 +205,8 @@ def div(w, call, x, other, rounding_mode=None):
     if rounding_mode is None and call.op != "floor_divide":
         return y
     if rounding_mode == "trunc":
-        return w.expr("where(x < 0, -floor(-x), floor(x))", y if number(other) is None else w.map("div", x, other))
+        return w.expr("where(x < 0, -floor(-x), floor(x))",
+                      y if number(other) is None else w.map("div", x, other))
     return w.map("floor_divide", x, other)
 
 
@@ -207,7 +215,8 @@ def power(w, call, x, exponent):
     special = {2: "square", 0.5: "sqrt", -1: "reciprocal", -0.5: "rsqrt"}.get(number(exponent))
     if special:
         return w.map(special, x)
-    return w.map("pow", x, exponent) if number(exponent) is None else w.map("pow_scalar", x, exponent=number(exponent))
+    return (w.map("pow", x, exponent) if number(exponent) is None else
+            w.map("pow_scalar", x, exponent=number(exponent)))
 
 
 def pair_op(name):
@@ -244,8 +253,10 @@ def logit(w, call, x, eps=None):
 
 @operation("nan_to_num")
 def nan_to_num(w, call, x, nan=None, posinf=None, neginf=None):
-    high, low = [text(limit if given is None else given) for limit, given in ((3.4028235e38, posinf), (-3.4028235e38, neginf))]
-    return w.expr(f"{text(nan or 0)} if x != x else {high} if x > 3.4028234e38 else {low} if x < -3.4028234e38 else x", x)
+    high, low = [text(limit if given is None else given)
+                 for limit, given in ((3.4028235e38, posinf), (-3.4028235e38, neginf))]
+    return w.expr(f"{text(nan or 0)} if x != x else {high} if x > 3.4028234e38 else {low} if x < "
+                  f"-3.4028234e38 else x", x)
 
 
 @operation("lerp")

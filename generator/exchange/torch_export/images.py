@@ -9,14 +9,17 @@ from .shapes import pad, pick, stack
 def im2col(w, call, x, kernel_size, dilation, padding, stride):
     """torch.nn.Unfold: a slice for each cell of the kernel."""
     n, c, height, width = x.full
-    x = pad(w, call._replace(shapes=[((n, c, height + 2 * padding[0], width + 2 * padding[1]), call.shapes[0][1])]), x,
+    x = pad(w, call._replace(shapes=[((n, c, height + 2 * padding[0], width + 2 * padding[1]),
+                                      call.shapes[0][1])]), x,
             [padding[1], padding[1], padding[0], padding[0]])
-    rows, columns = [(size - d * (k - 1) - 1) // s + 1 for size, k, d, s in zip(x.full[2:], kernel_size, dilation, stride)]
+    rows, columns = [(size - d * (k - 1) - 1) // s + 1
+                     for size, k, d, s in zip(x.full[2:], kernel_size, dilation, stride)]
     cells = []
     for i in range(kernel_size[0]):
         band = w.slice(x, 2, i * dilation[0], i * dilation[0] + (rows - 1) * stride[0] + 1, stride[0])
         for j in range(kernel_size[1]):
-            cell = w.slice(band, 3, j * dilation[1], j * dilation[1] + (columns - 1) * stride[1] + 1, stride[1])
+            cell = w.slice(band, 3, j * dilation[1], j * dilation[1] + (columns - 1) * stride[1] + 1,
+                           stride[1])
             cells.append(w.reshape(cell, (n, c, 1, rows * columns)))
     y = w.add("concat", [w.f32(w.whole(cell)) for cell in cells], (n, c, len(cells), rows * columns), dim=2)
     return w.reshape(y, (n, c * len(cells), rows * columns))
@@ -28,7 +31,8 @@ def col2im(w, call, x, output_size, kernel_size, dilation, padding, stride):
     cells, c = product(kernel_size), x.full[1] // product(kernel_size)
     counts = [(size + 2 * p - d * (k - 1) - 1) // s + 1
               for size, p, d, k, s in zip(output_size, padding, dilation, kernel_size, stride)]
-    own = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(counts, stride, padding, dilation, kernel_size)]
+    own = [(n - 1) * s - 2 * p + d * (k - 1) + 1
+           for n, s, p, d, k in zip(counts, stride, padding, dilation, kernel_size)]
     weight = Constant(w.torch.eye(cells).repeat(c, 1).reshape([c * cells, 1] + list(kernel_size)))
     shape = call.shapes[0]
     y = conv(w, call._replace(op="conv_transpose2d"),
@@ -37,15 +41,15 @@ def col2im(w, call, x, output_size, kernel_size, dilation, padding, stride):
     return w.reshape(y, shape[0])
 
 
-RESIZES = {"nearest": "nearest", "_upsample_nearest_exact": "nearest-exact", "linear": "linear", "bilinear": "linear",
-           "trilinear": "linear", "bicubic": "cubic"}
+RESIZES = {"nearest": "nearest", "_upsample_nearest_exact": "nearest-exact", "linear": "linear",
+           "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 
 
 @operation("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
-           "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
-           "upsample_trilinear3d", "upsample_bicubic2d")
-def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors=None, scales=None, scales_d=None, scales_h=None,
-                scales_w=None):
+           "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
+           "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors=None, scales=None,
+                scales_d=None, scales_h=None, scales_w=None):
     axes = int(call.op[-2])
     if scale_factors is None:
         scale_factors = [scales] if axes == 1 else [scales_d, scales_h, scales_w][-axes:]
@@ -77,19 +81,21 @@ def resample(w, call, x, **arguments):
 @operation("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def grid_sample(w, call, x, grid, interpolation_mode=0, padding_mode=0, align_corners=False, mode="bilinear"):
     mode = ("bilinear", "nearest", "bicubic")[interpolation_mode] if interpolation_mode else mode
-    padding_mode = ("zeros", "border", "reflection")[padding_mode] if is_number(padding_mode) else padding_mode
+    padding_mode = (("zeros", "border", "reflection")[padding_mode] if is_number(padding_mode) else
+                    padding_mode)
     if mode == "bicubic":
         return w.cubic_sample(w.f32(w.whole(x)), w.f32(w.whole(grid)), padding_mode, align_corners)
     return w.add("grid_sample", [w.f32(w.whole(x)), w.f32(w.whole(grid))], call.shapes[0][0],
-                 mode=None if mode == "bilinear" else mode, padding_mode=None if padding_mode == "zeros" else padding_mode,
-                 align_corners=align_corners or None)
+                 mode=None if mode == "bilinear" else mode, padding_mode=None if padding_mode == "zeros" else
+                 padding_mode, align_corners=align_corners or None)
 
 
 @operation("roi_align")
 def roi_align(w, call, x, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned):
     """Of torchvision."""
     return w.add("roi_align", [w.f32(w.whole(x)), w.f32(w.whole(rois))], call.shapes[0][0],
-                 output_size=alike([pooled_height, pooled_width]), spatial_scale=None if spatial_scale == 1 else spatial_scale,
+                 output_size=alike([pooled_height, pooled_width]),
+                 spatial_scale=None if spatial_scale == 1 else spatial_scale,
                  sampling_ratio=sampling_ratio if sampling_ratio > 0 else None, aligned=aligned or None)
 
 
@@ -102,8 +108,8 @@ def other_regions(w, call, **_):
 
 @operation("deform_conv2d")
 @reads("use_mask")
-def deform_conv(w, call, x, weight, offset, mask, bias, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups,
-                offset_groups, use_mask):
+def deform_conv(w, call, x, weight, offset, mask, bias, stride_h, stride_w, pad_h, pad_w, dilation_h,
+                dilation_w, groups, offset_groups, use_mask):
     """Of torchvision: the kernel's cells as points of one grid_sample, then a convolution of 1x1 over channels and cells."""
     (n, c), (count, own, kh, kw), (rows, columns) = x.full[:2], weight.full, call.shapes[0][0][2:]
     height, width = w.known_size(x, 2), w.known_size(x, 3)
@@ -112,14 +118,17 @@ def deform_conv(w, call, x, weight, offset, mask, bias, stride_h, stride_w, pad_
 
     def coordinate(axis, size, out, k, stride, padding, dilation):
         start = w.torch.arange(k)[:, None] * dilation - padding + w.torch.arange(out) * stride  # [k, out]
-        start = (start[:, None, :, None] if axis == 0 else start[None, :, None, :]).expand(kh, kw, rows, columns)
-        moved = w.map("add", pick(w, offset, 2, axis), Constant(start.float().reshape(1, cells, rows, columns)))
+        start = (start[:, None, :, None] if axis == 0 else
+                 start[None, :, None, :]).expand(kh, kw, rows, columns)
+        moved = w.map("add", pick(w, offset, 2, axis),
+                      Constant(start.float().reshape(1, cells, rows, columns)))
         return w.expr(f"(2 * x + 1) / {size} - 1", moved)
 
     y = coordinate(0, height, rows, kh, stride_h, pad_h, dilation_h)
     grid = stack(w, call, [coordinate(1, width, columns, kw, stride_w, pad_w, dilation_w), y], 4)
-    taken = w.add("grid_sample", [w.f32(w.reshape(x, (parts, each, height, width))),
-                                  w.reshape(grid, (parts, cells * rows, columns, 2))], (parts, each, cells * rows, columns))
+    taken = w.add("grid_sample",
+                  [w.f32(w.reshape(x, (parts, each, height, width))),
+                   w.reshape(grid, (parts, cells * rows, columns, 2))], (parts, each, cells * rows, columns))
     taken = w.reshape(taken, (parts, each, cells, rows, columns))
     taken = w.map("mul", taken, w.reshape(mask, (parts, 1, cells, rows, columns))) if use_mask else taken
     return conv(w, call._replace(op="conv2d"), w.reshape(taken, (n, c * cells, rows, columns)),
@@ -128,5 +137,5 @@ def deform_conv(w, call, x, weight, offset, mask, bias, stride_h, stride_w, pad_
 
 @operation("affine_grid", "affine_grid_generator")
 def affine_grid(w, call, theta, size, align_corners=False):
-    return w.add("affine_grid", [w.f32(w.whole(theta))], call.shapes[0][0], size=list(call.shapes[0][0][1:-1]),
-                 align_corners=align_corners or None)
+    return w.add("affine_grid", [w.f32(w.whole(theta))], call.shapes[0][0],
+                 size=list(call.shapes[0][0][1:-1]), align_corners=align_corners or None)

@@ -31,7 +31,8 @@ def slice_of_size_scatter(w, call, x, src, dim, start, end, step, index):
     if index is not None:
         start = place_from_start(index, size)
         src, end = w.reshape(src, x.full[:dim] + (1,) + x.full[dim + 1:]), start + 1
-    start, end = [sizes.slice_index(place_of(place, size), size) for place in (start or 0, sys.maxsize if end is None else end)]
+    start, end = [sizes.slice_index(place_of(place, size), size)
+                  for place in (start or 0, sys.maxsize if end is None else end)]
     parts = [w.slice(x, dim, 0, start)] if start != 0 else []
     return cat(w, call, parts + [src] + ([w.slice(x, dim, end, None)] if end != size else []), dim)
 
@@ -48,7 +49,8 @@ def slice_scatter(w, call, x, src, dim=0, start=None, end=None, step=1, index=No
         src, end = w.reshape(src, x.full[:dim] + (1,) + x.full[dim + 1:]), start + 1
     start, end, step = slice(start, end, step).indices(x.full[dim])
     if step != 1:
-        return index_add(w, call._replace(op="index_copy"), x, dim, Constant(w.torch.arange(start, end, step)), src)
+        return index_add(w, call._replace(op="index_copy"), x, dim,
+                         Constant(w.torch.arange(start, end, step)), src)
     return cat(w, call, [w.slice(x, dim, 0, start), src, w.slice(x, dim, end, None)], dim)
 
 
@@ -97,22 +99,24 @@ def joined_bags(w, rows, offsets, op):
 
 
 @operation("_embedding_bag", "_embedding_bag_forward_only", "embedding_bag")
-def embedding_bag(w, call, weight, indices, offsets, scale_grad_by_freq=False, mode=0, per_sample_weights=None,
-                  include_last_offset=False, padding_idx=-1, **_):
+def embedding_bag(w, call, weight, indices, offsets, scale_grad_by_freq=False, mode=0,
+                  per_sample_weights=None, include_last_offset=False, padding_idx=-1, **_):
     """mode 0: sums, 1: means, 2: maxima of the rows that each bag names; padding does not count."""
     if w.wanted - {0}:
         raise Refused("only the rows of the bags are possible")
     offsets = w.slice(offsets, 0, 0, -1) if include_last_offset else offsets
     rows = embedding(w, call, weight, indices, -1 if padding_idx is None else padding_idx, scale_grad_by_freq)
     count, column = rows.full[0], (rows.full[0], 1)
-    counted = w.tensor(1.0) if padding_idx in (None, -1) else w.reshape(w.map("ne", indices, padding_idx), column)
+    counted = (w.tensor(1.0) if padding_idx in (None, -1) else
+               w.reshape(w.map("ne", indices, padding_idx), column))
     counts = joined_bags(w, w.whole(w.view(w.tensor(counted), column)), offsets, "add") if mode else None
     if mode == 2:
         rows = w.map("where", counted, rows, -math.inf)
         y = w.expr("x if y > 0 else 0", joined_bags(w, w.whole(rows), offsets, "maximum"), counts)
         return y, None, None, None
     rows = rows if padding_idx in (None, -1) else w.map("mul", rows, counted)
-    rows = rows if per_sample_weights is None else w.map("mul", rows, w.reshape(per_sample_weights, (count, 1)))
+    rows = rows if per_sample_weights is None else w.map("mul", rows,
+                                                         w.reshape(per_sample_weights, (count, 1)))
     y = joined_bags(w, w.whole(rows), offsets, "add")
     return (w.expr("x / max(y, 1)", y, counts) if mode else y), None, None, None
 
@@ -144,11 +148,13 @@ def joined_index(w, indices, sizes):
             part = Constant(index.tensor.long() % size * stride, index.full)
         else:
             is_place = w.tensor(index).entry.op in ("argmax", "topk_indices")  # never below 0
-            part = w.scale(w.f32(index) if is_place else w.expr(f"x if x >= 0 else x + {size}", index), stride)
+            part = w.scale(w.f32(index) if is_place else w.expr(f"x if x >= 0 else x + {size}", index),
+                           stride)
         if isinstance(result, Constant) and isinstance(part, Constant):
             result = Constant(result.tensor + part.tensor, broadcast([result.full, part.full]))
         else:
-            result = part if isinstance(result, Constant) and not result.tensor.any() else w.map("add", result, part)
+            result = (part if isinstance(result, Constant) and not result.tensor.any() else
+                      w.map("add", result, part))
     return result
 
 
@@ -173,7 +179,8 @@ def spread_by_ranges(w, x, indices):
         return None
     order = sorted(range(len(axes)), key=axes.__getitem__)
     x = w.permute(x, order + list(range(len(axes), len(x.full))))
-    return w.reshape(x, tuple(indices[axes.index(i)].full[i - rank] if i in axes else 1 for i in range(rank)) + x.full[len(axes):])
+    return w.reshape(x, tuple(indices[axes.index(i)].full[i - rank] if i in axes else 1
+                              for i in range(rank)) + x.full[len(axes):])
 
 
 @operation("index")
@@ -190,16 +197,21 @@ def picked(w, call, x, indices):
     if any(index is not None and dtype_of(w, index) in ("bool", "u8") for index in indices):
         raise Refused("how many elements a mask takes depends on its values")
     by_sample = x.full[0] == -1 and is_batch_range(w, indices[0])
-    if by_sample and isinstance(x, Constant) and x.tensor.shape[0] == 1 and all(not isinstance(y, Value) for y in indices[1:]):
-        others = [slice(None) if y is None else y.tensor.long().expand(y.full) for y in indices[1:]]  # alike for all samples
+    if (by_sample and isinstance(x, Constant) and x.tensor.shape[0] == 1 and
+        all(not isinstance(y, Value) for y in indices[1:])):
+        # alike for all samples
+        others = [slice(None) if y is None else y.tensor.long().expand(y.full) for y in indices[1:]]
         one = w.torch.zeros((1,) * len(indices[0].full), dtype=w.torch.int64)
         return Constant(x.tensor.expand((1,) + x.full[1:])[tuple([one] + others)], call.shapes[0][0])
     axes = [i for i, index in enumerate(indices) if index is not None and not (by_sample and i == 0)]
     for i in axes:
         if x.full[i] < 0:
-            raise Refused(f"it picks elements of {size_name(x.full[i])}" if varies(x.full[i]) else "it picks samples of the batch")
-    taken, sizes, rest = [indices[i] for i in axes], [x.full[i] for i in axes], [i for i, y in enumerate(indices) if y is None]
-    shape = broadcast([y.full for y in indices if y is not None])  # of the picks: in place of adjacent axes, else in front
+            raise Refused(f"it picks elements of {size_name(x.full[i])}" if varies(x.full[i]) else
+                          "it picks samples of the batch")
+    taken, sizes, rest = ([indices[i] for i in axes], [x.full[i] for i in axes],
+                          [i for i, y in enumerate(indices) if y is None])
+    # of the picks: in place of adjacent axes, else in front
+    shape = broadcast([y.full for y in indices if y is not None])
     first = 1 if by_sample else axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
     x = w.permute(x, [0] * by_sample + rest[:first - by_sample] + axes + rest[first - by_sample:])
     lead, tail = x.full[:first], x.full[first + len(axes):]
@@ -212,7 +224,8 @@ def picked(w, call, x, indices):
     else:
         picks = shape[1:] if by_sample else shape
         index = w.view(w.tensor(index), shape if by_sample else index.full)
-        index = w.reshape(index, (lead if by_sample else (1,) * len(lead)) + (product(picks),) + (1,) * len(tail))
+        index = w.reshape(index,
+                          (lead if by_sample else (1,) * len(lead)) + (product(picks),) + (1,) * len(tail))
         y = gather(w, call, x, first, w.view(w.tensor(index), lead + (product(picks),) + tail))
     return w.reshape(y, call.shapes[0][0])
 
@@ -220,7 +233,8 @@ def picked(w, call, x, indices):
 @operation("index_select")
 def index_select(w, call, x, dim, index):
     dim, rank = normal_axis(dim, len(x.full)), len(x.full)
-    index = w.view(w.tensor(w.reshape(index, tuple(index.full[0] if i == dim else 1 for i in range(rank)))), call.shapes[0][0])
+    index = w.view(w.tensor(w.reshape(index, tuple(index.full[0] if i == dim else 1 for i in range(rank)))),
+                   call.shapes[0][0])
     return gather(w, call, x, dim, index)
 
 
@@ -246,7 +260,8 @@ def scatter(w, call, x, dim, index, src=None, value=None, reduce=None):
 @operation("scatter_reduce")
 def scatter_reduce(w, call, x, dim, index, src, reduce, include_self=True):
     dim = normal_axis(dim, len(x.full))
-    return scattered(w, x, dim, places(w, index, x.full[dim]), part_of(w, src, index.full), reduce, include_self)
+    return scattered(w, x, dim, places(w, index, x.full[dim]), part_of(w, src, index.full), reduce,
+                     include_self)
 
 
 def part_of(w, x, full):
@@ -268,7 +283,8 @@ def scattered(w, x, dim, index, src, reduce, include_self):
         count = w.scatter(w.zeros(x), dim, index, w.view(w.tensor(1.0), index.full), "add")
     if x.dtype != "f32":
         least, most = -1 << 63, (1 << 63) - 1
-        x = x if include_self else w.integer("where", w.integer("eq", count, 0), x, int(max(least, min(neutral, most))))
+        x = x if include_self else w.integer("where", w.integer("eq", count, 0), x,
+                                             int(max(least, min(neutral, most))))
         y = w.scatter(x, dim, index, src, op)
         return y if reduce != "mean" else w.integer(
             "floor_divide", y, w.integer("add", count, 1) if include_self else w.integer("maximum", count, 1))
@@ -291,7 +307,8 @@ def index_add(w, call, x, dim, index, source=None, alpha=1, value=None):
         value = Constant(w.torch.tensor(value)) if is_number(value) else value
         source = w.view(w.tensor(value), every.full)
     elif number(alpha) != 1:
-        source = mul(w, call, source, alpha) if not is_exact(w, source) else integer_pair(w, "mul", source, alpha)
+        source = (mul(w, call, source, alpha) if not is_exact(w, source) else
+                  integer_pair(w, "mul", source, alpha))
     return w.scatter(x, dim, every, source, "add" if call.op == "index_add" else None)
 
 
@@ -304,12 +321,14 @@ def index_reduce(w, call, x, dim, index, source, reduce, include_self=True):
 @operation("index_put")
 def index_put(w, call, x, indices, values, accumulate=False, **_):
     """Of places in the first axes, joined to one."""
-    if any(index is None or dtype_of(w, index) in ("bool", "u8") for index in indices) or any(d < 0 for d in x.full):
+    if (any(index is None or dtype_of(w, index) in ("bool", "u8") for index in indices) or
+        any(d < 0 for d in x.full)):
         raise Refused("only places in the first axes of a tensor without the batch are possible")
     sizes, tail = x.full[:len(indices)], x.full[len(indices):]
     index, shape = joined_index(w, indices, sizes), broadcast([y.full for y in indices])
     index = w.reshape(w.view(w.tensor(index), shape), (product(shape), 1))
     every = w.view(w.tensor(index), (product(shape), product(tail)))
     values = w.reshape(w.view(w.tensor(values), shape + tail), every.full)
-    y = w.scatter(w.reshape(x, (product(sizes), product(tail))), 0, every, values, "add" if accumulate else None)
+    y = w.scatter(w.reshape(x, (product(sizes), product(tail))), 0, every, values,
+                  "add" if accumulate else None)
     return w.reshape(y, x.full)

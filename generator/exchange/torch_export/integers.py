@@ -6,11 +6,13 @@ from .operands import dtype_name, is_large, is_whole, whole_number
 from .registry import operation
 
 # Ops that integers have of their own, by torch's names; those of two operands with that of exchanged ones, where there is one.
-INTEGER_UNARY = {"neg": "neg", "negative": "neg", "abs": "abs", "absolute": "abs", "sign": "sign", "sgn": "sign"}
-INTEGER_BINARY = {"add": ("add", "add"), "sub": ("sub", None), "subtract": ("sub", None), "mul": ("mul", "mul"),
-                  "multiply": ("mul", "mul"), "floor_divide": ("floor_divide", None), "remainder": ("remainder", None),
-                  "fmod": ("fmod", None), "maximum": ("maximum", "maximum"), "minimum": ("minimum", "minimum"), "eq": ("eq", "eq"),
-                  "ne": ("ne", "ne"), "lt": ("lt", "gt"), "gt": ("gt", "lt"), "le": ("le", "ge"), "ge": ("ge", "le")}
+INTEGER_UNARY = {"neg": "neg", "negative": "neg", "abs": "abs", "absolute": "abs", "sign": "sign",
+                 "sgn": "sign"}
+INTEGER_BINARY = {"add": ("add", "add"), "sub": ("sub", None), "subtract": ("sub", None),
+                  "mul": ("mul", "mul"), "multiply": ("mul", "mul"), "floor_divide": ("floor_divide", None),
+                  "remainder": ("remainder", None), "fmod": ("fmod", None), "maximum": ("maximum", "maximum"),
+                  "minimum": ("minimum", "minimum"), "eq": ("eq", "eq"), "ne": ("ne", "ne"),
+                  "lt": ("lt", "gt"), "gt": ("gt", "lt"), "le": ("le", "ge"), "ge": ("ge", "le")}
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -24,7 +26,8 @@ def integer_pair(w, name, x, other):
     return w.integer(op, x, other if whole_number(other) is None else whole_number(other))
 
 
-def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condition=None, mask=None, value=None, **arguments):
+def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condition=None, mask=None,
+            value=None, **arguments):
     """The result of an op of integers that 32-bit floats may not have; None: it is none."""
     x, other = arguments.get("x"), arguments.get("other")
     given = [y for y in (x, other, min, max, value) if y is not None]
@@ -53,14 +56,16 @@ def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condit
         result = x if min is None else integer_pair(w, "maximum", x, min)
         result = result if max is None else integer_pair(w, "minimum", result, max)
     elif op == "where":
-        result = w.integer("where", condition, x, other if whole_number(other) is None else whole_number(other))
+        result = w.integer("where", condition, x,
+                           other if whole_number(other) is None else whole_number(other))
     elif op == "masked_fill":
         value = value if whole_number(value) is None else whole_number(value)
         result = w.integer("where", w.integer("logical_not", mask), x, value)
     else:
         return None
     kind = dtype_name(w.torch, call.shapes[0][1])
-    return result if result.dtype == kind else w.add("cast", [result], result.shape, result.full, kind=kind, dtype=kind)
+    return result if result.dtype == kind else w.add("cast", [result], result.shape, result.full, kind=kind,
+                                                     dtype=kind)
 
 
 @operation("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
@@ -68,7 +73,8 @@ def shift(w, call, x, other):
     """By a number of bits, which rounds down where bits are lost."""
     op, bits = "mul" if "left" in call.op or "lsh" in call.op else "floor_divide", whole_number(other)
     if isinstance(other, Constant) and bool(((other.tensor >= 0) & (other.tensor < 63)).all()):
-        return w.integer(op, x, Constant(w.torch.ones_like(other.tensor, dtype=w.torch.int64) << other.tensor, other.full))
+        return w.integer(op, x, Constant(w.torch.ones_like(other.tensor, dtype=w.torch.int64) << other.tensor,
+                                         other.full))
     if bits is None or not 0 <= bits < 63:
         raise Refused("only a known number of bits is possible")
     return w.integer(op, x, 1 << bits)

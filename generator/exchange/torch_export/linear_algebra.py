@@ -9,12 +9,12 @@ def linear(w, call, x, weight, bias=None):
     name = w.layer_name(weight=weight, bias=bias)
     if name:
         shape = x.full[:-1] + weight.full[:1]
-        return w.layer("linear", name, x, shape, {"weight": weight, "bias": bias}, out_features=weight.full[0],
-                       bias=False if bias is None else None)
+        return w.layer("linear", name, x, shape, {"weight": weight, "bias": bias},
+                       out_features=weight.full[0], bias=False if bias is None else None)
     name = w.layer_name(bias=bias) if bias is not None else w.free_name(call)
     if name and isinstance(weight, Parameter) and weight.value:  # another layer's
-        return w.layer("linear", name, x, x.full[:-1] + weight.full[:1], {"bias": bias}, out_features=weight.full[0],
-                       bias=False if bias is None else None, weight=weight.value)
+        return w.layer("linear", name, x, x.full[:-1] + weight.full[:1], {"bias": bias},
+                       out_features=weight.full[0], bias=False if bias is None else None, weight=weight.value)
     y = product_of(w, x, weight, True)
     return y if bias is None else w.map("add", y, bias)
 

@@ -16,9 +16,10 @@ def loss(name, *options):
         if x.shape != target.shape:
             raise Refused(f"input {shape_text(x.shape)} and target {shape_text(target.shape)} differ")
         given = {key: arguments.get(key) for key in options}
-        given = {key: y if y is None or isinstance(y, bool) else number(y) if key in ("delta", "beta") else w.f32(y)
-                 for key, y in given.items() if y is not False}
-        return w.add(name, [x, target], x.shape if reduction == 0 else (), reduction=reduction_name(reduction), **given)
+        given = {key: y if y is None or isinstance(y, bool) else number(y) if key in ("delta", "beta") else
+                 w.f32(y) for key, y in given.items() if y is not False}
+        return w.add(name, [x, target], x.shape if reduction == 0 else (),
+                     reduction=reduction_name(reduction), **given)
     return lower
 
 
@@ -33,8 +34,8 @@ for torch_name, lower in {
 @operation("poisson_nll_loss")
 def poisson_nll_loss(w, call, x, target, log_input, full, eps, reduction):
     x, target = w.f32(w.whole(x)), w.f32(w.whole(target))
-    y = w.add("poisson_nll_loss", [x, target], x.shape if reduction == 0 else (), reduction=reduction_name(reduction),
-              log_input=None if log_input else False, eps=number(eps))
+    y = w.add("poisson_nll_loss", [x, target], x.shape if reduction == 0 else (),
+              reduction=reduction_name(reduction), log_input=None if log_input else False, eps=number(eps))
     y.entry.attributes.update({"full": True} if full else {})
     return y
 
@@ -50,8 +51,8 @@ def class_loss(w, call, x, target, weight=None, reduction=1, ignore_index=-100, 
     if len(x.shape) == 1:
         x, target = w.reshape(x, (1,) + x.shape), w.reshape(target, (1,))
     y = w.add(op, [x, target], target.shape if reduction == 0 else (), reduction=reduction_name(reduction),
-              ignore_index=None if ignore_index == -100 else ignore_index, label_smoothing=label_smoothing or None,
-              weight=None if weight is None else w.tensor(weight))
+              ignore_index=None if ignore_index == -100 else ignore_index,
+              label_smoothing=label_smoothing or None, weight=None if weight is None else w.tensor(weight))
     return w.reshape(y, shape) if reduction == 0 else y
 
 
@@ -60,21 +61,24 @@ def multi_margin_loss(w, call, x, target, p=1, margin=1, weight=None, reduction=
     x, target = w.f32(w.whole(x)), w.whole(w.integers(target))
     if len(x.shape) != 2:
         raise Refused("x [n, classes] is needed")
-    return w.add("multi_margin_loss", [x, target], target.shape if reduction == 0 else (), reduction=reduction_name(reduction),
-                 p=None if p == 1 else number(p), margin=number(margin), weight=None if weight is None else w.tensor(weight))
+    return w.add("multi_margin_loss", [x, target], target.shape if reduction == 0 else (),
+                 reduction=reduction_name(reduction), p=None if p == 1 else number(p), margin=number(margin),
+                 weight=None if weight is None else w.tensor(weight))
 
 
 def loss_of_three(w, name, operands, equal, reduction, **options):
     x = [w.f32(w.whole(t)) for t in operands]
     if any(t.shape != x[0].shape for t in x[:equal]):
         raise Refused("shapes differ; expand the smaller one")
-    return w.add(name, x, x[0].shape[:-1] if reduction == 0 else (), reduction=reduction_name(reduction), **options)
+    return w.add(name, x, x[0].shape[:-1] if reduction == 0 else (), reduction=reduction_name(reduction),
+                 **options)
 
 
 @operation("triplet_margin_loss")
-def triplet_margin_loss(w, call, anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, reduction=1):
-    return loss_of_three(w, call.op, (anchor, positive, negative), 3, reduction, margin=number(margin), p=number(p),
-                         eps=number(eps), swap=swap or None)
+def triplet_margin_loss(w, call, anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False,
+                        reduction=1):
+    return loss_of_three(w, call.op, (anchor, positive, negative), 3, reduction, margin=number(margin),
+                         p=number(p), eps=number(eps), swap=swap or None)
 
 
 @operation("cosine_embedding_loss")
@@ -87,13 +91,15 @@ def formula_loss(expression):
     @reads("input1", "input2", "target", "margin")
     def lower(w, call, reduction=1, **arguments):
         tensors = [t for t in arguments.values() if isinstance(t, (Value, Constant, Parameter))]
-        each = w.expr(expression.format(**{name: text(v) for name, v in arguments.items() if is_number(v)}), *tensors)
+        each = w.expr(expression.format(**{name: text(v) for name, v in arguments.items() if is_number(v)}),
+                      *tensors)
         return each if reduction == 0 else w.reduce("mean" if reduction == 1 else "sum", each)
     return lower
 
 
-for torch_name, expression in {"margin_ranking_loss": "max({margin} - z * (x - y), 0)", "soft_margin_loss": "log1p(exp(-y * x))",
-                               "hinge_embedding_loss": "where(y == 1, x, 0) + where(y == -1, max({margin} - x, 0), 0)"}.items():
+for torch_name, expression in {
+        "margin_ranking_loss": "max({margin} - z * (x - y), 0)", "soft_margin_loss": "log1p(exp(-y * x))",
+        "hinge_embedding_loss": "where(y == 1, x, 0) + where(y == -1, max({margin} - x, 0), 0)"}.items():
     operation(torch_name)(formula_loss(expression))
 
 

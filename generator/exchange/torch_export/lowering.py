@@ -3,8 +3,10 @@ import inspect
 
 from ... import sizes
 from ..spec_writer import Constant, Entry, Parameter, Refused, Value, shape_text, size_name
-from . import (attention, complex_fft, convolutions, copies, creation, elementwise,  # noqa: F401 they fill OPERATIONS
-               images, indexing, integers, linear_algebra, losses, norms, recurrent, reductions, shapes, sorting)
+from . import (attention, complex_fft, convolutions, copies, creation,
+               elementwise,  # noqa: F401 they fill OPERATIONS
+               images, indexing, integers, linear_algebra, losses, norms, recurrent, reductions, shapes,
+               sorting)
 from .capture import Reference
 from .complex_fft import of_complex
 from .copies import to
@@ -19,22 +21,25 @@ class Changed(Refused):
     """It changes what others see, in a way that can be captured without changes."""
 
 
-RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal", "randperm", "multinomial",
-          "empty", "empty_like", "new_empty", "dropout", "rrelu", "uniform_", "normal_", "exponential_", "bernoulli_",
-          "normal_functional", "uniform", "exponential")
-EXPANSIONS = ("expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile")  # which broadcasting leaves undone
-COUNTING = ("add", "sub", "rsub", "mul", "neg", "sum", "cumsum", "gather", "index_select", "where", "masked_fill", "maximum",
-            "minimum", "clamp", "floor_divide", "remainder", "slice", "select", "permute", "transpose", "cat", "stack", "max", "min",
-            "amax", "amin", "topk", "sort", "pad", "constant_pad_nd", "tril", "triu", "scatter", "scatter_add", "abs", "roll", "flip",
-            "scatter_reduce", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "slice_scatter",
-            "select_scatter", "copy", "fill", "repeat", "tile", "repeat_interleave", "unfold", "unbind", "split",
-            "split_with_sizes", "chunk", "tensor_split", "narrow", "movedim", "diagonal", "diag_embed", "cummax", "cummin",
-            "square")
+RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal",
+          "randperm", "multinomial", "empty", "empty_like", "new_empty", "dropout", "rrelu", "uniform_",
+          "normal_", "exponential_", "bernoulli_", "normal_functional", "uniform", "exponential")
+# which broadcasting leaves undone
+EXPANSIONS = ("expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile")
+COUNTING = ("add", "sub", "rsub", "mul", "neg", "sum", "cumsum", "gather", "index_select", "where",
+            "masked_fill", "maximum", "minimum", "clamp", "floor_divide", "remainder", "slice", "select",
+            "permute", "transpose", "cat", "stack", "max", "min", "amax", "amin", "topk", "sort", "pad",
+            "constant_pad_nd", "tril", "triu", "scatter", "scatter_add", "abs", "roll", "flip",
+            "scatter_reduce", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
+            "slice_scatter", "select_scatter", "copy", "fill", "repeat", "tile", "repeat_interleave",
+            "unfold", "unbind", "split", "split_with_sizes", "chunk", "tensor_split", "narrow", "movedim",
+            "diagonal", "diag_embed", "cummax", "cummin", "square")
 CASTS = ("to", "_to_copy", "type_as")
-WRAPPING = ("add", "sub", "subtract", "rsub", "mul", "multiply", "neg", "negative", "pow", "square", "bitwise_not",
-            "bitwise_left_shift", "__lshift__")
+WRAPPING = ("add", "sub", "subtract", "rsub", "mul", "multiply", "neg", "negative", "pow", "square",
+            "bitwise_not", "bitwise_left_shift", "__lshift__")
 REDUCTIONS = ("sum", "prod", "mean", "cumsum", "cumprod")
-CHECKS = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
+CHECKS = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
+          "sym_constrain_range_for_size")
 
 
 def references(x):
@@ -52,9 +57,9 @@ def unexpected(call):
 
 
 # What an operation may leave unread: where and how the result is stored, and what changes no value of it. dtype: see Lowering.
-UNREAD = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "generator", "implicit", "sorted",
-          "stable", "half_to_float", "compute_mode", "cudnn_enable", "cudnn_enabled", "benchmark", "deterministic", "allow_tf32",
-          "sparse", "out", "path", "unsafe", "requires_grad"}
+UNREAD = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "generator",
+          "implicit", "sorted", "stable", "half_to_float", "compute_mode", "cudnn_enable", "cudnn_enabled",
+          "benchmark", "deterministic", "allow_tf32", "sparse", "out", "path", "unsafe", "requires_grad"}
 
 
 def check_all_read(function, call):
@@ -89,11 +94,12 @@ class Lowering:
         for i, call in enumerate(self.captured.calls):
             try:
                 results = self.results(call, i)
-            except (Refused, TypeError, IndexError, KeyError, AttributeError, RuntimeError, ValueError, OverflowError,
-                    SizeError) as why:
+            except (Refused, TypeError, IndexError, KeyError, AttributeError, RuntimeError, ValueError,
+                    OverflowError, SizeError) as why:
                 self.has_changes |= isinstance(why, Changed)
                 why = why if isinstance(why, (Refused, SizeError)) else unexpected(call)
-                where = ", ".join(([f"in {call.path}"] if call.path else []) + ([call.place] if call.place else []))
+                where = ", ".join(([f"in {call.path}"] if call.path else []) +
+                                  ([call.place] if call.place else []))
                 self.problems.append(f"{call.op}{' (' + where + ')' if where else ''}: {why}")
                 results = []
             for name, result in zip(call.results, results or self.stand_ins(call)):
@@ -124,10 +130,12 @@ class Lowering:
             return [None] * len(call.results)
         if call.function is None and op not in OPERATIONS and op != "getitem":
             raise Refused("it has no counterpart in gpunn")
-        changed = next((self.known.get(x.name) for x in call.arguments.values() if isinstance(x, Reference)), None)
+        changed = next((self.known.get(x.name) for x in call.arguments.values() if isinstance(x, Reference)),
+                       None)
         if in_place and isinstance(changed, Refused):
             return [changed] * len(call.results)  # once more
-        arguments = {"x" if name in ("self", "input") else name: self.resolve(x) for name, x in call.arguments.items()}
+        arguments = {"x" if name in ("self", "input") else name: self.resolve(x)
+                     for name, x in call.arguments.items()}
         given = arguments.get("x")
         if op == "getitem":
             return [given[arguments["index"]]]
@@ -143,7 +151,8 @@ class Lowering:
         w.wanted = self.wanted(call)
         arguments = {name: complex_parts(x) for name, x in arguments.items()}
         function = OPERATIONS[op]
-        if any(isinstance(x, Complex) for y in arguments.values() for x in (y if isinstance(y, list) else [y])):
+        if any(isinstance(x, Complex) for y in arguments.values()
+               for x in (y if isinstance(y, list) else [y])):
             if in_place:
                 raise Changed("it changes a complex tensor")
             function = of_complex(op)
@@ -163,7 +172,8 @@ class Lowering:
                 raise Refused("gpunn does not compute with integers")
         if in_place:
             self.change(given, values[0], index)
-        return values if len(call.results) > 1 else [tuple(values) if isinstance(result, tuple) else values[0]]
+        return values if len(call.results) > 1 else [tuple(values) if isinstance(result, tuple) else
+                                                     values[0]]
 
     def converted(self, call, op, arguments):
         """The arguments of a sum or such, whose operand PyTorch converts first where it is given a dtype of integers."""
@@ -175,18 +185,21 @@ class Lowering:
     def counted(self, value, call, op, arguments):
         """A result as integers again, where it counts with integers that stay below 2^24: those that are computed here do."""
         w, dtype = self.writer, call.shapes[0][1] if call.shapes else self.torch.float32
-        if not isinstance(value, Value) or value.dtype != "f32" or dtype.is_floating_point or dtype == self.torch.bool:
+        if (not isinstance(value, Value) or value.dtype != "f32" or dtype.is_floating_point or
+            dtype == self.torch.bool):
             return value
         counted = [y for name, y in arguments.items() if name not in ("index", "indices")]
         operands = [x for y in counted for x in (y if isinstance(y, list) else [y])]
-        if op not in COUNTING or any(is_large(w, x) for x in operands if isinstance(x, (int, Value, Constant))):
+        if op not in COUNTING or any(is_large(w, x)
+                                     for x in operands if isinstance(x, (int, Value, Constant))):
             return value
         return small_integers(w, value)
 
     def wrapped(self, value, call, op, arguments):
         """A result of integers of 8 or 16 bits, of which PyTorch keeps the last bits where it has more."""
         torch, dtype = self.torch, call.shapes[0][1] if call.shapes else None
-        least, count = {torch.uint8: (0, 256), torch.int8: (-128, 256), torch.int16: (-32768, 65536)}.get(dtype, (0, 0))
+        least, count = {torch.uint8: (0, 256), torch.int8: (-128, 256),
+                        torch.int16: (-32768, 65536)}.get(dtype, (0, 0))
         of_float = op in CASTS and not is_whole(self.writer, arguments["x"])
         if not count or not isinstance(value, Value) or op not in WRAPPING + CASTS or of_float:
             return value
@@ -194,7 +207,8 @@ class Lowering:
         value = w.integer("sub", w.whole_numbers(value), least) if least else w.whole_numbers(value)
         value = w.integer("remainder", value if value.dtype == "i64" else w.integers(value, ("i64",)), count)
         value = w.integer("add", value, least) if least else value
-        return w.add("cast", [value], value.shape, value.full, kind=dtype_name(torch, dtype), dtype=dtype_name(torch, dtype))
+        return w.add("cast", [value], value.shape, value.full, kind=dtype_name(torch, dtype),
+                     dtype=dtype_name(torch, dtype))
 
     def wanted(self, call):
         """The numbers of the call's results that are read."""
@@ -205,14 +219,16 @@ class Lowering:
     def constant(self, call, arguments, index):
         """The result of a call of constants only; None: it is none."""
         values = [self.known[name] for name in references(list(call.arguments.values()))]
-        sizes = [y for x in arguments.values() for y in (x if isinstance(x, list) else [x]) if isinstance(y, Size)]
+        sizes = [y for x in arguments.values()
+                 for y in (x if isinstance(x, list) else [x]) if isinstance(y, Size)]
         if call.function is None or call.op in RANDOM or not all(isinstance(v, Constant) for v in values):
             return None
         if sizes or any(v.full != tuple(v.tensor.shape) for v in values):
             return self.expanded_constant(call) if values and not call.op.endswith("_") else None
 
         def plain(x):
-            return x.tensor if isinstance(x, Constant) else [plain(y) for y in x] if isinstance(x, list) else x
+            return (x.tensor if isinstance(x, Constant) else [plain(y) for y in x] if isinstance(x, list) else
+                    x)
 
         if call.op.endswith("_") and isinstance(arguments.get("x"), Constant):
             self.need_no_other_view(arguments["x"], index)
@@ -229,14 +245,16 @@ class Lowering:
         def at(x, point):
             if isinstance(x, Constant):
                 return x.tensor.expand([sizes.value_at(d, point) for d in x.full])
-            return [at(y, point) for y in x] if isinstance(x, list) else sizes.value_at(x.dim, point) if isinstance(x, Size) else x
+            return ([at(y, point) for y in x] if isinstance(x, list) else
+                    sizes.value_at(x.dim, point) if isinstance(x, Size) else x)
 
         if call.op in EXPANSIONS or len(call.shapes) != 1 or len(call.results) > 1:
             return None
         full, results = call.shapes[0][0], []
         for point in self.writer.points:
             with self.torch.no_grad():
-                results.append(call.function({name: at(self.resolve(x), point) for name, x in call.arguments.items()}))
+                results.append(
+                    call.function({name: at(self.resolve(x), point) for name, x in call.arguments.items()}))
         if not isinstance(results[0], self.torch.Tensor):
             return None
         one = Constant(results[0][tuple(slice(0, 1) if d < 0 else slice(None) for d in full)], full)
@@ -247,7 +265,8 @@ class Lowering:
     def change(self, given, result, index):
         """An operation in place: from now on, the names of given stand for result."""
         memory = given.memory if isinstance(given, Value) else None
-        of_parameter = isinstance(given, Parameter) or (memory and (memory.parameter or memory.entry.op == "parameter"))
+        of_parameter = isinstance(given, Parameter) or (memory and
+                                                        (memory.parameter or memory.entry.op == "parameter"))
         if not isinstance(result, Value) or of_parameter or getattr(given, "name", None):
             raise Changed("it changes a parameter or buffer")
 

@@ -16,7 +16,8 @@ def batch_norm(w, call, x, weight, bias, running_mean, running_var, training, mo
         return batch_norm_of_batch(w, call, x, weight, bias, eps)
     check_mode(w, training)
     parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    return norm_with_statistics(w, "batch_norm", x, parts, momentum, eps, affine=False if weight is None else None)
+    return norm_with_statistics(w, "batch_norm", x, parts, momentum, eps,
+                                affine=False if weight is None else None)
 
 
 def norm_with_statistics(w, op, x, parts, momentum, eps, **given):
@@ -24,7 +25,8 @@ def norm_with_statistics(w, op, x, parts, momentum, eps, **given):
         raise Refused("momentum=None is not possible")
     if (parts["weight"] is None) != (parts["bias"] is None) or not 2 <= len(x.full) <= 5:
         raise Refused("only x of 2 to 5 axes, with weight and bias or without both, are possible")
-    return w.layer("%s%dd" % (op, max(len(x.full) - 2, 1)), need_layer(w, w.layer_name(**parts)), x, x.full, parts,
+    return w.layer("%s%dd" % (op, max(len(x.full) - 2, 1)), need_layer(w, w.layer_name(**parts)), x, x.full,
+                   parts,
                    eps=None if eps == 1e-5 else eps, momentum=None if momentum == 0.1 else momentum, **given)
 
 
@@ -33,7 +35,8 @@ def batch_norm_of_batch(w, call, x, weight, bias, eps):
     parts = {} if weight is None and bias is None else {"weight": weight, "bias": bias}
     name = w.free_name(call) if not parts else w.layer_name(**parts) if None not in (weight, bias) else None
     if name and 2 <= len(x.full) <= 5:
-        return w.layer("batch_norm%dd" % max(len(x.full) - 2, 1), name, x, x.full, parts, eps=None if eps == 1e-5 else eps,
+        return w.layer("batch_norm%dd" % max(len(x.full) - 2, 1), name, x, x.full, parts,
+                       eps=None if eps == 1e-5 else eps,
                        affine=None if parts else False, track_running_stats=False)
     axes = [i for i in range(len(x.full)) if i != 1]
     centred = w.map("sub", x, w.reduce("mean", x, axes, True))
@@ -73,16 +76,18 @@ def instance_norm(w, call, x, weight, bias, running_mean, running_var, use_input
         return scaled_channels(w, w.expr(f"(x - y) / sqrt(z + {text(eps)})", x, mean, var), weight, bias)
     check_mode(w, use_input_stats)
     parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    return norm_with_statistics(w, "instance_norm", x, parts, momentum, eps, affine=None if weight is None else True,
-                                track_running_stats=True)
+    return norm_with_statistics(w, "instance_norm", x, parts, momentum, eps,
+                                affine=None if weight is None else True, track_running_stats=True)
 
 
 @operation("group_norm")
 def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, **_):
     groups = num_groups or x.full[1]
-    eps, name = None if eps == 1e-5 else eps, None if None in (weight, bias) else w.layer_name(weight=weight, bias=bias)
+    eps, name = (None if eps == 1e-5 else eps,
+                 None if None in (weight, bias) else w.layer_name(weight=weight, bias=bias))
     if name:
-        return w.layer("group_norm", name, x, x.full, {"weight": weight, "bias": bias}, num_groups=groups, eps=eps)
+        return w.layer("group_norm", name, x, x.full, {"weight": weight, "bias": bias}, num_groups=groups,
+                       eps=eps)
     y = w.layer("group_norm", w.free_name(call), x, x.full, {}, num_groups=groups, eps=eps, affine=False)
     return scaled_channels(w, y, weight, bias)
 

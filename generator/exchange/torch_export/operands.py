@@ -41,7 +41,8 @@ def is_large(w, x):
     whole = x.dtype in ("i64", "i32")
     while x.entry.op in ("reshape", "cast") and x.entry not in w.small:
         x = x.entry.inputs[0]
-    return whole and not (x.is_bool or x.dtype in ("bool", "u8") or x.entry.op in ("argmax", "topk_indices", "one_hot") or
+    return whole and not (x.is_bool or x.dtype in ("bool", "u8") or
+                          x.entry.op in ("argmax", "topk_indices", "one_hot") or
                           x.entry in w.ranges or x.entry in w.small)
 
 
@@ -127,9 +128,11 @@ def has_gradient(x, of_inputs=True):
     pending = list(found)
     while pending:
         entry = pending.pop()
-        if (of_inputs and entry.op == "input") or any(isinstance(p, Parameter) and p.tensor.requires_grad for p in entry.weights):
+        if (of_inputs and entry.op == "input") or any(isinstance(p, Parameter) and p.tensor.requires_grad
+                                                      for p in entry.weights):
             return True
-        reads = [y.entry for y in entry.reads() if y.dtype == "f32" and y.entry not in found] if entry.op != "detach" else []
+        reads = ([y.entry for y in entry.reads() if y.dtype == "f32" and
+                  y.entry not in found] if entry.op != "detach" else [])
         found.update(dict.fromkeys(reads))
         pending += reads
     return False

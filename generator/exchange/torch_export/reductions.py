@@ -34,7 +34,8 @@ def argmax(w, call, x, dim=None, keepdim=False):
     if dim is None:
         x, dim = w.reshape(x, (product(x.full),)), 0
     dim = normal_axis(dim, len(x.full))
-    return w.add("argmax", [score_of(w, x, dim)], call.shapes[-1][0], kind="i64", dim=dim, keepdim=keepdim or None)
+    return w.add("argmax", [score_of(w, x, dim)], call.shapes[-1][0], kind="i64", dim=dim,
+                 keepdim=keepdim or None)
 
 
 @operation("argmin")
@@ -69,7 +70,8 @@ def cummax(w, call, x, dim):
 
 @operation("any", "all")
 def any_(w, call, x, dim=None, keepdim=False):
-    return w.reduce("max", truth(w, x), dim, keepdim) if call.op == "any" else amin(w, call, truth(w, x), dim, keepdim)
+    return (w.reduce("max", truth(w, x), dim, keepdim) if call.op == "any" else
+            amin(w, call, truth(w, x), dim, keepdim))
 
 
 @operation("count_nonzero")
@@ -80,8 +82,10 @@ def count_nonzero(w, call, x, dim=None):
 def running_sum_of_size(w, x, axis):
     """Along an axis that varies: a product with a triangle of ones. Up to 4096 integers below 2^36 have exact sums, by two parts."""
     if is_exact(w, x):
-        low, high = [running_sum_of_size(w, w.f32(w.integer(op, x, 1 << 12)), axis) for op in ("remainder", "floor_divide")]
-        return w.integer("add", w.integers(low, ("i64",)), w.integer("mul", w.integers(high, ("i64",)), 1 << 12))
+        low, high = [running_sum_of_size(w, w.f32(w.integer(op, x, 1 << 12)), axis)
+                     for op in ("remainder", "floor_divide")]
+        return w.integer("add", w.integers(low, ("i64",)),
+                         w.integer("mul", w.integers(high, ("i64",)), 1 << 12))
     order = [i for i in range(len(x.full)) if i != axis] + [axis]
     y = product_of(w, w.permute(x, order), inside_triangle(w, x.full[axis], x.full[axis], False))
     return w.permute(y, [order.index(i) for i in range(len(order))])
@@ -129,10 +133,11 @@ def minimum(w, call, x, other=None, dim=None, keepdim=False):
 @operation("var")
 def var(w, call, x, dim=None, unbiased=True, correction=None, keepdim=False):
     axes = normal_axes(dim, len(x.full))
-    count, lost = product([x.full[i] for i in axes]), (1 if unbiased else 0) if correction is None else number(correction)
+    count, lost = (product([x.full[i] for i in axes]),
+                   (1 if unbiased else 0) if correction is None else number(correction))
     if count < 0 and lost:
-        raise Refused(f"the correction would depend on {size_name(count)}; use correction=0" if varies(count) else
-                      "the correction would depend on the batch size; use correction=0")
+        raise Refused(f"the correction would depend on {size_name(count)}; use correction=0" if varies(count)
+                      else "the correction would depend on the batch size; use correction=0")
     for _ in range(2):  # again, since the mean of large values is rounded
         x = w.map("sub", x, w.reduce("mean", x, axes, True))
     squares = w.map("square", x)
@@ -142,7 +147,8 @@ def var(w, call, x, dim=None, unbiased=True, correction=None, keepdim=False):
     return w.scale(y, count / (count - lost)) if lost else y
 
 
-ROOT = "where(x == 0, 0, sqrt(where(x == 0, 1, x)))"  # with a gradient of 0 at 0, as PyTorch's norms and deviations
+# with a gradient of 0 at 0, as PyTorch's norms and deviations
+ROOT = "where(x == 0, 0, sqrt(where(x == 0, 1, x)))"
 
 
 @operation("std")
@@ -169,7 +175,8 @@ def norm(w, call, x, ord=2, p=None, dim=None, keepdim=False, **_):
         return w.map("neg", w.reduce("max", w.expr("-abs(x)", x), dim, keepdim))
     if order == 0:
         return w.reduce("sum", w.expr("where(x == 0, 0, 1)", x), dim, keepdim)
-    total = w.reduce("sum", w.expr(f"where(x == 0, 0, pow(abs(where(x == 0, 1, x)), {text(order)}))", x), dim, keepdim)
+    total = w.reduce("sum", w.expr(f"where(x == 0, 0, pow(abs(where(x == 0, 1, x)), {text(order)}))", x), dim,
+                     keepdim)
     return w.expr(f"where(x == 0, 0, pow(where(x == 0, 1, x), {text(1 / order)}))", total)
 
 
@@ -210,5 +217,6 @@ def cosine_similarity(w, call, x1, x2, dim=1, eps=1e-8):
     units = []
     for x in (x1, x2):
         length = w.expr(ROOT, w.reduce("sum", w.map("square", x), dim, True))
-        units.append(w.expr(f"x / (y + detach(max(y, {text(eps)}) - y))", x, length))  # PyTorch's gradient ignores the limit
+        # PyTorch's gradient ignores the limit
+        units.append(w.expr(f"x / (y + detach(max(y, {text(eps)}) - y))", x, length))
     return w.reduce("sum", w.map("mul", *units), dim)

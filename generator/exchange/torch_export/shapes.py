@@ -6,7 +6,8 @@ from .symbols import Size
 from ...sizes import varies
 
 
-@operation("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel")
+@operation("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as",
+           "reshape_as", "ravel")
 @reads("size", "shape", "dim", "sizes", "start_dim", "end_dim", "other")
 def reshape(w, call, x, **_):
     return w.reshape(x, call.shapes[0][0])
@@ -47,7 +48,8 @@ def transpose(w, call, x, dim0=None, dim1=None, axis0=None, axis1=None):
 def movedim(w, call, x, source, destination):
     rank = len(x.full)
     source = [normal_axis(d, rank) for d in (source if isinstance(source, list) else [source])]
-    destination = [normal_axis(d, rank) for d in (destination if isinstance(destination, list) else [destination])]
+    destination = [normal_axis(d, rank)
+                   for d in (destination if isinstance(destination, list) else [destination])]
     order = [i for i in range(rank) if i not in source]
     for d, s in sorted(zip(destination, source)):
         order.insert(d, s)
@@ -57,7 +59,8 @@ def movedim(w, call, x, source, destination):
 @operation("cat", "concat", "concatenate")
 def cat(w, call, tensors, dim=0, **_):
     tensors = w.alike([w.whole(x) for x in tensors if 0 not in x.full])
-    return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype, dim=normal_axis(dim, len(tensors[0].shape)))
+    return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype,
+                 dim=normal_axis(dim, len(tensors[0].shape)))
 
 
 @operation("stack")
@@ -187,8 +190,8 @@ def windows(w, call, x, dimension, size, step):
     return stack(w, call, parts, len(x.full))
 
 
-@operation("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d",
-           "replication_pad3d")
+@operation("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+           "replication_pad2d", "replication_pad3d")
 def pad_with_own(w, call, x, padding):
     return pad(w, call, x, padding, "reflect" if call.op.startswith("reflection") else "replicate")
 
@@ -213,8 +216,9 @@ def pad(w, call, x, pad, mode="constant", value=None):
 
 def padded_integers(w, x, before, after, value):
     for axis, sides in enumerate(zip(before, after)):
-        parts = [w.integers(w.whole(Constant(w.torch.tensor(value), x.full[:axis] + (size,) + x.full[axis + 1:])), ("i64",))
-                 if size else None for size in sides]
+        parts = [
+            w.integers(w.whole(Constant(w.torch.tensor(value), x.full[:axis] + (size,) + x.full[axis + 1:])),
+                       ("i64",)) if size else None for size in sides]
         parts = [y for y in (parts[0], w.integers(w.whole(x), ("i64",)), parts[1]) if y is not None]
         shape = x.full[:axis] + (sum(y.full[axis] for y in parts),) + x.full[axis + 1:]
         x = w.add("concat", parts, shape, kind="i64", dim=axis) if len(parts) > 1 else x
@@ -223,12 +227,14 @@ def padded_integers(w, x, before, after, value):
 
 @operation("repeat", "tile")
 def repeat(w, call, x, repeats=None, dims=None):
-    repeats = [times.dim if isinstance(times, Size) else times for times in (dims if repeats is None else repeats)]
+    repeats = [times.dim if isinstance(times, Size) else times
+               for times in (dims if repeats is None else repeats)]
     repeats = [1] * (len(x.full) - len(repeats)) + repeats
     shape = (1,) * (len(repeats) - len(x.full)) + x.full
     one, many = (), ()
     for times, size in zip(repeats, shape):
-        one, many = one + ((1, size) if times != 1 else (size,)), many + ((times, size) if times != 1 else (size,))
+        one, many = (one + ((1, size) if times != 1 else (size,)),
+                     many + ((times, size) if times != 1 else (size,)))
     return w.reshape(w.view(w.tensor(w.reshape(x, one)), many), call.shapes[0][0])
 
 
@@ -246,14 +252,16 @@ def repeat_interleave(w, call, x, repeats, dim=None, **_):
 def pixel_shuffle(w, call, x, upscale_factor):
     n, c, height, width = x.full
     r = upscale_factor
-    return w.reshape(w.permute(w.reshape(x, (n, c // (r * r), r, r, height, width)), [0, 1, 4, 2, 5, 3]), call.shapes[0][0])
+    return w.reshape(w.permute(w.reshape(x, (n, c // (r * r), r, r, height, width)), [0, 1, 4, 2, 5, 3]),
+                     call.shapes[0][0])
 
 
 @operation("pixel_unshuffle")
 def pixel_unshuffle(w, call, x, downscale_factor):
     n, c, height, width = x.full
     r = downscale_factor
-    return w.reshape(w.permute(w.reshape(x, (n, c, height // r, r, width // r, r)), [0, 1, 3, 5, 2, 4]), call.shapes[0][0])
+    return w.reshape(w.permute(w.reshape(x, (n, c, height // r, r, width // r, r)), [0, 1, 3, 5, 2, 4]),
+                     call.shapes[0][0])
 
 
 @operation("channel_shuffle")

@@ -24,8 +24,10 @@ def topk_of_integers(w, x, k, dim, largest):
         part = w.integer("floor_divide", x, 1 << shift) if shift else x
         part = w.f32(part if shift == 48 else w.integer("remainder", part, 1 << 24))
         part = part if places is None else w.add("gather", [part, places], places.shape, dim=dim)
-        order = w.add("topk_indices", [part], x.shape, kind="i64", k=count, dim=dim, largest=None if largest else False)
-        places = order if places is None else w.add("gather", [places, order], order.shape, kind="i64", dim=dim)
+        order = w.add("topk_indices", [part], x.shape, kind="i64", k=count, dim=dim,
+                      largest=None if largest else False)
+        places = order if places is None else w.add("gather", [places, order], order.shape, kind="i64",
+                                                    dim=dim)
     places = w.slice(places, dim, 0, k)
     return w.add("gather", [x, places], places.shape, kind="i64", dim=dim), places
 
@@ -48,7 +50,8 @@ def kthvalue(w, call, x, k=None, dim=None, keepdim=False):
     y, places = [w.slice(z, dim, k - 1, k) for z in topk(w, call, x, k, dim, False)]
     if call.op == "median" and y.dtype == "f32":
         y = w.map("where", w.reduce("max", w.expr("where(x == x, 0, 1)", x), dim, True), math.nan, y)
-    y, places = (y, places) if keepdim else [w.reshape(z, x.full[:dim] + x.full[dim + 1:]) for z in (y, places)]
+    y, places = (y, places) if keepdim else [w.reshape(z, x.full[:dim] + x.full[dim + 1:])
+                                             for z in (y, places)]
     return y if flat else (y, small_integers(w, places))
 
 
@@ -72,5 +75,6 @@ def histc(w, call, x, bins=100, min=0, max=0):
         low, high = negative(w, w.reduce("max", negative(w, x))), w.reduce("max", x)
         low, high = w.expr("x - 1 if x == y else x", low, high), w.expr("y + 1 if x == y else y", low, high)
     inside = w.expr("where(x < y, 0, where(x <= z, 1, 0))", x, low, high)
-    place = w.expr(f"min(max(floor((x - y) / (z - y) * {bins}), 0), {bins - 1})", w.map("where", inside, x, low), low, high)
+    place = w.expr(f"min(max(floor((x - y) / (z - y) * {bins}), 0), {bins - 1})",
+                   w.map("where", inside, x, low), low, high)
     return w.scatter(w.view(w.tensor(0.0), (bins,)), 0, place, w.map("detach", inside), "add")

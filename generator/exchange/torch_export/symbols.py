@@ -27,26 +27,29 @@ class NotOfOne(Refused):
     """A batch of 1 takes another path than all others."""
 
 
-RELATIONS = {"Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">",
-             "GreaterThan": ">="}
+RELATIONS = {"Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=",
+             "StrictGreaterThan": ">", "GreaterThan": ">="}
 
 
 class Symbols:
     """What PyTorch's symbols of sizes are, told by the axes of inputs that vary."""
 
     def __init__(self):
-        self.sums, self.names, self.examples = {}, {}, {}  # by symbol: a sum of generator/sizes.py, a name, the example's size
+        # by symbol: a sum of generator/sizes.py, a name, the example's size
+        self.sums, self.names, self.examples = {}, {}, {}
         self.bounds = {}  # by the name of a size: (least, most); math.inf: any
         self.refused = {}  # by a symbol that is no sum: the Refused that tells why
 
     def define(self, size, dim, place):
         """Makes an axis of an input, in PyTorch a symbol, that dimension."""
-        symbol, name, own = None if isinstance(size, int) else size.node.expr, size_name(dim), sizes.sum_of(dim)
+        symbol, name, own = (None if isinstance(size, int) else size.node.expr, size_name(dim),
+                             sizes.sum_of(dim))
         if symbol is None or not symbol.is_Symbol:
             raise Refused("it only works with this batch size; use dynamic_batch=False" if dim == -1 else
                           f"{place} only works with {size}: it cannot be {name}")
         if self.sums.setdefault(symbol, own) != own:
-            raise Refused(f"{self.names[symbol]} and {name} only work where they are equal: give them one name")
+            raise Refused(
+                f"{self.names[symbol]} and {name} only work where they are equal: give them one name")
         self.names[symbol], self.examples[symbol] = name, size.node.hint
         return symbol
 
@@ -76,7 +79,8 @@ class Symbols:
             return self.sums[x] if x.is_Symbol else sizes.number_or_size(int(x))
         if x.is_Add or x.is_Mul:
             return functools.reduce(sizes.plus if x.is_Add else sizes.times, map(self.sum, parts))
-        if len(parts) == 2 and parts[1].is_Integer and parts[1] > 0 and kind in ("Pow", "FloorDiv", "CleanDiv", "Mod", "PythonMod"):
+        if (len(parts) == 2 and parts[1].is_Integer and parts[1] > 0 and
+            kind in ("Pow", "FloorDiv", "CleanDiv", "Mod", "PythonMod")):
             first, k = self.sum(parts[0]), int(parts[1])
             if x.is_Pow:
                 return functools.reduce(sizes.times, [first] * k)
@@ -111,7 +115,8 @@ class Symbols:
 
     @staticmethod
     def refuse(x):
-        raise Refused(f"a size is {x}; only sums, products and quotients by numbers are possible, as no multiple of the batch is")
+        raise Refused(f"a size is {x}; only sums, products and quotients by numbers are possible, as no "
+                      f"multiple of the batch is")
 
     def open_slice(self, size, whole, start, end, step):
         """Tells the size of a slice that PyTorch leaves open, since it clamps places outside: bounds leave those sizes out."""
@@ -121,7 +126,8 @@ class Symbols:
         try:
             whole = self.sum(whole.node.expr)
             start, end = [self.place(x, whole) for x in (start, end)]
-            for terms in (start, sizes.plus(whole, end, -1), sizes.plus(sizes.plus(end, start, -1), {(): 1}, -1)):
+            for terms in (start, sizes.plus(whole, end, -1),
+                          sizes.plus(sizes.plus(end, start, -1), {(): 1}, -1)):
                 self.hold(">=", terms)
             self.sums[symbol] = sizes.quotient(sizes.plus(sizes.plus(end, start, -1), {(): step - 1}), step)
         except Refused as why:
@@ -135,7 +141,8 @@ class Symbols:
 
     def inside(self, whole, index, count):
         """Makes `count` elements from an index on lie in their axis."""
-        whole, index, count = [sizes.number_or_size(x) if isinstance(x, int) else self.sum(x.node.expr) for x in (whole, index, count)]
+        whole, index, count = [sizes.number_or_size(x) if isinstance(x, int) else self.sum(x.node.expr)
+                               for x in (whole, index, count)]
         self.hold(">=", index)
         self.hold(">=", sizes.plus(sizes.plus(whole, index, -1), count, -1))
 
@@ -155,7 +162,8 @@ class Symbols:
         if relation == ">":
             relation, terms = ">=", sizes.plus(terms, {(): 1}, -1)
         varying = {atoms: count for atoms, count in terms.items() if atoms}
-        if not varying or (relation == ">=" and (self.least(terms) >= 0 or self.least(self.unrounded(terms)) >= 0)):
+        if not varying or (relation == ">=" and
+                           (self.least(terms) >= 0 or self.least(self.unrounded(terms)) >= 0)):
             return
         if relation == ">=" and len(varying) > 1 and len(self.unrounded(terms).keys() - {()}) == 1:
             return self.hold(relation, self.unrounded(terms))
@@ -175,7 +183,8 @@ class Symbols:
     def bound(self, atom, count, constant):
         """Makes count * atom + constant >= 0 true by a bound of the size that the atom is made of."""
         limit = -(constant // count) if count > 0 else constant // -count  # atom >= limit, or atom <= limit
-        if atom.divisor:  # a quotient rounded down: its sum is at least divisor * limit, or below divisor * (limit + 1)
+        # a quotient rounded down: its sum is at least divisor * limit, or below divisor * (limit + 1)
+        if atom.divisor:
             inner = dict(atom.terms)
             self.hold(">=", sizes.plus(inner, {(): atom.divisor * limit}, -1) if count > 0 else
                       sizes.plus({(): atom.divisor * (limit + 1) - 1}, inner, -1))
@@ -204,7 +213,8 @@ class Symbols:
                 total *= atom.divisor
                 rest = {own: factor for own, factor in terms.items() if own != atoms}
                 rounded = {(): atom.divisor - 1} if count > 0 else {}
-                inner = sizes.times(sizes.plus(dict(atom.terms), rounded, -1), {(): count * total // atom.divisor})
+                inner = sizes.times(sizes.plus(dict(atom.terms), rounded, -1),
+                                    {(): count * total // atom.divisor})
                 terms = sizes.plus(sizes.times(rest, {(): atom.divisor}), inner)
         return sizes.plus(terms, {(): total - 1})
 
@@ -235,13 +245,15 @@ class Symbols:
         remedy = ("use dynamic_batch=False, or give that axis a name, which may have bounds" if of_batch else
                   "give the axis a fixed size, or bounds, a multiple for instance")
         not_one = terms in ({(sizes.BATCH,): 1, (): -1}, {(sizes.BATCH,): 1, (): -2}) and relation != "=="
-        raise (NotOfOne if not_one else Refused)(f"it takes another path unless {left} {relation} {right}; {remedy}")
+        raise (NotOfOne if not_one else
+               Refused)(f"it takes another path unless {left} {relation} {right}; {remedy}")
 
 
 def own_guards(torch, program):
     """The conditions on sizes that files other than PyTorch's asked for, as (condition, its place in the source)."""
     values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
-    symbolic = [size for x in values if isinstance(x, torch.Tensor) for size in x.shape if isinstance(size, torch.SymInt)]
+    symbolic = [size for x in values if isinstance(x, torch.Tensor)
+                for size in x.shape if isinstance(size, torch.SymInt)]
     env, inside = symbolic[0].node.shape_env if symbolic else None, os.path.dirname(torch.__file__)
     for guard in env.guards if env else []:
         frame, condition = getattr(guard.sloc, "framework_loc", None), guard.expr.xreplace(env.replacements)

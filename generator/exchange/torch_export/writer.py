@@ -71,7 +71,8 @@ class TorchWriter(Writer):
     def slice(self, x, axis, start, end, step=1):
         end = None if end == Size(x.full[axis]) else end
         start, end = [place_of(place, x.full[axis]) for place in (start, end)]
-        if x.full[axis] > 0 and not any_varies((start, end)) and not range(*slice(start, end, step).indices(x.full[axis])):
+        if (x.full[axis] > 0 and not any_varies((start, end)) and
+            not range(*slice(start, end, step).indices(x.full[axis]))):
             full = x.full[:axis] + (0,) + x.full[axis + 1:]
             return Constant(self.torch.zeros([1 if size < 0 else size for size in full]), full)
         return super().slice(x, axis, start, end, step)
