@@ -1,6 +1,8 @@
-"""python3 -m generator MODEL.json -o NAME: writes the fused kernels of a model, NAME_kernels.h and NAME_kernels.cu, or, with
---inference, the model itself as plain C, NAME_inference.h, with --device as a CUDA function, NAME_device.cuh; with --embed MODEL.json
-WEIGHTS.safetensors, the model and its weights as a header for gpunn, NAME_embedded.h."""
+"""Writes fused kernels, or a whole model, as C and CUDA: `python3 -m generator MODEL.json -o NAME`.
+
+By default it writes NAME_kernels.h and NAME_kernels.cu. `--inference` writes the model as plain C
+(NAME_inference.h), `--device` as a CUDA function (NAME_device.cuh). `--embed MODEL.json WEIGHTS.safetensors`
+writes the model and its weights as a header for gpunn (NAME_embedded.h)."""
 import argparse
 import os
 import re
@@ -14,7 +16,7 @@ MATHS = ("auto", "accurate", "fast")
 
 
 class Failure(Exception):
-    """A sentence for standard error, and the exit code."""
+    """An error sentence for standard error, with the exit code."""
 
     def __init__(self, message, code=1):
         super().__init__(message)
@@ -27,7 +29,7 @@ class Arguments(argparse.ArgumentParser):
 
 
 def ascii_of(text):
-    """Lines that no terminal takes for a command."""
+    """The text without control characters, which a terminal could take for commands."""
     return re.sub("[\x00-\x09\x0b-\x1f\x7f]", lambda found: "\\x%02x" % ord(found[0]),
                   text.encode("ascii", "backslashreplace").decode("ascii"))
 
@@ -96,7 +98,7 @@ def check_embed(parser, given):
 
 
 def check_alone(parser, given):
-    """Options that need others, or that others leave nothing to do."""
+    """Rejects options without the options that they need, and options that exclude each other."""
     if (given.inference or given.device) and (given.report or given.emit_model or given.math):
         parser.error(
             "--report, --emit-model and --math are for kernels, which --inference and --device do not write")
@@ -133,7 +135,7 @@ def load(given):
 
 
 def chosen(model, names, path):
-    """The ids of tensors by what the spec calls them."""
+    """The ids of the tensors with these names or labels in the spec."""
     known = {name: t.id for t in model.tensors for name in (t.name, t.label) if name is not None}
     for name in names:
         if name not in known:
@@ -143,7 +145,7 @@ def chosen(model, names, path):
 
 
 def generate_alone(given):
-    """The files by path, and the command that renews them."""
+    """Returns the files by path, and the command that renews them."""
     from . import emit_device, emit_inference, inference, weights
     model, name = load(given), identifier(given.output)
     if given.outputs:
@@ -176,7 +178,7 @@ def generate_alone(given):
 
 
 def embed(given):
-    """The files by path, and the command that renews them."""
+    """Returns the files by path, and the command that renews them."""
     from . import emit_embedded, weights
     model, name = load(given), identifier(given.output)
     options = ["--embed"] + (["--store", given.store] if given.store else [])
@@ -191,7 +193,7 @@ def embed(given):
 
 
 def generate(given):
-    """The files by path, and the kernel set."""
+    """Returns the files by path, and the kernel set."""
     from . import emit_c, emit_cuda, emit_model, partition, schedule
     model = load(given)
     model.math = given.math or model.math
@@ -221,8 +223,8 @@ def check(files, command):
 
 
 def write(files):
-    """All files or, as far as that is possible, none: each goes to a neighbour first, and these replace them at the end, where
-    links lead to and with the mode that they had."""
+    """Writes all files or, as far as that is possible, none. Each file is written beside its target first. At
+    the end these replace the targets. Links are followed, and modes stay as they were."""
     waiting = []
     try:
         for path, data in files.items():
@@ -277,7 +279,7 @@ def run(words):
 
 
 def main(words=None):
-    """The exit code; what went wrong is one sentence on standard error."""
+    """Returns the exit code. An error is one sentence on standard error."""
     try:
         run(sys.argv[1:] if words is None else words)
         return 0
@@ -290,7 +292,7 @@ def main(words=None):
                                      ": %s" % fault.filename if fault.filename else "")
     except KeyboardInterrupt:
         return 130
-    except Exception as fault:  # a mistake of the generator, not of the user
+    except Exception as fault:  # a fault of the generator, not of the user
         if os.environ.get("GPUNN_GENERATOR_TRACE"):
             traceback.print_exc()
         place = traceback.extract_tb(fault.__traceback__)[-1]

@@ -4,9 +4,9 @@
     python3 -m generator.amalgamate --check               writes nothing, and fails where a file is stale
     python3 -m generator.amalgamate --declarations FILE   writes gpunn.h without its implementation
 
-templates/gpunn/gpunn.h and templates/gpunn_cuda/gpunn_cuda.cu include all parts, in order. Each include becomes the part's text, without
-its include guard and its own includes of parts.
-"""
+The ninja rules that compile parts, and the picture of the parts, follow from them too.
+templates/gpunn/gpunn.h and templates/gpunn_cuda/gpunn_cuda.cu include all parts, in order. Each include is
+replaced by the part's text, without its include guard and its own includes of parts."""
 import argparse
 import os
 import re
@@ -27,21 +27,22 @@ def read(*names):
 
 
 def part(folder, name):
-    """A part's text without its guard and its includes of other parts."""
+    """The text of a part, without its include guard and its includes of parts."""
     text = read("templates", folder, name)
     guarded = GUARD.fullmatch(text)
     return INCLUDE.sub("", guarded[2] if guarded else text).strip("\n") + "\n"
 
 
 def amalgamate(name):
-    """What the file of that name at the top should hold."""
+    """The expected text of gpunn.h or gpunn_cuda.cu."""
     folder = name.partition(".")[0]
     return (re.sub(INCLUDE.pattern + "+", lambda include: part(folder, include[1]) + "\n",
                    read("templates", folder, name)).rstrip("\n") + "\n")
 
 
 def rules():
-    """Ninja's rules for parts that are compiled by themselves, and joined to build/parts/gpunn.o and build/parts/gpunn_cuda.o."""
+    """The ninja rules that compile each part, and link them to build/parts/gpunn.o and
+    build/parts/gpunn_cuda.o."""
     lines = ["# Written by generator/amalgamate.py: each part compiled by itself, and what they come to."]
     for name, (rule, needs) in FILES.items():
         folder = name.partition(".")[0]
@@ -73,7 +74,7 @@ def declarations():
 
 
 def write(path, text):
-    """A file whose text stays is not touched: what was built from it is still fresh."""
+    """Writes the file only if its text changes. What was built from it stays fresh otherwise."""
     if not os.path.exists(path) or read(path) != text:
         with open(path, "w", encoding="utf-8", newline="") as file:
             file.write(text)

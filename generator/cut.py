@@ -1,18 +1,19 @@
-"""What a forward program keeps for the backward one, and what that computes again: a minimum cut of the expressions' graph."""
+"""Chooses what the forward program stores for the backward program, and what the latter recomputes. This is a
+minimum cut of the graph of expressions."""
 from collections import deque
 
 from . import ir
 
 INFINITE = 1 << 60
-UNIT = 1000  # costs are counted in thousandths
+UNIT = 1000  # costs are integers, in thousandths
 
 
 class Network:
-    """Dinic's maximum flow. Capacities are integers."""
+    """Dinic's maximum flow, with integer capacities."""
 
     def __init__(self):
-        self.edges = []      # (to, capacity left); edge i ^ 1 goes back
-        self.of = []         # per vertex the numbers of its edges
+        self.edges = []      # (to, remaining capacity); edge i ^ 1 is its reverse
+        self.of = []         # for each vertex, the indices of its edges
 
     def vertex(self):
         self.of.append([])
@@ -24,7 +25,8 @@ class Network:
         self.edges += [[b, capacity], [a, 0]]
 
     def levels(self, start, backward=False):
-        """Per vertex its distance from the start along edges with room, or (backward) to it; -1: none leads there."""
+        """The distance of each vertex from the start along edges with remaining capacity, or to the start
+        (backward). -1: no path."""
         level = [-1] * len(self.of)
         level[start] = 0
         queue = deque([start])
@@ -69,15 +71,14 @@ class Network:
 
 
 def keep(needed, cost, fixed=lambda node: False):
-    """The nodes to have in memory so that all needed ones are there or can be computed, at the least cost; in their order of
-    computation, and among equal choices those that leave the least to compute.
+    """Chooses the nodes to store so that all needed nodes are stored or can be computed, at the least cost.
+    They come in the order of computation. Among equal choices the one that leaves the least to compute wins.
 
-    cost(node): a number, what having it costs; None: it cannot be had. fixed(node): it is not to be computed again from its
-    operands; loads are fixed by nature. None as the result: there is no way.
-    """
+    cost(node): the cost to store it, or None if it cannot be stored. fixed(node): whether it must not be
+    recomputed from its operands. Loads are always fixed. Returns None if there is no solution."""
     network = Network()
     source, sink = network.vertex(), network.vertex()
-    entry = {}  # of nodes that memory tells: constants and what is made of them alone cost nothing
+    entry = {}  # nodes that come from memory; constants and what is made of them alone cost nothing
     for node in ir.topological(needed):
         from_memory = node.op == "load" or fixed(node)
         if not from_memory and not any(arg in entry for arg in node.args):

@@ -1,8 +1,10 @@
-"""NAME_kernels.h: a model's kernels for the CPU, the mathematics that the CUDA kernels share with them, and the tables of both.
+"""Writes NAME_kernels.h: a model's CPU kernels, the functions that the CUDA kernels share with them, and the
+tables of both.
 
-Templates: kernels.h (the file), math.h and math_cuda.h (functions), loops.h (what the loops are made of), map.c and row.c (one
-launch's loop), launch.c (a launch in slices and threads, and its finals), program.c, update.c; emit_network.py has its own.
-"""
+Templates: kernels.h is the file. math.h and math_cuda.h hold functions. loops.h holds what the loops are made
+of. map.c and row.c are the loop of one launch. launch.c runs a launch in slices and threads, and then its
+final functions. program.c and update.c are a program and an optimizer's step. emit_network.py has templates
+of its own."""
 import hashlib
 import re
 
@@ -10,14 +12,14 @@ from . import (emit_inference, emit_network, emit_network_cuda, emit_training_cu
                template, update)
 from .program import SCALAR, WHOLE
 
-BLOCK = 1024   # elements of a map launch between two looks at narrow operands
-ROW = 4096     # longest row that is worked on in one piece
-SHORT = 64     # shorter runs of a narrow operand are laid out in a buffer
-LEAST = 16384  # elements of a slice
+BLOCK = 1024   # elements of a map launch per block, for which narrow operands are looked up once
+ROW = 4096     # the longest row that is processed in one piece
+SHORT = 64     # shorter runs of a narrow operand are copied to a buffer
+LEAST = 16384  # minimum elements of a slice
 ABI = 7
 C_TYPES = {"f32": "float", "bf16": "float", "f16": "float", "i64": "int64_t", "i32": "int32_t",
            "u8": "uint8_t", "bool": "uint8_t"}
-# Names that the templates and the lines below use, which no operand gets.
+# Local names of the templates and of the lines below. No operand may have them.
 LOCALS = ("at", "begin", "c", "call", "end", "i", "i_at", "j", "left", "mode", "n", "row", "slices", "space",
           "stat", "sums")
 
@@ -27,7 +29,7 @@ def emit_header(kernel_set):
 
 
 def text_stamp(kernel_set):
-    """A number by which the .cu file and what is compiled of it know the header that they belong to."""
+    """A number that ties the .cu file, and objects compiled from it, to this header."""
     return "0x%sull" % hashlib.sha256(_header(kernel_set, "").encode()).hexdigest()[:16]
 
 
@@ -74,7 +76,7 @@ def _header(kernel_set, text_stamp):
 
 
 def _library(name):
-    """What the loops are made of: loops.h, and what else inference_ops.h has for the rows of networks."""
+    """The functions that the loops call: loops.h, and those of inference_ops.h for rows of networks."""
     values = {"name": name, "NAME": name.upper()}
     own = template.load("loops.h", block=str(BLOCK), row=str(ROW), **values)
     rows = template.load("inference_ops.h", fn=values["NAME"] + "_FN", space="", products=[], **values)
@@ -82,7 +84,7 @@ def _library(name):
 
 
 def programs(kernel):
-    """(direction, program) of those that the kernel has."""
+    """(direction, program) for each program of the kernel."""
     return [(direction, getattr(kernel, direction))
             for direction in tables_c.DIRECTIONS if getattr(kernel, direction)]
 
@@ -92,7 +94,7 @@ def _comment(text):
 
 
 def _traffic(program):
-    """What a GPU reads and writes of memory in it."""
+    """The bytes that a GPU reads and writes in a program, as text."""
     fixed, per_batch = program.bytes_per_batch
     parts = ["%d a sample" % per_batch] * bool(per_batch) + [str(fixed)] * bool(fixed)
     return "; bytes: " + " and ".join(parts) if parts else ""
@@ -107,7 +109,7 @@ def _affine(fixed, per_batch, batch="call->batch"):
 
 
 def _index(place, element, stride=1):
-    """The element that an operand of that place reads for `element`."""
+    """The index in the operand with this place for the launch's element `element`."""
     div, mod = place
     if mod == 1:
         return "0"
@@ -116,7 +118,7 @@ def _index(place, element, stride=1):
 
 
 class _Launch:
-    """What stands in a launch's loop: where its operands are read and what becomes of its results."""
+    """The loop of one launch: how its operands are read and where its results go."""
 
     def __init__(self, owner, prefix, launch):
         self.owner, self.prefix, self.launch = owner, prefix, launch
@@ -130,22 +132,23 @@ class _Launch:
             self.offsets[one.number] = offset
             offset += one.count
         self.width = (offset + 7) // 8 * 8
-        self.pieces = launch.family == "row" and launch.domain.inner > ROW  # rows are worked on in pieces
+        # long rows are processed in pieces
+        self.pieces = launch.family == "row" and launch.domain.inner > ROW
         self.room = min(ROW, launch.domain.inner) if launch.family == "row" else BLOCK
         used = [slot.key for one in self.body for slot in one.parameters if slot.kind in ("load", "column")]
         self.used = used + [store.operand for store in launch.stores]
         self.begin()
 
     def begin(self):
-        """A new C function or block: no name is taken yet."""
+        """Begins a new C function or block, with no names in use."""
         self.names = scalar.Names()
         self.names.taken.update(LOCALS)
         self.variables, self.locals = {}, {}
         self.head, self.buffers = [], []
 
-    # ---- names ---------------------------------------------------------------------------------------------------------------
+    # ---- names ---------------------------------------------------------------------------------------------
     def pointer(self, operand, lines=None):
-        """The variable that holds the operand's pointer; declared when first asked for."""
+        """The variable with the operand's pointer. It is declared at the first call."""
         if operand.name not in self.variables:
             name = self.variables[operand.name] = self.names.new(operand.name)
             kind = ("" if operand.name in self.written else "const ") + C_TYPES[operand.dtype]
@@ -170,7 +173,7 @@ class _Launch:
 
     @staticmethod
     def number(operand, element):
-        """What is read there, as a float."""
+        """The C expression of the operand's value, as a float."""
         if operand.dtype == "bool":
             return "(float)(%s != 0)" % element
         return element if C_TYPES[operand.dtype] == "float" else "(float)%s" % element
@@ -182,9 +185,9 @@ class _Launch:
                                              scalar.number(operand.absent))
         return text
 
-    # ---- operands of elements ------------------------------------------------------------------------------------------------
+    # ---- operands of elements ------------------------------------------------------------------------------
     def absent(self, operand):
-        """A buffer full of what an operand that is not there counts as."""
+        """A buffer filled with the value of an absent optional operand."""
         key = "absent", operand.name
         if key not in self.locals:
             self.locals[key] = self.buffer(operand.name + "_absent",
@@ -198,12 +201,12 @@ class _Launch:
 
     @staticmethod
     def streams(operand):
-        """Whether it is read element by element where it stands."""
+        """Whether the operand is read in place, element by element."""
         plain = C_TYPES[operand.dtype] == "float" or not operand.optional
         return operand.place == WHOLE and operand.stride == 1 and plain
 
     def stream(self, operand, offset, lines):
-        """Elements that stand one after the other from `offset` on: the text of element j."""
+        """The C expression of element j of a contiguous run that begins at `offset`."""
         name = self.variables[operand.name]
         if operand.optional and operand.name not in self.written:
             at = self.names.new(operand.name + "_at")
@@ -213,7 +216,7 @@ class _Launch:
         return self.number(operand, "%s[%s]" % (name, "j" if offset == "0" else offset + " + j"))
 
     def laid_out(self, operand, element, lines):
-        """Elements that change often: copied side by side."""
+        """Copies an operand that changes often to a contiguous buffer."""
         name, (div, mod) = self.variables[operand.name], operand.place
         plain = C_TYPES[operand.dtype] == "float" and operand.stride == 1
         buffer = self.buffer(operand.name + "_block")
@@ -243,7 +246,8 @@ class _Launch:
         return name + "[j]"
 
     def target(self, operand, offset, lines, after):
-        """Where element j of a stored operand goes. What may be unwanted, or is to be added, passes through a buffer."""
+        """Where element j of a stored operand goes. An operand that may be NULL, or accumulates, passes
+        through a buffer."""
         name = self.variables[operand.name]
         maybe, added = operand.optional or operand.shares is not None, operand.accumulate
         if not maybe and not added:
@@ -257,7 +261,7 @@ class _Launch:
         return "&%s[j]" % at
 
     def copied(self, operand):
-        """The operand that this one, which may be unwanted, is a plain copy of; None: of no one."""
+        """The operand of which this one, which may be NULL, is a plain copy. None: it is no copy."""
         value = next(store.value for store in self.launch.stores if store.operand is operand)
         if not (operand.optional or operand.shares) or value.op != "load":
             return None
@@ -266,7 +270,7 @@ class _Launch:
         return source if plain else None
 
     def copy(self, operand, source, offset, lines):
-        """Copies ahead of the loop, whose own result is then not used."""
+        """Writes the copy ahead of the loop, whose own result is then unused."""
         name, unused = self.variables[operand.name], self.names.new(operand.name + "_unused")
         to, number = ("%s + %s, %s + %s" % (name, offset, self.variables[source.name], offset),
                       self.owner.number(operand))
@@ -279,7 +283,7 @@ class _Launch:
         return "&" + unused
 
     def sum_up(self, one, buffer, element):
-        """The line that adds a buffer of n contributions to a sum."""
+        """The C line that adds a buffer of n contributions to a sum."""
         offset = self.offsets[one.number]
         sums = "sums + %d" % offset if offset else "sums"
         div, mod = one.place
@@ -290,7 +294,7 @@ class _Launch:
         return "%s_add_channels(%s, %s, %s, n, %d, %d);" % (self.set_name, sums, buffer, element, div, mod)
 
     def store_one(self, operand, index, value):
-        """Stores a single number."""
+        """Stores one number."""
         name = self.variables[operand.name]
         place = "%s[%s]" % (name, index)
         text = value
@@ -299,7 +303,7 @@ class _Launch:
         test = "if (%s != NULL) " % name if operand.optional or operand.shares is not None else ""
         return "%s%s = %s;" % (test, place, text)
 
-    # ---- texts ---------------------------------------------------------------------------------------------------------------
+    # ---- texts ---------------------------------------------------------------------------------------------
     @staticmethod
     def call_lines(function, arguments):
         return scalar.wrapped(function.name + "(", arguments, ");", indent=16)
@@ -308,7 +312,7 @@ class _Launch:
         return any(operand.role == "stat" for operand in self.used)
 
     def loop_text(self):
-        """The function that does a slice of the launch."""
+        """The C function that runs one slice of the launch."""
         self.begin()
         for operand in self.used:
             self.pointer(operand)
@@ -352,7 +356,7 @@ class _Launch:
              for store in self.launch.stores] + ["sum%d" % one.number for one in self.launch.sums]))
 
     def opening(self):
-        """Declarations: buffers stand before what fills them."""
+        """The declarations: buffers stand before the lines that fill them."""
         unused = ["(void)call;"] * (not any("call->" in line for line in self.head))
         unused += ["(void)stat;"] * (not self.uses_stats()) + ["(void)sums;"] * (not self.launch.sums)
         return self.buffers + self.head + unused
@@ -363,7 +367,7 @@ class _Launch:
         return name
 
     def run(self, function):
-        """Elements after which some narrow operand starts anew; None: no operand does, or too often."""
+        """The elements after which some narrow operand starts anew. None: none does, or they do too often."""
         periods = []
         for slot in function.parameters:
             if slot.kind == "load" and slot.key.place[1] != 1 and slot.key.place != WHOLE:
@@ -374,7 +378,8 @@ class _Launch:
         return min(periods) if periods else None
 
     def element_results(self, function, element, lines, after):
-        """Arguments for the results of a function of elements that begin at `element`; what happens to them goes to after."""
+        """The arguments for the results of a function of elements, from `element` on. Lines that use the
+        results go to `after`."""
         arguments = []
         for slot in function.results:
             if slot.kind == "store":
@@ -390,8 +395,8 @@ class _Launch:
 
     def row_text(self):
         inner, body = self.launch.domain.inner, []
-        self.shared = {}  # (kind, key): text of a parameter that is the same for the whole row
-        self.row_streams = {}  # the same of its elements
+        self.shared = {}  # (kind, key): expression of a parameter that is constant over the row
+        self.row_streams = {}  # the same for elements of the row
         element = "i_at" if self.pieces else "i"
         reductions = {one.number: one for one in scalar.reductions(self.launch)}
         for function in self.body:
@@ -407,7 +412,7 @@ class _Launch:
                              operands=self.opening(), body=start + body)
 
     def row_value(self, slot, lines):
-        """The text of a parameter that is the same for a whole row."""
+        """The C expression of a parameter that is constant over a row."""
         key = slot.kind, getattr(slot.key, "name", slot.key)
         if key in self.shared:
             return self.shared[key]
@@ -452,7 +457,7 @@ class _Launch:
                 column = self.column(slot.key, body)
                 arguments.append("(float)(%sj == %s)" % ("at + " if self.pieces else "", column))
             else:
-                # In whole rows an operand is looked up once, in pieces once for each function.
+                # A whole row looks an operand up once, pieces of a row once per function.
                 key = slot.kind, getattr(slot.key, "name", slot.key)
                 if self.pieces or key not in self.row_streams:
                     self.row_streams[key] = self.row_stream(slot, element, offset, lines)
@@ -516,9 +521,9 @@ class _Launch:
                                lines)
         return self.laid_out(operand, element, lines)
 
-    # ---- around the loop -----------------------------------------------------------------------------------------------------
+    # ---- around the loop -----------------------------------------------------------------------------------
     def slices(self, batch):
-        """The number of slices, as an expression."""
+        """The number of slices, as a C expression."""
         domain = self.launch.domain
         least = max(LEAST, 32 * max([one.count for one in self.launch.sums], default=0))
         return "%s_slices(%s, %d)" % (self.set_name, _affine(domain.fixed, domain.per_batch, batch), least)
@@ -535,7 +540,7 @@ class _Launch:
             sums="sums" if self.launch.sums else "NULL", width=str(self.width), finals=finals).splitlines()
 
     def grain(self):
-        """Slices are so many elements or rows, or a multiple."""
+        """A slice has a multiple of this number of elements or rows."""
         return 1 if self.launch.family == "row" else self.run(self.body[0]) or 16
 
     def final_lines(self, function):
@@ -573,7 +578,8 @@ class _Launch:
 
 
 class _Program:
-    """A program's launches, one after the other, and its workspace: scratch operands, then the sums of the launch that runs."""
+    """A program's launches, in order, and its workspace. The workspace holds scratch operands, then the sums
+    of the current launch."""
 
     def __init__(self, kernel_set, kernel, direction, program):
         self.kernel_set, self.kernel, self.direction, self.program = kernel_set, kernel, direction, program
@@ -600,7 +606,7 @@ class _Program:
         return "%s_room(%s, sizeof(float))" % (self.kernel_set.name, _affine(*stat.count, batch=batch))
 
     def memory(self):
-        """Lines that hand out the workspace."""
+        """C lines that assign the workspace."""
         sums = any(one.launch.sums for one in self.launches)
         lines = ["char *space = (char *)call->workspace;"] * bool(self.stats or sums)
         lines += ["float *stat[%d];" % len(self.stats)] * bool(self.stats)
@@ -610,7 +616,7 @@ class _Program:
         return lines + ["double *const sums = (double *)(void *)space;"] * sums
 
     def space(self):
-        """Lines that count it."""
+        """C lines that compute the size of the workspace."""
         lines, sums = ["(void)batch;", "(void)threads;"], [one for one in self.launches if one.launch.sums]
         if not self.stats and not sums:
             return lines + ["return 0;"]
@@ -625,7 +631,7 @@ class _Program:
             self.kernel_set.name, launch.slices("batch"), launch.width)
 
     def checks(self):
-        """Labels that are no class end the run before anything is written."""
+        """C lines that return an error for class labels out of range, before anything is written."""
         ignored = []
         for text, _ in self.kernel.nodes:
             match = re.match(r"(?:cross_entropy|nll)\b.* ignore_index=(-?\d+)", text)

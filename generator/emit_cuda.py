@@ -1,18 +1,18 @@
-"""NAME_kernels.cu: the CUDA kernels of a kernel set with the functions that launch them.
+"""Writes NAME_kernels.cu: the CUDA kernels of a kernel set, and the functions that launch them.
 
-A launch of a program becomes one kernel, made from a template. What follows from its sums the last block computes or, where they
-are many, one more kernel. Templates:
-    map.cu       elements one by one, and sums of all of them
-    columns.cu   the same with sums for each column of a matrix
-    channels.cu  the same with sums for each channel of images in channels-first order
+A launch of a program becomes one kernel, made from a template. What follows from its sums is computed by the
+last block or, where there are many sums, by one more kernel. Templates:
+    map.cu       single elements, and sums of all of them
+    columns.cu   the same with a sum for each column of a matrix
+    channels.cu  the same with a sum for each channel of images in channels-first order
     row.cu       rows that stay in registers; row_loop.cu: rows that are too long for that
     final.cu     the last step of many sums
-    alone.cu     sums that each block of the next launch makes for itself, instead of a launch for them
+    alone.cu     sums that each block of the next launch computes for itself, which saves a launch
     update.cu    an optimizer's step
     network.cu   a small network, in emit_network_cuda.py
     training.cu  a training step of one, in emit_training_cuda.py
-The mathematics are the functions of scalar.py, which NAME_kernels.h holds; here stands how their operands come and go.
-"""
+The functions of scalar.py do the arithmetic; NAME_kernels.h holds them. This file loads and stores their
+operands."""
 import re
 
 from . import emit_c, emit_network_cuda, emit_training_cuda, scalar, stamp, template, update
@@ -26,7 +26,7 @@ TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16", "i64": "int64_t", "i32": 
 
 
 def count_text(fixed, per_batch):
-    """Elements, as an expression of batch."""
+    """A number of elements, as a C expression of batch."""
     if not per_batch:
         return "(size_t)%d" % fixed
     return ("%d + " % fixed if fixed else "") + ("(size_t)batch" if per_batch == 1 else
@@ -34,7 +34,7 @@ def count_text(fixed, per_batch):
 
 
 def ascii_text(text):
-    """Text that may stand in a comment."""
+    """The text in ASCII, as a C comment may hold it."""
     plain = "".join(c if " " <= c <= "~" else "?" for c in text)
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
 
@@ -50,17 +50,17 @@ def comment(text, width=126):
 
 
 class LaunchEmitter:
-    """One launch's kernel. n: what stands for elements in the host's code."""
+    """The kernel of one launch. n: the C expression of its number of elements in the host's code."""
 
     def __init__(self, prefix, launch, fast, schedule, formula):
         self.prefix, self.launch, self.formula = prefix, launch, formula
         self.kernel = prefix + "_kernel"
         self.shape = shape_of(launch, schedule)
-        self.inner = launch.domain.inner  # of a row
+        self.inner = launch.domain.inner  # elements of a row
         functions = scalar.functions(prefix, launch, fast)
         self.finals = [one for one in functions if one.scope == "final"]
         self.steps = [one for one in functions if one.scope != "final"]
-        self.element = None  # the last function of elements, which reduces nothing over rows
+        self.element = None  # the last function of elements, if it reduces nothing over rows
         for last in self.steps[-1:]:
             if last.scope == "element" and all(slot.kind != "reduction" for slot in last.results):
                 self.element = self.steps.pop()
@@ -69,14 +69,15 @@ class LaunchEmitter:
         if self.shape.template == "columns":
             self.inner = self.placed[0].count
         self.scalars = [one for one in launch.sums if one.place == SCALAR]
-        self.floats = sum(one.count for one in self.placed)  # of a slice
+        self.floats = sum(one.count for one in self.placed)  # sums of a slice
         self.finishes = finishes(launch)
-        self.ahead, self.is_ahead = None, False  # the launch that leads this one; whether this is one
+        # the launch whose sums this one computes first; whether this is such a launch
+        self.ahead, self.is_ahead = None, False
         parameters = [slot for function in functions for slot in function.parameters]
         self.counts = unique([slot.key for slot in parameters if slot.kind == "count"])
         self.sites = unique([slot.key for slot in parameters if slot.kind == "keep"])
 
-    # ---- operands ------------------------------------------------------------------------------------------------------------
+    # ---- operands ------------------------------------------------------------------------------------------
     def all_operands(self):
         return self.read + [one for one in self.written if one not in self.read]
 
@@ -103,7 +104,8 @@ class LaunchEmitter:
         return lines
 
     def where(self, one):
-        """How an operand is read by this kernel: once, once a row, column or channel, as a stream, or by every pack."""
+        """How the kernel reads an operand: once ("scalar"), once for a row, column or channel, as a stream,
+        or at an index of its own for each pack ("narrow")."""
         if one.place[1] == 1:
             return "scalar"
         if self.shape.template in ("row", "row_loop", "columns"):
@@ -124,7 +126,7 @@ class LaunchEmitter:
         return self.steps + ([self.element] if self.element else [])
 
     def single(self, one, index):
-        """One number of memory, as a float."""
+        """The C expression of one number in memory, as a float."""
         text = "number(o.%s[%s])" % (member(one), index)
         return "o.%s ? %s : %s" % (member(one), text, scalar.number(one.absent)) if one.optional else text
 
@@ -143,7 +145,7 @@ class LaunchEmitter:
                         for one in every if one not in made]
 
     def place_loads(self):
-        """Of the channel, or the column, that a thread stays with."""
+        """Loads for the channel or column of a thread, which stays the same."""
         lines = []
         for one in self.of_function(self.element, "channel", "fixed"):
             if self.where(one) == "channel":
@@ -173,7 +175,7 @@ class LaunchEmitter:
         return "load<V>(o.%s, %s)" % (member(one), index)
 
     def packs_read(self, functions, without=()):
-        """What the functions read by packs, each once."""
+        """The operands that the functions read by packs, without duplicates."""
         ways = ("stream", "column", "narrow")
         return unique([one for function in functions
                        for one in self.of_function(function, *ways) if one not in without])
@@ -184,7 +186,7 @@ class LaunchEmitter:
                        for slot in function.parameters if slot.kind == "keep"])
 
     def loads(self, functions, olds=()):
-        """Loads of what the functions read for pack i."""
+        """Loads for pack i."""
         lines = []
         for one in self.packs_read(functions):
             if self.where(one) == "narrow":
@@ -202,7 +204,8 @@ class LaunchEmitter:
                         (site, scalar.threshold(p), site) for site, p in self.keeps(functions)]
 
     def loads_of_all(self, packs, size, olds=(), keeps=()):
-        """Loads of `size` packs each, at at[] or column_of[]: none waits for another, and branches are few."""
+        """Loads of `size` packs, at at[] or column_of[]. They do not wait for each other and have few
+        branches."""
         lines = []
         for one in packs:
             narrow, place = self.where(one) == "narrow", "column_of" if self.where(one) == "column" else "at"
@@ -228,7 +231,7 @@ class LaunchEmitter:
         return lines
 
     def index(self, lines):
-        """Defines i, the pack's number, if the lines use it."""
+        """Defines i, the pack's index, if the lines use it."""
         if not any(re.search(r"\bi\b", line) for line in lines):
             return []
         if self.shape.template == "channels":
@@ -238,7 +241,7 @@ class LaunchEmitter:
             return ["const unsigned i = row * PACKS + column;"]
         return ["const size_t i = (size_t)row * PACKS + column;"]
 
-    # ---- calls ---------------------------------------------------------------------------------------------------------------
+    # ---- calls ---------------------------------------------------------------------------------------------
     def argument(self, slot, subscript):
         if slot.kind == "load":
             where = self.where(slot.key)
@@ -260,7 +263,7 @@ class LaunchEmitter:
         return {"reduction": "reduced%d", "row": "row%d", "total": "total%d"}[slot.kind] % slot.key
 
     def element_call(self, subscript):
-        """The call for element j, and what becomes of its sums."""
+        """The call for element j, and the lines that use its sums."""
         if self.element is None:
             return []
         sums = [slot for slot in self.element.results if slot.kind == "sum"]
@@ -304,9 +307,10 @@ class LaunchEmitter:
     def olds(self):
         return [one for one in self.stored() if one.accumulate]
 
-    # ---- rows ----------------------------------------------------------------------------------------------------------------
+    # ---- rows ----------------------------------------------------------------------------------------------
     def stages(self):
-        """Reductions over the row in registers or in memory, and what follows from them for the whole row."""
+        """Reductions over the row, in registers or in memory, and the functions of their results for the
+        whole row."""
         kinds = {one.number: one.kind for one in scalar.reductions(self.launch)}
         looped = self.shape.template == "row_loop"
         lead = "thread == 0" if looped else "thread == 0 && live"
@@ -360,7 +364,7 @@ class LaunchEmitter:
         text = "store_one(%s, o.%s, %s, out_%s);" % (add, member(one), index, one.name)
         return ("if (o.%s) " % member(one) if may_be_null(one) else "") + text
 
-    # ---- sums ----------------------------------------------------------------------------------------------------------------
+    # ---- sums ----------------------------------------------------------------------------------------------
     def accumulators(self):
         size = {"row": "[K]", "columns": "[1]"}.get(self.shape.template)
         lines = []
@@ -375,11 +379,11 @@ class LaunchEmitter:
         return lines
 
     def slice_of(self, one, block):
-        """Where a block's sums for all places of one sum begin."""
+        """Where a block's sums of one kind begin."""
         return "((size_t)%s * %d + %d) * %d" % (block, len(self.placed), self.placed.index(one), one.count)
 
     def sums_in_memory(self):
-        """Of rows that are too long for registers: (loads, stores) of the block's sums for a pack of columns."""
+        """For rows too long for registers: (loads, stores) of the block's sums for a pack of columns."""
         placed_here = self.placed if self.shape.template == "row_loop" else []
         loads = [line for one in placed_here for line in (
             "numbers<V> sum%d = {};" % one.number,
@@ -387,7 +391,7 @@ class LaunchEmitter:
         return loads, ["store(sums%d, column, sum%d);" % (one.number, one.number) for one in placed_here]
 
     def totals(self):
-        """What becomes of the sums at the kernel's end."""
+        """Lines at the kernel's end that reduce and store the sums."""
         lines, shape = [], self.shape
         for one in self.placed:
             if shape.template == "channels":
@@ -409,7 +413,7 @@ class LaunchEmitter:
         return ["%s = reduce<%d>(%s, sum());" % (name, self.shape.threads, name),
                 "if (threadIdx.x == 0) %s = %s;" % (to, name)]
 
-    # ---- the texts -----------------------------------------------------------------------------------------------------------
+    # ---- the texts -----------------------------------------------------------------------------------------
     def doc(self):
         read, written = streams(self.launch)
         moved = "reads %d and writes %d bytes for each element" % (sum(BYTES[one.dtype] for one in read),
@@ -470,13 +474,13 @@ class LaunchEmitter:
         return [one for one in self.launch.sums if one.number in needed]
 
     def final_counts(self, function):
-        """What the kernel must know of the sums that it reads: how many parts they are in."""
+        """The arguments that tell the kernel into how many parts the sums are divided."""
         sums = self.final_sums(function)
         return ["slices"] * any(one.place != SCALAR for one in sums) + ["blocks"] * any(
             one.place == SCALAR for one in sums)
 
     def final_lines(self, function):
-        """From the totals of a place to what is stored there."""
+        """Lines that compute the stored results from the totals of a place."""
         stored = [slot.key for slot in function.results]
         lines = ["float %s;" % ", ".join("out_" + one.name for one in stored)]
         return lines + self.final_call(function) + [self.store_one(one, "place") for one in stored]
@@ -493,7 +497,7 @@ class LaunchEmitter:
         return lines + scalar.wrapped(function.name + "(", arguments, ");")
 
     def alone_text(self):
-        """For the launch behind this one."""
+        """The text for the next launch, which computes these sums itself."""
         results = ", ".join("float &out_" + slot.key.name for slot in self.finals[0].results)
         totals = ["const float total%d = reduce<THREADS>(sums[%d], sum());" % (one.number, s)
                   for s, one in enumerate(self.scalars)]
@@ -501,7 +505,7 @@ class LaunchEmitter:
                              results=results, totals=totals, made=self.final_call(self.finals[0]))
 
     def finish(self):
-        """What the last block makes of the sums of all."""
+        """Lines in which the last block computes the results of sums over everything."""
         if not self.finishes:
             return []
         threads, twofold = self.shape.threads, self.shape.template in ("columns", "channels")
@@ -541,24 +545,25 @@ class LaunchEmitter:
     def final_index(one, place):
         return index_text("place", 1, 0, one.stride) if one.place == place and place != SCALAR else "0"
 
-    # ---- the host's side -----------------------------------------------------------------------------------------------------
+    # ---- the host's side -----------------------------------------------------------------------------------
     def elements(self):
         return count_text(self.launch.domain.fixed, self.launch.domain.per_batch)
 
     def count_of_lines(self):
-        """Rows; for channels: images. It is the last argument of all kernels but those of map.cu."""
+        """The number of rows, or of images for channels. It is the last argument of all kernels except those
+        of map.cu."""
         if self.shape.template in ("row", "row_loop"):
             return "n / %d" % self.inner
         div, mod = self.placed[0].place
         return "n / %d" % (div * mod)
 
     def tiles(self, pack):
-        """Blocks side by side that share the columns."""
+        """The number of blocks side by side that share the columns."""
         packs = self.placed[0].count // pack
         return -(-packs // power_of_2(packs))
 
     def slices(self):
-        """Into how many parts the sums of each place are dealt: an expression of n and multiprocessors."""
+        """The number of parts of each sum, as a C expression of n and multiprocessors."""
         shape, lines = self.shape, self.count_of_lines()
         if shape.template in ("row", "row_loop"):
             return self.row_blocks()
@@ -574,7 +579,7 @@ class LaunchEmitter:
     def row_blocks(self):
         lines, teams = self.count_of_lines(), self.shape.threads // self.shape.team
         busy = "(size_t)multiprocessors * %d" % max(1, 1024 // self.shape.threads)
-        # their slices are few, and no more than a tenth of what the rows move
+        # There are few slices, and their sums move at most a tenth of the rows' bytes.
         if self.placed and self.shape.template == "row":
             moved = sum(BYTES[one.dtype] for side in streams(self.launch) for one in side)
             busy = "clamped(%s / %d, (size_t)multiprocessors * %d)" % (
@@ -585,7 +590,7 @@ class LaunchEmitter:
                 self.shape.template == "row_loop" else blocks)
 
     def blocks(self, launches):
-        """All blocks of a launch; for the workspace, the most that there may be."""
+        """The number of blocks of a launch. For the workspace it is the largest possible number."""
         shape = self.shape
         if shape.template == "map":
             return "clamped(at_least(n, %d), (size_t)multiprocessors * %d)" % (
@@ -600,7 +605,7 @@ class LaunchEmitter:
         return "slices" if self.placed else self.row_blocks()
 
     def geometry(self, launches):
-        """Lines that define slices and blocks, as far as the launches, or else the workspace, need them."""
+        """Lines that define slices and blocks, where the launches or the workspace need them."""
         lines = []
         if self.placed:
             lines.append("const unsigned slices = (unsigned)%s;" % self.slices())
@@ -613,7 +618,7 @@ class LaunchEmitter:
         return lines
 
     def workspace(self):
-        """Lines that raise `most` to what the sums of this launch need, and decline what cannot be counted."""
+        """Lines that raise `most` to the sums that this launch needs, and decline sizes that overflow."""
         limit = (self.count_of_lines() if self.shape.template in ("row", "row_loop") else
                  "n / %d" % self.shape.pack)
         lines = ["const size_t n = %s;" % self.elements(), "if (%s > MOST) return SIZE_MAX;" % limit]
@@ -627,7 +632,7 @@ class LaunchEmitter:
         return lines
 
     def checks(self):
-        """Of the operands that the kernel accesses by packs, that their memory is aligned to these."""
+        """Conditions that the memory of operands accessed by packs is aligned."""
         pack, ways = self.shape.pack, ("stream", "column", "fixed", "narrow")
         read = [one for function in self.all_functions() for one in self.of_function(function, *ways)]
         if pack == 1:
@@ -642,7 +647,7 @@ class LaunchEmitter:
         return one.place[0] == 1 and one.stride == 1 and one.place[1] % self.shape.pack == 0
 
     def run(self, pointer, numbers):
-        """Lines that launch. pointer(operand): its memory; numbers: among call->data."""
+        """Lines that launch the kernels. pointer(operand): its memory. numbers: indices in call->data."""
         memory = "&o = ahead" if self.is_ahead else "o = {}"
         lines = ["const size_t n = %s;" % self.elements(), "%s_operands %s;" % (self.kernel, memory)]
         for one in self.all_operands():
@@ -692,7 +697,8 @@ class LaunchEmitter:
         return lines
 
     def main_launch(self):
-        """The kernel for packs, or where memory is not aligned to them, the one for single elements."""
+        """The launch of the kernel for packs, or of the one for single elements where memory is not
+        aligned."""
         shape, lines, either = self.shape, [], bool(self.checks())
         grids = ["blocks"] * 2
         if shape.template != "map":
@@ -715,7 +721,7 @@ class LaunchEmitter:
 
 
 def member(one):
-    """The name of an operand in a kernel's structure."""
+    """The operand's name in the kernel's struct."""
     return one.name + "_" if one.name in scalar.RESERVED else one.name
 
 
@@ -734,7 +740,7 @@ def index_text(base, div, mod, stride):
     return text if stride == 1 else "(size_t)(%s) * %d" % (text, stride)
 
 
-# ---- programs ----------------------------------------------------------------------------------------------------------------
+# ---- programs ----------------------------------------------------------------------------------------------
 def emit_program(kernel_set, kernel, direction, program):
     """The texts of a program's kernels and of the two functions that the runtime calls."""
     name = "%s_%s_%s" % (kernel_set.name, kernel.name, direction)
@@ -773,7 +779,7 @@ def emit_program(kernel_set, kernel, direction, program):
 
 
 def programs_of(kernel_set, kernel, direction, program):
-    """Texts; none: a GPU has no such kernel."""
+    """The texts of a kernel's programs. Empty if a GPU has no such kernel."""
     if program and program.step:
         return [emit_training_cuda.emit_cuda(kernel_set)]
     if program and program.network:

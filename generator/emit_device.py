@@ -1,5 +1,5 @@
-"""Writes NAME_device.cuh: a small model and the gradient of its input as CUDA functions for one sample a thread, and the model as
-one for the samples of a warp."""
+"""Writes NAME_device.cuh: a small model, and the gradient of its input, as CUDA functions. A thread computes
+one sample, or a warp computes the samples of its lanes."""
 import re
 import textwrap
 from collections import namedtuple
@@ -10,18 +10,19 @@ from .emit_inference import (INDICES, STORED, WIDTH, Emitter, Given, hash_grid, 
 from .inference import VIEWS, Plan, Refused, is_elementwise
 from .scalar import number
 
-MOST_VALUES = 1024     # elements of one value
-# multiplications of a forward call whose loops are unrolled, so that its values stay in registers
+MOST_VALUES = 1024     # the most elements of one value
+# The most multiplications of a forward call whose loops are unrolled, so that its values stay in registers.
 MOST_UNROLLED = 4096
-MOST_REGISTERS = 144   # of a thread, that a product of a warp has for its factors and results
+MOST_REGISTERS = 144   # registers of a thread for the factors and results of a warp's product
 MOVES = ("concat", "slice", "permute", "expand")
 ROWS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
 OPS = VIEWS + MOVES + ROWS + ("linear", "sum", "embedding", "hash_grid_encoding")
-# and elementwise: ops that may read weights of 16 bits
+# These and elementwise ops may read 16-bit weights.
 READ_AS_STORED = MOVES + ROWS + ("linear", "embedding")
 
-# How weights are stored: C type and what reads one; of tensor cores' factors, how they are rounded, their type, how many one
-# instruction takes of a row, the compute capability that has them, and what they are.
+# How weights are stored: the C type, and the function that reads it. For the factors of tensor cores: how
+# they are rounded, their type, the elements of a row per instruction, the least compute capability, and a
+# name for comments.
 Storage = namedtuple("Storage", "type read rounded factors chunk capability about")
 STORAGES = {
     "f32": Storage("float", "%s", "rounded_tf32", "tf32", 8, 80, "TF32, 10 bits of mantissa"),
@@ -31,7 +32,7 @@ STORAGES = {
 
 
 def check(t, plan):
-    """Why a thread cannot compute a value."""
+    """The reason why a thread cannot compute a value, or None."""
     if t.dtype != "f32" and not plan.is_given_integer(t):
         return "%s, but one thread computes with f32 alone" % t.dtype
     if t.kind == "value" and t.op not in OPS and not is_elementwise(t):
@@ -46,7 +47,7 @@ def check(t, plan):
 
 
 class DeviceEmitter(Emitter):
-    """Steps for one sample."""
+    """Writes the steps for one sample."""
     CONSTANT = "static __device__ const"
 
     def __init__(self, plan, name, gradient=False, storage=STORAGES["f32"]):
@@ -55,7 +56,7 @@ class DeviceEmitter(Emitter):
         self.names.taken.update(("dx", "dy", "slope", "sum", "eight", "w", "b") + tuple(
             "d%d" % k for step in plan.steps for k in range(len(step.operands))))
         self.slopes = {}   # names of the arrays of gradients, by block
-        self.read = set()  # blocks
+        self.read = set()  # blocks that some line reads
 
     def named(self, block):
         if block.kind == "scratch" and self.gradient:
@@ -75,7 +76,8 @@ class DeviceEmitter(Emitter):
         return self.storage.read % text if self.block(i).kind == "weight" else text
 
     def with_floats(self, weights, statement):
-        """The lines of statement(pointers of the weights), which takes floats alone."""
+        """The lines of statement(pointers of the weights), with weights converted to float, since the called
+        function takes only floats."""
         if self.storage.read == "%s":
             return statement(*map(self.pointer, weights))
         pointers, lines = [], []
@@ -88,7 +90,7 @@ class DeviceEmitter(Emitter):
 
     # ---- forward ----
     def along(self, w, width, statement):
-        """A loop over row j of a product's weight. statement(k, number)."""
+        """A loop over row j of a product's weight, around statement(k, number)."""
         if self.storage.read == "%s" or width % 8 or self.plan.at[w][1]:
             return ["for (int k = 0; k < %d; ++k) %s" %
                     (width, statement("k", self.element(w, "j * %d + k" % width)))]
@@ -137,7 +139,7 @@ class DeviceEmitter(Emitter):
         return self.plan.at[i][0]
 
     def steps(self):
-        """All, or those whose values the lines of backward() read."""
+        """All steps, or only those whose values the lines of backward() read."""
         if not self.gradient:
             return self.plan.steps
         needed, read = [], set(self.read)
@@ -155,7 +157,7 @@ class DeviceEmitter(Emitter):
             line for step in steps for line in self.step(step)]
 
     def unread(self):
-        """Lines that tell the compiler of arguments that no line has used."""
+        """Lines that mark arguments as used for the compiler, if no other line uses them."""
         unread = [self.arguments["input", t.id]
                   for t in self.plan.inputs if self.block(t.id) not in self.read]
         if self.plan.weights and all(block.kind != "weight" for block in self.read):
@@ -164,7 +166,7 @@ class DeviceEmitter(Emitter):
 
     # ---- backward ----
     def slope(self, i, index):
-        """The element of the gradient of a value."""
+        """The element of a value's gradient."""
         block, offset = self.plan.at[i]
         return "%s[%s]" % (self.slopes[block], index if not offset else "%s + %d" % (index, offset))
 
@@ -275,15 +277,16 @@ class DeviceEmitter(Emitter):
 
 
 class WarpEmitter(DeviceEmitter):
-    """Steps for the samples of a warp's lanes: products, and what follows them, by the warp together on tiles of its registers
-    (templates/kernels/device_warp.h), all others by each lane with its own sample."""
+    """Writes the steps for the samples of a warp's lanes. The warp computes products and what follows them
+    together, on tiles in its registers (templates/kernels/device_warp.h). Each lane computes all other steps
+    for its own sample."""
 
     def __init__(self, plan, name, factors, groups):
-        """factors: Storage of products' factors; groups: of 16 samples."""
+        """factors: the Storage of products' factors. groups: the number of groups of 16 samples."""
         super().__init__(plan, name)
         self.factors, self.groups, self.space = factors, groups, name + "_warp::"
         self.lines = []
-        # blocks that the lanes have; names of tiles, by block, offset and count
+        # blocks that the lanes hold; names of tiles, by block, offset and count
         self.lanes, self.tiles = set(), {}
         # weights: lengths of fields by block, and those of products, (field, K, N) by id
         self.plain, self.packed = {}, {}
@@ -323,7 +326,7 @@ class WarpEmitter(DeviceEmitter):
         return name
 
     def on_tiles(self, step):
-        """Whether the warp has tiles from which it can compute a step."""
+        """Whether the warp has the tiles to compute a step from."""
         t, count = step.tensor, self.plan.count(step.tensor.id)
         samples = [i for i in step.operands if self.is_sample(i)]
         if not any(self.key(i) in self.tiles for i in samples):
@@ -388,7 +391,7 @@ class WarpEmitter(DeviceEmitter):
             self.arguments["output", y], self.element(y, "i"))])
 
     def weights(self):
-        """The struct of the weights that forward()'s lines read, and its function."""
+        """The struct of the weights that forward()'s lines read, and the function that fills it."""
         members, filling, chunk = [], [], self.factors.chunk
         for i, (field, width, out) in self.packed.items():
             members.append("__align__(16) %s %s[%d]; /* %s */" % (
@@ -408,7 +411,8 @@ class WarpEmitter(DeviceEmitter):
 
 
 def groups_of(plan, stored):
-    """How many times 16 samples a warp has registers for: 2, or where layers are wide 1. Raises Refused."""
+    """How many groups of 16 samples fit the registers of a warp: 2, or 1 where layers are wide. Raises
+    Refused."""
     reasons, most = [], 0
     for t in (step.tensor for step in plan.steps if step.tensor.op == "linear"):
         out, width = plan.shape(t.inputs[1])
@@ -427,12 +431,13 @@ def groups_of(plan, stored):
 
 
 def filling_loop(count, statement):
-    """One of several threads does its part of `count` numbers."""
+    """A loop in which a thread, one of several, fills its share of `count` numbers."""
     return ["for (int i = first; i < %d; i += step) %s" % (count, statement)]
 
 
 def definition(head, lines, unroll=()):
-    """A function. head: its first lines; unroll: what is asked of loops, and of those that are one line, a sum; (): nothing."""
+    """A function. head: its first lines. unroll: the pragma for its loops; one-line loops that are sums get
+    none; (): no pragma."""
     body = []
     for line in lines:
         if unroll and line.lstrip().startswith("for ("):
@@ -452,7 +457,7 @@ def weights_as(name, form, members, filling):
 
 
 def stored_weights(emitter, stored):
-    """The weights as 16 bits each."""
+    """The weights in 16-bit storage."""
     members = ["__align__(16) " + "%s %s[%d]; /* %s */" % (emitter.storage.type, field, count, about)
                for _, field, count, about, _ in emitter.members()]
     filling = [line for _, field, count, _, _ in emitter.members() for line in filling_loop(
@@ -461,7 +466,7 @@ def stored_weights(emitter, stored):
 
 
 def warp_lines(emitter, head):
-    """The function for a warp, with these first lines, and what it needs."""
+    """The function for a warp, with these first lines, and the functions that it calls."""
     name, factors = emitter.name, emitter.factors
     text = definition(head, emitter.forward(), ("unroll", "unroll"))
     library = "\n".join((template.load("device.cu"), emit_network_cuda.of_tiles(True), template.load(
@@ -475,7 +480,7 @@ def warp_lines(emitter, head):
 
 
 def plan_of(model, stored="f32"):
-    """The Plan of a model that a thread can compute whose weights are stored so. Raises Refused."""
+    """The Plan of a model that a thread can compute with weights stored like this. Raises Refused."""
     plan = Plan(model, 1, check, False)
     if not plan.inputs or len(coordinates(plan)) > 1 or len(plan.outputs) != 1:
         raise Refused(
@@ -492,12 +497,13 @@ def plan_of(model, stored="f32"):
 
 
 def coordinates(plan):
-    """The input of f32, of which there is a gradient, if there is one."""
+    """The f32 input that gets a gradient, or None."""
     return [t for t in plan.inputs if t.dtype == "f32"]
 
 
 def facts(plan, name, stored, groups):
-    """Lines of the file's comment: how weights are filled, what an index makes that is none, and what a warp does."""
+    """Lines of the file's comment: how to fill the weights, what an index out of range gives, and what a warp
+    computes."""
     parts = []
     if plan.weights:
         text = ("The program fills %s_weights: each array as PyTorch has the tensor that its comment names, "
@@ -523,8 +529,8 @@ def facts(plan, name, stored, groups):
 
 
 def emit_device(plan, source, name, stored="f32", warp=False):
-    """The text of NAME_device.cuh. plan: of plan_of(); stored: STORAGES' name of the weights; warp: with a function for a warp, too.
-    Raises Refused."""
+    """The text of NAME_device.cuh. plan: from plan_of(). stored: a key of STORAGES for the weights. warp:
+    whether to add a function for a warp. Raises Refused."""
     storage, groups = STORAGES[stored], groups_of(plan, stored) if warp else 0
     ahead, back = DeviceEmitter(plan, name, False, storage), DeviceEmitter(plan, name, True, storage)
     back.functions, back.function_names = ahead.functions, ahead.function_names

@@ -1,4 +1,4 @@
-"""Writes NAME_embedded.h: a spec's model with its weights, for programs that read no file."""
+"""Writes NAME_embedded.h: a spec's model with its weights, for programs that read no files."""
 import json
 import struct
 
@@ -7,12 +7,12 @@ from .exchange.tensor_files import DTYPES
 
 
 def _to_bf16(bits):
-    """Of an F32's bits: to nearest, ties to even; a NaN stays one."""
+    """Rounds the bits of an F32 to the nearest BF16, ties to even. A NaN stays a NaN."""
     return bits >> 16 | 0x40 if bits & 0x7FFFFFFF > 0x7F800000 else bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
 
 def converted(x, to, name):
-    """The bytes of an Array in that dtype."""
+    """The bytes of an Array, converted to that dtype."""
     if DTYPES[x.kind] == to:
         return x.encoded()
     if to == "F32":
@@ -28,7 +28,8 @@ def converted(x, to, name):
 
 
 def archive(model, path, store):
-    """A safetensors file of what the model saves, and nothing else. store: the dtype of all; None: each its own."""
+    """A safetensors file of exactly the tensors that the model saves. store: the dtype of all of them, or
+    None to keep each one's own."""
     header, data, at = {}, [], 0
     for name, x in weights.wanted(path,
                                   [t for t in model.tensors if t.kind in ("parameter", "buffer")]).items():
@@ -43,7 +44,7 @@ def archive(model, path, store):
 
 
 def emit_embedded(model, source, name, file):
-    """The text of NAME_embedded.h. file: what archive made."""
+    """The text of NAME_embedded.h. file: the bytes that archive() returned."""
     guard = name.upper() + "_EMBEDDED_H"
     words = ["0x%x," % word for word, in struct.iter_unpack("<Q", file + bytes(-len(file) % 8))]
     rows = ["        " + " ".join(words[i:i + 5]) for i in range(0, len(words), 5)]

@@ -1,4 +1,5 @@
-"""Writes NAME_inference.h: a model's evaluation as plain C, which needs nothing but a C99 compiler."""
+"""Writes NAME_inference.h: a model's evaluation in plain C99, without any library but the C library's
+math."""
 import math
 import re
 import textwrap
@@ -17,15 +18,15 @@ INDICES = "ijklmnop"
 LOCALS = tuple(INDICES) + tuple("from_" + index for index in INDICES) + (
     "weights", "scratch", "window", "heads", "r", "in", "out", "ratio", "total", "index", "levels")
 WIDTH = 110
-# What math.h takes from the C library, and what stands for it here.
+# What math.h takes from the C library, and its replacement here.
 HOSTED = {"fabsf": "%s_abs", "floorf": "%s_floor", "copysignf": "%s_copysign", "fmodf": "%s_fmod",
           "INFINITY": "%S_INFINITY", "NAN": "%S_NAN"}
 
-Given = namedtuple("Given", "name")  # a number that a function is called with
+Given = namedtuple("Given", "name")  # a number that is passed to a function as an argument
 
 
 def freestanding(text, name):
-    """Without the C library."""
+    """Removes the use of the C library from a text."""
     return re.sub(r"\b(%s)\b" % "|".join(HOSTED),
                   lambda found: HOSTED[found.group()].replace("%s", name).replace("%S", name.upper()), text)
 
@@ -45,7 +46,8 @@ def spread(narrow, wide):
 
 
 def joined(sizes, steps):
-    """Loops over axes with a list of strides for each of some operands, as few as give the same places in the same order."""
+    """Merges loops over axes into as few as visit the same places in the same order. Each operand has its own
+    list of strides."""
     axes = [(size, [own[k] for own in steps]) for k, size in enumerate(sizes) if size != 1]
     result = []
     for size, own in axes:
@@ -57,13 +59,13 @@ def joined(sizes, steps):
 
 
 def place(steps, names, offset=0):
-    """The index of an element from loop counters and strides."""
+    """The C expression of an element's index, from loop counters and strides."""
     terms = [name if step == 1 else "%s * %d" % (name, step) for name, step in zip(names, steps) if step]
     return " + ".join(terms + ([str(offset)] if offset else [])) or "0"
 
 
 def loops(sizes, body, first=0):
-    """Lines of nested loops around lines."""
+    """Nested loops around lines."""
     names = INDICES[first:]
     lines = ["    " * k + "for (int %s = 0; %s < %d; ++%s)" % (name, name, size, name)
              for k, (name, size) in enumerate(zip(names, sizes))]
@@ -74,7 +76,7 @@ def loops(sizes, body, first=0):
 
 
 def three(values, fill):
-    """Numbers of a window's axes, as many as three."""
+    """Settings of a window's axes, padded to three."""
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
@@ -83,7 +85,7 @@ def braces(values):
 
 
 def values_of(plan, step):
-    """An ir.Graph, and in it by id the values of an elementwise step and of its operands."""
+    """An ir.Graph, and by id its values for an elementwise step and its operands."""
     graph, values = ir.Graph(), {}
     letters = dict(zip(step.operands, ("x", "y", "z")))
     for k, i in enumerate(step.operands):
@@ -101,7 +103,7 @@ class Emitter:
     CONSTANT = "static const"
 
     def __init__(self, plan, name, quantized=None):
-        """quantized: by weight, (rows, scales, values) of those that have 8 bits."""
+        """quantized: for each weight stored in 8 bits, (rows, scales, values)."""
         self.plan, self.name, self.NAME = plan, name, name.upper()
         self.quantized = quantized or {}
         self.names, self.fields, self.function_names = scalar.Names(), scalar.Names(), scalar.Names()
@@ -110,9 +112,9 @@ class Emitter:
         outputs = [plan.tensors[i] for i in plan.outputs]
         self.arguments = {("input", t.id): self.names.new(self.word(t)) for t in plan.inputs}
         self.arguments.update({("output", t.id): self.names.new(self.word(t)) for t in outputs})
-        self.blocks = {}      # the expression of each one's address
+        self.blocks = {}      # the C expression of each block's address
         self.constants = []   # blocks, in the order in which the steps read them
-        self.functions = {}   # of elementwise values: their names by their texts
+        self.functions = {}   # functions of elementwise values: their names by their texts
         self.can_fail = False
 
     # ---- names ----
@@ -138,7 +140,7 @@ class Emitter:
         return self.names.new(self.word(block.tensor) if block.tensor else "room")
 
     def pointer(self, i):
-        """The expression of a value's address; NULL: left out."""
+        """The C expression of a value's address; NULL if it is left out."""
         if i is None:
             return "NULL"
         block, offset = self.plan.at[i]
@@ -155,7 +157,7 @@ class Emitter:
         return self.plan.shape(i)
 
     def weight(self, i):
-        """How a product takes its weight: the suffix of its function, and the arguments."""
+        """How a product takes its weight: the suffix of the function, and its arguments."""
         if i in self.quantized:
             return "_int8", [self.pointer(i), "weights->%s_scale" % self.field[i]]
         return "", [self.pointer(i)]
@@ -169,14 +171,16 @@ class Emitter:
         return "true" if value else "false"
 
     def copied(self, i, source, sizes, to, frm, to_offset=0, from_offset=0, form="%s"):
-        """Loops that copy elements of `source` to value i. to, frm: strides along axes of the sizes."""
+        """Loops that copy elements of `source` to value i. to, frm: the strides of both along axes of these
+        sizes."""
         sizes, (to, frm) = joined(sizes, [to, frm])
         names = INDICES[:len(sizes)]
         value = form % self.element(source, place(frm, names, from_offset))
         return loops(sizes, ["%s = %s;" % (self.element(i, place(to, names, to_offset)), value)])
 
     def moves(self, t):
-        """What a value takes from its operands, each element once: (source, sizes, strides in it, strides in the source, offsets)."""
+        """What a value copies from its operands, each element once, as (source, sizes, strides in it, strides
+        in the source, offsets)."""
         own, dim = strides(self.shape(t.id)), t.attrs.get("dim")
         if t.op == "concat":
             at = 0
@@ -206,7 +210,8 @@ class Emitter:
         return values_of(self.plan, step)
 
     def element_function(self, step):
-        """An elementwise step's tensor, the function that computes it, and the operands that this takes."""
+        """The tensor of an elementwise step, the function that computes it, and the operands of that
+        function."""
         t, (_, values) = step.tensor, self.values(step)
         function, parameters = self.function(t.op, [("result", "store", Given("result"), values[t.id])])
         used = [i for i in step.operands if values[i].attr.name in parameters]
@@ -222,14 +227,15 @@ class Emitter:
         return loops(sizes, scalar.wrapped(function + "(", arguments + [result], ");", 4 * len(sizes) + 4))
 
     def function(self, op, results):
-        """The name of the function that computes results, and its parameters' names. Those alike are one."""
+        """The name of the function that computes the results, and its parameters' names. Equal functions are
+        shared."""
         _, slots, _, text = scalar.function(self.name, "@", results)
         if text not in self.functions:
             self.functions[text] = self.function_names.new("%s_apply_%s" % (self.name, op))
         return self.functions[text], [slot.key.name for slot in slots]
 
     def element_functions(self):
-        """The texts of those that steps call."""
+        """The texts of the functions that the steps call."""
         return "\n".join(text.replace("@", own) for text, own in self.functions.items())
 
     def fails(self, condition):
@@ -284,7 +290,7 @@ class Emitter:
         window = [value if isinstance(value, tuple) else (value,)
                   for value in (a["stride"], a["padding"], a["dilation"])]
         kernel, small, big = self.shape(w)[2:], self.shape(t.id)[2:], self.shape(x)[2:]
-        # a product: one long row
+        # a pointwise convolution is a product with one long row
         if all(one == (1,) * len(kernel) for one in (kernel, window[0])) and not any(window[1]):
             kernel, small, big, window = (1,), (math.prod(small),), (math.prod(big),), [(1,), (0,), (1,)]
         if turned:
@@ -446,15 +452,15 @@ class Emitter:
                             lambda y, at: [self.pointer(t.id) + y, self.pointer(x) + at, self.pointer(table)])
 
     def hash_levels(self, t):
-        """Lines that define `levels`, and how many there are."""
+        """Lines that define `levels`, and the number of levels."""
         levels = hash_levels(t.attrs, self.shape(t.inputs[0])[-1])
         rows = ["    {%s, %du, %du, %du}," % (number(scale), *rest) for scale, *rest in levels]
         return (["static const %s_hash_level levels[%d] = {" % (self.name, len(levels))] + rows + ["};"],
                 len(levels))
 
     def hashing(self, t, function, pointers):
-        """Lines that call one of hash_grid.h's functions for each level of each point, with what pointers(y, x) says of how far on
-        these lie in values of y's and of x's form."""
+        """Lines that call a function of hash_grid.h for each level of each point. pointers(y, x) gives the
+        arguments for the offsets y and x of the values."""
         axes, features = self.shape(t.inputs[0])[-1], self.shape(t.inputs[1])[1]
         lines, levels = self.hash_levels(t)
         points = self.plan.count(t.inputs[0]) // axes
@@ -496,7 +502,7 @@ class Emitter:
         head, row = (2, 1) if last else (1, 2)
 
         def steps(i):
-            """To the next sample, head and row."""
+            """The strides to the next sample, head and row."""
             own = strides(self.shape(i))
             if whole and i == q:
                 own = own[:2] + own[3:]
@@ -557,7 +563,7 @@ class Emitter:
 
     # ---- the file ----
     def copies(self):
-        """Outputs that are no block of their own."""
+        """Lines that copy outputs that have no block of their own."""
         lines = []
         for i in self.plan.outputs:
             block, offset = self.plan.at[i]
@@ -570,12 +576,13 @@ class Emitter:
         return lines
 
     def of_type(self, i):
-        """A comment on a value."""
+        """A comment with a value's type."""
         t = self.plan.tensors[i]
         return "%s %s" % (t.label or t.name or t.op, shape_text(self.plan.shape(i)).replace(" ", ""))
 
     def weights_struct(self):
-        """Of floats alone, NAME_inference.h and NAME_device.cuh have the same, and either may come first."""
+        """The struct of the weights. If all are floats, NAME_inference.h and NAME_device.cuh have the same
+        struct, under a guard, and either may be included first."""
         if not self.plan.weights:
             return []
         lines = ["%s %s[%d]; /* %s */" % (kind, name, count, about)
@@ -586,8 +593,8 @@ class Emitter:
         return lines if self.quantized else ["#ifndef " + guard, "#define " + guard] + lines + ["#endif"]
 
     def members(self):
-        """Of the struct of weights: C type, name, count, comment, and which numbers: (id, part). The bytes stand last, so that
-        nothing lies between."""
+        """The members of the struct of weights, as (C type, name, count, comment, (id, part)). The 8-bit ones
+        come last, so there is no padding between members."""
         wide, small = [], []
         for t in self.plan.weights:
             field, about = self.field[t.id], "%s %s" % (
@@ -601,7 +608,7 @@ class Emitter:
         return wide + small
 
     def trained(self, numbers):
-        """Lines of the weights' numbers: {id: floats}."""
+        """Lines with the weights' numbers: {id: floats}."""
         lines = ["const %s_weights %s_trained = {" % (self.name, self.name)]
         for kind, field, _, _, (i, part) in self.members():
             own = numbers[i] if part is None else self.quantized[i][part]
@@ -623,7 +630,7 @@ class Emitter:
         return lines + ["} %s_scratch;" % self.name]
 
     def facts(self, weights):
-        """What the file's comment says of it."""
+        """The facts in the file's comment."""
         plan = self.plan
         samples = "one sample" if plan.batch == 1 else "%d samples" % plan.batch
         lines = ["A call takes %d multiplications for %s." % (plan.products(), samples)]
@@ -666,7 +673,7 @@ class Emitter:
 
 
 def filled(texts):
-    """Lines of texts with commas between."""
+    """Texts with commas between, filled into lines."""
     return textwrap.wrap(", ".join(texts), WIDTH - 8, break_on_hyphens=False)
 
 
@@ -676,13 +683,13 @@ def hash_grid(name, fn):
 
 
 def hash_functions(plans, name):
-    """Lines of those of it that kernels call, for CPUs and for GPUs."""
+    """Its functions that kernels call, on CPUs and on GPUs."""
     called = " ".join("%s_hash_%s" % (name, one) for plan in plans for one in plan.hash_calls())
     return template.needed(hash_grid(name, name.upper() + "_FN"), called) if called else []
 
 
 def library(name, called, int8):
-    """Lines of the functions that a text calls."""
+    """The library functions that a text calls."""
     values = {"name": name, "NAME": name.upper(), "fn": name.upper() + "_FN"}
     space = " " * (len(name) + len(values["fn"]) - len("static"))
     own = template.load("inference_math.h", **values)
@@ -703,8 +710,8 @@ def library(name, called, int8):
 
 
 def emit_inference(plan, source, name, weights=None, quantized=None):
-    """The text of NAME_inference.h. source: what stamp.lines takes; weights: {id: numbers} to be written in; quantized: what
-    weights.quantize made of some."""
+    """The text of NAME_inference.h. source: as for stamp.lines. weights: {id: numbers} to write into the
+    file. quantized: from weights.quantize."""
     emitter = Emitter(plan, name, quantized)
     body = ["    " + line if line else "" for line in emitter.body()]
     functions = emitter.element_functions()

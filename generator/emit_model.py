@@ -1,4 +1,5 @@
-"""Writes NAME_model.h: C functions that build a spec's model with gpunn's public builders, for programs without JSON."""
+"""Writes NAME_model.h: C functions that build a spec's model with gpunn's public builders, for programs
+without JSON."""
 import re
 
 from . import stamp, table
@@ -8,7 +9,7 @@ from .sizes import varies
 
 WIDTH = 110
 _FLOATS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")
-# What the values of their enums begin with, and the table of their words.
+# The prefix of each kind's enum values, and the table with its words.
 _CHOICES = {"REDUCTION": ("REDUCE", "reduction"), "CLASS_REDUCTION": ("REDUCE", "reduction"),
             "GRID_MODE": ("GRID", "grid_mode"), "GRID_PADDING": ("GRID", "grid_padding"),
             "INTERPOLATE_MODE": ("INTERPOLATE", "interpolate_mode"), "PAD_MODE": ("PAD", "pad_mode")}
@@ -22,7 +23,7 @@ _KEYWORDS = frozenset(
 
 
 def quoted(text):
-    """A C string of a text's UTF-8, in parts that fit a line."""
+    """A C string literal of a text's UTF-8, split into parts that fit a line."""
     def shown(part):
         return "".join(chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else "\\%03o" % byte
                        for byte in part.encode("utf-8"))
@@ -43,7 +44,7 @@ def number(value):
 
 
 def whole(value):
-    """A C literal of an integer of 64 bits."""
+    """A C literal of a 64-bit integer."""
     return str(value) if abs(value) < 1 << 31 else "INT64_MIN" if value == -1 << 63 else "INT64_C(%d)" % value
 
 
@@ -62,7 +63,8 @@ def shape(dims):
 
 
 def wrapped(text, indent=4):
-    """A statement as lines of at most WIDTH characters, broken behind strings that another follows and commas that stand in none."""
+    """Splits a statement into lines of at most WIDTH characters. It breaks between string literals and after
+    commas outside of strings."""
     lines, line = [], " " * indent
     for part in re.findall(r'"(?:\\.|[^"\\])*"(?= ") ?|(?:"(?:\\.|[^"\\])*"(?! ")|[^",])+,? ?', text):
         if len(line) + len(part.rstrip()) > WIDTH and line.strip():
@@ -73,7 +75,7 @@ def wrapped(text, indent=4):
 
 
 class _Fields:
-    """The fields of an argument struct that are not its defaults."""
+    """The fields of an argument struct that differ from its defaults."""
 
     def __init__(self):
         self.texts = []
@@ -99,7 +101,7 @@ class _Emitter:
         self.lines = []
         self.variables = {}
         self.taken = {name + "_tensors": True}
-        # others hand on what there is
+        # entries that create nothing only pass an existing tensor on
         self.entries = [entry for entry in model.entries if entry.result in entry.made]
         read = {t.id for entry in self.entries for t in self.tensors_of(entry)}
         made = dict.fromkeys(entry.result.id for entry in self.entries)
@@ -111,7 +113,7 @@ class _Emitter:
                        ("the loss", loss)]
         if not any(ids for _, ids in self.fields):
             self.fields = [("all", self.leaves)]
-        self.read = read.union(*(ids for _, ids in self.fields))  # what statements name
+        self.read = read.union(*(ids for _, ids in self.fields))  # tensors that statements name
 
     @staticmethod
     def tensors_of(entry):
@@ -141,7 +143,7 @@ class _Emitter:
 
     # ---- one entry ----
     def call(self, entry):
-        """The call of its builder."""
+        """The call of the entry's builder."""
         op = table.ops().get(entry.op)
         operands = [self.variable(t) for t in entry.operands if isinstance(t, Tensor)]
         if op and op.term:
@@ -154,13 +156,13 @@ class _Emitter:
         row = table.rows()[entry.op]
         builder, taken = re.fullmatch(r"(\w+)\((.*)\)", row.call).groups()
         own = re.fullmatch("gpunn__(?:make_)?(.*)", builder)
-        if own:  # the row reads its entry by itself
+        if own:  # the row has a method of its own
             return getattr(self, own.group(1))(entry, row, operands)
         given = [part for one in table.split(taken) for part in self.parameter_of(one, entry, row, operands)]
         return "%s(%s)" % (builder.rstrip("_"), ", ".join(given))
 
     def parameter_of(self, text, entry, row, operands):
-        """The texts that stand where the row's call says this."""
+        """The C texts for what the row's call names with this parameter."""
         if text == "*a":
             return self.named(entry, row)
         if text == "in":
@@ -181,7 +183,7 @@ class _Emitter:
         return [self.literal(one, value)]
 
     def literal(self, one, value):
-        """A value of one of a row's arguments, as C has it."""
+        """A value of one of a row's arguments, in C."""
         if one.kind in _CHOICES:
             return "GPUNN_%s_%s" % (_CHOICES[one.kind][0], value.upper().replace("-", "_"))
         if one.kind in _FLOATS:
@@ -197,10 +199,11 @@ class _Emitter:
                 boolean(value) if isinstance(value, bool) else whole(value))
 
     def named(self, entry, row, **given):
-        """The fields of the row's struct that are not its defaults, and those that are given, in its order."""
+        """The fields of the row's struct that differ from its defaults, and those in `given`, in the struct's
+        order."""
         for one in row.arguments:
             value = entry.arguments.get(one.name)
-            # the other row's
+            # this argument belongs to the row's other form
             bias = one.kind in ("BIAS", "NO_BIAS") and (one.kind == "BIAS") != isinstance(value, Tensor)
             if value is not None and one.field != "args_" and not bias:
                 field, text = self.field(entry, one, value)
@@ -208,7 +211,7 @@ class _Emitter:
         return [".%s = %s" % (field, given[field]) for field in table.structs()[row.struct] if field in given]
 
     def field(self, entry, one, value):
-        """The field that takes a value, and what it is set to; None: it is that by default."""
+        """The field that takes a value, and its C text. The text is None if it is the default."""
         if isinstance(value, Tensor):
             return one.field, self.variable(value)
         if one.kind in ("SIZES", "FACTORS"):
@@ -279,7 +282,7 @@ class _Emitter:
         return "gpunn_integer_scalar(GPUNN_INTEGER_%s, %s, %s)" % (operation.upper(), operands[0], value)
 
     def expr(self, entry, row, operands):
-        """With names for operands and numbers in front of the formula, since gpunn_expr has none but x0 to x7."""
+        """Names the operands and numbers in front of the formula, since gpunn_expr only knows x0 to x7."""
         tensors, names = entry.operands, []
         if isinstance(tensors[0], dict):
             given = tensors[0]
@@ -318,7 +321,7 @@ class _Emitter:
                 self.weight(weight)
 
     def helper(self, t, what):
-        """The name of a variable beside that of a tensor."""
+        """The name of a helper variable of a tensor."""
         if (t.id, what) not in self.variables:
             self.variables[t.id, what] = self.fresh("%s_%s" % (self.variable(t), what))
         return self.variables[t.id, what]
@@ -367,7 +370,7 @@ class _Emitter:
         return lines + ["} %s_tensors;" % self.name]
 
     def sizes(self):
-        """Lines that name what varies besides the batch."""
+        """Lines that create the named sizes, besides the batch."""
         lines = []
         for name, bounds in self.model.sizes.items():
             given = _Fields().add("min", bounds["min"], bounds["multiple"]).add("max", bounds["max"], 0)
@@ -420,7 +423,7 @@ class _Emitter:
 
 
 def body(model, name, inference=False):
-    """What stands behind the include of gpunn.h. inference: the model is only evaluated."""
+    """The text behind the include of gpunn.h. inference: the model is only evaluated."""
     emitter = _Emitter(model, name, inference)
     lines = emitter.create() + ([] if inference else emitter.optimizer())
     maths = ["#include <math.h>"] if any("INFINITY" in line or "NAN" in line for line in lines) else []
@@ -428,7 +431,7 @@ def body(model, name, inference=False):
 
 
 def emit_model(model, kernel_set):
-    """The text of NAME_model.h. kernel_set: gives the name and the opening comment."""
+    """The text of NAME_model.h. kernel_set: has its name and opening comment."""
     name = kernel_set.name
     guard = name.upper() + "_MODEL_H"
     return "\n".join(stamp.lines(kernel_set, name + "_model.h") +

@@ -1,20 +1,22 @@
-"""The kernel of a small network (network.py) for CPUs: a block of samples through all steps, near the processor."""
+"""The CPU kernel of a small network (network.py). It takes a block of samples through all steps, so that
+values stay in cache."""
 from . import scalar, template
 from .emit_inference import STORED, Emitter, Given, loops
 
-BLOCKS = (48, 24, 12)    # samples of a block: the most whose values are ...
-NEAR = 12288             # ... so many floats at once, which lie on the stack
+BLOCKS = (48, 24, 12)    # samples of a block: the largest number whose values are ...
+NEAR = 12288             # ... at most this many floats at once, on the stack
 WORK = 1 << 18           # multiplications of a slice of the batch
 # floats of a vector, registers for sums, and vectors of a panel
 LEVELS = ((16, 24, 4), (8, 12, 2), (4, 12, 4), (1, 12, 4))
 
 
 class BlockEmitter(Emitter):
-    """Steps for n samples. A value of theirs is [n][its elements]; what all samples share is read where the call has it."""
+    """Steps for n samples. Their values are [n][elements]. What all samples share is read from the call's
+    memory."""
 
     def __init__(self, plan, name, operands):
         super().__init__(plan, name)
-        self.operands = operands  # of the program: ids of their tensors
+        self.operands = operands  # ids of the program's tensors
         self.names.taken.update(("begin", "call", "end", "first", "n", "packed", "row", "s", "stat", "sums"))
         self.each = False         # whether steps are within a loop over samples s
         self.packs, self.packed = [], []
@@ -27,12 +29,12 @@ class BlockEmitter(Emitter):
                 super().named(block))
 
     def is_whole(self, i):
-        """Whether a value is one of samples, which lie one behind the other."""
+        """Whether a value is [n][elements], with samples one after another."""
         block = self.plan.at[i][0].root()
         return block.kind in ("input", "scratch") and self.plan.count(i) == block.count
 
     def place(self, block):
-        """How far the sample's values are from the block's begin."""
+        """The offset of the sample's values from the block's begin."""
         block = block.root()
         return (["s * %d" % block.count if block.count > 1 else "s"] if self.each and
                 block.kind in ("input", "scratch") else [])
@@ -69,7 +71,7 @@ class BlockEmitter(Emitter):
         return lines[:at] + ["%s%s_VECTOR" % (indent, self.NAME)] + lines[at:]
 
     def all_at_once(self, step):
-        """An elementwise step whose operands are the same elements of the same samples."""
+        """An elementwise step whose operands have the same samples and elements, as one loop."""
         t, (_, values) = step.tensor, self.values(step)
         function, parameters = self.function(t.op, [("result", "store", Given("result"), values[t.id])])
         names = {values[i].attr.name: self.element(i, "i") for i in step.operands}
@@ -103,7 +105,7 @@ class BlockEmitter(Emitter):
             "for (int j = 0; j < %d; ++j) %s = row[j];" % (width, self.element(t.id, "i * %d + j" % width))])
 
     def offset(self):
-        """Where the next weight is packed: floats, whatever the vectors."""
+        """The offset at which the next weight is packed, in floats, whatever the vector size."""
         return sum((width + 1) * -(-out // 16) * 16 for _, _, width, out in self.packs)
 
     @staticmethod
@@ -112,7 +114,7 @@ class BlockEmitter(Emitter):
 
     # ---- the kernel ----
     def fixed(self):
-        """Lines that stand before the loop over blocks."""
+        """Lines before the loop over blocks."""
         lines = ["float scratch[%d];" % (self.floats * self.samples)] * bool(self.floats)
         shared = [block for block in self.blocks if block.kind not in ("input", "scratch")]
         lines += [self.from_call(block, "") for block in shared] + [
@@ -127,7 +129,7 @@ class BlockEmitter(Emitter):
             kind, self.blocks[block], kind, self.operands.index(t.id), offset)
 
     def of_block(self):
-        """Lines that say where the values of a block of samples lie."""
+        """Lines that define where the values of a block of samples are."""
         lines = []
         for block in self.blocks:
             if block.kind == "input" or block.output:
@@ -139,7 +141,7 @@ class BlockEmitter(Emitter):
         return lines
 
     def checks(self):
-        """Lines that return where an index is none of its embedding's rows; gpunn.h says which one."""
+        """Lines that return if an index is out of its embedding's range. gpunn.h reports which one."""
         lines = []
         for t in [step.tensor for step in self.plan.steps if step.tensor.op == "embedding"]:
             tokens = self.plan.at[t.inputs[0]][0].tensor
@@ -158,7 +160,7 @@ class BlockEmitter(Emitter):
         return lines
 
     def copies(self):
-        """Outputs that are no block of their own."""
+        """Lines that copy outputs that have no block of their own."""
         self.each = True
         lines = super().copies()
         self.each = False
@@ -166,7 +168,7 @@ class BlockEmitter(Emitter):
 
 
 def emit_c(kernel_set):
-    """(functions of elements, functions of the kernel, bytes of its cache)"""
+    """Returns (functions of elements, functions of the kernel, bytes of its cache)."""
     kernel, ids = kernel_set.network
     plan, name = kernel.evaluation.network, kernel_set.name
     numbers = [one.index for one in kernel.evaluation.operands]
@@ -193,7 +195,7 @@ def levels(upper, function):
 
 
 def library(name):
-    """What the loops call."""
+    """The functions that the loops call."""
     values = {"name": name, "NAME": name.upper()}
     levels = [template.load("network_vectors.h", level="v%d" % floats,
                             isa="%s_V%d" % (values["NAME"], floats), floats=str(floats), sums=str(sums),

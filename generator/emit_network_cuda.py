@@ -1,4 +1,5 @@
-"""The kernel of a small network (network.py) for GPUs: each block takes tiles of samples through all steps in shared memory."""
+"""The GPU kernel of a small network (network.py). Each block takes tiles of samples through all steps in
+shared memory."""
 import math
 import re
 
@@ -20,17 +21,18 @@ def at(base, offset):
 
 
 class TileEmitter(Emitter):
-    """Steps for a tile. A sample's values are PITCH floats from the next one's; operands are read where the call has them."""
+    """Steps for a tile. A sample's values are PITCH floats apart from the next one's. Operands are read from
+    the call's memory."""
 
     def __init__(self, plan, name, operands):
         """operands: names by id."""
         super().__init__(plan, name)
         self.operands = operands
-        self.staged = []  # of each product, its weight's rows and their length, and the line that stages it
+        self.staged = []  # for each product: its weight's rows, their length, and the line that stages it
 
     # ---- where values lie ----
     def named(self, block):
-        """Of what a step needs for itself; values have pointer() and element()."""
+        """A variable name for a step's own use. For values see pointer() and element()."""
         return at("values", block.place)
 
     def offset(self, i):
@@ -58,7 +60,7 @@ class TileEmitter(Emitter):
     # ---- loops ----
     @staticmethod
     def each(count, lines, samples="SAMPLES"):
-        """Lines for element e of each sample, dealt to the threads."""
+        """A loop over element e of each sample, distributed over the threads."""
         element = (["const unsigned e = i %% %d;" % count] if any(re.search(r"\be\b", line) for line in lines)
                    else [])
         own = "float *const own = values + i%s * PITCH;" % (" / %d" % count if count > 1 else "")
@@ -68,7 +70,7 @@ class TileEmitter(Emitter):
 
     @staticmethod
     def index(sizes, steps):
-        """The place of element e, which is counted along axes of these sizes, from strides along them."""
+        """The index of element e, which counts along axes of these sizes, in memory with these strides."""
         terms = []
         for size, inner, step, outermost in zip(sizes, strides(sizes), steps, [True] + [False] * len(sizes)):
             text = "e" if inner == 1 else "e / %d" % inner
@@ -87,7 +89,7 @@ class TileEmitter(Emitter):
 
     # ---- steps ----
     def stored(self, i):
-        """The type as which a GPU's memory would have a value."""
+        """The C type of a value in a GPU's memory."""
         return TYPES[self.plan.storage[i]]
 
     def rounded(self, i, value):
@@ -128,7 +130,7 @@ class TileEmitter(Emitter):
                                      self.pointer(b)], ");", 8)
 
     def places(self):
-        """Lines that say where the weights of products lie but the first."""
+        """Lines that define where the weights of products are, except the first one's."""
         return ["const int AT%d = %sstep_of<T>(%d) * %d;" % (i + 1, "AT%d + " % i if i else "", width, out)
                 for i, (out, width, _) in enumerate(self.staged[:-1])]
 
@@ -151,14 +153,14 @@ class TileEmitter(Emitter):
     op_log_softmax = op_softmax
 
     def op_cast(self, t):
-        """Of integers, which are floats here."""
+        """Also casts of integers, which are floats here."""
         count = self.plan.count(t.id)
         own = "e" if count > 1 else "0"
         return self.each(count, ["%s = %s;" % (self.element(t.id, own),
                                                self.rounded(t.id, self.element(t.inputs[0], own)))])
 
     def op_embedding(self, t):
-        """An index that is no row makes NaN, as it does where this is a step by itself."""
+        """An index out of range gives NaN, as in the op's own kernel."""
         tokens, w = t.inputs
         (rows, width), count = self.shape(w), self.plan.count(t.id)
         own, row = "e" if count > 1 else "0", "e / %d" % width if self.plan.count(tokens) > 1 else "0"
@@ -169,7 +171,7 @@ class TileEmitter(Emitter):
             self.element(t.id, own) + " =", [self.rounded(t.id, picked)], ";", 12))
 
     def op_hash_grid_encoding(self, t):
-        """A thread has one level of a point."""
+        """A thread computes one level of a point."""
         x, table = t.inputs
         axes, features = self.shape(x)[-1], self.shape(table)[1]
         lines, levels = self.hash_levels(t)
@@ -182,7 +184,7 @@ class TileEmitter(Emitter):
 
     # ---- images ----
     def window(self, t, kernel, stride, padding, dilation):
-        """The type that says how windows slide over x, a row being an image of height 1."""
+        """The C type that describes how windows slide over x. A row is an image of height 1."""
         sizes = [self.shape(t.inputs[0])[2:], self.shape(t.id)[2:], kernel, stride, padding, dilation]
         sizes = [one if isinstance(one, tuple) else (one,) for one in sizes]
         pairs = [(fill,) * (2 - len(one)) + one for one, fill in zip(sizes, (1, 1, 1, 1, 0, 1))]
@@ -196,7 +198,7 @@ class TileEmitter(Emitter):
         return scalar.wrapped(form, list(map(self.pointer, (t.id, x, w, b))) + [self.end(t)], ");", 8)
 
     def end(self, t):
-        """What is done with each result of a convolution before it is stored."""
+        """What is done to each result of a convolution before it is stored."""
         step = self.plan.ends().get(t.id)
         if step is None:
             return "[](float x) { return x; }"
@@ -235,7 +237,7 @@ class TileEmitter(Emitter):
 
     # ---- the kernel ----
     def given(self):
-        """Lines that bring the inputs, and zeros in the place of samples that are not there."""
+        """Lines that load the inputs, with zeros for missing samples."""
         lines = []
         for t in self.plan.inputs:
             count = self.plan.count(t.id)
@@ -249,7 +251,7 @@ class TileEmitter(Emitter):
         return self.brought(self.plan.outputs)
 
     def brought(self, values):
-        """Lines that bring values to the call's memory."""
+        """Lines that store values to the call's memory."""
         lines = []
         for i in values:
             count = self.plan.count(i)
@@ -271,13 +273,13 @@ def emitter_of(kernel_set, plan):
 
 
 def functions(kernel_set):
-    """Those of elements, which the header holds where there is no C kernel that calls them too."""
+    """The functions of elements. If a C kernel calls them too, the header holds them instead."""
     emitter, _ = emitter_of(kernel_set, tile_plan(kernel_set.network[0].evaluation.network))
     return emitter.element_functions().splitlines()
 
 
 def emit_cuda(kernel_set):
-    """The text of the kernel and of the two functions that the runtime calls; None: no GPU has it."""
+    """The text of the kernel and of the two functions that the runtime calls. None if no GPU runs it."""
     kernel = kernel_set.network[0]
     program, name = kernel.evaluation, kernel_set.name
     plan = tile_plan(program.network)
@@ -301,7 +303,7 @@ def emit_cuda(kernel_set):
 
 
 def instance(form):
-    """The template arguments of a form's kernel."""
+    """The template arguments of the kernel of a form."""
     return "%s, %d, %d, %s" % (TYPES[form.factors], form.samples, form.floats, Emitter.flag(form.whole))
 
 
@@ -311,12 +313,12 @@ def cases(choices):
 
 
 def library(kernel_set):
-    """What such kernels call."""
+    """The library functions that such kernels call."""
     return of_tiles(any(whole and whole[0].precision != "f32"
                         for whole in (kernel_set.network, kernel_set.step)))
 
 
 def of_tiles(tiles):
-    """tiles: with what tensor cores need."""
+    """tiles: whether to include what tensor cores need."""
     return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2",
                          tiles=tiles, columns=str(AT_ONCE[0]), rows=str(AT_ONCE[1]))

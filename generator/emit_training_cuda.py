@@ -1,4 +1,5 @@
-"""The kernel of a small network's training step (training.py) for GPUs: its way back, behind the way forward of emit_network_cuda.py."""
+"""The GPU kernel of a small network's training step (training.py): the backward pass, after the forward pass
+of emit_network_cuda.py."""
 import math
 
 from . import scalar, template, tiling
@@ -11,8 +12,8 @@ from .training import RESULT, STATIC, adding, apart, cycles, each_apart, forms, 
 class StepEmitter(TileEmitter):
     def __init__(self, plan, name, operands):
         super().__init__(plan, name, operands)
-        self.begun = set()   # blocks whose gradients hold something
-        self.summed = set()  # weights, of which a block's sums hold something
+        self.begun = set()   # blocks whose gradient has been written
+        self.summed = set()  # weights for which the block's sums have been written
         self.starts = {}     # of staged weights, by product; the kernel has their places (TileEmitter.places)
 
     def function(self, op, results):
@@ -35,7 +36,7 @@ class StepEmitter(TileEmitter):
                               8)
 
     def index_in(self, i, whole):
-        """Where a value has what belongs to element e of another, which it is broadcast to."""
+        """The index, in a value, for element e of another value to which it is broadcast."""
         sizes, (steps,) = joined(self.shape(whole), [spread(self.shape(i), self.shape(whole))])
         return self.index(sizes, steps)
 
@@ -44,20 +45,20 @@ class StepEmitter(TileEmitter):
         return at("values", self.plan.gradient(i))
 
     def is_first(self, i):
-        """Whether nothing has been added to the gradient yet; from now on something has."""
+        """Whether the gradient gets its first contribution. Marks it as begun."""
         block = self.plan.at[i][0]
         first = block not in self.begun
         self.begun.add(block)
         return first
 
     def is_first_sum(self, i):
-        """The same of a weight's sums, as the kernel has it: of the block's first tile."""
+        """The same for a weight's sums, as a C condition: the first one is in the block's first tile."""
         first = i not in self.summed
         self.summed.add(i)
         return "is_first" if first else "false"
 
     def seeded(self, cost):
-        """Lines that add up the loss and put its gradient in the place of each cost's."""
+        """Lines that sum the loss and write the gradient of each cost."""
         count = self.plan.count(cost)
         index = "e" if count > 1 else "0"
         self.is_first(cost)
@@ -107,7 +108,7 @@ class StepEmitter(TileEmitter):
         return lines
 
     def recorded(self, t):
-        """Lines that leave in samples' records what the gradient of a lookup's table is made of."""
+        """Lines that write, to the samples' records, what the gradient of a lookup's table needs."""
         place = {one.id: at for one, at in self.plan.records()}.get(t.id)
         if place is None:
             return []
@@ -129,7 +130,7 @@ class StepEmitter(TileEmitter):
         return self.recorded(step.tensor)
 
     def back_hash_grid_encoding(self, step):
-        """A thread has a point."""
+        """A thread computes one point."""
         t = step.tensor
         x, table = t.inputs
         if not self.plan.wants(x):
@@ -151,7 +152,7 @@ class StepEmitter(TileEmitter):
         return self.dropped(t, "float", self.gradient(x), self.gradient(t.id), self.is_first(x))
 
     def back_layer_norm(self, step):
-        """Its means and factors, with the gradient of its operand, and then those of its weights."""
+        """The means and factors, with the gradient of its operand, then the gradients of its weights."""
         t, sums = step.tensor, dict(self.plan.sums())
         x, w, b = (t.inputs + (None,))[:3]
         n = math.prod(self.shape(t.id)[len(t.shape) - t.attrs["dims"]:])
@@ -202,7 +203,8 @@ class StepEmitter(TileEmitter):
     back_slice = back_permute = back_concat
 
     def handed_on(self, x, y, sizes, to, frm, to_offset=0, from_offset=0, divided=""):
-        """Lines that add elements of y's gradient to x's. to, frm: strides in y and in x along axes of the sizes."""
+        """Lines that add elements of y's gradient to x's. to, frm: strides in y and in x along axes of these
+        sizes."""
         sizes, (to, frm) = joined(sizes, [to, frm])
         count, first, lines = math.prod(sizes), self.is_first(x), []
         if first and count < self.plan.count(x):
@@ -214,7 +216,8 @@ class StepEmitter(TileEmitter):
                                  ["own[%s] %s own[%s]%s;" % (own, "=" if first else "+=", other, divided)])
 
     def back_elementwise(self, step):
-        """The gradients of its operands. Those of samples that are not there mean nothing and reach no other."""
+        """The gradients of an elementwise step's operands. Those of missing samples are undefined and reach
+        no other sample."""
         t, (slopes, _) = step.tensor, self.plan.slopes(step)
         if not slopes:
             return []
@@ -239,7 +242,8 @@ class StepEmitter(TileEmitter):
                                                             for line in self.narrowed(t, i, room[i])]
 
     def narrowed(self, t, i, room):
-        """Lines that sum what lies in a room, of each of t's elements, to the gradient of an operand that t broadcasts."""
+        """Lines that reduce the gradients of t's elements, in `room`, to the gradient of an operand that t
+        broadcasts."""
         shape, steps = self.shape(t.id), strides(self.shape(t.id))
         kept = [bool(step) for step in spread(self.shape(i), shape)]
         sizes, (frm,) = joined([size for size, own in zip(shape, kept) if own],
@@ -263,13 +267,14 @@ class StepEmitter(TileEmitter):
                 ["    add_to(sums + %s, total, %s);" % (to, self.is_first_sum(i)), "}"])
 
     def given_values(self, step):
-        """Each operand's id and what is loaded of it."""
+        """The id of each operand, with the expression that loads it."""
         values = self.values(step)[1]
         return [(i, values[i]) for i in step.operands]
 
     # ---- tables, in launches of their own ----
     def added(self):
-        """(lookup, lines that add its records to its table's sums) of each, and the most pieces that a sample's record is dealt in."""
+        """For each lookup (lookup, lines that add its records to its table's sums), and the most pieces of a
+        sample's record."""
         found, most = [], 1
         for t, place in self.plan.records():
             lines, each = getattr(self, "added_" + t.op)(t)
@@ -284,7 +289,7 @@ class StepEmitter(TileEmitter):
         return found, most
 
     def added_embedding(self, t):
-        """Lines for piece e, and how many there are."""
+        """Lines for piece e, and the number of pieces."""
         (rows, width), count, padding = (self.shape(t.inputs[1]), self.plan.count(t.inputs[0]),
                                          t.attrs["padding_idx"])
         apart = " && token != %d" % padding if padding >= 0 else ""
@@ -316,7 +321,8 @@ class StepEmitter(TileEmitter):
 
 
 def emitter_of(kernel_set):
-    """The emitter with the kernel's lines in it, and the names of the program's operands by those of the structure."""
+    """The emitter with the kernel's lines in it, and the names of the program's operands by their names in
+    the struct."""
     kernel, ids = kernel_set.step
     program = kernel.forward
     values = {}
@@ -328,20 +334,20 @@ def emitter_of(kernel_set):
 
 
 def functions(kernel_set):
-    """Those of elements, which the header holds."""
+    """The functions of elements, which the header holds."""
     emitter, _ = emitter_of(kernel_set)
     return emitter.element_functions().splitlines()
 
 
 def gradients_of(kernel_set):
-    """Their members' names, by id of the weight."""
+    """The names of the weights' gradients in the struct, by id."""
     kernel, ids = kernel_set.step
     return {ids[len(kernel.nodes) + one.index]: one.name + "_" for one in kernel.forward.operands
             if one.role == "gradient" and one.index >= 0}
 
 
 def given_lines(kernel_set):
-    """Lines that bring sum i, by its place that of a weight."""
+    """Lines that store sum i, whose place belongs to a weight."""
     plan, gradients, lines = kernel_set.step[0].forward.step, gradients_of(kernel_set), []
     for i, place in plan.sums():
         name, index = gradients[i], "i - %d" % place if place else "i"
@@ -351,7 +357,8 @@ def given_lines(kernel_set):
 
 
 def table_lines(kernel_set, emitter):
-    """Lines that add records up to the sums of tables, lines that bring these, and the most pieces that a record is dealt in."""
+    """Lines that add records to the sums of tables, lines that store these, and the most pieces of a
+    record."""
     plan, (added, most), gradients, adding, bringing = (emitter.plan, emitter.added(),
                                                         gradients_of(kernel_set), [], [])
     for number, (table, place) in enumerate(plan.tables().items()):
@@ -370,12 +377,13 @@ def table_lines(kernel_set, emitter):
 
 
 def is_mean(plan):
-    """Of values of the samples."""
+    """Whether the loss is a mean over the samples."""
     return not plan.has_labels() and plan.loss.attrs["mean"]
 
 
 def seed_of(plan, gradient):
-    """The gradient of each cost; where labels make the divisor, without that and the loss's own, which come last."""
+    """The gradient of each cost. If the labels determine the divisor, then the divisor and the loss's own
+    gradient are left out and applied last."""
     if plan.divides_by_labels():
         return "1"
     return "*o.%s%s" % (gradient, " / " + divisor(plan) if is_mean(plan) else "")
@@ -391,7 +399,7 @@ def divisor(plan):
 
 
 def factor_lines(plan, gradient, labels):
-    """Lines that say what the sums of the gradients are multiplied by, where labels make the divisor."""
+    """Lines that define the factor of the gradients' sums, where labels determine the divisor."""
     if not plan.divides_by_labels():
         return []
     return ["const float labels = %s, factor = labels != 0 ? *o.%s / labels : 0;" % (labels, gradient)]
@@ -405,7 +413,7 @@ def loss_operands(kernel):
 
 
 def members_of(program):
-    """Of the structure that the kernel is called with, and lines that fill it."""
+    """The members of the kernel's struct, and the lines that fill it."""
     members, filled = [], []
     for k, one in enumerate(program.operands):
         kind = ("" if one.written else "const ") + (TYPES.get(one.dtype) or STORED[one.dtype])
@@ -459,7 +467,7 @@ def emit_cuda(kernel_set):
 
 
 def library(kernel_set):
-    """What such kernels call."""
+    """The library functions that such kernels call."""
     return template.load(
         "training_device.h", threads=str(THREADS), static_bytes=str(STATIC), far=str(FAR),
         tiles=kernel_set.step[0].precision != "f32", launch="%.0f" % (LAUNCH * tiling.GIGAHERTZ * 1e9))

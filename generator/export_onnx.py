@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Turns a spec and its weights into an ONNX model.
+"""Converts a spec and its weights to an ONNX model.
 
     python3 -m generator.export_onnx NAME.json NAME.safetensors -o MODEL.onnx
 
-The model is what evaluation computes: dropout is left out, norms use their running statistics. Weights, inputs and outputs keep
-their names. Whatever ONNX cannot express is listed at once, and then nothing is written.
-"""
+The model computes what evaluation computes: dropout is left out, and norms use their running statistics.
+Weights, inputs and outputs keep their names. If ONNX cannot express something, one error lists all of it, and
+nothing is written."""
 import argparse
 
 from . import json_text, spec

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Turns a torch.nn.Module into a model's spec and its weights, for run_model, gpunn_spec_load and the generator.
+"""Converts a torch.nn.Module to a model's spec and weights, for run_model, gpunn_spec_load and the generator.
 
-    python3 -m generator.export_torch package.module:factory -o NAME --input 8x3x32x32 [--input 8:i64 --loss cross_entropy]
+    python3 -m generator.export_torch package.module:factory -o NAME --input 8x3x32x32
+                                      [--input 8:i64 --loss cross_entropy]
 
-writes NAME.json and NAME.safetensors; factory is a module or a function that returns one. From Python:
+This writes NAME.json and NAME.safetensors. The factory is a module or a function that returns one. From
+Python:
 
     export(net, (images, labels), "net.json", "net.safetensors", loss=torch.nn.CrossEntropyLoss())
 
-Other axes than the batch vary, under names, with --dynamic INPUT:AXIS=NAME, or dynamic_shapes={"images": {2: "H", 3: "W"}}.
-The module is captured by torch.export (PyTorch 2.7 and later) or torch.jit.trace (older ones) as it runs in the mode it is in.
-Each parameter keeps its name in state_dict. Whatever gpunn cannot express is collected: one Unsupported exception lists all of
-it, each with its place in the module's source.
-"""
+Axes other than the batch can vary, under names: --dynamic INPUT:AXIS=NAME, or dynamic_shapes={"images": {2:
+"H", 3: "W"}}. The module is captured in its current mode by torch.export (PyTorch 2.7 and later) or
+torch.jit.trace (older versions). Each parameter keeps its name in state_dict. If gpunn cannot express
+something, one Unsupported exception lists all of it, with each place in the module's source."""
 import argparse
 import importlib
 import inspect
@@ -35,7 +36,7 @@ from .sizes import any_varies, varies
 
 
 class Unsupported(Exception):
-    """What gpunn cannot express; `problems` holds one text each."""
+    """gpunn cannot express the module. `problems` holds one sentence for each reason."""
 
     def __init__(self, module, problems):
         self.problems = problems
@@ -48,7 +49,7 @@ def tensors_of_state(root):
 
 
 def optimizer_json(optimizer):
-    """The spec's optimizer: a dictionary is taken as it is, a torch.optim.Optimizer translated."""
+    """The spec's optimizer. A dictionary is taken as it is, a torch.optim.Optimizer is translated."""
     if isinstance(optimizer, dict):
         return optimizer
     import torch
@@ -73,7 +74,7 @@ def optimizer_json(optimizer):
 
 
 def save_safetensors(path, tensors):
-    """Writes tensors by name, floats as F32."""
+    """Writes tensors by name. Floats are stored as F32."""
     kinds = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
     chunks = {}
     for name, tensor in tensors.items():
@@ -93,7 +94,7 @@ def input_names_of(module, count, loss):
 
 
 def varying_axes(inputs, names, dynamic_batch, dynamic_shapes, bounds):
-    """By input, {axis: dimension} of those that vary."""
+    """For each input, {axis: dimension} of its varying axes."""
     batched = [dynamic_batch] * len(inputs) if isinstance(dynamic_batch, bool) else list(dynamic_batch)
     if dynamic_batch is True:
         batched = [x.dim() > 0 and x.shape[:1] == inputs[0].shape[:1] for x in inputs]
@@ -115,7 +116,7 @@ def varying_axes(inputs, names, dynamic_batch, dynamic_shapes, bounds):
 
 
 def sample_points(inputs, varying):
-    """Two sets of sizes, at which what depends on none of them is alike."""
+    """Two sets of sizes. Whatever is equal for both depends on none of them."""
     points = [{"batch": batch} for batch in BATCHES]
     for x, axes in zip(inputs, varying):
         for axis, dim in axes.items():
@@ -126,7 +127,7 @@ def sample_points(inputs, varying):
 
 
 def all_bounds(varying, found, given):
-    """The "sizes" of the spec: what PyTorch found, narrowed by what is given."""
+    """The "sizes" of the spec: PyTorch's bounds, narrowed by those that the caller passes."""
     result = {}
     for name in dict.fromkeys(str(dim) for axes in varying for dim in axes.values() if varies(dim)):
         own, (least, most) = dict(given.get(name, {})), found.get(name, (1, math.inf))
@@ -138,7 +139,7 @@ def all_bounds(varying, found, given):
 
 
 def lowered(torch, root, captured, inputs, varying, input_names, result_names):
-    """The Lowering of all calls, whose problems tell what it could not."""
+    """The Lowering of all calls. It holds the problems."""
     state = tensors_of_state(root)
     taken = [own_name(name) for name in state] + input_names + list(result_names)
     writer = TorchWriter(torch, root, taken,
@@ -167,7 +168,7 @@ def lowered(torch, root, captured, inputs, varying, input_names, result_names):
 
 
 def result_of(x):
-    """A result of the module, where it is one that gpunn has."""
+    """A result of the module, if gpunn has it."""
     if isinstance(x, Complex):
         raise Refused("it is complex; return torch.view_as_real of it")
     if not isinstance(x, (Value, Constant, Parameter)) and not is_number(x):
@@ -179,14 +180,15 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
            dynamic_batch=True, loss=None, optimizer=None, dynamic_shapes=None, bounds=None):
     """Writes the spec of module and the values of its parameters.
 
-    example_inputs: tensors of the shapes that it gets. dynamic_batch: True: the first dimension of those inputs that have as many
-    there as the first input is the batch; False: all sizes are fixed; or a bool for each input. loss: the name of the output that
-    is the loss, or a function of module's result and the last of example_inputs, as torch.nn.CrossEntropyLoss(). input_names
-    default to the names of forward's arguments, output_names to the keys of its dictionary, or "output", "output0", ...
-    optimizer: a torch.optim.Optimizer, or the spec's dictionary. dynamic_shapes: {input: {axis: name}} of further axes that vary;
-    bounds: the spec's "sizes" of these names, {"H": {"max": 512, "multiple": 4}}, where PyTorch does not find them itself. The
-    written spec as a dictionary is returned; Unsupported lists what cannot be expressed.
-    """
+    example_inputs: tensors of the inputs' shapes. dynamic_batch: True (default): the first dimension is the
+    batch, for each input with as many elements there as the first input. False: all sizes are fixed. Or a
+    bool for each input. loss: the name of the output that is the loss, or a function of module's result and
+    the last of example_inputs, such as torch.nn.CrossEntropyLoss(). input_names default to the names of
+    forward's arguments. output_names default to the keys of its dictionary, or "output", "output0", ...
+    optimizer: a torch.optim.Optimizer, or the spec's dictionary. dynamic_shapes: {input: {axis: name}} of
+    further axes that vary. bounds: the spec's "sizes" of these names, such as {"H": {"max": 512, "multiple":
+    4}}, where PyTorch does not find them itself. Returns the written spec as a dictionary. Raises Unsupported
+    with the list of what cannot be expressed."""
     import torch
 
     example_inputs = tuple(example_inputs)
@@ -209,7 +211,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
         check_backwards(names, root.trains)
     except Refused as why:
         raise Unsupported(title, [str(why)]) from why
-    except Exception as error:  # whatever PyTorch's own tracing raises
+    except Exception as error:  # PyTorch's tracing can raise anything
         hint = " (dynamic_batch=False may help)" if any(axes.get(0) == -1 for axes in varying) else ""
         raise Unsupported(title, [f"PyTorch cannot capture it{hint}: {error}"]) from error
     if output_names is not None:
@@ -259,7 +261,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
                 symbols.hold_positive(dim)
             written["sizes"] = all_bounds(varying, symbols.bounds, bounds)
             spec.parse(json_text(written))
-    except SpecError as why:  # what PyTorch can compute and gpunn cannot, at sizes that vary say
+    except SpecError as why:  # PyTorch can compute it and gpunn cannot, at these varying sizes
         raise Unsupported(title, [str(why)]) from why
     write_file(path_json, [json_text(written).encode("ascii")])
     save_safetensors(path_safetensors, {p.name: p.tensor.float() for e in entries for p in e.weights})
@@ -267,7 +269,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
 
 
 def example_of(torch, text_):
-    """8x3x32x32 or name=8x10:i64 as (name, tensor)."""
+    """Parses "8x3x32x32" or "name=8x10:i64" to (name, tensor)."""
     name, _, rest = text_.rpartition("=")
     shape, _, dtype = rest.partition(":")
     dtypes = {"f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8,

@@ -1,4 +1,4 @@
-"""Numbers as C's float types hold them, kept in Python's floats."""
+"""Numbers with the values that C's float types can hold, stored in Python's floats."""
 import math
 import struct
 
@@ -7,7 +7,7 @@ NAN = math.nan
 
 
 def f32(value):
-    """The nearest float; halfway to even, too large: infinity."""
+    """The nearest float32: ties to even, infinity on overflow."""
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
@@ -30,13 +30,13 @@ def bf16(value):
 
 
 def digits(value):
-    """The shortest text of a finite float that gives it back."""
+    """The shortest decimal text that parses to the same float."""
     return next(text for text in ("%.*g" % (count, value) for count in range(1, 10))
                 if f32(float(text)) == value)
 
 
 def short(value):
-    """The shortest decimal that is this float."""
+    """The shortest decimal that rounds to this float."""
     number = float(digits(value))
     return int(number) if number == int(number) else number
 

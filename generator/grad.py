@@ -1,27 +1,28 @@
-"""The ops' values and gradients as expressions. Elementwise ones come from the table; those that see a whole row stand here.
+"""The ops' values and gradients as expressions. Elementwise ones come from the table; those of a whole row
+are here.
 
-inner: the length of a row, of the axes that the op sums or normalises over. Operands that are left out are None. A gradient is
-that of one element of the domain; whoever calls sums it where the operand is narrower than the domain.
-"""
+inner: the length of a row, over whose axes the op sums or normalises. Operands that are left out are None. A
+gradient belongs to one element of the domain. The caller sums it if the operand is narrower than the
+domain."""
 
 
 def forward(graph, op, attrs, operands, inner=1):
-    """The op's value. batch_norm: by a given mean and variance, its last two operands. cross_entropy, nll: of a row, before any
-    reduction (see loss_weight)."""
+    """The op's value. batch_norm: with mean and variance as its last two operands. cross_entropy, nll: of one
+    row, before any reduction (see loss_weight)."""
     if op in _FORWARD:
         return _FORWARD[op](graph, attrs, operands, inner)
     return graph.apply(op, attrs, operands)
 
 
 def backward(graph, op, attrs, operands, y, adjoint, inner=1):
-    """Per operand what the gradient of the op's value y adds to its gradient; None: nothing."""
+    """For each operand, the contribution of the gradient of the op's value y. None: no contribution."""
     if op in _BACKWARD:
         return _BACKWARD[op](graph, attrs, operands, y, adjoint, inner)
     return tuple(graph.derivative(op, k, attrs, operands, y, adjoint) for k in range(len(operands)))
 
 
 def accumulate(graph, one, other):
-    """The sum of two gradients, either of which may be None."""
+    """The sum of two gradients. Either may be None."""
     return other if one is None else one if other is None else graph.add(one, other)
 
 
@@ -33,7 +34,7 @@ def _mean(graph, value, inner):
     return graph.div(graph.rowred("sum", value), graph.const(inner))
 
 
-# ---- sums and maxima ---------------------------------------------------------------------------------------------------------
+# ---- sums and maxima ---------------------------------------------------------------------------------------
 def _sum(graph, attrs, operands, inner):
     total = graph.rowred("sum", operands[0])
     return graph.div(total, graph.const(inner)) if attrs.get("mean") else total
@@ -48,15 +49,15 @@ def _max(graph, attrs, operands, inner):
 
 
 def _max_gradient(graph, attrs, operands, y, adjoint, inner):
-    """Equal maxima share it."""
+    """Equal maxima share the gradient."""
     zero, largest = graph.const(0), graph.op("eq", operands[0], y)
     ties = graph.rowred("sum", graph.where(largest, graph.const(1), zero))
     return (graph.where(largest, graph.div(adjoint, ties), zero),)
 
 
-# ---- softmax -----------------------------------------------------------------------------------------------------------------
+# ---- softmax -----------------------------------------------------------------------------------------------
 def _exponentials(graph, x):
-    """x - its row's maximum, exp of that, and the row's sum of these."""
+    """x - max of its row, exp of that, and the sum of these over the row."""
     below = graph.sub(x, graph.rowred("max", x))
     power = graph.op("exp", below)
     return below, power, graph.rowred("sum", power)
@@ -80,13 +81,13 @@ def _log_softmax_gradient(graph, attrs, operands, y, adjoint, inner):
     return (graph.sub(adjoint, graph.mul(graph.op("exp", y), graph.rowred("sum", adjoint))),)
 
 
-# ---- norms -------------------------------------------------------------------------------------------------------------------
+# ---- norms -------------------------------------------------------------------------------------------------
 def inverse_root(graph, variance, eps):
     return graph.div(graph.const(1), graph.op("sqrt", graph.add(variance, graph.const(eps))))
 
 
 def _normalized(graph, op, attrs, x, inner):
-    """x, less its row's mean unless it is rms_norm, and 1 / sqrt(variance + eps)."""
+    """x minus the mean of its row (rms_norm: x), and 1 / sqrt(variance + eps)."""
     centered = x if op == "rms_norm" else graph.sub(x, _mean(graph, x, inner))
     return centered, inverse_root(graph, _mean(graph, graph.mul(centered, centered), inner), attrs["eps"])
 
@@ -104,7 +105,8 @@ def _norm(op):
 
 
 def _norm_gradient(op):
-    """With k = g * weight: dx = rstd * (k - mean of k - h * rstd^2 * mean of k h), rms_norm's without the mean of k."""
+    """With k = g * weight: dx = rstd * (k - mean of k - h * rstd^2 * mean of k h). rms_norm's is without the
+    mean of k."""
     def build(graph, attrs, operands, y, adjoint, inner):
         x, weight = (tuple(operands) + (None,))[:2]
         centered, rstd = _normalized(graph, op, attrs, x, inner)
@@ -117,22 +119,23 @@ def _norm_gradient(op):
     return build
 
 
-# batch_norm in training takes three passes, m values a channel in each. What its steps sum, and what they make of the sums:
+# batch_norm in training takes three passes, with m values per channel in each. The functions below give the
+# terms that a pass sums, and the results from these sums.
 def batch_norm_terms(graph, x, shift):
-    """Summed over a channel for its moments. shift: a value near x's, so that squares do not swallow the variance."""
+    """The terms of a channel's moments. shift: a value near x, which avoids cancellation in the variance."""
     away = graph.sub(x, shift)
     return away, graph.mul(away, away)
 
 
 def batch_norm_moments(graph, sums, shift, m):
-    """Mean and (biased) variance from the sums of the terms."""
+    """Mean and (biased) variance, from the sums of the terms."""
     off = graph.div(sums[0], m)
     spread = graph.sub(graph.div(sums[1], m), graph.mul(off, off))
     return graph.add(shift, off), graph.op("max", spread, graph.const(0))
 
 
 def batch_norm_running(graph, mean, variance, running_mean, running_var, m, momentum):
-    """The new running statistics; the variance is taken unbiased."""
+    """The new running statistics. The variance is unbiased."""
     old, new = graph.const(1 - momentum), graph.const(momentum)
     unbiased = graph.mul(variance, graph.div(m, graph.sub(m, graph.const(1))))
     return (graph.add(graph.mul(old, running_mean), graph.mul(new, mean)),
@@ -144,7 +147,7 @@ def batch_norm_apply(graph, x, weight, bias, mean, rstd):
 
 
 def batch_norm_gradient_terms(graph, x, mean, adjoint):
-    """Summed over a channel: dbias, and dweight / rstd."""
+    """The terms of a channel's gradients: dbias, and dweight / rstd."""
     return adjoint, _times(graph, adjoint, graph.sub(x, mean))
 
 
@@ -160,14 +163,14 @@ def _batch_norm(graph, attrs, operands, inner):
     return batch_norm_apply(graph, x, weight, bias, mean, inverse_root(graph, variance, attrs["eps"]))
 
 
-# ---- losses by class: operands x, a load of the row's label, and weights of the classes ---------------------------------------
+# ---- losses by class: operands x, a load of the row's label, and weights of the classes --------------------
 def _at_label(graph, label, value):
     """The value in the label's column."""
     return graph.rowred("sum", graph.where(graph.is_column(label), value, graph.const(0)))
 
 
 def _if_class(graph, attrs, label, inner, value, otherwise):
-    """value for rows whose label is a class, otherwise for those whose label is none, 0 for ignored ones."""
+    """`value` if the row's label is a class, 0 if it is ignored, and else `otherwise`."""
     otherwise = graph.const(otherwise)
     value = graph.where(graph.op("ge", label, graph.const(inner)), otherwise, value)
     value = graph.where(graph.op("lt", label, graph.const(0)), otherwise, value)
@@ -175,7 +178,7 @@ def _if_class(graph, attrs, label, inner, value, otherwise):
 
 
 def loss_weight(graph, op, attrs, operands, inner):
-    """What a row adds to the divisor of a mean: the weight of its label, 0 where that is ignored."""
+    """A row's contribution to the divisor of a mean: the weight of its label, or 0 if that is ignored."""
     label, weight = operands[1], (tuple(operands) + (None,))[2]
     one = graph.const(1) if weight is None else _at_label(graph, label, weight)
     return _if_class(graph, attrs, label, inner, one, 0)
@@ -195,7 +198,7 @@ def _nll_gradient(graph, attrs, operands, y, adjoint, inner):
 
 
 def _smoothed(graph, attrs, label, weight, inner):
-    """(1 - e) w[label], e / classes, and the sum of w; None for 0 and for ones."""
+    """(1 - e) w[label], e / classes, and the sum of w. None stands for 0 and for ones."""
     smoothing = attrs.get("label_smoothing", 0)
     sharp = graph.const(1 - smoothing)
     if weight is not None:
@@ -219,7 +222,8 @@ def _cross_entropy(graph, attrs, operands, inner):
 
 
 def _cross_entropy_gradient(graph, attrs, operands, y, adjoint, inner):
-    """dx[c] = a p[c] - b (c == label) - d w[c]; p = softmax(x), b = g (1 - e) w[label], d = g e / classes, a = b + d sum w."""
+    """dx[c] = a p[c] - b (c == label) - d w[c], where p = softmax(x), b = g (1 - e) w[label], d = g e /
+    classes, a = b + d sum w."""
     x, label, weight = (tuple(operands) + (None,))[:3]
     sharp, flat, weights = _smoothed(graph, attrs, label, weight, inner)
     _, power, total = _exponentials(graph, x)
@@ -235,9 +239,9 @@ def _cross_entropy_gradient(graph, attrs, operands, y, adjoint, inner):
     return (_if_class(graph, attrs, label, inner, dx, 0), None, None)[:len(operands)]
 
 
-# ---- other names for the same numbers ----------------------------------------------------------------------------------------
+# ---- other names for the same numbers ----------------------------------------------------------------------
 def _same(graph, attrs, operands, inner):
-    """reshape; cast to f32, since loads of integers are numbers."""
+    """Also reshape and cast to f32, since loads of integers are numbers."""
     return operands[0]
 
 

@@ -1,5 +1,5 @@
-"""A model's tensors, appended by the same builders, with the same rules and in the same order as those of gpunn.h (>>graph/tensors, layers/), so
-that both give every tensor the same id and the same text."""
+"""A model's tensors, and the builders that append them. They follow the rules and the order of gpunn.h's
+builders (>>graph/tensors, layers/), so that both give every tensor the same id and the same text."""
 import hashlib
 import math
 import re
@@ -17,16 +17,17 @@ MAX_INT = (1 << 31) - 1
 MAX_TENSORS = 30000      # of a model
 MAX_NAME = 255           # bytes of a tensor's name; a layer's leaves room for ".running_mean"
 MAX_LAYER_NAME = 239
-BATCH = -1               # a dimension; -k is k times the batch; what else varies is a sizes.Size
+BATCH = -1               # a dimension; -k is k times the batch; other varying dimensions are sizes.Size
 MAX_CUSTOM_INPUTS, CUSTOM_NUMBERS = 16, 8
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
-INTEGER_DTYPES = ("bool", "u8", "i32", "i64")  # each holds those before it
+INTEGER_DTYPES = ("bool", "u8", "i32", "i64")  # each can represent those before it
 NUMBERS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")  # kinds of arguments that are floats in C
 
 
 class GraphError(Exception):
-    """Why a builder refuses. key: the attribute that is at fault, "inputs" for operands, None: none in particular."""
+    """Why a builder fails. key: the attribute at fault, "inputs" for operands, None for no one in
+    particular."""
 
     def __init__(self, message, key=None):
         super().__init__(message)
@@ -36,41 +37,42 @@ class GraphError(Exception):
 @dataclass(eq=False)
 class Tensor:
     id: int
-    kind: str                  # input parameter buffer state constant value
-    op: str                    # of a value; else the kind
-    attrs: dict                # what the text names, in its order
+    kind: str                  # input, parameter, buffer, state, constant or value
+    op: str                    # the op of a value; else the kind
+    attrs: dict                # in the order of the canonical text
     dtype: str
     shape: tuple               # -k: k times the batch
     inputs: tuple = ()         # ids; None: left out
     name: str = None
-    label: str = None          # what the spec calls it: its id, else its name, else its layer
+    label: str = None          # in the spec: its id, else its name, else its layer
     layer: str = None
     trainable: bool = False
     decay: bool = True
     lr_scale: float = 1.0
     init: tuple = None         # of parameters, buffers and states: kind, a, b
-    default_init: tuple = None  # of a layer's: what its builder sets
-    sync: bool = False         # batch_norm, in training: over all ranks; no kernel differs
+    default_init: tuple = None  # of a layer's tensors: its builder's default
+    sync: bool = False         # batch_norm in training: statistics over all ranks, which changes no kernel
     values: tuple = None       # of constants
-    saved: bool = False        # a state: files of weights have it
+    saved: bool = False        # of a state: whether weight files hold it
 
     def type_text(self):
         return "%s [%s]" % (self.dtype, ",".join(map(dim_text, self.shape)))
 
     def text(self):
-        """What the op, its attributes and its result are; two nodes of one text compute the same from the same operands."""
+        """The op, its attributes and its result. Two nodes with one text compute the same from the same
+        operands."""
         attrs = "".join(" %s=%s" % (key, attr_text(value)) for key, value in self.attrs.items())
         return "%s%s %s" % (self.op, attrs, self.type_text())
 
 
 @dataclass(eq=False)
 class Entry:
-    """A builder's call, of which a spec's entry tells."""
+    """A builder's call, from one entry of a spec."""
     op: str
-    operands: list             # Tensors; of expr one dict of them by name, perhaps
-    arguments: dict            # by the schema's names: values as the spec has them, Tensors for references
+    operands: list             # Tensors; of expr perhaps one dict of them by name
+    arguments: dict            # by the schema's names: values as in the spec, Tensors for references
     result: Tensor
-    made: tuple                # all Tensors that it appends
+    made: tuple                # all Tensors that the call appends
 
 
 @dataclass(eq=False)
@@ -82,18 +84,19 @@ class Model:
     tensors: list
     outputs: list              # ids
     loss: int = None           # id
-    optimizer: dict = None     # torch.optim's names, every one with its value
+    optimizer: dict = None     # torch.optim's names, with all values
     clip_grad_norm: float = 0.0
     clip_grad_value: float = 0.0
     ema_decay: float = 0.0
     sizes: dict = field(default_factory=dict)  # by name: min, max, multiple
     # never, always: tuples of pairs of ids; schedule: {group: {"threads": 128}}
     fuse: dict = field(default_factory=dict)
-    fuse_place: str = ""       # path:line:column of it
-    entries: list = field(default_factory=list)  # of its spec
+    fuse_place: str = ""       # path:line:column of "fuse" in the spec
+    entries: list = field(default_factory=list)  # entries of its spec
 
     def text(self):
-        """The canonical text, the same as gpunn.h's: what its SHA-256 tells apart are models for which kernels differ."""
+        """The canonical text, the same as gpunn.h's. Its SHA-256 differs for models that need different
+        kernels."""
         lines = ["gpunn 1 " + self.precision]
         for t in self.tensors:
             operands = "".join(" -" if i is None else " %d" % i for i in t.inputs)
@@ -121,8 +124,8 @@ def attr_text(value):
 
 
 def measure(shape):
-    """The element count as (factor, power): factor * batch ** power, with other sizes that vary as batches; None: over the
-    limit."""
+    """The element count as (factor, power): factor * batch ** power. Other varying sizes count as batches.
+    None: over the limit."""
     factor, power = 1, 0
     if any_varies(shape):
         factor, terms = content(shape)
@@ -146,7 +149,7 @@ def broadcast(a, b, what="shapes"):
 
 
 def windows(size, kernel, stride, padding, dilation, ceil_mode):
-    """Cells of a sliding window; one that starts in the padding behind does not count."""
+    """The number of sliding windows. One that starts in the padding at the end does not count."""
     room = size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil_mode else 0)
     if varies(size):  # with ceil_mode, whether the last window counts may depend on the size
         return 0 if ceil_mode and dilation * (kernel - 1) + 1 < stride + padding else room // stride + 1
@@ -157,7 +160,8 @@ def windows(size, kernel, stride, padding, dilation, ceil_mode):
 
 
 def hash_levels(attrs, axes):
-    """(scale, resolution, rows, first row) of a hash grid's levels, as gpunn__hash_grid_of has them, up to one with too many cells."""
+    """(scale, resolution, rows, first row) of a hash grid's levels, as in gpunn__hash_grid_of. It ends before
+    a level with too many cells."""
     most, cells, first, result = 1 << attrs["log2_hashmap_size"], float(attrs["base_resolution"]), 0, []
     while len(result) < attrs["n_levels"] and cells < 2147483000:
         resolution = math.ceil(cells - 1) + 1
@@ -169,7 +173,7 @@ def hash_levels(attrs, axes):
 
 
 def window(value, axes):
-    """A setting of a window, one number for each spatial axis."""
+    """A setting of a window, as one number per spatial axis."""
     return tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
 
 
@@ -217,7 +221,7 @@ def check_indices(t, name):
 
 
 def check_weight(weight, shape, rows, columns):
-    """A weight that a layer does not own."""
+    """Checks a weight that the layer does not own."""
     check_f32(weight)
     if weight.shape != shape:
         raise GraphError("weight is %s, but [%s, %s] is needed, which is %s" % (
@@ -231,7 +235,7 @@ def check_equal_shapes(input, target):
 
 
 def check_factor(factor, key, input):
-    """A factor of each element, or None."""
+    """Checks a factor per element, which may be None."""
     if factor is not None:
         check_f32(factor)
         if broadcast(input.shape, factor.shape, "input and %s" % key) != input.shape:
@@ -266,20 +270,21 @@ def axis_list(x, axes):
 
 
 def setting(value):
-    """A number that C passes in an argument struct, where -0 is 0 and GPUNN_ZERO stands for 0."""
+    """A number as C passes it in an argument struct, where -0 is 0 and GPUNN_ZERO stands for 0."""
     return 0.0 if value in (0, -2147483648.0) else value
 
 
 class Graph:
-    """The builders. Operands are Tensors; other arguments have the names of torch.nn and of model.schema.json."""
+    """The builders. Operands are Tensors. Other arguments have the names of torch.nn and of
+    model.schema.json."""
 
     def __init__(self, multiples=None):
         self.tensors, self.names, self.layers = [], {}, set()
-        self.multiples = multiples or {}  # of named sizes
+        self.multiples = multiples or {}  # multiples of the named sizes
 
     # ---- sizes ----
     def dim(self, value, key="shape"):
-        """From the spec's sizes: an integer, "N", "4N", a formula."""
+        """A dimension from the spec: an integer, "N", "4N" or a formula."""
         if not isinstance(value, str):
             return value
         if re.fullmatch("([1-9][0-9]*)?N", value):
@@ -390,7 +395,7 @@ class Graph:
         """An elementwise op of the tables."""
         if self.meant_of_integers(op, operands):
             return self.integer(*operands, operation=op)
-        if op == "where" and operands[0].dtype != "f32":  # a condition of another dtype
+        if op == "where" and operands[0].dtype != "f32":  # the condition has another dtype
             operands = [self.cast(operands[0], "f32")] + list(operands[1:])
         check_f32(*operands)
         shape = ()
@@ -404,7 +409,7 @@ class Graph:
         return op in table.integers() and all(t.dtype != "f32" for t in operands[op == "where":])
 
     def integer(self, *operands, operation, value=0):
-        """An elementwise op of integers; value: its last operand, where that is no tensor."""
+        """An elementwise op of integers. value: its last operand, if that is no tensor."""
         arity, gives_bool = table.integers()[operation]
         choice = operation == "where"
         if not arity - (arity > 1) <= len(operands) <= arity:
@@ -425,13 +430,13 @@ class Graph:
                          shape, dtype)
 
     def reversed(self, x):
-        """-x or, of integers, which -x would wrap around, -1 - x."""
+        """-x. Of integers -1 - x, since -x could overflow."""
         if x.dtype in ("f32", "bool"):
             return self.apply("neg", (x,)) if x.dtype == "f32" else self.integer(x, operation="logical_not")
         return self.integer(self.apply("neg", (x,)), operation="add", value=-1)
 
     def scalar(self, value, mark):
-        """A scalar constant; one with the same bits that stands behind id `mark` serves again."""
+        """A scalar constant. Reuses one with the same bits whose id is at least `mark`."""
         value = f32(value)
         for t in self.tensors[mark:]:
             if t.kind == "constant" and repr(t.values[0]) == repr(value):
@@ -439,8 +444,9 @@ class Graph:
         return self.constant((), (value,))
 
     def expr(self, *operands, expression, consts=None, place=None):
-        """operands: Tensors, called x y z and x0 to x7; or one dict of them by name. place: see parse.expand."""
-        from . import parse  # which needs Tensors and errors from here
+        """operands: Tensors, named x y z and x0 to x7, or one dict of them by name. place: see
+        parse.expand."""
+        from . import parse  # a cycle: it imports Tensor and errors from here
         if operands and isinstance(operands[0], dict):
             named = operands[0]
         else:
@@ -477,7 +483,7 @@ class Graph:
         return self.node("embedding", attrs, (tokens, table), tokens.shape + (embedding_dim,), layer=name)
 
     def affine(self, op, attrs, x, name, weight_shape, bias, out, shape, weight=None):
-        """bias: whether there is one, or the one to take; out: its size."""
+        """bias: whether to create one, or an existing one. out: its size."""
         fan_in, own_bias = measure(weight_shape[1:])[0], None if isinstance(bias, bool) else bias
         if own_bias is not None and (own_bias.kind != "parameter" or own_bias.shape != (out,)):
             raise GraphError("bias is %s, but must be a parameter [%d]" % (shape_text(own_bias.shape), out), "bias")
@@ -550,7 +556,7 @@ class Graph:
         return sizes
 
     def pool_result(self, op, attrs, x, sizes):
-        """The node of a pool; a row is an image of height 1."""
+        """The node of a pool. A row is an image of height 1."""
         shape = x.shape[:2] + sizes
         if len(x.shape) > 3:
             return self.node(op, attrs, (x,), shape)
@@ -622,7 +628,8 @@ class Graph:
 
     @staticmethod
     def resize_ratio(size, result, align_corners, scale):
-        """PyTorch's factor from outputs to cells of x along an axis; scale None: none is given. 0: only a run knows it."""
+        """PyTorch's factor from outputs to cells of x along an axis. scale is None if the caller gives none.
+        Returns 0 if it is known only at run time."""
         if any_varies((size, result)):
             return f32(1 / scale) if scale and not align_corners else 0.0
         if align_corners:
@@ -631,7 +638,8 @@ class Graph:
 
     @staticmethod
     def scaled_size(size, scale):
-        """floor(size * scale); of a size that varies where the scale has a divisor up to 64, else 0."""
+        """floor(size * scale). For a varying size this needs a scale with a divisor up to 64; else the result
+        is 0."""
         if not varies(size):
             return math.floor(size * float(scale))
         divisor = next((divisor for divisor in range(1, 64) if float(scale * divisor).is_integer()), 64)
@@ -745,7 +753,8 @@ class Graph:
         return t
 
     def norm_of_batch(self, x, name, eps, affine):
-        """batch_norm without running statistics: [n, c, ...] as one sample [1, c, n ...], and back."""
+        """batch_norm without running statistics. It reshapes [n, c, ...] to one sample [1, c, n ...], and
+        back."""
         swap = (1, 0) + tuple(range(2, len(x.shape)))
         turned = self.permute(x, swap)
         y = self.flatten(turned)
@@ -824,15 +833,15 @@ class Graph:
 
     # ---- recurrent layers ----
     def is_weight(self, t, steps):
-        """Whether t is a parameter or follows from parameters alone, in so few steps."""
+        """Whether t is a parameter, or computed from parameters alone in at most so many steps."""
         if t.kind != "value" or not steps or t.op in ("rand_like", "randn_like"):
             return t.kind == "parameter"
         operands = [self.tensors[i] for i in t.inputs if i is not None and self.tensors[i].kind != "constant"]
         return bool(operands) and all(self.is_weight(operand, steps - 1) for operand in operands)
 
     def recurrent(self, op, gates, attrs, x, weights, lengths=None, h_0=None, c_0=None):
-        """One layer with parameters that stand before it: for each direction weight_ih, weight_hh and perhaps bias_ih, bias_hh.
-        What messages of a program call it, its builders' `layer`, is nothing here."""
+        """One layer, whose parameters are appended before it: for each direction weight_ih, weight_hh and,
+        with bias, bias_ih and bias_hh. `layer` is only used in a program's messages, not here."""
         check_f32(x)
         check_rank(x, 3, 3, "[length, n, features]")
         check_fixed(x, [axis for axis in (0, 2) if axis or not varies(x.shape[0])])
@@ -888,7 +897,7 @@ class Graph:
         return self.node("randn_like", {}, (x,), x.shape)
 
     def mode(self):
-        """1 in evaluation; 0 or 2 in training, dropout of 1."""
+        """1 in evaluation, 0 or 2 in training: dropout of 1."""
         return self.dropout(self.constant((), (1.0,)), 0.5)
 
     def rrelu(self, x, lower, upper):
@@ -932,7 +941,7 @@ class Graph:
 
     @staticmethod
     def joined(dims):
-        """The one dimension that several together are; None: the batch stands there twice."""
+        """The product of several dimensions as one. None: the batch is in it twice."""
         if any_varies(dims):
             return dim_product(dims)
         factor, power = measure(dims)
@@ -1050,7 +1059,8 @@ class Graph:
         return self.apply("eq", (x, self.constant((num_classes,), range(num_classes))))
 
     def encode(self, x, scale, shift, ops):
-        """f(x scale[i] + shift[i]) for all i, side by side in the last axis; f: elementwise ops, the innermost first."""
+        """f(x scale[i] + shift[i]) for all i, concatenated along the last axis. f: elementwise ops, the
+        innermost first."""
         check_f32(x)
         rank, width = len(x.shape), len(scale)
         if rank in (0, MAX_RANK):
@@ -1195,7 +1205,7 @@ class Graph:
         return self.argmax(self.reversed(x), dim, keepdim)
 
     def topk_indices(self, x, k, dim, largest):
-        """The places of the k largest or smallest."""
+        """The indices of the k largest or smallest values."""
         check_f32(x)
         axis = axis_of(x, dim)
         size = x.shape[axis]
@@ -1225,7 +1235,7 @@ class Graph:
         return self.node("cumsum", {"dim": axis_of(x, dim)}, (x,), x.shape)
 
     def running_sum(self, x, axis):
-        """Of integers: of 1, 2, 4, ... elements up to each."""
+        """Cumulative sums of integers, by doubling: sums of 1, 2, 4, ... elements up to each."""
         size, step = x.shape[axis], 1
         if size < 0:
             raise GraphError("axis %d of %s varies between runs; choose another axis" %
@@ -1307,7 +1317,7 @@ class Graph:
 
     # ---- layers of attention ----
     def check_new_layer(self, name):
-        """Of a layer that is made of others."""
+        """Checks the name of a new layer that is made of others."""
         self.new_layer(name)
         self.layers.remove(name)
 
@@ -1316,7 +1326,7 @@ class Graph:
         return self.parameter(name, shape, dict(zip(("kind", "a", "b"), init)))
 
     def mask_part(self, mask, key, shape, to):
-        """A mask of torch.nn's as F32: what takes part 1, else 0; added masks as they are."""
+        """A mask of torch.nn as F32: 1 for what takes part, else 0. Additive masks stay as they are."""
         if mask.dtype not in ("bool", "f32"):
             raise GraphError("%s is %s, but must be bool (true: ignored) or f32 (added); cast it" %
                              (key, mask.dtype), key)
@@ -1327,7 +1337,8 @@ class Graph:
         return self.expr(self.cast(part, "f32"), expression="1 - x") if mask.dtype == "bool" else part
 
     def joined_mask(self, attn_mask, key_padding_mask, n, heads, rows, keys):
-        """torch.nn's masks, in which true is ignored, as one for scaled_dot_product_attention; None: there is none."""
+        """Joins torch.nn's masks, in which true means ignored, to one for scaled_dot_product_attention. None:
+        no mask."""
         parts = []
         if attn_mask is not None:
             two = len(attn_mask.shape) == 2
@@ -1535,7 +1546,8 @@ class Graph:
 
     # ---- einsum ----
     def einsum(self, *tensors, equation):
-        """One or two tensors: sums, then elementwise where nothing is summed over both, else a product of matrices."""
+        """Einsum of one or two tensors: sums first, then an elementwise product if nothing is summed over
+        both, else a matrix product."""
         check_f32(*tensors)
         if len(tensors) > 2:
             raise GraphError("got %d tensors, but one or two are possible; multiply two at a time" % len(tensors), "inputs")
@@ -1581,7 +1593,7 @@ class Graph:
         return self.einsum_product(parts[0], parts[1], result, sizes)
 
     def einsum_diagonal(self, x, own):
-        """With the diagonal of every two axes of one letter, which becomes the last axis."""
+        """Takes the diagonal of every two axes with the same letter. It becomes the last axis."""
         own = list(own)
         while len(set(own)) < len(own):
             i = next(i for i, label in enumerate(own) if own.count(label) > 1)
@@ -1624,7 +1636,8 @@ class Graph:
                          for own, other in ((a[1], b[1]), (b[1], a[1])))
 
         def matrix(part, first, second):
-            """[batch, first, second] or, where that is how it lies, [batch, second, first]; and whether it is the latter."""
+            """[batch, first, second] or, if memory already has that order, [batch, second, first]; and
+            whether it is the latter."""
             transposed, shape = part[1] == batch + second + first, [sizes[label] for label in batch]
             first, second = (second, first) if transposed else (first, second)
             for group in (first, second):
@@ -1649,7 +1662,7 @@ class Graph:
         return self.sum(loss) if reduction == "sum" else self.mean(loss)
 
     def window_mean(self, x, window):
-        """Means over windows of that many cells along each axis after the second: one axis after another."""
+        """Means over windows of that many cells along each axis after the second, one axis at a time."""
         shape, rank = x.shape, len(x.shape)
         for axis in range(2, rank):
             before, after = math.prod(shape[1:axis]), math.prod(shape[axis + 1:])
@@ -1738,7 +1751,7 @@ class Graph:
                          x.shape[sample:sample + 1] if reduction == "none" else ())
 
     def custom(self, *operands, kind, shape, numbers=()):
-        """An op of the program's own; only the program knows its shape rule."""
+        """The program's own op. Only the program knows its shape rule."""
         if not re.fullmatch("[A-Za-z0-9_.-]{1,63}", kind):
             raise GraphError("kind '%s' is not a name of an op: use letters, digits, '_', '.', '-'" % kind, "kind")
         if len(operands) > MAX_CUSTOM_INPUTS:
@@ -1750,7 +1763,7 @@ class Graph:
 
     # ---- formulas ----
     def composite(self, op, *operands, **given):
-        """What a row of the table of formulas makes; given: all of its keys, but references may be left out."""
+        """Builds a row of the table of formulas. given: all of its keys; references may be left out."""
         formula, arguments, reduction = table.formulas()[op], table.rows()[op].arguments, "none"
         if self.meant_of_integers(op, operands):
             return self.integer(*operands, operation=op)
@@ -1778,7 +1791,7 @@ class Graph:
 
     @staticmethod
     def fits_any(*_, **__):
-        """The formula's own ops refuse what does not broadcast."""
+        """No check: the formula's own ops fail if shapes do not broadcast."""
 
     @staticmethod
     def fits_variance(input, target, var, **_):
@@ -1826,5 +1839,6 @@ class Graph:
 
 
 def dotted(text, count):
-    """The letters of a part of an equation; -count .. -1 for the axes of "...", which stands in it as "*"."""
+    """The letters of a part of an equation. Axes of "..." are the numbers -count .. -1; the text has "*" for
+    "..."."""
     return [label for letter in text for label in (range(-count, 0) if letter == "*" else letter)]

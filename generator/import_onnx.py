@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Turns an ONNX model into a spec and its weights, for run_model, gpunn_spec_load and the generator.
+"""Converts an ONNX model to a spec and its weights, for run_model, gpunn_spec_load and the generator.
 
-    python3 -m generator.import_onnx MODEL.onnx -o NAME [--dynamic] [--size seq=128] [--batch none|4|NAME] [--fix X.safetensors]
-                                                [--check X.npz]
+    python3 -m generator.import_onnx MODEL.onnx -o NAME [--dynamic] [--size seq=128] [--batch none|4|NAME]
+                                                [--fix X.safetensors] [--check X.npz]
 
-writes NAME.json and NAME.safetensors. Weights keep their names, and so do the inputs and outputs. The first axis that the file
-leaves open is the batch; others need a --size or, to vary between runs under their names, --dynamic. Whatever gpunn cannot express
-is listed at once, and then nothing is written. Files that ONNX Runtime's optimiser wrote hold ops of its domain
-com.microsoft. They are read up to ORT_ENABLE_EXTENDED. Weights of 8 bits or less become floats. Only --check,
-which runs the model and compares it with ONNX's reference evaluator, needs the packages onnx and numpy.
-"""
+This writes NAME.json and NAME.safetensors. Weights, inputs and outputs keep their names. The first axis that
+the file leaves open is the batch. Fix other open axes with --size, or let them vary under their names with
+--dynamic. If gpunn cannot express something, one error lists all of it, and nothing is written. Files from
+ONNX Runtime's optimizer contain ops of its domain com.microsoft; they are read up to ORT_ENABLE_EXTENDED.
+Weights of 8 bits or less become floats. Only --check needs the packages onnx and numpy: it runs the model and
+compares it with ONNX's reference evaluator."""
 import argparse
 import json
 import os
@@ -25,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def import_model(path, name, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None):
-    """Writes NAME.json and NAME.safetensors of an ONNX file; returns the spec and notes for people."""
+    """Writes NAME.json and NAME.safetensors of an ONNX file. Returns the spec, and notes for the user."""
     model = onnx_file.load(path)
     spec, weights, notes = import_graph(model, os.path.basename(name), sizes, batch, fixed, dynamic, bounds)
     text = json_text(spec).encode("ascii")
@@ -35,7 +35,8 @@ def import_model(path, name, sizes=(), batch=None, fixed=None, dynamic=False, bo
 
 
 def check(path, name, values, program, tolerance):
-    """The largest difference of each output between run_model and ONNX's reference evaluator, relative to its largest value."""
+    """For each output, the largest difference between run_model and ONNX's reference evaluator, relative to
+    the output's largest value."""
     try:
         import numpy
         from onnx.reference import ReferenceEvaluator

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Turns PyTorch's weights into safetensors, without PyTorch.
+"""Converts weight files to safetensors, without PyTorch.
 
     python3 -m generator.import_torch FILE.pt -o NAME.safetensors [--key state_dict]
 
-reads state_dicts that torch.save has written, in a zip archive or older, NumPy's .npz, and llama.cpp's .gguf. Names are kept, floats
-become F32, and so does what .gguf has quantised (Q8_0, Q4_K, Q6_K). The pickle within a .pt is read by an unpickler that knows
-tensors and nothing else: no code of a file runs. A checkpoint that holds several groups of tensors (weights, an optimizer's state)
-needs a --key, and is told which there are.
-"""
+It reads state_dicts of torch.save (in the zip format or the older one), NumPy's .npz, and llama.cpp's .gguf.
+Names are kept. Floats become F32, and so do the quantized tensors of .gguf (Q8_0, Q4_K, Q6_K). The pickle in
+a .pt is read by an unpickler that knows only tensors, so no code of a file runs. If a checkpoint holds
+several groups of tensors (weights, an optimizer's state), name one with --key; the error lists them."""
 import argparse
 import os
 import sys
@@ -18,7 +17,7 @@ from .exchange.spec_writer import Refused, nan_notes, save_safetensors
 
 
 def chosen(groups, key, path):
-    """The group of tensors of that name, or the only one."""
+    """The group of tensors with that name, or the only one."""
     if key is None and len(groups) == 1:
         return next(iter(groups.values()))
     known = sorted(group or "." for group in groups)
@@ -31,13 +30,14 @@ def chosen(groups, key, path):
 
 
 def stored(x):
-    """An Array as it is written. Integers of 2^63 and more stay U64, which gpunn reads as floats."""
+    """An Array with the dtype to be written. Integers of 2^63 and more stay U64, which gpunn reads as
+    floats."""
     is_large = x.kind == "uint64" and any(value >= 1 << 63 for value in x.values)
     return ("U64", x.shape, x.encoded()) if is_large else tensor_files.for_gpunn(x)
 
 
 def convert(path, output, key=None):
-    """Writes the tensors of a .pt, .npz or .gguf file; returns notes for people."""
+    """Converts the tensors of a .pt, .npz or .gguf file. Returns notes for the user."""
     tensor_files.check_no_text(path)
     readers = {".npz": tensor_files.read_npz, ".gguf": gguf.read}
     read = readers.get(os.path.splitext(path)[1], lambda path: chosen(pickles.read(path), key, path))

@@ -1,8 +1,8 @@
-"""What a call of a model as plain C does: its values in the order of their steps, and the memory in which each of them lies.
+"""Plans a call of a model as plain C: its steps in order, and the memory of each value.
 
-A value lies in a Block: what the caller gives (inputs, weights), constants, or scratch. Reshapes, dropout and slices of
-neighbours are views of their operand's block. Blocks of scratch whose times do not meet share their place.
-"""
+A value is in a Block: the caller's memory (inputs, weights), constants, or scratch. Reshapes, dropout and
+contiguous slices are views of their operand's block. Scratch blocks whose lifetimes do not overlap share
+memory."""
 import math
 from dataclasses import dataclass
 
@@ -29,20 +29,20 @@ INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "sample", "permu
 
 
 class Refused(Exception):
-    """Why a model cannot be written so: one sentence that lists all reasons."""
+    """Why a model cannot be written in this form: one sentence that lists all reasons."""
 
 
 @dataclass(eq=False)
 class Block:
-    kind: str            # input weight constant scratch
+    kind: str            # input, weight, constant or scratch
     dtype: str
-    count: int           # of elements
-    tensor: object       # whose value it holds first; None: room that a step needs for itself
-    first: int = 0       # the steps in which it holds something
+    count: int           # number of elements
+    tensor: object       # the first value in it; None: workspace of a step
+    first: int = 0       # the first step in which it is in use
     last: int = 0
-    place: int = 0       # of scratch: in the array of its dtype
+    place: int = 0       # of scratch: offset in the array of its dtype
     output: object = None  # the output that it is
-    merged: object = None  # the block that it is a part of
+    merged: object = None  # the block of which it is a part
 
     def root(self):
         return self.merged.root() if self.merged else self
@@ -50,10 +50,10 @@ class Block:
 
 @dataclass(eq=False)
 class Step:
-    tensor: object       # whose value it computes
-    members: tuple       # elementwise: the ids that are computed at once, operands first; else ()
+    tensor: object       # the value that it computes
+    members: tuple       # elementwise: ids that are computed together, operands first; else ()
     operands: tuple      # ids that it reads; None: left out
-    room: object = None  # Block
+    room: object = None  # Block of workspace
 
 
 def is_elementwise(t):
@@ -61,12 +61,12 @@ def is_elementwise(t):
 
 
 class Plan:
-    UNIT = 1       # elements of which places in scratch are multiples
-    WHOLE = False  # whether inputs and outputs lie in scratch, too
+    UNIT = 1       # scratch offsets are multiples of this many elements
+    WHOLE = False  # whether inputs and outputs are in scratch, too
 
     def __init__(self, model, batch=1, check=None, in_place=True):
-        """batch: the samples of a call. check(tensor, plan) gives further reasons to refuse a value, or None. in_place: results may
-        take the memory of operands that nothing reads later."""
+        """batch: samples of a call. check(tensor, plan): a further reason to reject a value, or None.
+        in_place: whether results may take the memory of operands that are not read later."""
         self.model, self.tensors, self.batch = model, model.tensors, batch
         self.outputs = [i for i in dict.fromkeys(model.outputs) if i != model.loss]
         self.needed = self.reached()
@@ -120,13 +120,14 @@ class Plan:
         return math.prod(self.shape(i))
 
     def in_order(self):
-        """The steps. An elementwise value that only such values of its shape read, all in one step, belongs to that step."""
+        """The steps. An elementwise value joins a later step if only that step reads it, and if all values
+        there are elementwise with its shape."""
         readers = {}
         for t in self.tensors:
             if t.id in self.needed:
                 for i in set(t.inputs) - {None}:
                     readers.setdefault(i, []).append(t)
-        home = {}  # by id of an elementwise value, the one that its step computes
+        home = {}  # by id of an elementwise value, the value that its step computes
         for t in reversed(self.tensors):
             if t.id in self.needed and is_elementwise(t):
                 homes = {home.get(r.id) if self.shape(r.id) == self.shape(t.id) else None
@@ -156,7 +157,7 @@ class Plan:
                 math.prod(self.shape(t.inputs[0])[:t.attrs["dim"]]) == 1)
 
     def is_given_integer(self, t):
-        """Whether a value is integers that the caller gives, perhaps by another shape."""
+        """Whether a value is integers from the caller, perhaps reshaped."""
         if t.op == "reshape":
             return self.is_given_integer(self.tensors[t.inputs[0]])
         return t.kind == "input" and t.dtype in ("i64", "i32", "u8")
@@ -199,7 +200,7 @@ class Plan:
         return self.blocks[-1]
 
     def merge(self, k, step):
-        """Computes in place where an operand that nothing reads later has the result's form."""
+        """Computes in place if an operand has the result's form and is not read later."""
         if not (step.members or step.tensor.op in IN_PLACE):
             return
         own = self.at[step.tensor.id][0]
@@ -215,11 +216,11 @@ class Plan:
 
     @staticmethod
     def array(block):
-        """The array of scratch in which a block lies."""
+        """The array of scratch that holds a block."""
         return "u8" if block.dtype == "bool" else block.dtype
 
     def scratch(self):
-        """The blocks that need a place."""
+        """The blocks that need an offset."""
         return [block for block in self.blocks if block.kind == "scratch" and not block.merged and
                 not block.output]
 
@@ -229,7 +230,7 @@ class Plan:
 
     @classmethod
     def pack(cls, blocks):
-        """The largest first, each at the lowest place that no block of its time has."""
+        """Places the largest block first, each at the lowest offset that is free during its lifetime."""
         placed = []
         for block in sorted(blocks, key=lambda one: (-one.count, one.first)):
             for other in sorted(placed, key=lambda one: one.place):
@@ -240,7 +241,7 @@ class Plan:
             placed.append(block)
 
     def sizes(self):
-        """The elements of scratch by dtype, of those that have any."""
+        """The elements of scratch for each dtype that is used."""
         result = {}
         for block in self.scratch():
             result[self.array(block)] = max(result.get(self.array(block), 0),
@@ -248,7 +249,7 @@ class Plan:
         return {dtype: result[dtype] for dtype in ("i64", "f32", "i32", "u8") if dtype in result}
 
     def room(self, step):
-        """The floats that a step needs for itself."""
+        """The floats of workspace that a step needs."""
         t = step.tensor
         if t.op in GATES:
             hidden = self.shape(t.inputs[5])[1]

@@ -1,12 +1,13 @@
 """The scalar expressions of a program: a graph in which equal expressions are one node.
 
-Node kinds: load (memory), const, count (a number that depends on the batch), keep (dropout's factor), total (a finished sum),
-is_column, rowred, round, and the functions and operators of the table's language. Comparisons and is_column are conditions, 0 or
-1, and only where() takes them; where() takes a number too, which stands for number != 0.
+Node kinds: load (memory), const, count (a number that depends on the batch), keep (dropout's factor), total
+(a finished sum), is_column, rowred, round, and the functions and operators of the table's language.
+Comparisons and is_column are conditions, 0 or 1, which only where() takes. where() also takes a number, which
+means number != 0.
 
-Constructors rewrite as they build, and only so that every result stays the same, NaN, infinities and signed zeros included; but
-where two constants are multiplied first, rounding and denormals may differ. Gradients go through linear(), the exception.
-"""
+Constructors simplify as they build. Results stay the same, including NaN, infinities and signed zeros. The
+exception: where two constants are multiplied first, rounding and denormals may differ. linear() is the
+exception for gradients."""
 import ast
 import math
 from functools import lru_cache
@@ -17,7 +18,7 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 CONDITIONS = COMPARISONS + ("is_column",)
 COMMUTATIVE = ("add", "mul", "eq", "ne")
 LEAVES = ("load", "const", "count", "keep", "total")
-FUNCTIONS = {  # of the table's language: how many operands
+FUNCTIONS = {  # functions of the table's language, with their number of operands
     "where": 3, "min": 2, "max": 2, "pow": 2, "abs": 1, "sign": 1, "floor": 1, "exp": 1, "expm1": 1, "log": 1,
     "log1p": 1, "sqrt": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "sin": 1, "cos": 1, "exp2": 1, "log2": 1,
     "log10": 1, "sinh": 1, "cosh": 1, "floordiv": 2, "atan2": 2, "hypot": 2, "fmod": 2, "remainder": 2}
@@ -27,7 +28,8 @@ WHOLE, SCALAR = (1, 0), (1, 1)
 
 
 class Node:
-    """op(args); attr: what else it is made of: const's value, load's operand, ... Nodes of one graph are equal when identical."""
+    """op(args). attr: further parts, such as const's value or load's operand. Equal nodes of one graph are
+    identical."""
     __slots__ = ("op", "args", "attr", "id")
 
     def __init__(self, op, args, attr, number):
@@ -43,7 +45,7 @@ class Node:
 
 
 def topological(roots):
-    """Every node that the roots are made of, once, operands first; the order depends on the roots alone."""
+    """Each node below the roots once, operands first. The order depends only on the roots."""
     order, seen, stack = [], set(), [(root, False) for root in reversed(list(roots))]
     while stack:
         node, done = stack.pop()
@@ -78,9 +80,9 @@ class Graph:
             self.nodes.append(node)
         return node
 
-    # ---- leaves --------------------------------------------------------------------------------------------------------------
+    # ---- leaves --------------------------------------------------------------------------------------------
     def load(self, operand):
-        """What stands in memory for this element. Integers are taken as numbers, and bool as 0 or 1."""
+        """The operand's value for this element. Integers are read as numbers, and bool as 0 or 1."""
         return self._node("load", (), operand)
 
     def const(self, value):
@@ -92,23 +94,24 @@ class Graph:
         return self._node("count", (), (fixed, per_batch)) if per_batch else self.const(fixed)
 
     def keep(self, site, p):
-        """Dropout's factor of this element: 0, or 1 / (1 - p) as 65536 / T (gpunn.h, >>cpu/elementwise). site: number in the group."""
+        """Dropout's factor of this element: 0, or 1 / (1 - p) as 65536 / T (gpunn.h, >>cpu/elementwise).
+        site: index of the random node in the group."""
         kept = int((1 - p) * 65536 + 0.5)
         if kept in (0, 65536):
             return self.const(kept // 65536)
         return self._node("keep", (), (site, p))
 
     def total(self, number):
-        """In finals: the value of the launch's sum of that number."""
+        """In finals: the launch's sum with that number."""
         return self._node("total", (), number)
 
-    # ---- with operands -------------------------------------------------------------------------------------------------------
+    # ---- with operands -------------------------------------------------------------------------------------
     def is_column(self, label):
-        """In row launches: whether this element's place in its row is label, a load of an integer."""
+        """In row launches: whether this element's column is label, a load of an integer."""
         return self._node("is_column", (label,))
 
     def rowred(self, kind, value):
-        """The "sum" or "max" of a value over its row; a NaN anywhere makes the maximum NaN."""
+        """The "sum" or "max" of a value over its row. A NaN anywhere makes the maximum NaN."""
         if kind not in ("sum", "max"):
             raise ValueError("rowred of kind '%s'" % kind)
         if kind == "max" and value.op in ("const", "count"):
@@ -116,7 +119,7 @@ class Graph:
         return self._node("rowred", (value,), kind)
 
     def round(self, dtype, value):
-        """The value as dtype stores it: f32 bf16 f16."""
+        """The value rounded to dtype: f32, bf16 or f16."""
         stored = (getattr(value.attr, "dtype", None) if value.op == "load" else
                   value.attr if value.op == "round" else None)
         if dtype == "f32" or stored == dtype:
@@ -144,7 +147,7 @@ class Graph:
         return self._commuted(name, *args) if name in COMMUTATIVE else self._node(name, args)
 
     def _commuted(self, name, a, b):
-        """Of a commutative pair, the one that was made first stands first; but constants first in products, last elsewhere."""
+        """Orders a commutative pair by age. Constants come first in products, and last in sums."""
         last = ((lambda node: (node.op != "const", node.id)) if name == "mul" else
                 lambda node: (node.op == "const", node.id))
         return self._node(name, sorted((a, b), key=last))
@@ -164,7 +167,7 @@ class Graph:
     def div(self, a, b):
         return self.op("div", a, b)
 
-    # ---- rewrites ------------------------------------------------------------------------------------------------------------
+    # ---- rewrites ------------------------------------------------------------------------------------------
     def _neg(self, a):
         if a.op == "neg":
             return a.args[0]
@@ -203,7 +206,8 @@ class Graph:
         if b.op == "neg":
             return self.mul(self.const(-a.attr), b.args[0])
         if b.op == "mul" and b.args[0].op == "const":
-            # Only where the inner product cannot overflow alone, nor the product of the constants leave the normal range.
+            # Only if the inner product cannot overflow alone, and the product of the constants stays in the
+            # normal range.
             inner, product = b.args[0].attr, floats.f32(a.attr * b.args[0].attr)
             if (abs(a.attr) >= 1 or abs(inner) <= 1) and 2.0 ** -126 <= abs(product) < math.inf:
                 return self.mul(self.const(product), b.args[1])
@@ -239,7 +243,8 @@ class Graph:
         if not condition.is_condition:
             condition = self.op("ne", condition, self.const(0))
         if condition.op == "ne" and condition.args[0].op == "where" and _is(condition.args[1], 0):
-            inner, one, zero = condition.args[0].args  # where(where(c, 1, 0), p, q): of a comparison's result
+            # where(where(c, 1, 0), p, q): the result of a comparison
+            inner, one, zero = condition.args[0].args
             if _is(zero, 0) and one.op == "const" and one.attr != 0:
                 return self.where(inner, yes, no)
             if _is(one, 0) and zero.op == "const" and zero.attr != 0:
@@ -252,9 +257,9 @@ class Graph:
             no = no.args[2]
         return yes if yes is no else self._node("where", (condition, yes, no))
 
-    # ---- the table's texts ---------------------------------------------------------------------------------------------------
+    # ---- the table's texts ---------------------------------------------------------------------------------
     def text(self, text, names):
-        """The node of a text in the table's language. names: {name: node}."""
+        """Parses a text in the table's language. names: {name: node}."""
         return self._walk(_tree(text), names)
 
     def _walk(self, tree, names):
@@ -283,12 +288,13 @@ class Graph:
         return names
 
     def apply(self, name, attrs, operands):
-        """The value of an elementwise op. attrs: {name: number}; the table's default for what is not in it."""
+        """The value of an elementwise op. attrs: {name: number}; missing ones have the table's default."""
         op = table.ops()[name]
         return self.text(op.forward, self._names(op, attrs, operands))
 
     def derivative(self, name, k, attrs, operands, y, g):
-        """What the gradient g of the op's result y adds to that of operand k; None: nothing."""
+        """The contribution of the gradient g of the op's result y to the gradient of operand k. None: no
+        contribution."""
         op = table.ops()[name]
         if op.derivatives[k] == "0":
             return None
@@ -296,17 +302,18 @@ class Graph:
         return self.linear(g, lambda live: self.text(op.derivatives[k], dict(names, y=y, g=live)))
 
     def linear(self, gradient, function):
-        """function(gradient), a function that gives 0 for 0. Where the gradient is where(c, p, 0), as behind a choice, it is
-        applied to p alone: where p is dead, no infinite derivative may meet the 0."""
+        """function(gradient), for a function that maps 0 to 0. If the gradient is where(c, p, 0), as behind a
+        choice, the function is applied to p alone. So an infinite derivative is never multiplied by the 0 of
+        an untaken branch."""
         if gradient.op != "where" or not (_is(gradient.args[1], 0) or _is(gradient.args[2], 0)):
             return function(gradient)
         condition, *branches = gradient.args
         return self.where(condition, *(branch if _is(branch, 0) else self.linear(branch, function)
                                        for branch in branches))
 
-    # ---- whole expressions ---------------------------------------------------------------------------------------------------
+    # ---- whole expressions ---------------------------------------------------------------------------------
     def substitute(self, roots, replacement):
-        """The roots with some nodes replaced: {node: node}. What is replaced is not looked into."""
+        """The roots with some nodes replaced: {node: node}. Replacements are not searched."""
         done = {}
         stack = [(root, False) for root in roots]
         while stack:
@@ -336,14 +343,15 @@ def _is(node, value):
     return node.op == "const" and node.attr == value
 
 
-# ---- what can be said about nodes --------------------------------------------------------------------------------------------
+# ---- what can be said about nodes --------------------------------------------------------------------------
 def loads(roots):
-    """The operands that the roots read, in the order in which they do."""
+    """The operands that the roots read, in order of first use."""
     return [node.attr for node in topological(roots) if node.op == "load"]
 
 
 def join(one, other):
-    """The narrowest place that tells both apart: an element's number i stands for (i // div) % mod; mod 0: no modulo."""
+    """The narrowest place that distinguishes what both do. A place (div, mod) gives element i the index (i //
+    div) % mod; mod 0: no modulo."""
     if one == other or other[1] == 1:
         return one
     if one[1] == 1:
@@ -356,8 +364,8 @@ def join(one, other):
 
 
 def places(roots, inner=1, totals=()):
-    """{node: place} of all nodes that the roots are made of: WHOLE, per row, per column, SCALAR, ... inner: a row's length.
-    totals: by number, the place of each sum."""
+    """{node: place} for all nodes below the roots: WHOLE, per row, per column, SCALAR, ... inner: the length
+    of a row. totals: the place of each sum, by number."""
     result = {}
     for node in topological(roots):
         if node.op == "load":
@@ -378,7 +386,7 @@ def places(roots, inner=1, totals=()):
     return result
 
 
-# ---- reference ---------------------------------------------------------------------------------------------------------------
+# ---- reference ---------------------------------------------------------------------------------------------
 def _overflowing(function):
     def guarded(*args):
         try:
@@ -460,8 +468,9 @@ def maximum(values):
 
 
 def evaluate(roots, length, load, keep=None, totals=(), batch=1, single=False):
-    """The values of the roots in `length` elements, one row: a list of lists. load(operand, i): what element i reads; keep(site,
-    p, i): its dropout factor; single: every result is rounded to float, which shows overflows where C has them."""
+    """Evaluates the roots for `length` elements of one row: a list of lists. load(operand, i): the value for
+    element i. keep(site, p, i): its dropout factor. single: round every result to float, to show overflows as
+    C has them."""
     values = {}
     for node in topological(roots):
         if node.op == "load":

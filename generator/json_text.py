@@ -1,4 +1,5 @@
-"""A strict JSON reader (RFC 8259) that knows where every value stands, so that each error can name line and column."""
+"""A strict JSON reader (RFC 8259). It records the position of every value, so that errors name line and
+column."""
 import re
 from array import array
 
@@ -14,11 +15,11 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class SpecError(Exception):
-    """What is wrong with a spec: one sentence that begins with path:line:column."""
+    """An error in a spec: one sentence that begins with path:line:column."""
 
 
 class Object(dict):
-    """at: offset of the brace; key_at, value_at: offsets by key."""
+    """at: offset of the brace. key_at, value_at: offsets by key."""
 
     def __init__(self, at):
         super().__init__()
@@ -26,7 +27,7 @@ class Object(dict):
 
 
 class Array(list):
-    """at: offset of the bracket; value_at: offsets by index."""
+    """at: offset of the bracket. value_at: offsets by index."""
 
     def __init__(self, at):
         super().__init__()
@@ -34,14 +35,14 @@ class Array(list):
 
 
 class MinusZero(int):
-    """-0: the integer 0, but -0.0 where a number is wanted."""
+    """-0: the integer 0, but -0.0 where a float is expected."""
 
     def __float__(self):
         return -0.0
 
 
 class Source:
-    """A text with its path; offsets become places in messages."""
+    """A text with its path. It converts offsets to line and column for messages."""
 
     def __init__(self, text, path):
         self.text, self.path = text, path
@@ -54,7 +55,7 @@ class Source:
         return SpecError("%s: %s" % (self.place(at), message))
 
     def inside(self, at, index):
-        """The offset of character `index` of the string that stands at offset `at`."""
+        """The offset of character `index` in the string that begins at offset `at`."""
         at += 1
         for _ in range(index):
             _, at = _character(self, at) if self.text[at] == "\\" else ("", at + 1)
@@ -62,7 +63,7 @@ class Source:
 
 
 def _character(source, at):
-    """The character of the escape at offset `at`, and the offset behind it."""
+    """The character of the escape at offset `at`, and the offset after it."""
     text, kind = source.text, source.text[at + 1:at + 2]
     if kind in _ESCAPES:
         return _ESCAPES[kind], at + 2
@@ -96,7 +97,7 @@ class _Reader:
         raise self.source.error(self.at if at is None else at, message)
 
     def next(self):
-        """The character that stands here behind white space; empty at the end."""
+        """The next character that is no white space; empty at the end."""
         self.at = _SPACE.match(self.text, self.at).end()
         return self.text[self.at:self.at + 1]
 
@@ -155,7 +156,7 @@ class _Reader:
             parts.append(character)
 
     def separator(self, close, what, start):
-        """Whether another item follows; takes the comma or the closing bracket."""
+        """Whether another item follows. Consumes the comma or the closing bracket."""
         found = self.next()
         if found not in (",", close) or not found:
             self.fail("%s where ',' or '%s' belongs" % (_shown(found), close) if found else
@@ -204,7 +205,7 @@ def _shown(text):
 
 
 def decode(data, path):
-    """A Source out of a file's bytes."""
+    """A Source from a file's bytes."""
     if len(data) > MAX_BYTES:
         raise SpecError("%s:1:1: the file is larger than %d MiB" % (path, MAX_BYTES >> 20))
     try:
@@ -218,5 +219,5 @@ def decode(data, path):
 
 
 def read(source):
-    """The value that the text holds: Object, Array, str, int, float, True, False or None."""
+    """The value of the text: Object, Array, str, int, float, True, False or None."""
     return _Reader(source).document()

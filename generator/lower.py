@@ -1,14 +1,15 @@
-"""From a group of nodes to its programs: which launches compute its values, which its gradients, and what is kept in between.
+"""Lowers a group of nodes to its programs: the launches of its values, the launches of its gradients, and
+what is stored between them.
 
-A group has one domain, the elements of its widest nodes. Every node of it is whole, one value an element, or of rows, one value a
-row; what its nodes read from outside may be narrower still (columns, channels, a scalar). Values are built as expressions node by
-node, and gradients by the way back through the same nodes. A gradient of something narrower becomes a sum over the launch.
+A group has one domain, the elements of its widest nodes. Every node has one value per element, or one value
+per row. What its nodes read from outside may be narrower (columns, channels, a scalar). Values are built as
+expressions, node by node. Gradients are built by walking the same nodes backward. The gradient of something
+narrower becomes a sum over the launch.
 
-What a backward program reads of the forward pass is the cheapest set of values from which it can compute the rest again:
-externals, stored nodes, statistics of rows (always kept), or a value that is kept for this alone.
+A backward program reads the cheapest set of forward values from which it can compute the rest again. These
+are externals, stored nodes, statistics of rows (always stored), or a value that is stored only for this.
 
-Half precision: a value that is stored, or kept, is rounded there, and whoever uses it in the group uses the rounded one.
-"""
+16-bit storage: a value that is stored is rounded, and the group's nodes use the rounded value."""
 import keyword
 import re
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1}
 ROW_NORMS = ("layer_norm", "rms_norm", "group_norm")
 CHANNEL_NORMS = ("batch_norm", "group_norm")  # their other operands have a value for each channel
 CLASS_LOSSES = ("cross_entropy", "nll")
-# read whole rows of their first operand
+# These read whole rows of their first operand.
 ROW_OPS = ("softmax", "log_softmax", "sum", "max") + ROW_NORMS + CLASS_LOSSES
 
 
@@ -36,23 +37,23 @@ class Infeasible(Exception):
 
 @dataclass(frozen=True)
 class Group:
-    nodes: tuple                   # tensors by rising id: the last one is the last that is computed
-    externals: tuple               # tensors, in the order in which the nodes read them
+    nodes: tuple                   # tensors by rising id: the last one is computed last
+    externals: tuple               # tensors, in the order of their first use
     aliases: FrozenSet[int]        # nodes that are their operand under another name
-    outputs: FrozenSet[int]        # nodes that somebody outside reads, through aliases too
+    outputs: FrozenSet[int]        # nodes that are read outside, also through aliases
     graded: FrozenSet[int]         # nodes whose gradient comes from outside
-    wanted: FrozenSet[int]         # externals that want a gradient
-    spare: FrozenSet[int]          # externals that may want one: inputs, and what is made of them alone
+    wanted: FrozenSet[int]         # externals that need a gradient
+    spare: FrozenSet[int]          # externals with optional gradients: inputs, and what is made of them alone
     storage: Dict[int, str]        # dtype in memory, by id
     training: bool
-    loss: bool                     # the last node is the loss
-    half: Optional[str]            # what products of the model read and give: bf16 or f16; None: f32
+    loss: bool                     # whether the last node is the loss
+    half: Optional[str]            # dtype of products' operands and results: bf16 or f16; None: f32
     layout: str                    # of images: first, last
 
 
 @dataclass(frozen=True)
 class Ref:
-    """An operand before its program is known."""
+    """An operand of a Pass, before its program exists."""
     role: str
     index: int
     dtype: str
@@ -63,7 +64,7 @@ class Ref:
 
 @dataclass
 class Pass:
-    """A launch before its operands are known. stores, finals: [(Ref, node)]."""
+    """A launch before its operands exist. stores, finals: [(Ref, node)]."""
     stores: list
     sums: list
     finals: list
@@ -79,9 +80,9 @@ class Lowered:
     sites: int
 
 
-# ---- shapes ------------------------------------------------------------------------------------------------------------------
+# ---- shapes ------------------------------------------------------------------------------------------------
 def elements(shape):
-    """(fixed, per batch), one of them 0. What varies besides the batch is part of a kernel's batch."""
+    """(fixed, per batch), one of them 0. A kernel's batch includes all varying sizes."""
     if any_varies(shape):
         return 0, content(shape)[0]
     factor, power = measure(shape)
@@ -99,7 +100,8 @@ def product(dims):
 
 
 def check_varying(tensors):
-    """A kernel has one batch: what varies in its tensors, the batch and other sizes, has one product."""
+    """A kernel has one batch, so the batch and other varying sizes must have the same product in all of its
+    tensors."""
     if any(any_varies(t.shape) for t in tensors):
         products = {content(t.shape)[1]: t for t in tensors if elements(t.shape)[1]}
         if len(products) > 1:
@@ -109,7 +111,8 @@ def check_varying(tensors):
 
 
 def place_of(narrow, wide):
-    """Where elements of shape `wide` read one of shape `narrow`, which broadcasts to it."""
+    """The place (div, mod) at which elements of shape `wide` read one of shape `narrow`, which broadcasts to
+    it."""
     narrow = (1,) * (len(wide) - len(narrow)) + tuple(narrow)
     there = [axis for axis, dim in enumerate(narrow) if dim != 1]
     missing = [axis for axis, dim in enumerate(wide) if dim != narrow[axis]]
@@ -124,9 +127,10 @@ def place_of(narrow, wide):
 
 
 def row_shape(node, x):
-    """Of what a row op takes together: the last axes of x, or of a part of its channels; (): it takes others."""
+    """The axes that a row op reduces together: the last axes of x, or of some of its channels. (): other
+    axes."""
     if node.op == "group_norm" and any(dim < 0 and not varies(dim) for dim in x.shape[2:]):
-        return ()  # the batch stands within a row
+        return ()  # the batch is within a row
     if node.op == "group_norm":
         return (x.shape[1] // node.attrs["num_groups"],) + tuple(x.shape[2:])
     rank = len(x.shape)
@@ -148,13 +152,13 @@ def row_length(node, x):
     return product(shape)
 
 
-# ---- expressions -------------------------------------------------------------------------------------------------------------
+# ---- expressions -------------------------------------------------------------------------------------------
 class Lowering:
     """The values and gradients of a group, as expressions over Refs."""
 
     def __init__(self, group, kept_values=frozenset()):
         self.group, self.graph = group, ir.Graph()
-        # nodes that the forward pass keeps for the backward one, beyond its outputs
+        # nodes that the forward pass stores for the backward pass, besides its outputs
         self.kept_values = kept_values
         self.inside = {node.id: node for node in group.nodes}
         self.outside = {t.id: t for t in group.externals}
@@ -185,13 +189,13 @@ class Lowering:
         return None if node.inputs[k] is None else self.tensor(node.inputs[k])
 
     def root(self, number):
-        """The node that an alias of the group is another name of."""
+        """The node that an alias of the group names."""
         while number in self.group.aliases and self.inside[number].inputs[0] in self.inside:
             number = self.inside[number].inputs[0]
         return number
 
     def _is_total(self, node):
-        """The loss as the sum of everything."""
+        """Whether the loss is a sum over everything."""
         return self.group.loss and node is self.group.nodes[-1] and node.op == "sum"
 
     # ---- domain ----
@@ -236,7 +240,7 @@ class Lowering:
         return self.domain[0] // self.inner, self.domain[1] // self.inner
 
     def place(self, node, k):
-        """Of operand k, in the domain."""
+        """The place of operand k in the domain."""
         t, shape = self.operand_tensor(node, k), tuple(node.shape)
         if node.id in self.group.aliases or self._is_total(node):
             count = elements(t.shape)
@@ -297,7 +301,7 @@ class Lowering:
         return self.graph.keep(self.sites.index(node.id), node.attrs["p"])
 
     def keep_value(self, dtype, count, place):
-        """Memory of the program that the forward one keeps for the backward one."""
+        """Declares memory that the forward program writes for the backward program."""
         self.kept.append(Kept(dtype, *count))
         return Ref("kept", len(self.kept) - 1, dtype, place, count)
 
@@ -314,7 +318,8 @@ class Lowering:
 
     # ---- gradients ----
     def gradients(self, seed=None):
-        """Fills direct {external: gradient} and sums {external: [(place, gradient, over rows)]}; seed: the loss's cost."""
+        """Fills direct {external: gradient} and sums {external: [(place, gradient, over rows)]}. seed: the
+        gradient of the loss."""
         self.adjoints, self.direct, self.sums, self.incoming = {}, {}, {}, {}
         for node in reversed(self.group.nodes):
             adjoint = self.adjoints.get(node.id)
@@ -365,7 +370,7 @@ class Lowering:
                 self.sums.setdefault(t.id, []).append((target, part, source != WHOLE))
 
     def _over_row(self, part, target):
-        """The row's sum of a gradient."""
+        """The sum of a gradient over its row."""
         if target[1] != 0 or self.inner not in (1, target[0]):
             raise Infeasible("gradients of rows of different lengths")
         self.inner = target[0]
@@ -383,7 +388,7 @@ class Lowering:
                 self.places[node.id] != SCALAR]
 
     def moments(self):
-        """The launch before a batch_norm: its statistics."""
+        """The launch before a batch_norm, which computes its statistics."""
         g, node = self.graph, self.norm
         x = self.operand_tensor(node, 0)
         shift = self.load("value", x, self.channel, self.channel[0])
@@ -398,11 +403,11 @@ class Lowering:
                                (old[0].attr, new[0]), (old[1].attr, new[1])])
 
     def forward(self):
-        """Launches of an evaluation, or of training without those of gradients."""
+        """The launches of an evaluation, or of training without the gradients."""
         return ([self.moments()] if self.norm else []) + [Pass(self.value_stores(), [], [])]
 
     def loss(self):
-        """Launches of a group whose last node is the loss: in training with the gradients."""
+        """The launches of a group whose last node is the loss. In training they include the gradients."""
         g, node = self.graph, self.group.nodes[-1]
         x, value, passes = self.operand_tensor(node, 0), self.values[node.id], []
         result = Ref("value", self.numbers[node.id], "f32", SCALAR, (1, 0))
@@ -424,7 +429,7 @@ class Lowering:
                 sums.append((weight, SCALAR, True))
                 divisor = g.total(1)
         mean = g.div(total, divisor) if divisor else total
-        if node.op in CLASS_LOSSES and divisor:  # -0 where no label counts
+        if node.op in CLASS_LOSSES and divisor:  # -0 if no label counts
             empty = g.where(g.op("eq", total, g.const(0)), g.neg(total), mean)
             mean = g.where(g.op("eq", divisor, g.const(0)), empty, mean)
         main = Pass(self.value_stores(), sums, [(result, mean)])
@@ -438,7 +443,7 @@ class Lowering:
         return grad.loss_weight(self.graph, node.op, node.attrs, operands, self.inner)
 
     def _add_gradients(self, launch, direct=None):
-        """Stores and sums of externals' gradients."""
+        """Stores, and sums, of externals' gradients."""
         for number, (place, value) in (self.direct if direct is None else direct).items():
             launch.stores.append((self.gradient_ref(number, place), value))
         for number, parts in self.sums.items():
@@ -455,7 +460,7 @@ class Lowering:
             launch.finals.append((self.gradient_ref(number, parts[0][0]), total))
 
     def backward(self):
-        """(launches, {Ref of a gradient: Ref of a node's gradient whose memory it may be})."""
+        """(launches, {Ref of a gradient: Ref of a node's gradient whose memory it may share})."""
         self.gradients()
         main, shares = Pass([], [], []), {}
         if self.norm is None:
@@ -465,7 +470,8 @@ class Lowering:
         return self._norm_backward(main, shares)
 
     def _share(self, launch, shares):
-        """Gradients that are a node's own are handed on in its memory; one that several externals get is put there first."""
+        """If a gradient equals a node's own, it takes over that memory. If several externals get the same
+        gradient, it is written there first."""
         own = {value: node for node, value in self.incoming.items() if self.places[node] == WHOLE}
         targets = {}
         for ref, value in launch.stores:
@@ -486,7 +492,8 @@ class Lowering:
             shares.update((ref, home) for ref in refs if ref.dtype == home.dtype)
 
     def _norm_backward(self, main, shares):
-        """The gradient of what stands behind the batch_norm with its sums, and then the batch_norm's."""
+        """The gradients of what follows the batch_norm, with the sums that it needs, then the batch_norm's
+        own gradient."""
         g, node, adjoint = self.graph, self.norm, self.norm_adjoint
         x, weight = self.operand(node, 0), self.operand(node, 1)
         direct = {number: part for number, part in self.direct.items() if number != node.inputs[0]}
@@ -521,26 +528,27 @@ class Lowering:
         return [main, Pass([(self.gradient_ref(node.inputs[0], WHOLE), g.mul(inside, scale))], [], [])], shares
 
 
-# ---- what the backward pass reads --------------------------------------------------------------------------------------------
-UNIT = 1024  # of the cut's costs, for a byte an element
+# ---- what the backward pass reads --------------------------------------------------------------------------
+UNIT = 1024  # of the cut's costs, for one byte per element
 
 
 def price_of(ref, low, written):
-    """Of reading a value again in the backward pass, and of writing it if it is kept for that alone."""
+    """The cost to read a value again in the backward pass, plus the cost to write it if it is stored only for
+    that."""
     size = BYTES[ref.dtype] * UNIT
     size = size if ref.place == WHOLE else max(1, size // low.inner) if ref.place == (low.inner, 0) else 1
     return size * (22 if written else 10)
 
 
 def keep(low, passes):
-    """What the launches of the backward pass get from memory: {node: Ref}, the stores of the forward pass for that, and the nodes
-    of the group whose values it has to keep."""
+    """What the backward launches read from memory: {node: Ref}, the forward stores for that, and the nodes of
+    the group whose values are stored."""
     before = ir.topological([low.values[node.id] for node in low.group.nodes])
     made = set(before)
     places = ir.places(before, low.inner)
     roots = [value for launch in passes for value in roots_of(launch)]
     needed, stack, seen = {}, list(reversed(roots)), set()
-    while stack:  # from the gradients to where the values of the forward pass begin
+    while stack:  # from the gradients down to values of the forward pass
         node = stack.pop()
         if node in made:
             needed[node] = True
@@ -587,7 +595,7 @@ def roots_of(launch):
 
 
 def replaced(graph, launch, memory):
-    """The launch with nodes read from memory."""
+    """The launch with some nodes read from memory."""
     swap = {node: graph.load(ref) for node, ref in memory.items()}
     nodes = iter(graph.substitute(roots_of(launch), swap))
     return Pass([(ref, next(nodes)) for ref, _ in launch.stores],
@@ -596,18 +604,18 @@ def replaced(graph, launch, memory):
 
 
 def is_spare(low, ref):
-    """A gradient of an input: nobody may want it."""
+    """Whether this is an input's gradient, which is optional."""
     return ref.role == "gradient" and ref.index in [low.numbers[number] for number in low.group.spare]
 
 
 def asked_for(low, passes):
-    """The launches without gradients of inputs."""
+    """The launches without the gradients of inputs."""
     return [replace(launch, stores=[(ref, value) for ref, value in launch.stores if not is_spare(low, ref)])
             for launch in passes]
 
 
 def without_costly(low, passes):
-    """The launches without gradients of inputs for which another tensor as large as the domain would have to be read."""
+    """The launches without input gradients that would read another tensor as large as the domain."""
     there = whole([value for launch in asked_for(low, passes) for value in roots_of(launch)])
     return [replace(launch, stores=[(ref, value) for ref, value in launch.stores if not is_spare(low, ref) or
                                     there.issuperset(whole([value]))]) for launch in passes]
@@ -617,7 +625,7 @@ def whole(roots):
     return {ref for ref in ir.loads(roots) if ref.place == WHOLE}
 
 
-# ---- programs ----------------------------------------------------------------------------------------------------------------
+# ---- programs ----------------------------------------------------------------------------------------------
 RESERVED = frozenset(keyword.kwlist) | frozenset(
     "auto bool case catch char const default delete do double else enum explicit export extern false float "
     "goto inline int long mutable namespace new operator private protected public register restrict short "
@@ -631,12 +639,12 @@ def identifier(text):
 
 
 def called(t):
-    """What a person calls a tensor."""
+    """The name of a tensor in a kernel's texts."""
     return t.name or getattr(t, "label", None) or t.layer or "%s_%d" % (t.op, t.id)
 
 
 class Builder:
-    """One program of a group: turns Refs into operands."""
+    """One program of a group. It turns Refs into operands."""
 
     def __init__(self, low, passes, shares):
         self.low, self.graph, self.shares = low, low.graph, shares
@@ -655,7 +663,7 @@ class Builder:
         self.operands = {ref: self._operand(ref) for ref in refs}
 
     def _by_rows(self, launch):
-        """The launch with an element for each row."""
+        """The launch with one element per row."""
         inner, swap = self.low.inner, {}
         for node in ir.topological(roots_of(launch)):
             if node.op == "load" and node.attr.place != SCALAR:
@@ -663,7 +671,7 @@ class Builder:
         return replace(replaced(self.graph, launch, swap), rows=True)
 
     def _is_by_row(self, launch):
-        """Whether its elements must know their row."""
+        """Whether the launch's elements need the row's number."""
         inner = self.low.inner
         elements = [value for _, value in launch.stores] + [part for part, _, _ in launch.sums]
         return any(node.op in ("rowred", "is_column") for node in ir.topological(elements)) or any(
@@ -671,8 +679,8 @@ class Builder:
                                                        for ref, _ in launch.stores)
 
     def _parted(self, launch):
-        """Rows are summed for each column alone. Sums for other places are a launch of their own, ahead of the one whose stores
-        may lie where they read."""
+        """Rows are only summed per column. Sums for other places become a launch of their own, ahead, since
+        the stores of the other may share the memory that it reads."""
         columns = all(place in (SCALAR, (1, self.low.inner)) for _, place, _ in launch.sums)
         if columns or not self._is_by_row(launch):
             return [launch]
@@ -742,7 +750,7 @@ class Builder:
 
 
 def check(roots, elements, stores, inner):
-    """The limits of one launch."""
+    """Checks the limits of one launch."""
     order = ir.topological(elements)
     if len(ir.topological(roots)) > MOST_NODES:
         raise Infeasible("more than %d operations" % MOST_NODES)
@@ -760,7 +768,8 @@ def check(roots, elements, stores, inner):
 
 
 def registers(order, elements, inner):
-    """Estimate for a GPU: 16 bytes of each tensor that is read, as floats, and the values that live at the same time."""
+    """Estimates the registers on a GPU: 16 bytes of each tensor that is read, as floats, and the values that
+    are live at the same time."""
     places = ir.places(order, inner)
     whole = [node for node in order if node.op == "load" and places[node] == WHOLE]
     loaded = sum(16 // BYTES[node.attr.dtype] if BYTES[node.attr.dtype] < 4 else 4 for node in whole)
@@ -782,7 +791,7 @@ def registers(order, elements, inner):
 
 
 def traffic(launch):
-    """Bytes that it moves, (fixed, per batch): each operand once, as its memory is."""
+    """The bytes that it moves, (fixed, per batch): each operand once, in its stored dtype."""
     moved = {}
     for operand in ir.loads([store.value for store in launch.stores + launch.finals] +
                             [one.value for one in launch.sums]):
@@ -795,12 +804,13 @@ def traffic(launch):
 
 
 def used(operand):
-    """Elements of an operand that a launch touches."""
+    """The elements of an operand that a launch touches."""
     return (operand.place[1], 0) if operand.place[1] else operand.count
 
 
 def lower(group):
-    """Raises Infeasible. Gradients that nobody may want do not stand in the way."""
+    """Lowers a group to its programs. Raises Infeasible. If only optional gradients prevent it, they are left
+    out."""
     try:
         return lower_all(group)
     except Infeasible:

@@ -1,10 +1,11 @@
-"""A small network as one kernel: for evaluation, all values between a model's inputs and its outputs, sample by sample.
+"""A small network as one kernel for evaluation: all values between a model's inputs and its outputs, sample
+by sample.
 
-Of layers that compute each sample by itself (linear, elementwise, norms and softmax of one row, residuals, concatenations, embeddings,
-hash grids), none of them wide, a kernel needs no memory but a few samples' values near the processor. emit_network.py writes it for CPUs,
-emit_network_cuda.py for GPUs. Where there are images (convolutions, pools, batch norms), so small that a block of a GPU has room for
-all values of one, it is for GPUs alone.
-"""
+The layers must treat each sample by itself (linear, elementwise, norms and softmax of one row, residuals,
+concatenations, embeddings, hash grids) and be narrow. Then a kernel needs only a few samples' values, in
+cache or shared memory. emit_network.py writes it for CPUs, emit_network_cuda.py for GPUs. Networks of images
+(convolutions, pools, batch norms) are for GPUs alone, and only if a block has shared memory for all values of
+an image."""
 import copy
 
 from .graph import shape_text
@@ -19,15 +20,15 @@ OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "sli
 POOLS = ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d")
 IMAGE_OPS = ("conv1d", "conv2d", "batch_norm") + POOLS
 MOST_VALUES = 1024   # elements of a sample's value, or ...
-MOST_PIXELS = 58112  # ... of one in a network of images: what the shared memory of a block may hold
+MOST_PIXELS = 58112  # ... of one in a network of images, by the shared memory of a block
 MOST_WIDE = 256      # columns of a linear layer's result
-MOST_ROWS = 1 << 24  # of an embedding: their numbers are floats in shared memory
+MOST_ROWS = 1 << 24  # rows of an embedding: indices are floats in shared memory
 MOST_OPERANDS = 64   # gpunn.h's GPUNN_KERNEL_OPERANDS
-MOST_NODES = 100     # for which a table has numbers
+MOST_NODES = 100     # as many as a kernel's table can number
 
 
 def check(t, plan):
-    """Why a value has no place in such a kernel."""
+    """The reason why a value cannot be in such a kernel, or None."""
     if t.dtype != "f32" and not plan.is_given_integer(t):
         return "%s values are not for it" % t.dtype
     if t.kind == "value" and t.op not in OPS + IMAGE_OPS and not is_elementwise(t):
@@ -50,7 +51,8 @@ def check(t, plan):
 
 
 class SamplePlan(Plan):
-    """One sample's values. Constants of one number are read from memory too: a model of the same ops may have others."""
+    """One sample's values. Scalar constants are read from memory too, since a model with the same ops may
+    have other ones."""
 
     storage = None  # dtypes in a GPU's memory, by id
 
@@ -61,23 +63,23 @@ class SamplePlan(Plan):
         return any(self.tensors[i].op in IMAGE_OPS for i in self.needed)
 
     def hash_calls(self):
-        """Of hash_grid.h's functions those that a kernel calls."""
+        """The functions of hash_grid.h that a kernel calls."""
         return ["features"] * any(step.tensor.op == "hash_grid_encoding" for step in self.steps)
 
     def layers(self):
-        """The steps with weights of which sums are made."""
+        """The steps whose weights get gradients by sums."""
         return [step.tensor for step in self.steps if step.tensor.op in ("linear",) + CONVOLUTIONS]
 
 
 def plan_of(model, outputs):
-    """Raises Refused."""
+    """The plan of a model. Raises Refused."""
     own = copy.copy(model)
     own.outputs = outputs
     return SamplePlan(own, 1, check)
 
 
 def outputs_of(view):
-    """The outputs that one kernel can give, and why it cannot give the others."""
+    """The outputs that one kernel can compute, and the reason why it cannot compute the others."""
     model, outputs, reasons = view.model, [], []
     for i in dict.fromkeys(view.root[number] for number in model.outputs):
         try:
@@ -89,7 +91,8 @@ def outputs_of(view):
 
 
 def program(view):
-    """The Group of nodes that one kernel computes in an evaluation's View, and its Program. Raises Refused."""
+    """The Group of nodes that one kernel computes in an evaluation's View, and its Program. Raises
+    Refused."""
     model = view.model
     outputs, reasons = outputs_of(view)
     if not outputs:
@@ -110,7 +113,7 @@ def program(view):
 
 
 def moved(plan, ids, operands):
-    """Bytes that operands of these ids move: fixed, and of each sample."""
+    """The bytes that operands with these ids move: fixed, and per sample."""
     picked = dict(picks(plan))
     counts = [(0, picked[i]) if i in picked else one.count for i, one in zip(ids, operands)]
     return tuple(
@@ -118,7 +121,7 @@ def moved(plan, ids, operands):
 
 
 def picks(plan):
-    """(id, elements that a sample reads) of weights of which it needs some rows."""
+    """(id, elements that a sample reads) for the weights of which a sample needs some rows."""
     for t in [step.tensor for step in plan.steps]:
         if t.op == "embedding":
             yield t.inputs[1], plan.count(t.id)

@@ -1,4 +1,5 @@
-"""Output files: written whole or not at all, where symbolic links lead to. A device or a pipe is written itself."""
+"""Writes output files completely or not at all. Symbolic links are followed. A device or a pipe is written
+directly."""
 import contextlib
 import os
 import secrets
@@ -6,12 +7,13 @@ import shutil
 
 
 def is_special(path):
-    """Whether something is there that is no regular file and no folder."""
+    """Whether the path exists and is neither a regular file nor a folder."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def begin(path, chunks):
-    """Writes a new file beside the one that path leads to, with its mode; the new file and the one that it is to replace."""
+    """Writes a new file beside the one that path leads to, with its mode. Returns the new file and the one
+    that it will replace."""
     target = os.path.realpath(path)
     part = "%s.%s.part" % (target, secrets.token_hex(4))
     try:
@@ -33,7 +35,7 @@ def write_special(path, chunks):
 
 
 def write(path, chunks):
-    """All of them or nothing."""
+    """Writes all of the files or none."""
     if is_special(path):
         return write_special(path, chunks)
     part, target = begin(path, chunks)

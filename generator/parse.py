@@ -1,4 +1,5 @@
-"""Users' expressions: the grammar, the limits and the nodes of gpunn_expr (gpunn.h, >>graph/expr), with operands and numbers by name.
+"""Users' formulas, with the grammar, the limits and the nodes of gpunn_expr (gpunn.h, >>graph/expr). Operands
+and numbers have names here.
 
     formula    = {name "=" choice ";"} choice
     choice     = any ["if" any "else" choice]
@@ -8,11 +9,12 @@
     comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
     sum        = product {("+" | "-") product}
     product    = sign {("*" | "/") sign}
-    sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
+    sign       = "-" sign | term ["**" sign]
+    term       = number | name | name "(" argument {"," argument} ")" | "(" choice ")"
     argument   = choice | choice ":" | "keepdim" "=" choice
 
-Both give a model the same tensors, so this folds and rewrites what that does, in its order, and computes numbers as C does.
-"""
+Both must give a model the same tensors. So this parser folds and rewrites as gpunn_expr does, in the same
+order, and computes numbers as C does."""
 import copy
 import math
 
@@ -26,18 +28,19 @@ MAX_DIGITS = 300
 MAX_NAMES = 64
 FLT_MIN = 2.0 ** -126
 FLT_MAX = f32(3.4028235e38)
-LARGEST = 3.4028235677973366e38  # below it numbers round to floats
+LARGEST = 3.4028235677973366e38  # below it numbers round to finite floats
 
 MAX_RANK = 8
 SPACE = " \t\n\r"
 DIGITS = "0123456789"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
-# Of numbers alone, at once:
+# Functions of numbers alone are computed at once:
 FOLDED = ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "abs", "exp", "log", "sqrt",
           "tanh")
 
-# The functions of x that are no elementwise op: (whether the number p follows, most axes that follow then, whether keepdim may, call)
+# Functions of x that are no elementwise op: (whether the number p follows, most axes that follow, whether
+# keepdim may, call)
 ALONG = {
     "sum": (False, MAX_RANK, True, lambda g, x, p, axes, keepdim: g.sum(x, axes, keepdim)),
     "mean": (False, MAX_RANK, True, lambda g, x, p, axes, keepdim: g.mean(x, axes, keepdim)),
@@ -52,8 +55,9 @@ ALONG = {
 
 
 def expand(text, graph, operands, consts, place):
-    """Appends the expression's nodes to a graph.Graph and returns its value. operands: {name: Tensor, or None for one that is left
-    out}; consts: {name: float}; place: what stands for a character's number in messages. Raises SpecError."""
+    """Appends the expression's nodes to a graph.Graph and returns its value. operands: {name: Tensor, or None
+    if left out}. consts: {name: float}. place: maps a character's offset to text for messages. Raises
+    SpecError."""
     parser = _Parser(text, graph, operands, consts, place)
     if len(text.encode("utf-8", "surrogatepass")) > MAX_LENGTH:
         raise parser.error(0, "the expression is longer than %d characters; split it" % MAX_LENGTH)
@@ -66,7 +70,7 @@ def expand(text, graph, operands, consts, place):
 
 
 class _Parser:
-    """Terms are Tensors, or floats where they are still numbers."""
+    """Terms are Tensors, or floats as long as they are numbers."""
 
     def __init__(self, text, graph, operands, consts, place):
         self.text, self.graph, self.place = text, graph, place
@@ -75,14 +79,14 @@ class _Parser:
         self.names.update((name, 0.0 if t is None else t) for name, t in operands.items())
         self.name_count = 1 + len(consts) + len(operands)
         self.at = self.depth = 0
-        self.dry = 0  # above 0: no nodes are added; what would be one is some tensor
+        self.dry = 0  # above 0: adds no nodes, and uses some tensor in their place
         self.mark = len(graph.tensors)
 
     def error(self, at, what, word=""):
         shown = "".join(c if " " <= c <= "~" else "?" for c in word[:60])
         return SpecError("%s: %s%s" % (self.place(at), what, " '%s'" % shown if shown else ""))
 
-    # ---- characters ----------------------------------------------------------------------------------------------------------
+    # ---- characters ----------------------------------------------------------------------------------------
     def here(self):
         return self.text[self.at:self.at + 1]
 
@@ -97,7 +101,7 @@ class _Parser:
         return taken
 
     def word(self, at=None):
-        """The name that stands here."""
+        """The name at this position."""
         start = end = self.at if at is None else at
         while end < len(self.text) and self.text[end] in (LETTERS + DIGITS if end > start else LETTERS):
             end += 1
@@ -114,7 +118,7 @@ class _Parser:
             raise self.error(self.at, "nesting deeper than %d" % MAX_DEPTH)
         self.depth += 1
 
-    # ---- terms ---------------------------------------------------------------------------------------------------------------
+    # ---- terms ---------------------------------------------------------------------------------------------
     def float(self, number):
         if not abs(number) < LARGEST:
             raise self.error(self.at, "the number before this place is not finite as a float")
@@ -136,7 +140,7 @@ class _Parser:
                 return a if (a > b if op == "maximum" else a < b) else b
         if self.dry or isinstance(a, float) == isinstance(b, float):
             return self.apply(op, (a, b))
-        left = not isinstance(a, float)  # where the tensor stands
+        left = not isinstance(a, float)  # the position of the tensor
         x, number = (a, self.float(b)) if left else (b, self.float(a))
         if op == "sub":  # a - 2 = a + -2; 2 - b = -b + 2
             return self.apply("add_scalar", (x,), (-number,)) if left else \
@@ -157,7 +161,7 @@ class _Parser:
             return yes if condition != 0 else no
         return self.apply("where", (condition, yes, no))
 
-    # ---- grammar -------------------------------------------------------------------------------------------------------------
+    # ---- grammar -------------------------------------------------------------------------------------------
     def formula(self):
         while True:
             self.peek()
@@ -190,14 +194,14 @@ class _Parser:
         return self.where(condition, result, otherwise)
 
     def unless(self, left_out, part):
-        """A part of the text, which adds no nodes where it is left out."""
+        """Parses a part of the text. If it is left out, it adds no nodes."""
         self.dry += left_out
         result = part()
         self.dry -= left_out
         return result
 
     def find_if(self):
-        """What stands behind the "if" of the choice that begins here; None: there is none."""
+        """The position after the "if" of the choice that begins here. None: no "if"."""
         depth, at = 0, self.at
         while at < len(self.text) and depth >= 0:
             word, symbol = self.word(at), self.text[at]
@@ -210,7 +214,7 @@ class _Parser:
         return None
 
     def foresee(self):
-        """How a number decides the choice that begins here; None: none does."""
+        """The branch that a number selects in the choice that begins here. None: no number decides."""
         at = None if self.dry else self.find_if()
         if at is None:
             return None
@@ -224,7 +228,7 @@ class _Parser:
 
     @staticmethod
     def decided(left, by):
-        """Whether all that follows is left out: a number has decided already."""
+        """Whether the rest is left out, because a number has decided already."""
         return isinstance(left, float) and (left != 0) == by
 
     def any(self):
@@ -234,7 +238,7 @@ class _Parser:
         return result
 
     def all(self):
-        """As Python's: a and b is b where a is not 0, else a."""
+        """As in Python: a and b is b if a is not 0, else a."""
         result = self.inverse()
         while self.take_word("and"):
             result = self.where(result, self.unless(self.decided(result, False), self.inverse), result)
@@ -261,7 +265,7 @@ class _Parser:
         return result
 
     def compares(self):
-        """The op of the comparison that stands here, taken; None: none."""
+        """The op of the comparison at this position, which it consumes. None: no comparison."""
         first = self.peek()
         symbol = self.text[self.at:self.at + 2]
         symbol = symbol if symbol in COMPARISONS else first
@@ -336,7 +340,7 @@ class _Parser:
             scale += -exponent if negative else exponent
         if digits == 0 or digits > MAX_DIGITS or (self.here() and self.here() in DIGITS + LETTERS + "."):
             raise self.error(start, "no number", self.text[start:self.at + 1])
-        if scale < 0:  # in two steps, as there
+        if scale < 0:  # in two steps, as C does
             half = -scale // 2
             result = mantissa / _power(half) / _power(-scale - half)
         else:
@@ -356,7 +360,7 @@ class _Parser:
         return self.names.get(name, float(name == "True"))
 
     def arguments(self, name, start, arity, most):
-        """Of a function, behind its parenthesis; those from `arity` on are numbers."""
+        """The arguments of a function, after its parenthesis. Those from `arity` on are numbers."""
         terms = []
         if self.peek() != ")":
             while True:
@@ -399,14 +403,14 @@ class _Parser:
         return self.apply(op.name, terms[:op.arity], attributes)
 
     def special(self, name, start):
-        """K(number) is that number; given(name): whether an operand is there."""
+        """K(number) is that number. given(name) says whether an operand is there."""
         terms = self.arguments(name, start, 0 if name == "K" else 1, 1)
         if not terms:
             raise self.error(start, "too few arguments for", name)
         return terms[0] if name == "K" else float(not isinstance(terms[0], float))
 
     def along(self, name, start):
-        """x, p, axes of a function that is no elementwise op."""
+        """x, p and axes of a function that is no elementwise op."""
         numbered, most, keeps, call = ALONG[name]
         p, keepdim = 0.0, [False]
         if self.peek() == ")":
@@ -427,7 +431,8 @@ class _Parser:
         return self.graph.tensors[0] if self.dry else call(self.graph, x, p, axes, keepdim[0])
 
     def axes(self, name, start, most, keeps, rank, keepdim):
-        """Behind x, each behind a comma: numbers, "2:" for the third and all that follow, and in the end perhaps keepdim."""
+        """Axes after x, each after a comma: numbers, "2:" for the third and all that follow, and at the end
+        perhaps keepdim."""
         result, given = [], False
         while self.take(","):
             self.peek()
@@ -447,7 +452,7 @@ class _Parser:
         return result
 
     def keepdim(self, keepdim):
-        """keepdim=number, if that stands here."""
+        """keepdim=number, if that is at this position."""
         at = self.at
         if not self.take_word("keepdim") or not self.take("="):
             self.at = at

@@ -1,10 +1,9 @@
-"""Which nodes of a model become one kernel: for evaluation and for training, each on its own.
+"""Decides which nodes of a model become one kernel, for evaluation and for training separately.
 
-Candidates are elementwise ops, what works on rows (softmax, norms, sums over the last axes), batch_norm in training, and the
-loss. Pairs of them that share memory as large as themselves are merged, those that save most first, as long as the result is one
-kernel (lower.py says so) and no two kernels wait for each other. What the runtime merges into layers by itself stays with it
-(gpunn.h, >>plan/steps).
-"""
+Candidates are elementwise ops, ops on rows (softmax, norms, sums over the last axes), batch_norm in training,
+and the loss. Pairs that share memory as large as themselves are merged, those with the largest savings first.
+The result must be one kernel (see lower.py), and no two kernels may wait for each other. What the runtime
+merges into layers by itself stays with the runtime (gpunn.h, >>plan/steps)."""
 from dataclasses import replace
 
 from . import inference, lower, network, table, tiling, training
@@ -23,9 +22,9 @@ class FuseError(Exception):
     """An override in the spec's "fuse" that cannot be followed."""
 
 
-# ---- what gpunn.h's >>plan/steps and >>plan/backward say of a model ----------------------------------------------------------------------
+# ---- what gpunn.h's >>plan/steps and >>plan/backward say of a model ----------------------------------------
 class View:
-    """A model as one plan of gpunn.h sees it: of its outputs, or of a training step."""
+    """A model as one plan of gpunn.h sees it: the plan of its outputs, or of a training step."""
 
     def __init__(self, model, training):
         self.model, self.tensors, self.training = model, model.tensors, training
@@ -50,7 +49,7 @@ class View:
         for t in self.tensors:
             if self.alias[t.id]:
                 self.root[t.id] = self.root[t.inputs[0]]
-        self.aliases = {}  # of a root: the nodes that are its memory under other names
+        self.aliases = {}  # for each root: the nodes that name the same memory
         for t in self.tensors:
             if self.alias[t.id] and self.needed[t.id]:
                 self.aliases.setdefault(self.root[t.id], []).append(t.id)
@@ -80,7 +79,8 @@ class View:
                 self.storage[t.id] = half
 
     def _count_readers(self, number):
-        """How many operands of products a value is, under any of its names, and how often it is read otherwise or seen."""
+        """How many operands of products a value is, under any of its names, and how often it is read
+        otherwise or is an output."""
         products, others = 0, int(number in self.visible)
         for reader in (self.tensors[one] for one in self.readers[number]):
             for i in (i for i, one in enumerate(reader.inputs) if one == number):
@@ -116,7 +116,8 @@ class View:
         return result
 
     def _is_last(self, t):
-        """Where convolutions want their channels last, so have the values that they give and what goes on with these."""
+        """Whether a value is stored channels-last: convolutions prefer that, so their results are, and what
+        continues from these."""
         if t.kind != "value" or len(t.shape) != 4 or t.dtype != "f32":
             return False
         if t.op in CONVOLUTIONS:
@@ -135,7 +136,7 @@ class View:
         return last
 
     def has_layouts(self, number):
-        """Images of which memory can tell where their channels are."""
+        """Images for which the order of channels in memory matters."""
         shape = self.tensors[number].shape
         return (len(shape) == 4 and all(dim > 0 for dim in shape[1:]) and shape[1] > 1 and
                 shape[2] * shape[3] > 1)
@@ -184,12 +185,13 @@ class View:
 
     # ---- gradients: gpunn__mark_gradients ----
     def passes(self, t, k):
-        """Whether t hands a gradient on to its operand k."""
+        """Whether t passes a gradient to its operand k."""
         return (t.inputs[k] is not None and self.wants[t.inputs[k]] and
                 bool(table.ops()[t.op].gradients >> k & 1))
 
     def _mark_gradients(self):
-        """wants: a gradient is asked for. may_want: or would be if programs asked for those of inputs."""
+        """wants: a gradient is needed. may_want: it would be needed if the program asks for inputs'
+        gradients."""
         count = len(self.tensors)
         self.wants, self.may_want, self.behind = [False] * count, [False] * count, [False] * count
         if not self.training:
@@ -230,11 +232,11 @@ class View:
         return "map" if table.ops()[t.op].arity or t.op in ("dropout", "cast") else None
 
     def sources(self, t):
-        """What t reads, aliases looked through."""
+        """The tensors that t reads, with aliases resolved."""
         return list(dict.fromkeys(self.root[number] for number in t.inputs if number is not None))
 
     def group(self, members, layout="first"):
-        """The nodes, with the aliases between them, as lower.py takes them."""
+        """The nodes, with the aliases between them, as a Group for lower.py."""
         inside = set(members).union(*(self.aliases.get(member, ()) for member in members))
         for number in sorted(inside, reverse=True):
             if self.alias[number] and not any(reader in inside for reader in self.readers[number]):
@@ -268,7 +270,7 @@ class View:
                      frozenset(wanted), frozenset(spare), storage, self.training, loss, self.half, layout)
 
     def layouts(self, group):
-        """Of the kernels that the group needs: any, first, last."""
+        """The layouts for which the group needs kernels: any, first, last."""
         images = [t.id for t in group.nodes if self.has_layouts(t.id)]
         shapes = [node.shape for node in group.nodes]
         narrow = [t for t in group.externals if measure(t.shape) != (1, 0) and t.shape not in shapes]
@@ -281,9 +283,9 @@ class View:
             raise Infeasible("some images have their channels last, some first")
 
 
-# ---- merging -----------------------------------------------------------------------------------------------------------------
+# ---- merging -----------------------------------------------------------------------------------------------
 def size_of(view, number):
-    """Bytes of a tensor in a small batch, for comparisons."""
+    """The bytes of a tensor in a small batch, for comparisons."""
     factor, power = measure(view.tensors[number].shape)
     return factor * SAMPLE ** power * lower.BYTES[view.storage[number]]
 
@@ -301,17 +303,18 @@ class Partition:
         for number, sources in self.sources.items():
             for source in sources:
                 self.readers[source].append(number)
-        # of a unit: behind those of the units that it reads
+        # of a unit: after those of the units that it reads
         self.place = {number: number for number in self.unit}
         self.never = [tuple(view.root[number] for number in pair)
                       for pair in view.model.fuse.get("never", ())]
-        self.faults = {}  # by members: why they are no kernel, None: they are
+        self.faults = {}  # by members: why they are no kernel; None: they are one
         self._follow(view.model.fuse.get("always", ()))
         for _, _, _, one, other in sorted(self._pairs()):
             self._merge(one, other)
 
     def _between(self, unit, links, first, last):
-        """The units placed between two places to which links, the readers or the sources, lead from one."""
+        """The units placed between two positions that are reachable from one unit by links (readers or
+        sources)."""
         found, waiting = set(), [unit]
         while waiting:
             for member in self.members[waiting.pop()]:
@@ -323,18 +326,19 @@ class Partition:
         return found
 
     def _behind(self, one, other):
-        """What waits for the former of two units and is placed before the latter."""
+        """What waits for the first of two units and is placed before the second."""
         former, latter = sorted((one, other), key=self.place.get)
         return self._between(former, self.readers, self.place[former], self.place[latter])
 
     def _waits(self, one, other):
-        """Whether a third unit stands between the two."""
+        """Whether a path between the two leads through a third unit."""
         latter = max(one, other, key=self.place.get)
         return any(self.unit[number] == latter for unit in self._behind(one, other)
                    for member in self.members[unit] for number in self.readers[member])
 
     def _join(self, one, other):
-        """Makes two units one; what the latter waits for is placed before it, what waits for the former behind it."""
+        """Makes two units one. What the second waits for is placed before it, and what waits for the first
+        after it."""
         former, latter = sorted((one, other), key=self.place.get)
         behind = self._behind(one, other)
         before = self._between(latter, self.sources, self.place[former], self.place[latter])
@@ -364,7 +368,7 @@ class Partition:
         return measure(self.view.tensors[source].shape) == measure(self.view.tensors[number].shape) != (1, 0)
 
     def _fault(self, one, other):
-        """Why two units cannot be one; None: they can."""
+        """The reason why two units cannot be one, or None."""
         view, members = self.view, sorted(self.members[one] + self.members[other])
         if any(a in members and b in members for a, b in self.never):
             return "'never' parts them"
@@ -399,7 +403,8 @@ class Partition:
         return fault
 
     def _follow(self, pairs):
-        """Merges the pairs that must be; those with a node that this view has no use for are left in `absent`."""
+        """Merges the pairs that the spec demands. Those with a node that this view does not use are left in
+        `absent`."""
         self.absent = {}
         for pair in pairs:
             names = "fuse.always: '%s' and '%s' cannot be one kernel: " % tuple(
@@ -428,14 +433,14 @@ class Partition:
         return better and self._lowering_fault(members) is None
 
 
-# ---- kernels -----------------------------------------------------------------------------------------------------------------
+# ---- kernels -----------------------------------------------------------------------------------------------
 MOST_FORMULA = 400  # characters
 INFIX = {"add": (1, "%s + %s"), "sub": (1, "%s - %s"), "mul": (2, "%s * %s"), "div": (2, "%s / %s"),
          "add_scalar": (1, "%s + %s"), "mul_scalar": (2, "%s * %s"), "neg": (3, "-%s")}
 
 
 def formula(group):
-    """"y = gelu(x * s + b) + r", one equation an output."""
+    """"y = gelu(x * s + b) + r", one equation per output."""
     inside = {t.id: t for t in group.nodes}
     names = {t.id: identifier(called(t)) for t in group.externals}
     uses = {}
@@ -496,7 +501,7 @@ def measured(group):
 
 
 def signature(group):
-    """All that the programs follow from, beside the pattern."""
+    """All that determines the programs, besides the pattern."""
     numbers = [t.id for t in group.nodes + group.externals]
 
     def marks(some):
@@ -506,13 +511,13 @@ def signature(group):
 
 
 class Kernels:
-    """Distinct groups; those of evaluation and of training with one pattern are one kernel."""
+    """Distinct groups. Groups of evaluation and of training with the same pattern share one kernel."""
 
     def __init__(self, schedule):
         self.schedule, self.found, self.list = schedule, {}, []
 
     def add(self, group, layout):
-        """The number of the kernel."""
+        """Adds a kernel and returns its number."""
         key, own = (pattern(group), layout, group.loss), signature(group)
         for number in self.found.setdefault(key, []):
             parts = self.list[number][1]
@@ -560,7 +565,7 @@ def network_program(view):
 
 
 def network_kernel(view):
-    """The Kernel of an evaluation's small network, and the ids of its tensors; None: it is none."""
+    """The Kernel of an evaluation's small network, and the ids of its tensors. None if there is none."""
     try:
         group, program = network_program(view)
     except inference.Refused:
@@ -572,7 +577,7 @@ def network_kernel(view):
 
 
 def step_kernel(view):
-    """The same of a training step."""
+    """The same for a training step."""
     try:
         group, program = training.program(view)
     except inference.Refused:
@@ -584,7 +589,7 @@ def step_kernel(view):
 
 
 def step_fault(model):
-    """The first reason why a training step of the model is not one kernel; None: it is."""
+    """The first reason why a training step of the model is not one kernel, or None."""
     try:
         training.program(View(model, True))
     except inference.Refused as fault:
@@ -593,7 +598,7 @@ def step_fault(model):
 
 
 def network_fault(model):
-    """Why an evaluation of the model is not one kernel; None: it is."""
+    """The reason why an evaluation of the model is not one kernel, or None."""
     try:
         network_program(View(model, False))
     except inference.Refused as fault:
@@ -602,7 +607,7 @@ def network_fault(model):
 
 
 def updates(model):
-    """Kind, settings and half_dtype of a model's update; none where a trust ratio's norms take two passes."""
+    """Kind, settings and half_dtype of a model's update. Empty if a trust ratio's norms take two passes."""
     given = model.optimizer
     if given is None or table.optimizers()[given["type"]].trusts:
         return ()

@@ -1,4 +1,5 @@
-"""A picture of gpunn.h's parts (templates/gpunn): rooms in the order of their use, their parts with lines (to the hundred), and which room includes which."""
+"""Draws gpunn.h's parts (templates/gpunn): folders in the order of their use, their parts with their number
+of lines (rounded to hundreds), and which folder includes which."""
 import re
 
 WIDTH, LEFT, ROW, CHAR = 980, 150, 26, 7.2
@@ -10,15 +11,18 @@ ROOMS = {
     "cpu": "the CPU backend", "train": "optimizers, loaders, the training loop", "io": "files and specs",
 }
 STYLE = """<style>
-text { font: 12px ui-monospace, monospace; fill: #1f2328 } .room { font-weight: bold } .about { fill: #59636e }
-rect { fill: #f6f8fa; stroke: #d1d9e0 } .part { fill: #ffffff } path { fill: none; stroke: #8250df; opacity: 0.45 }
+text { font: 12px ui-monospace, monospace; fill: #1f2328 } .room { font-weight: bold } \
+.about { fill: #59636e }
+rect { fill: #f6f8fa; stroke: #d1d9e0 } .part { fill: #ffffff } \
+path { fill: none; stroke: #8250df; opacity: 0.45 }
 @media (prefers-color-scheme: dark) {
-text { fill: #e6edf3 } .about { fill: #9198a1 } rect { fill: #151b23; stroke: #3d444d } .part { fill: #0d1117 } path { stroke: #ab7df8 } }
+text { fill: #e6edf3 } .about { fill: #9198a1 } rect { fill: #151b23; stroke: #3d444d } \
+.part { fill: #0d1117 } path { stroke: #ab7df8 } }
 </style>"""
 
 
 def rows(parts):
-    """The parts of a room, as many in a row as fit: lists of (x, width, text)."""
+    """The parts of a folder in rows, filled up to the width: lists of (x, width, text)."""
     lines, x = [[]], LEFT + 10
     for name, count in parts:
         text = f"{name} {max(round(count, -2), 100)}"
@@ -32,7 +36,7 @@ def rows(parts):
 
 
 def room(name, parts, y):
-    """The elements of a room at height y, and its height."""
+    """The SVG elements of a folder at height y, and its height."""
     lines = rows(parts)
     height = 34 + ROW * len(lines)
     elements = [f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - 10}" height="{height}" rx="8"/>',
@@ -47,7 +51,7 @@ def room(name, parts, y):
 
 
 def draw(texts):
-    """The SVG of texts: part's path below templates/gpunn -> its text, in their order."""
+    """The SVG. texts: each part's path below templates/gpunn -> its text, in order."""
     parts, includes = {name: {} for name in ROOMS}, {}
     for path, text in texts.items():
         home, name = path.rpartition(".")[0].split("/")

@@ -1,14 +1,14 @@
-"""What the emitters take: a group's programs, each a few launches over a domain of elements.
+"""The emitters' input: a group's programs, each a few launches over a domain of elements.
 
-A Program is one direction of one group (evaluation, forward in training, backward). It names its operands (memory) and lists its
-launches. A launch visits every element of its domain once, stores some expressions and sums others; finals run after it, once for
-each element of a sum's class. Whatever an emitter needs is here; it looks at no spec and no model.
+A Program is one direction of one group (evaluation, forward in training, backward). It names its operands
+(memory) and lists its launches. A launch visits every element of its domain once, stores some expressions and
+sums others. Its finals run after it, once for each element of a sum's place. Emitters use only this; they
+look at no spec and no model.
 
-Elements of a domain are numbered 0 .. n-1, n = fixed + batch * per_batch; where more sizes than the batch vary, a kernel's batch is
-their product. An operand of a smaller shape is read at
-(i // div) % mod (mod 0: no modulo): whole (1, 0), columns (1, C), rows (C, 0), channels (H*W, C), a scalar (1, 1); times its
-stride, which is 1 but where a sample of each channel is read.
-"""
+Elements of a domain are numbered 0 .. n-1, with n = fixed + batch * per_batch. If other sizes than the batch
+vary, a kernel's batch is their product. An operand of a smaller shape is read at index (i // div) % mod (mod
+0: no modulo). Places (div, mod) are whole (1, 0), columns (1, C), rows (C, 0), channels (H*W, C) or a scalar
+(1, 1). The index is multiplied by the stride, which is 1 unless one sample of each channel is read."""
 from dataclasses import dataclass, field
 from typing import Optional, Tuple
 
@@ -18,8 +18,8 @@ SCALAR = (1, 1)
 
 @dataclass(frozen=True)
 class Operand:
-    name: str                 # unique in its program, a C identifier: spec's name where there is one
-    # value | gradient | kept | stat (scratch of this program, f32, between launches)
+    name: str                 # unique C identifier in its program: the spec's name if there is one
+    # value, gradient, kept or stat (scratch of this program, f32, between launches)
     role: str
     index: int                # value, gradient: external >= 0, node -1, -2, ...; kept, stat: number
     # in the memory of a GPU: f32 bf16 f16 i64 i32 u8 bool. C kernels: f32 for bf16 and f16
@@ -28,19 +28,19 @@ class Operand:
     count: Tuple[int, int]    # elements: fixed, per batch (one of them 0)
     read: bool = False
     written: bool = False
-    # its pointer may be NULL: not stored then (or, read: not there, the value is `absent`)
+    # its pointer may be NULL: then a store is skipped, and a load gives `absent`
     optional: bool = False
-    accumulate: bool = False  # may be asked for += instead of =
+    accumulate: bool = False  # += instead of = may be requested
     absent: float = 0.0
-    shares: Optional[str] = None  # name of the operand whose memory it may be (gpunn_kernel_operand.shares)
+    shares: Optional[str] = None  # operand whose memory it may share (gpunn_kernel_operand.shares)
     stride: int = 1           # the element read is stride * ((i // div) % mod)
-    half: Optional[str] = None  # bf16 or f16: CUDA kernels store it in that too, if asked to
+    half: Optional[str] = None  # bf16 or f16: CUDA kernels store this copy too, on request
 
 
 @dataclass(frozen=True)
 class Domain:
     fixed: int                # elements without a batch
-    per_batch: int            # elements for each of the batch; one of both is 0
+    per_batch: int            # elements per batch; one of both is 0
     inner: int                # length of a row (row launches); else 1
 
 
@@ -52,28 +52,29 @@ class Store:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum (or max) of an expression over all elements that share one place. In finals its value is ir.total(number)."""
+    """The sum (or max) of an expression over all elements with one place. In finals its value is
+    ir.total(number)."""
     number: int               # in its launch
     value: object             # ir.Node
-    # SCALAR, columns (1, C) or channels (div, mod): one launch has one place beside SCALAR
+    # SCALAR, columns (1, C) or channels (div, mod). A launch has at most one place besides SCALAR.
     place: Tuple[int, int]
-    count: int                # of places, that is mod
-    # row launches: value depends on the row alone and counts once a row (place SCALAR)
+    count: int                # number of places, that is mod
+    # row launches: the value depends only on the row and counts once per row (place SCALAR)
     over_rows: bool = False
 
 
 @dataclass(frozen=True)
 class Launch:
-    family: str               # map | row
+    family: str               # map or row
     domain: Domain
     stores: Tuple[Store, ...] = ()
     sums: Tuple[Sum, ...] = ()
-    finals: Tuple[Store, ...] = ()   # over the places of the sums: all of one place and count
+    finals: Tuple[Store, ...] = ()   # over the places of the sums: all with one place and count
 
 
 @dataclass(frozen=True)
 class Labels:
-    """A C kernel refuses to run (GPUNN_ERR_ARGUMENT) when one of them is neither in 0 .. classes-1 nor ignore."""
+    """A C kernel returns GPUNN_ERR_ARGUMENT when a label is neither in 0 .. classes-1 nor `ignore`."""
     operand: Operand
     classes: int
     ignore: int
@@ -81,10 +82,10 @@ class Labels:
 
 @dataclass(frozen=True)
 class Program:
-    # in the order of gpunn_kernel_call.data, stats last (they are not among those)
+    # in the order of gpunn_kernel_call.data, with stats last (they are not in it)
     operands: Tuple[Operand, ...]
     launches: Tuple[Launch, ...]
-    # traffic by the declared dtypes: fixed, per batch; stats and narrow operands too
+    # bytes moved in the declared dtypes: fixed, per batch; with stats and narrow operands
     bytes_per_batch: Tuple[int, int] = (0, 0)
     labels: Tuple[Labels, ...] = ()
     # inference.Plan of a sample, instead of launches
@@ -105,22 +106,22 @@ class Kept:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A distinct group. nodes: (text, operand numbers; None: left out); externals: "f32 [N,768]"."""
+    """A distinct group. nodes: (text, operand numbers; None: left out). externals: "f32 [N,768]"."""
     name: str                 # g0, g1, ...
     formula: str              # "y = gelu(x * s + b) + r"
     nodes: Tuple[Tuple[str, Tuple[Optional[int], ...]], ...]
     externals: Tuple[str, ...]
     kept: Tuple[Kept, ...]
     sites: int                # random nodes
-    layout: str               # any | first | last
+    layout: str               # any, first or last
     loss: bool
     evaluation: Optional[Program]
     forward: Optional[Program]
     backward: Optional[Program]
     schedule: dict = field(default_factory=dict, compare=False)   # overrides from the spec: threads, packs
-    # its batch is the elements of that tensor by that number; (0, 0): the model's batch
+    # its batch is the number of elements of that tensor divided by that number; (0, 0): the model's batch
     measured: Tuple[int, int] = (0, 0)
-    precision: str = "f32"    # of the products among its nodes: of the model, where there are any
+    precision: str = "f32"    # of its products: the model's, if there are any
 
 
 @dataclass(frozen=True)
@@ -133,19 +134,20 @@ class Instance:
 class KernelSet:
     name: str                 # C identifier: NAME of NAME_kernels
     spec_sha256: str
-    command: str              # that renews the files
-    math: str                 # auto | accurate | fast
+    command: str              # command that renews the files
+    math: str                 # auto, accurate or fast
     tensor_count: int         # of the model with that hash
     kernels: Tuple[Kernel, ...]
     evaluation: Tuple[Instance, ...]
     training: Tuple[Instance, ...]
-    updates: Tuple[dict, ...]  # gpunn_update fields by their names, "half_dtype": "f32" for none
-    # evaluation as one kernel, and ids; the others stand in its place
+    updates: Tuple[dict, ...]  # gpunn_update's fields by name; "half_dtype" is "f32" for none
+    # evaluation as one kernel, with ids; if it cannot run, the other kernels do
     network: Optional[Tuple[Kernel, Tuple[int, ...]]] = None
-    step: Optional[Tuple[Kernel, Tuple[int, ...]]] = None     # a training step as one, alike
+    step: Optional[Tuple[Kernel, Tuple[int, ...]]] = None     # a training step as one kernel, likewise
 
     def tables(self):
-        """All kernels, and the instances of evaluation and training: whole networks come first, so that others take what they leave."""
+        """All kernels, and the instances of evaluation and training. Whole networks come first, so the others
+        only take what is left."""
         kernels, first = [], []
         for whole in (self.network, self.step):
             first.append([Instance(len(kernels), whole[1])] if whole else [])

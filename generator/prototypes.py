@@ -1,11 +1,12 @@
-"""Writes the prototypes that follow from gpunn.h's tables into it, of elementwise ops and of the losses that are formulas:
-python3 -m generator.prototypes. They are printed so that a search in the header finds them, and no other text is touched."""
+"""Writes the prototypes of elementwise ops, and of losses that are formulas, into gpunn.h from its own
+tables: `python3 -m generator.prototypes`. They are written out so that a search in the header finds them. No
+other text is changed."""
 import re
 
 from . import scalar, table
 
 WIDTH = scalar.WIDTH
-# What stands before a block, which ends with an empty line.
+# The line before a block, which ends with an empty line.
 _ELEMENTWISE = r"/\* Elementwise, from the tables of >>ops.*?\*/\n"
 _LOSSES = r"\} gpunn_loss_args;\n/\*.*?\*/\n"
 
@@ -16,7 +17,8 @@ def prototype(name, parameters):
 
 
 def macro(name, operands, struct):
-    """Of a builder with named arguments: the last operand may come with them, so that there is always one."""
+    """The macro of a builder with named arguments. It passes the last operand with them, so that it always
+    has an argument."""
     shown = operands[:-1] or operands
     head = "#define gpunn_%s(%s, ...)" % (name, ", ".join(shown))
     call = "gpunn_%s_(%s, GPUNN_NAMED(gpunn_%s_args, __VA_ARGS__))" % (
@@ -39,7 +41,7 @@ def losses():
 
 
 def fresh(text):
-    """A gpunn.h with the prototypes that its tables tell."""
+    """The text of gpunn.h with the prototypes of its tables."""
     for before, lines in ((_ELEMENTWISE, elementwise()), (_LOSSES, losses())):
         found = re.search(before, text, re.S)
         if not found:

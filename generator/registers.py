@@ -1,4 +1,4 @@
-"""What nvcc makes of the kernels: registers of a thread, and what lies in a thread's memory for want of them."""
+"""What nvcc makes of the kernels: registers of a thread, and bytes spilled to local memory."""
 import os
 import re
 import shlex
@@ -8,15 +8,15 @@ from collections import namedtuple
 
 from . import table, tiling
 
-Use = namedtuple("Use", "registers stack")  # of a kernel, the most of its forms; stack: bytes
+Use = namedtuple("Use", "registers stack")  # registers: the most among a kernel's forms; stack: bytes
 
 
 class NoCompiler(Exception):
-    """nvcc is not there, or refuses the kernels."""
+    """nvcc is missing, or rejects the kernels."""
 
 
 def kernel_of(mangled):
-    """The last name within a mangled one, which is the kernel's: _ZN<size><space><size><kernel>..."""
+    """The last name in a mangled one, which is the kernel's: _ZN<size><space><size><kernel>..."""
     at, name = re.match("_ZN?", mangled).end(), mangled
     while True:
         size = re.match("[0-9]+", mangled[at:])
@@ -27,7 +27,7 @@ def kernel_of(mangled):
 
 
 def uses(text):
-    """{kernel: Use} from what ptxas -v prints."""
+    """{kernel: Use}, from the output of ptxas -v."""
     result = {}
     for part in re.split(r"Compiling entry function '", text)[1:]:
         name = kernel_of(part.partition("'")[0])
@@ -65,7 +65,7 @@ def measure(files, kernels):
 
 
 def lines(found):
-    """The part of a report."""
+    """The lines in the report."""
     names = sorted({name for of_card in found.values() for name in of_card})
     width = max(map(len, names), default=0)
     yield "registers of a thread, by nvcc, the most that a kernel's forms take" + (

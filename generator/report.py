@@ -11,18 +11,21 @@ COUNTED = lower.ROW_OPS + lower.CHANNEL_NORMS + table.having("RECURRENT") + (
 NOT_COUNTED = {op.name for op in table.ops().values() if not op.arity}.difference(COUNTED)
 
 HOW = """\
-How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or
-writes counts once, batch_norm's input twice in either direction; dropout writes and reads a mask of one byte an element; the
-gradient of a broadcast operand is written whole and then summed; cross_entropy is log_softmax and a selection; a bias's gradient
-reads its layer's gradient; every further contribution to a gradient is an addition (two tensors read, one written). After: the
-kernels above with gpunn's own on a GPU for the rest. Layers take in what stands behind them (a residual, relu, gelu_tanh, the
-gradient of linear's bias), which then costs what they read and write more; a further contribution is added in place by whoever
-makes it (one tensor read), and an addition hands its gradient on in its memory. What layers, pools, sampling and copies (permute,
-slice, concat, pad) read and write themselves is the same before and after and is not in these numbers."""
+How this counts. Before: one kernel for each op, as in a framework that runs ops one by one. Each tensor that
+an op reads or writes counts once; batch_norm's input counts twice in each direction. Dropout writes and reads
+a mask of one byte per element. The gradient of a broadcast operand is written whole and then summed.
+cross_entropy is log_softmax and a selection. A bias's gradient reads its layer's gradient. Every further
+contribution to a gradient is an addition, which reads two tensors and writes one.
+After: the kernels above and, for the rest, gpunn's own on a GPU. Layers merge some ops that follow them (a
+residual, relu, gelu_tanh, the gradient of linear's bias). Such an op costs what the layer reads and writes in
+addition. A further contribution to a gradient is added in place, which reads one tensor. An addition passes
+its gradient on in the same memory.
+Not in these numbers: what layers, pools, sampling and copies (permute, slice, concat, pad) read and write
+themselves. It is the same before and after."""
 
 
 class Count:
-    """Launches and bytes: once, and for each of the batch."""
+    """Launches and bytes: a fixed part, and a part per batch."""
 
     def __init__(self):
         self.launches, self.fixed, self.per_batch = 0, 0, 0
@@ -38,7 +41,7 @@ class Count:
 
 
 class Counter:
-    """Launches and bytes of one View."""
+    """Counts launches and bytes of one View."""
 
     def __init__(self, view, kernels, instances):
         self.view, self.tensors = view, view.tensors
@@ -60,7 +63,7 @@ class Counter:
                 for number in dict.fromkeys(number for number in t.inputs if number is not None)]
 
     def nodes(self):
-        """Values of the part that is counted."""
+        """The values in the counted part."""
         return [t for t in self.tensors if t.kind == "value" and self.view.needed[t.id] and
                 not self.view.alias[t.id] and t.op not in NOT_COUNTED]
 
@@ -128,7 +131,7 @@ class Counter:
             count.add(1, operand[0], operand[1], operand[0])
 
     def contributions(self, grouped):
-        """By tensor: how many kernels add to its gradient."""
+        """For each tensor, how many kernels add to its gradient."""
         found = {}
         owner = ({number: k for k, (_, nodes, _) in enumerate(self.programs) for number in nodes} if grouped
                  else {})
@@ -182,7 +185,7 @@ class Counter:
                 count.add(1, self.size(t.id), self.size(t.inputs[2]))
 
     def merged(self, t, forward, backward):
-        """What a node costs that a layer takes in."""
+        """The cost of a node that a layer merges."""
         if t.op == "add":
             forward.add(0, self.size(t.id))
             return
@@ -202,7 +205,7 @@ class Counter:
 
 
 def launches_of(program):
-    """On a GPU, where wide sums of a launch are finished by a small one for each place that they have."""
+    """Launches on a GPU. A launch with wide sums is followed by a small one for each of their places."""
     joined = len(program.launches) == 2 and schedule.leads(*program.launches)
     return sum(1 if schedule.finishes(launch) else 1 + len({store.operand.place for store in launch.finals})
                for launch in program.launches[joined:])
@@ -253,7 +256,7 @@ def network_lines(model, kernels):
 
 
 def tile_lines(plan):
-    """How GPUs take a network, and what that should cost."""
+    """Lines on how GPUs run a network, and the estimated cost."""
     if tiling.refusal(plan):
         yield "    evaluation  not on a GPU: " + tiling.refusal(plan)
         return
@@ -287,7 +290,7 @@ def step_lines(model, kernels):
 
 
 def step_line(plan, batch, card):
-    """What a card makes of a step."""
+    """The line on how one card runs a step."""
     best = training.quickest(plan, training.forms(plan), batch, card)
     if best is None:
         return "step by step, the card has no room or no instructions for it"
@@ -313,14 +316,14 @@ def table_line(name, before, after):
 
 
 def ratio(model, kernels):
-    """Bytes of a training step's elementwise part after, by those before."""
+    """The bytes of a training step's elementwise part after fusion, divided by those before."""
     counter = Counter(partition.View(model, True), kernels.kernels, kernels.training)
     return sum(count.bytes() for count in counter.after()) / max(
         sum(count.bytes() for count in counter.before()), 1)
 
 
 def left_apart(model):
-    """Lines on nodes that vary in other sizes than the batch and are not one kernel: why."""
+    """Lines on nodes that vary in sizes other than the batch and are not one kernel, with the reason."""
     lines = []
     for training in (False, True) if model.loss is not None else (False,):
         for members, fault in partition.Partition(partition.View(model, training)).faults.items():

@@ -1,18 +1,19 @@
-"""The mathematics of a launch as C functions of single floats, which the C loops, the vector path of the CUDA kernels and its
-tail all call.
+"""A launch's arithmetic as C functions of single floats. The C loops, the vector path of the CUDA kernels and
+its tail all call them.
 
-A map launch has one function for an element and one for each place of its finals. A row launch has functions for the elements of
-a row, one after each depth of reductions, and between them functions for what the whole row shares: those are computed once.
-Results are written through pointers, and no function reads what they point to.
-"""
+A map launch has one function for an element, and one for each place of its finals. A row launch has functions
+for the elements of a row, one after each level of reductions. Between them are functions for values that the
+whole row shares, which are computed once. Results are written through pointers. No function reads through
+these."""
 from collections import namedtuple
 
 from . import floats, ir
 
-# kind of a parameter: load (key: Operand), keep (site, p), column (Operand of the label), count (fixed, per_batch), reduction
-# (number), row (number), total (Sum.number); of a result: store (Operand), sum (Sum.number), reduction (number), row (number).
+# kind of a parameter: load (key: Operand), keep (site, p), column (Operand of the label), count (fixed,
+# per_batch), reduction (number), row (number), total (Sum.number). Kind of a result: store (Operand), sum
+# (Sum.number), reduction (number), row (number).
 Slot = namedtuple("Slot", "name kind key")
-# scope: element | row | final
+# scope: element, row or final
 Function = namedtuple("Function", "name scope parameters results text")
 Reduction = namedtuple("Reduction", "number kind stage node")
 
@@ -23,26 +24,29 @@ INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "lt
 UNARY, PRIMARY = 3, 4  # how tightly a text binds
 WITH_FAST = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "erf_near", "erf_gauss",
              "sigmoid")
-RESERVED = frozenset("""auto bool break case char const constexpr continue default delete do double else enum extern false float
-    for goto if inline int long new operator or and not xor private public register restrict return short signed sizeof static
-    struct switch template this throw true try typedef typename union unsigned using virtual void volatile while class near far
-    small linux unix errno stdin stdout stderr EOF I NAN INFINITY NULL""".split())
+RESERVED = frozenset(
+    "auto bool break case char const constexpr continue default delete do double else enum extern false "
+    "float for goto if inline int long new operator or and not xor private public register restrict return "
+    "short signed sizeof static struct switch template this throw true try typedef typename union unsigned "
+    "using virtual void volatile while class near far small linux unix errno stdin stdout stderr EOF I NAN "
+    "INFINITY NULL".split())
 
 
 def is_fast(kernel_set, launch):
-    """Whether the launch computes by the fast set: what it stores for every element has 16 bits, or it is told so."""
+    """Whether the launch uses the fast functions: if all values that it stores for every element have 16
+    bits, or if the model asks for it."""
     if kernel_set.math != "auto":
         return kernel_set.math == "fast"
     return bool(launch.stores) and all(store.operand.dtype in ("bf16", "f16") for store in launch.stores)
 
 
 def threshold(p):
-    """A 16-bit random number below it keeps the element (gpunn.h, >>cpu/elementwise)."""
+    """Elements with a 16-bit random number below this are kept (gpunn.h, >>cpu/elementwise)."""
     return int((1 - p) * 65536 + 0.5)
 
 
 def number(value):
-    """A float's shortest text in C that gives it back."""
+    """The shortest C text that gives the same float."""
     if value != value:
         return "NAN"
     if value in (floats.INFINITY, -floats.INFINITY):
@@ -54,13 +58,13 @@ def number(value):
 
 
 def of_row(place, inner):
-    """Whether all elements of a row read the same there."""
+    """Whether all elements of a row read the same element there."""
     div, mod = place
     return mod == 1 or div % inner == 0
 
 
 def reductions(launch):
-    """The reductions over rows of a launch, each behind those that it needs. Stage 1 needs none."""
+    """The reductions over rows of a launch, each after those that it needs. Stage 1 needs none."""
     found, stages = [], {}
     for node in ir.topological(_roots(launch)):
         stage = max([stages[arg] for arg in node.args], default=0)
@@ -89,7 +93,8 @@ class Names:
 
 
 class _Writer:
-    """One function's text. known: {node: (kind, key)} of nodes that are parameters although they are no leaves."""
+    """Writes the text of one function. known: {node: (kind, key)} for nodes that are parameters although they
+    are no leaves."""
 
     def __init__(self, prefix, fast, known):
         self.prefix, self.fast, self.known = prefix, fast, known
@@ -110,7 +115,7 @@ class _Writer:
         return "%s_%s%s(%s)" % (self.prefix, function, fast, ", ".join(args)), PRIMARY
 
     def bound(self, node, level):
-        """The node's text, in parentheses where it binds less than level."""
+        """The node's text, in parentheses if it binds less tightly than level."""
         text, own = self.text[node]
         return text if own >= level else "(%s)" % text
 
@@ -162,7 +167,7 @@ class _Writer:
                 continue
             if (node.op == "sqrt" and node not in wanted and
                 [_is_inverse(user) for user in uses[node]] == [True]):
-                continue  # its user is one function with it
+                continue  # the same function computes its user
             if node in pairs:
                 partner = pairs[node]
                 gauss = self.names.new("gauss")
@@ -200,7 +205,8 @@ class _Writer:
         return result
 
     def reached(self, roots, after):
-        """The nodes that this function computes or is given, operands first. after: {node: the one that is its only operand}."""
+        """The nodes that this function computes or gets, operands first. after: {node: the one that is its
+        only operand}."""
         order, seen, stack = [], set(), [(root, False) for root in reversed(roots)]
         while stack:
             node, done = stack.pop()
@@ -213,8 +219,8 @@ class _Writer:
         return order
 
     def near_erfs(self, nodes, uses):
-        """erf nodes that are only added to numbers, so that their relative error near 0 does not matter, and among them those
-        that stand beside exp(-u^2) of their own operand u: one function gives both."""
+        """The erf nodes that are only added to numbers, so their relative error near 0 does not matter. Also,
+        among them, those that are used with exp(-u^2) of the same operand u: one function computes both."""
         near = [node for node in nodes if node.op == "erf" and not self.is_leaf(node) and uses.get(node) and
                 all(
                     user.op == "add" and user.args[1].op == "const" and abs(user.args[1].attr) >= 0.5
@@ -248,7 +254,7 @@ def _product(node):
 
 
 def wrapped(start, parts, end, indent=0):
-    """start, the parts with commas between, end: in lines that are not too long where they stand so far to the right."""
+    """start, the parts with commas between, and end, in lines that fit at this indentation."""
     lines, line = [], start
     for i, part in enumerate(parts):
         part += "," if i + 1 < len(parts) else end
@@ -266,7 +272,8 @@ def functions(prefix, launch, fast=False):
 
 
 def function(set_name, name, results):
-    """One that computes the results, [(name, kind, key, node)], from loads alone: (name, parameters, results, text)."""
+    """A function that computes the results, [(name, kind, key, node)], from loads alone: (name, parameters,
+    results, text)."""
     return _Writer(set_name, False, {}).write(name, results)
 
 
@@ -319,7 +326,7 @@ def _row_functions(prefix, launch, fast):
                         max([stages[arg] for arg in node.args], default=0))
     known = {one.node: ("reduction", one.number) for one in found}
     known.update({node: ("column", node.args[0].attr) for node in nodes if node.op == "is_column"})
-    # What the elements need of their row, beyond numbers in memory and reductions, is a value of the row.
+    # What the elements need of their row, besides memory and reductions, is a value of the row.
     targets = {stage: [("%s%d" % (one.kind, one.number), "reduction", one.number, one.node.args[0])
                        for one in found if one.stage == stage] for stage in range(1, depth + 1)}
     stores = [store for store in launch.stores if not of_row(store.operand.place, inner)]

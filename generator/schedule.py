@@ -1,6 +1,6 @@
-"""How a launch runs on a GPU: which template, how wide its packs, how many threads. Chosen from the launch alone, or as the
-spec's schedule says: {"threads": of a block, "packs": that a thread loads before it computes, "looped": no rows in registers}.
-"""
+"""How a launch runs on a GPU: the template, the width of its packs, the number of threads. It is chosen from
+the launch, or by the spec's schedule: {"threads": of a block, "packs": that a thread loads before it
+computes, "looped": no rows in registers}."""
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,15 +11,16 @@ BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1}
 STORED = ("f32", "bf16", "f16")
 
 THREADS = 256
-LOOP_THREADS = 512      # of a block that passes over a long row
-# floats of a slice of sums that single blocks add up; for more a second kernel is quicker
+LOOP_THREADS = 512      # of a block that loops over a long row
+# Floats of a slice of sums that single blocks add up. For more, a second kernel is faster.
 WIDEST_FINISH = 2048
 LONGEST_IN_WARP = 1024  # elements of a row that a warp holds, and a block:
 LONGEST_IN_BLOCK = 16384
-# most elements of a row for a thread of a block, and registers for them: the first that fit
+# Most elements of a row for a thread of a block, with its registers for them. The first that fits is taken.
 SHARES = ((16, 64), (32, 112))
 
-# elements of which each block of the next launch makes the sums that it needs, without a launch for them
+# Below this many elements, each block of the next launch computes the sums that it needs, without a launch
+# for them.
 MOST_ALONE = 4096
 
 
@@ -29,7 +30,7 @@ class EmitError(Exception):
 
 @dataclass(frozen=True)
 class Shape:
-    """team: threads that share a row; unroll: packs that a thread loads before it computes."""
+    """team: threads that share a row. unroll: packs that a thread loads before it computes."""
     template: str
     pack: int
     threads: int
@@ -61,12 +62,12 @@ def unique(items):
 
 @lru_cache(maxsize=1024)
 def functions(launch):
-    """Those of scalar.py, under no name."""
+    """The functions of scalar.py, without a prefix."""
     return scalar.functions("a_b_c_0", launch)
 
 
 def operands(launch):
-    """What a launch reads, and what it writes, in the order in which its functions name them."""
+    """The operands that a launch reads, and those that it writes, in the order of use."""
     read = [slot.key for one in functions(launch)
             for slot in one.parameters if slot.kind in ("load", "column")]
     return unique(read), unique([slot.key for one in functions(launch)
@@ -74,12 +75,12 @@ def operands(launch):
 
 
 def placed(launch):
-    """The sums that are not of all elements."""
+    """The sums with a place, not over all elements."""
     return [one for one in launch.sums if one.place != SCALAR]
 
 
 def streams(launch):
-    """Operands that have a value for each element: (read, written)."""
+    """Operands with a value for each element: (read, written)."""
     read, _ = operands(launch)
     return ([one for one in read if one.place == WHOLE],
             [store.operand for store in launch.stores if store.operand.place == WHOLE])
@@ -108,7 +109,7 @@ def check(launch):
 
 
 def shape_of(launch, schedule=None):
-    """Raises EmitError where no template fits."""
+    """Raises EmitError if no template fits."""
     check(launch)
     schedule = schedule or {}
     if schedule.get("threads", 32) % 32 or schedule.get("threads", 32) > 1024 or schedule.get("packs", 1) > 8:
@@ -131,12 +132,12 @@ def shape_of(launch, schedule=None):
 
 
 def finishes(launch):
-    """Whether the kernel's last block makes what follows from its sums."""
+    """Whether the kernel's last block computes what follows from its sums."""
     return bool(launch.finals) and sum(one.count for one in placed(launch)) <= WIDEST_FINISH
 
 
 def leads(launch, other, schedule=None):
-    """Whether the blocks of another launch may each compute what they need of this one: nothing but sums of all."""
+    """Whether the launch only sums everything, so that each block of the next launch can compute its sums."""
     results, read = [store.operand for store in launch.finals], operands(other)[0]
     if launch.stores or not results or not finishes(other) or shape_of(launch, schedule).template != "map":
         return False
@@ -147,7 +148,7 @@ def leads(launch, other, schedule=None):
 def _row_shape(launch, pack, read, schedule):
     inner, sums = launch.domain.inner, placed(launch)
     pack = divisor(pack, inner)
-    # Registers for each element that a thread holds: what is read, one to compute with, and the sums.
+    # Registers for each element of a thread: for loads, one for computing, and the sums.
     added = [store.operand
              for store in launch.stores if store.operand.accumulate and store.operand.place == WHOLE]
     registers = sum(max(1, BYTES[one.dtype] / 4) for one in read + added) + 1 + len(sums) + len(
@@ -167,7 +168,8 @@ def _row_shape(launch, pack, read, schedule):
 
 
 def _waiting(launch):
-    """What is smaller than the rows but waits in registers: operands for each column that a reduction reads too, and odd ones."""
+    """Operands that are narrower than the rows but wait in registers: those per column that a reduction reads
+    too, and irregular ones."""
     inner, found = launch.domain.inner, []
     for function in functions(launch):
         reduces = any(slot.kind == "reduction" for slot in function.results)

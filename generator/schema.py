@@ -1,5 +1,5 @@
-"""Writes what gpunn.h's tables tell into model.schema.json: python3 -m generator.schema. The kinds of values and the
-frame of a spec stand there by hand, the ops and the optimizers with what they take do not."""
+"""Writes the ops and optimizers of gpunn.h's tables, with their arguments, into model.schema.json: `python3
+-m generator.schema`. The kinds of values, and the frame of a spec, are written there by hand."""
 import json
 import os
 
@@ -7,11 +7,11 @@ from . import table
 from .floats import short
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "model.schema.json")
-WIDTH = 128
+WIDTH = 110
 
 _WORDS = {1: "one", 2: "two", 3: "three", 4: "four", "MANY": "many"}
 _OPERANDS = {"scaled_dot_product_attention": "three_or_one", "expr": "arguments"}
-# Definitions of the schema by kind, where they are not called so; their first word is what a default of 0 means.
+# Definitions of the schema by kind, if the names differ. Their first word is the meaning of a default of 0.
 _KINDS = {"CELLS": "odd_window", "AXIS": "integer", "END": "index", "SIZES": "sizes", "FACTORS": "factors",
           "UNLESS": "flag", "NO_BIAS": "flag_or_reference", "RESULT": "shape", "SHARE": "fraction"}
 _EMPTY = {"INIT": {"kind": "zeros", "a": 0, "b": 0}, "CONSTS": {}}
@@ -23,7 +23,7 @@ _SETTINGS = {
 
 
 def entry(ops, kind, operands, arguments, required, about, names=()):
-    """The schema of one entry of "tensors"; names: of its operands, where it has several."""
+    """The schema of one entry of "tensors". names: names of its operands, if it has several."""
     layer = kind in _NAMES
     properties = {"op": ops, "id": {"$ref": "#/$defs/id"},
                   "name": {"$ref": "#/$defs/" + _NAMES.get(kind, "tensor_name")}}
@@ -60,7 +60,7 @@ def argument(row, one, definitions):
 
 
 def names(row):
-    """What a row that takes several operands calls them, as far as a table has it."""
+    """The names of a row's operands, from the tables."""
     if row.name in table.formulas():
         every = table.formulas()[row.name].operands
     else:
@@ -79,7 +79,7 @@ def of_row(row, definitions):
 
 def elementwise(op):
     """The schema of an op of the elementwise tables."""
-    # a term's stand in formulas, which know no infinity
+    # A term's defaults are in formulas, which have no infinity.
     kind = "#/$defs/" + ("number" if op.term else "extended")
     arguments = {name: {"$ref": kind, "default": str(default) if abs(default) == float("inf") else
                         short(default)} for name, default in op.attrs}
@@ -110,7 +110,7 @@ def ops(definitions):
 
 
 def complete(root):
-    """A schema with the ops and optimizers of the tables in place of its own."""
+    """A schema, with its ops and optimizers replaced by those of the tables."""
     definitions = dict(root["$defs"])
     definitions["ops"] = ops(definitions)
     definitions["tensor"] = {"oneOf": [{"$ref": "#/$defs/ops/" + name} for name in definitions["ops"]]}
@@ -121,7 +121,7 @@ def complete(root):
 
 
 def text(value, indent=0, used=0):
-    """JSON, as much on a line as fits; used: characters that stand before it on its first line."""
+    """JSON, with as much on a line as fits. used: characters before it on its first line."""
     line = json.dumps(value)
     if used + len(line) + 1 <= WIDTH or not isinstance(value, (dict, list)):
         return line

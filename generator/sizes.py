@@ -1,16 +1,16 @@
-"""Dimensions that vary between runs besides the batch: formulas of named sizes, with the arithmetic, the canonical form and the
-texts of gpunn.h (>>base/sizes), so that both call one dimension by one text."""
+"""Dimensions that vary between runs, besides the batch: formulas of named sizes. Arithmetic, canonical form
+and texts are those of gpunn.h (>>base/sizes), so that both give a dimension the same text."""
 import math
 import re
 from dataclasses import dataclass
 from functools import reduce
 
-MOST = 1 << 59            # that a dimension can be
+MOST = 1 << 59            # largest dimension
 MOST_TERMS, MOST_FACTORS, MOST_TEXT, MOST_DEPTH = 8, 4, 126, 32
 
 
 class SizeError(Exception):
-    """Why something is no size. key: the attribute that is at fault."""
+    """Why something is no size. key: the attribute at fault."""
 
     def __init__(self, message, key=None):
         super().__init__(message)
@@ -19,7 +19,8 @@ class SizeError(Exception):
 
 @dataclass(frozen=True)
 class Atom:
-    """What a formula is made of: a name, which stands for `multiple` times a whole number, or a quotient rounded down."""
+    """What a formula is made of: a name, which stands for `multiple` times a whole number, or a quotient
+    rounded down."""
     text: str
     multiple: int = 1
     terms: tuple = ()   # of a quotient: the sum that is divided
@@ -30,8 +31,8 @@ BATCH = Atom("batch")
 
 
 class Size(int):
-    """A dimension that varies. As a number it lies far below those that stand for batches, so that what refuses the batch refuses
-    it too. In its own arithmetic integers are numbers, not batches."""
+    """A dimension that varies. As a number it is far below those that stand for batches, so checks that
+    reject the batch reject it too. In its own arithmetic, integers are numbers and not batches."""
     terms, text = (), ""
 
     def __add__(self, other):
@@ -66,13 +67,13 @@ def any_varies(dims):
     return any(map(varies, dims))
 
 
-# ---- sums: {atoms by text: factor} -------------------------------------------------------------------------------------------
+# ---- sums: {atoms by text: factor} -------------------------------------------------------------------------
 def number_or_size(value):
     return sum_of(value) if varies(value) else {(): value} if value else {}
 
 
 def sum_of(dim):
-    """Of a dimension, in which -k is k times the batch."""
+    """The sum of a dimension. -k is k times the batch."""
     if varies(dim):
         return dict(dim.terms)
     return {(): dim} if dim > 0 else {(BATCH,): -dim} if dim < 0 else {}
@@ -95,14 +96,15 @@ def times(a, b):
 
 
 def quotient(terms, k):
-    """A sum by k, rounded down. What k divides leaves the quotient, and a quotient of a quotient is one."""
+    """A sum divided by k, rounded down. Terms that k divides leave the quotient. A quotient of a quotient is
+    one quotient."""
     whole, rest, common = {}, {}, k
     for atoms, count in terms.items():
         whole[atoms], rest[atoms] = divmod(count, k)
         if atoms:
             common = math.gcd(common, rest[atoms])
     whole = plus({}, whole)
-    if common == k:  # but for a number below k
+    if common == k:  # except for a number below k
         return whole
     rest = plus({}, {atoms: count // common for atoms, count in rest.items()})
     k //= common
@@ -116,7 +118,7 @@ def quotient(terms, k):
 
 
 def term_divided(term, divisor):
-    """One term by another that is a factor of it; None: it is none."""
+    """One term divided by another that is a factor of it. None: it is not."""
     (atoms, count), (own, own_count) = term, divisor
     rest = list(atoms)
     for atom in own:
@@ -127,7 +129,7 @@ def term_divided(term, divisor):
 
 
 def divided(terms, divisor):
-    """A sum by a factor of it, where that or the result is one term; None: it is none."""
+    """A sum divided by a factor, if the factor or the result is one term. None: it is not."""
     first, *others = divisor.items()
     parts = [term_divided(term, first) for term in terms.items()]
     if not others:
@@ -146,7 +148,7 @@ def product(dims):
 
 def dim_of(terms):
     """The dimension that a sum is, or the number."""
-    if not any(terms):  # atoms
+    if not any(terms):  # no atoms
         return terms.get((), 0)
     if set(terms) == {(BATCH,)} and terms[(BATCH,)] > 0:
         return -terms[(BATCH,)]
@@ -170,12 +172,12 @@ def dim_total(dims):
 
 
 def named_dim(name, multiple=1):
-    """The dimension that a name is by itself; "batch" is the batch."""
+    """The dimension of a name; "batch" is the batch."""
     return dim_of({(BATCH,): 1} if name == "batch" else {(Atom(name, multiple),): multiple})
 
 
 def slice_index(index, size):
-    """One index of a Python slice; where sizes vary, only what certainly is behind is clamped."""
+    """One index of a Python slice. With varying sizes it is only clamped if it is certainly past the end."""
     if varies(index):
         return index
     if varies(size):
@@ -184,7 +186,7 @@ def slice_index(index, size):
 
 
 def value_at(dim, known):
-    """The number that a dimension is where names, the batch as "batch", are `known`."""
+    """The value of a dimension if names, with the batch as "batch", have the values `known`."""
     return total_at(sum_of(dim), known)
 
 
@@ -197,15 +199,16 @@ def total_at(terms, known):
 
 
 def content(dims):
-    """The elements of a shape as (number, what varies): the number times a sum whose factors have nothing in common."""
+    """The elements of a shape as (number, what varies): the number times a sum whose factors have nothing in
+    common."""
     terms = product(dims)
     common = math.gcd(*terms.values())
     return common, ordered({atoms: count // common for atoms, count in terms.items()})
 
 
-# ---- texts -------------------------------------------------------------------------------------------------------------------
+# ---- texts -------------------------------------------------------------------------------------------------
 def ordered(terms):
-    """By the texts of the atoms, and a number last."""
+    """Sorted by the texts of the atoms, with a number last."""
     return tuple(sorted(terms.items(), key=lambda term: (not term[0], [atom.text for atom in term[0]])))
 
 
@@ -227,7 +230,7 @@ def sum_text(terms):
     return result
 
 
-# ---- formulas ----------------------------------------------------------------------------------------------------------------
+# ---- formulas ----------------------------------------------------------------------------------------------
 class Formula:
     """A formula's text in terms of sizes, {name: multiple}."""
 

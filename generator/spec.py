@@ -1,5 +1,5 @@
-"""Reads a spec, the JSON description of a model (model.schema.json), into a graph.Model with the same tensors as those that
-gpunn_spec_load builds from it. All errors are SpecErrors that name the file, the line and the column."""
+"""Reads a spec, the JSON description of a model (model.schema.json), into a graph.Model with the same tensors
+that gpunn_spec_load builds. All errors are SpecErrors that name the file, the line and the column."""
 import difflib
 import inspect
 import json
@@ -21,7 +21,7 @@ _SETTINGS = ("trainable", "decay", "lr_scale")
 
 @lru_cache(maxsize=None)
 def schema():
-    """model.schema.json, every $ref followed: what it points to stands beside it."""
+    """model.schema.json with all $ref resolved: their targets are merged into them."""
     with open(schema_file.PATH, encoding="ascii") as file:
         root = json.load(file)
     return followed(root, root)
@@ -64,7 +64,7 @@ def nearest(word, words):
 
 
 def shown(value):
-    """A value as messages show it."""
+    """A value, as messages show it."""
     if isinstance(value, (Object, Array)):
         return ("an object" if isinstance(value, Object) else "an empty list" if not value else
                 "a list of %d" % len(value))
@@ -73,7 +73,7 @@ def shown(value):
 
 
 def fits(value, part):
-    """Whether a value is what a schema without properties asks for."""
+    """Whether a value fits a schema without properties."""
     if "anyOf" in part and not any(fits(value, one) for one in part["anyOf"]):
         return False
     if "const" in part and (value != part["const"] or type(value) is not type(part["const"])):
@@ -103,8 +103,8 @@ class Loader:
     def __init__(self, source):
         self.source = source
         self.graph = Graph()
-        self.ids = {}      # Tensors by all that a reference may say
-        self.later = {}    # offsets of the entries to come, by the same
+        self.ids = {}      # Tensors by all texts that may refer to them
+        self.later = {}    # offsets of later entries, by the same texts
         self.entries = []
 
     def fail(self, at, message):
@@ -123,7 +123,7 @@ class Loader:
             self.fail_at_fault(value, at, part, what)
 
     def fail_at_fault(self, value, at, part, what):
-        """Names what does not fit: the one item of a list or object, if only that is wrong, else the whole."""
+        """Reports what does not fit: the one wrong item of a list or object, else the whole."""
         inner = next((one for one in part.get("anyOf", ())
                       if isinstance(value, _TYPES.get(one.get("type"), ()))), part)
         if isinstance(value, Array) and "title" in inner.get("items", {}):
@@ -154,7 +154,7 @@ class Loader:
             self.check(item, value.value_at[key], part["properties"][key], "%s of %s" % (key, what))
 
     def variant(self, value, at, key, known, what):
-        """Checks an object whose `key` tells which of the `known` schemas it follows."""
+        """Checks an object whose `key` selects one of the `known` schemas."""
         if not isinstance(value, Object):
             self.fail(at, "%s is %s, but must be an object" % (what, shown(value)))
         if key not in value:
@@ -169,7 +169,7 @@ class Loader:
 
     @staticmethod
     def filled(value, part):
-        """The properties of an object with the defaults of those left out, in the schema's order."""
+        """The properties of an object, with defaults for those left out, in the schema's order."""
         result = {}
         for key, inner in part["properties"].items():
             if key in value:
@@ -233,7 +233,7 @@ class Loader:
         return entry["op"] if label is None else "%s '%.60s'" % (entry["op"], label)
 
     def call(self, entry, part):
-        """The operands and the arguments of an entry's builder, and that."""
+        """The operands and the arguments of an entry's builder, and the builder."""
         op, given = entry["op"], entry.get("inputs", Array(0))
         if isinstance(given, Object):
             operands = [{name: self.find(given[name], given.value_at[name]) for name in sorted(given)}]
@@ -270,7 +270,7 @@ class Loader:
         return value if isinstance(value, bool) else f32(value)
 
     def settle(self, entry, made):
-        """The settings of parameters: of a parameter's own entry or of a layer's."""
+        """Applies the settings of parameters, from a parameter's own entry or from a layer's."""
         parameters = [p for p in made if p.kind == "parameter"]
         for key in _SETTINGS:
             if key in entry:
@@ -315,7 +315,7 @@ class Loader:
                      self.source.place(root.value_at.get("fuse", at)), self.entries)
 
     def sizes(self, root):
-        """The bounds of named sizes, those that runs can have; max 0: none."""
+        """The bounds of the named sizes. max 0: unlimited."""
         named = {}
         for name, given in root.get("sizes", {}).items():
             least, most, multiple = (given.get(key, usual)

@@ -1,4 +1,4 @@
-"""Where a generated file comes from: its opening comment, from which a stale file can be told."""
+"""The origin of a generated file: its opening comment, by which stale files are recognized."""
 import glob
 import hashlib
 import os
@@ -22,21 +22,22 @@ VERSION = _version()  # that of gpunn.h, to which the generator belongs
 
 @lru_cache(maxsize=None)
 def template_hash():
-    """Changes with every file of the generator that has a part in what it writes."""
+    """Changes with every file of the generator that influences what it writes."""
     paths = [path for pattern in ("generator/*.py", "generator/*.json", "templates/kernels/*")
              for path in glob.glob(os.path.join(ROOT, *pattern.split("/")))
              if not os.path.basename(path).startswith(("amalgamate", "parts_picture", "export_", "import_"))]
     digest = hashlib.sha256()
     for name, path in sorted((os.path.relpath(path, ROOT).replace(os.sep, "/"), path) for path in paths):
-        # line ends as Python sees them: a checkout may change them
+        # line ends as Python sees them, since a checkout may change them
         with open(path, encoding="utf-8") as file:
             digest.update((name + "\0" + file.read() + "\0").encode("utf-8"))
     return digest.hexdigest()[:12]
 
 
 def command(spec_path, output, options=(), weights=None):
-    """The command that renews an output, the same wherever it is run now: for the root of gpunn, where `python3 -m generator`
-    works as it stands, if all files lie there; else for the folder of the output, and what lies outside that is just named."""
+    """The command that renews an output, independent of the current folder. It is for gpunn's root folder,
+    where `python3 -m generator` works, if all files are below that. Otherwise it is for the output's folder,
+    and files outside of that are given by name only."""
     files = [os.path.realpath(path) for path in (spec_path, output, weights) if path is not None]
     for start in (os.path.realpath(ROOT), os.path.dirname(files[1])):
         within = os.path.join(start, "")
@@ -51,12 +52,12 @@ def command(spec_path, output, options=(), weights=None):
 
 
 def safe(text):
-    """A text that may stand in a C comment and in a C string; _ for what may not."""
+    """A text that may be in a C comment and in a C string. Other characters become _."""
     text = re.sub(r'[^ !#-\[\]-~]', "_", text)
     return text.replace("*/", "*_").replace("/*", "/_").replace("??", "?_")
 
 
-# What a file that is no kernel set says of its origin.
+# The origin of a file that is no kernel set.
 Source = namedtuple("Source", "spec_sha256 command")
 
 

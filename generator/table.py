@@ -1,4 +1,5 @@
-"""The ops that a model is made of and what their builders take, read from gpunn.h: its tables are the only place that names them."""
+"""The ops of a model and the arguments of their builders, read from gpunn.h. Its tables are the only place
+that lists them."""
 import json
 import os
 import re
@@ -10,31 +11,33 @@ from . import floats
 
 HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpunn.h")
 
-# arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
-# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits. operands: names.
+# arity: 0 for ops that are not elementwise; those have no attributes, forward and derivatives here. attrs:
+# (name, default), ... gradients: bit k for operand k; -1: all. term: of a loss, which has no builder in C.
+# traits: bits of read_traits. operands: names.
 Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands",
                 defaults=(False, 0, ()))
 
-# A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. struct, call: what the
-# call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY.
+# A builder outside the elementwise tables. kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN.
+# struct, call: what the call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY.
 Row = namedtuple("Row", "name kind op operands axes arguments struct call about")
-# field: in C.
+# field: its name in C
 Argument = namedtuple("Argument", "name kind default about field", defaults=("",))
-# What a row's builder makes, where that is a formula: the operands' names; which check of Graph.fits_* they pass.
+# The formula of a row's builder: the operands' names, and the check (Graph.fits_*) that they must pass.
 Formula = namedtuple("Formula", "operands fits text")
 
-# settings: (key, kind, default), ...; kind: SIZE SHARE ANY FLAG; states: settings that need them, or ALWAYS; once, step: (name, text), ...
+# settings: (key, kind, default), ...; kind: SIZE SHARE ANY FLAG. states: settings that need them, or ALWAYS.
+# once, step: (name, text), ...
 Optimizer = namedtuple("Optimizer", "name enum settings states once step trusts")
 
-OPERANDS = ("", "x", "ab", "abc")  # by arity: their names in the texts
+OPERANDS = ("", "x", "ab", "abc")  # by arity: the operands' names in the texts
 
 
 class TableError(Exception):
-    """gpunn.h does not hold the tables in the form that this generator reads."""
+    """gpunn.h does not have the tables in the form that this generator reads."""
 
 
 def split(text):
-    """The parts of a text between commas that stand in no parentheses and no string, each with single spaces."""
+    """Splits a text at the commas outside of parentheses and strings, with single spaces in each part."""
     parts, depth, start, string = [], 0, 0, False
     for i, character in enumerate(text):
         string ^= character == '"' and text[i - 1] != "\\"
@@ -54,7 +57,7 @@ def entries(body, macro="X"):
 
 
 def calls(body):
-    """The name and the arguments of each macro that a macro's body is made of."""
+    """The name and the arguments of each macro in a macro's body."""
     at = 0
     while True:
         start = re.compile(r"\s*(\w+)\s*\(").match(body, at)
@@ -92,13 +95,13 @@ def other(fields, traits):
 
 
 def bits(text, traits):
-    """The value of names and numbers with | between."""
+    """The value of names and numbers joined by |."""
     parts = [part.strip() for part in text.split("|")]
     return reduce(or_, (int(part) if part.isdigit() else traits[part[len("GPUNN__"):]] for part in parts))
 
 
 def read_traits(text):
-    """{name: bits}, each behind those that it is made of."""
+    """{name: bits}, each after those that it is made of."""
     own, _ = lines(text, "traits")
     result = {}
     for name, value in re.findall(r"GPUNN__(\w+) = ([^,}]*)", own):
@@ -117,7 +120,7 @@ def number(text):
 
 @lru_cache(maxsize=1)
 def plain(text):
-    """A header without its comments, but those that bound tables, and its macros on one line each."""
+    """A header without its comments, except those that bound tables, and with each macro on one line."""
     text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>" in comment.group() else " ", text,
                   flags=re.S)
     return re.sub(r"\\[ \t]*\r?\n", " ", text)
@@ -136,7 +139,8 @@ def optimizer(trusts, fields):
 
 
 def lines(text, word):
-    """The text between the comments '>>word begin' and '>>word end' and that after them, in its plain form."""
+    """The text between the comments '>>word begin' and '>>word end' and that after them, in its plain
+    form."""
     text = plain(text)
     begin, end = text.find("/* >>%s begin */" % word), text.find("/* >>%s end */" % word)
     if not 0 <= begin < end:
@@ -175,13 +179,13 @@ def mentions(text, name):
 
 
 def named(text):
-    """(name, C string) of each macro of a header in its plain form that is a text."""
+    """(name, C string) of each macro of a plain header that is a text."""
     return re.findall(r'^#define GPUNN__(\w+) +("[^\n]*)$', text, re.M)
 
 
 def read_rows(text):
-    """The builders of a gpunn.h outside the elementwise tables (>>graph/arguments), by name in their order; and the Formulas of those that
-    are one."""
+    """The builders of a gpunn.h outside the elementwise tables (>>graph/arguments), by name in order; and the
+    Formulas of those that have one."""
     text = plain(text)
     lists = {name: (parameters, body) for name, parameters, body in re.findall(
         r"^#define GPUNN__(\w+)\(K, A, S((?:, \w+)*)\)(.*)$", text, re.M)}
@@ -219,20 +223,20 @@ def read_rows(text):
 
 
 def builder_of(name, count, form, arguments):
-    """The call of the builder that a row of GPUNN__FORMULAS has."""
+    """The call of the builder for a row of GPUNN__FORMULAS."""
     taken = ["in[%d]" % i for i in range(count)]
     taken += ["*a"] if form == "ARGS" else ["a->" + one.field for one in arguments]
     return "gpunn_%s%s(%s)" % (name, "_" if form == "ARGS" else "", ", ".join(taken))
 
 
 def read_structs(text):
-    """The members of each struct of arguments, in their order, by what stands between gpunn_ and _args."""
+    """The members of each struct of arguments, in order, by the word between gpunn_ and _args."""
     return {name: re.findall(r"(\w+)(?:\[\w+\])?[,;]", body)
             for name, body in re.findall(r"struct gpunn_(\w+)_args \{([^{}]*)\} gpunn_\1_args;", plain(text))}
 
 
 def string(text):
-    """What a C string, perhaps in several parts, says."""
+    """The value of a C string literal, perhaps in several parts."""
     return "".join(map(json.loads, re.findall(r'"(?:[^"\\]|\\.)*"', text)))
 
 
@@ -247,7 +251,7 @@ def default(text):
 
 
 def read_integers(text):
-    """The elementwise ops of integers: by name, how many operands they have and whether they give bool."""
+    """The elementwise ops of integers: by name, their number of operands and whether they give bool."""
     table = re.search(r"^[ \t]*#define GPUNN_INTEGER_OPS\(X\)(.*)$", plain(text), re.M)
     if not table:
         raise TableError("there is no table GPUNN_INTEGER_OPS")
@@ -277,7 +281,7 @@ def integers():
 
 
 def having(trait):
-    """The ops that have a trait of gpunn.h's enum, by name."""
+    """The ops with a trait of gpunn.h's enum, by name."""
     return tuple(op.name for op in ops().values() if op.traits & traits()[trait] == traits()[trait])
 
 
@@ -305,13 +309,13 @@ def words(name):
 
 @lru_cache(maxsize=None)
 def texts():
-    """The formulas, or parts of them, that have a name, by it."""
+    """The named formulas, or named parts of formulas."""
     return {name: string(part) for name, part in named(plain(header()))}
 
 
 @lru_cache(maxsize=None)
 def harmonics():
-    """Of each spherical harmonic the forms (c[0], c[1], c[2], c[3]) whose product it is."""
+    """For each spherical harmonic the forms (c[0], c[1], c[2], c[3]) whose product it is."""
     body = re.search(r"\bgpunn__harmonic\[.*?= (\{.*?\});", plain(header()), re.S).group(1)
     return json.loads(re.sub(r"(?<=\d)f\b", "", body).translate({ord("{"): "[", ord("}"): "]"}))
 

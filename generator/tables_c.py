@@ -1,4 +1,4 @@
-"""The tables of a generated header: what the runtime matches a model with (gpunn.h, >>kernels)."""
+"""The tables of a generated header, with which the runtime matches a model (gpunn.h, >>kernels)."""
 from . import emit_network, floats, scalar, stamp, table, template
 from .update import FREE
 
@@ -14,7 +14,7 @@ def _dtype(dtype):
 
 
 def _array(kind, name, entries):
-    """A static array, one entry a line or, of numbers, as many as fit."""
+    """A static array, with one entry a line or, for numbers, as many as fit."""
     return ["static const %s %s[] = {" % (kind, name)] + ["    %s," % entry for entry in entries] + ["};"]
 
 
@@ -29,7 +29,7 @@ def _numbers(kind, name, entries):
 
 
 def emit(kernel_set):
-    """Lines of C."""
+    """The tables as lines of C."""
     name = kernel_set.name
     lines, kernels = [], []
     every, *instances_of = kernel_set.tables()

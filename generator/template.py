@@ -1,9 +1,8 @@
-"""The templates' little language, which leaves them readable as C and CUDA.
+"""The small template language, which keeps templates readable as C and CUDA.
 
-${name} stands for a text. A line that is nothing but ${name} takes a list of lines and gives each its own indentation (an empty
-list: no line). //@if flag or //@if !flag ... //@end keep or drop the lines between. Names that a template does not know, and
-names given that it does not use, are errors.
-"""
+${name} stands for a text. A line with only ${name} takes a list of lines and indents each of them (an empty
+list: no line). //@if flag or //@if !flag ... //@end keep or drop the lines between. Names that a template
+does not know, and unused names, are errors."""
 import os
 import re
 
@@ -14,11 +13,12 @@ _IF = re.compile(r"^ *//@if (!?)(\w+)$")
 
 
 class TemplateError(Exception):
-    """A template and what it is filled with do not fit each other."""
+    """A template and its values do not fit each other."""
 
 
 def fill(text, place, /, **values):
-    """The template's text with values: texts, lists of lines, and booleans for //@if. place: what errors call it."""
+    """The template's text with values: texts, lists of lines, and booleans for //@if. place: its name in
+    errors."""
     used, out, keep = set(), [], None
 
     def value(name, kind, number):
@@ -66,18 +66,19 @@ _DEFINED = re.compile(r"^(?:#define |(?:typedef |template <.*> *)?struct |const 
                       re.M)
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
-_SAID = re.compile(_COMMENT.pattern + r'|"[^"\n]*"', re.S)  # and texts, such as instructions
+_SAID = re.compile(_COMMENT.pattern + r'|"[^"\n]*"', re.S)  # and strings, such as instructions
 
 
 def without(library, other):
-    """The parts of a library, between blank lines, that define nothing of what those of another do."""
+    """The parts of a library, between blank lines, except those that define a name that the other library
+    also defines."""
     known = set().union(*map(_defined, _parts(other)))
     return "\n\n".join(part for part in _parts(library) if not _defined(part) & known)
 
 
 def needed(library, text, titles=True):
-    """Lines of those parts of a library, between blank lines, that define what the text mentions or another such part does. Parts
-    that define nothing, such as comments, stay where titles are wanted."""
+    """The lines of a library's parts, between blank lines, that define what the text, or another needed part,
+    mentions. titles: keep parts that define nothing, such as comments."""
     parts = _parts(library)
     names = [_defined(part) for part in parts]
     wanted, pending = {i for i, defined in enumerate(names) if titles and not defined}, [text]
@@ -95,7 +96,7 @@ def _parts(library):
 
 
 def _defined(part):
-    """The names that a part defines on its outermost level."""
+    """The names that a part defines at its outermost level."""
     code = _COMMENT.sub("", part)
     lines = [line for line in code.splitlines() if line and line[0] not in " {}#"] + re.findall(
         r"^#define .*", code, re.M)

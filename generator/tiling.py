@@ -1,10 +1,10 @@
-"""How blocks of a GPU take a small network (network.py): forms of its kernel, and what they should cost.
+"""How blocks of a GPU run a small network (network.py): the forms of its kernel, and their estimated costs.
 
-A block holds all values of a tile of samples in shared memory, and beside them the weights of all products or, where these do not
-fit, pieces of them. Products are those of tensor cores (mma.sync) where the model's precision is no F32; values lie there as F32 all the same, rounded to
-16 bits where a GPU's memory would have them so. The costs are arithmetic, not measurements: wavefronts of shared memory, instructions
-and products of a multiprocessor.
-"""
+A block holds all values of a tile of samples in shared memory. Beside them are the weights of all products
+or, if these do not fit, pieces of them. Products use tensor cores (mma.sync) if the model's precision is not
+F32. Values in shared memory are F32 in any case, rounded to 16 bits where a GPU's memory would store 16 bits.
+The costs are arithmetic, not measurements: wavefronts of shared memory, instructions and products of a
+multiprocessor."""
 import math
 from dataclasses import dataclass, replace
 
@@ -12,16 +12,16 @@ from .inference import CONVOLUTIONS
 from .network import SamplePlan, check
 
 THREADS = 256         # of a block
-TILES = (64, 32, 16)  # samples of one, and ...
-FEW = (8, 4, 2, 1)    # ... of images
+TILES = (64, 32, 16)  # samples of a tile, and ...
+FEW = (8, 4, 2, 1)    # ... of a tile of images
 LEAST = 8             # rows of a weight in the smallest piece
-# bytes of shared memory that blocks may have: any GPU's, sm_86's and sm_90's
+# bytes of shared memory that blocks may use: on any GPU, on sm_86 and on sm_90
 BUDGETS = (49152, 101376, 232448)
-OLDER = 65536         # the same of GPUs without TF32
-# the least that multiplies such factors in one instruction
+OLDER = 65536         # the same for GPUs without TF32
+# the least compute capability that multiplies such factors in one instruction
 CAPABILITY = {"f32": 0, "f16": 75, "bf16": 80, "tf32": 80}
-CHUNK = {"f16": 16, "bf16": 16, "tf32": 8}  # numbers of a row that it takes, in 8 words
-# multiplications of 16 bits in a clock of a multiprocessor, of the slowest; TF32: half of them
+CHUNK = {"f16": 16, "bf16": 16, "tf32": 8}  # elements of a row per instruction, in 8 words
+# 16-bit multiplications per clock of a multiprocessor, on the slowest GPU; half of it for TF32
 TENSOR = 512
 
 
@@ -31,48 +31,48 @@ class Card:
     gigahertz: float
     room: int          # bytes of shared memory that a block may have
     capability: int
-    tensor: int        # as TENSOR; of the H100 what mma.sync reaches, half of what its wgmma has
+    tensor: int        # like TENSOR; for the H100, mma.sync reaches half of wgmma's rate
 
 
 CARDS = {"H100": Card(132, 1.755, 232448, 90, 1024), "A100": Card(108, 1.41, 166912, 80, 1024),
          "L4": Card(58, 2.04, 101376, 89, 512), "T4": Card(40, 1.59, 65536, 75, 512)}
-BATCHES = (1, 256, 16384)  # of which the costs are told
-LAUNCH = 2.5e-6       # seconds from one kernel's end to the next one's work, within a graph
-ALONE = 1e-6          # that a step by itself takes at least, and ...
-# ... the share of a multiplication at each clock and lane that a product by itself reaches, or ...
+BATCHES = (1, 256, 16384)  # for which the report prints costs
+LAUNCH = 2.5e-6       # seconds from one kernel's end to the start of the next one's work, within a graph
+ALONE = 1e-6          # least seconds of a step by itself, and ...
+# ... the share of the peak multiplications that a product by itself reaches, or ...
 SHARE = 0.6
-MEMORY = 14           # ... bytes that its values take from memory in a clock of a multiprocessor
-GIGAHERTZ = 1.7       # by which kernels are chosen on all GPUs
-STAGED = 64           # bytes that a multiprocessor takes from the second-level cache in a clock
-FAR, NEAR = 600, 24   # clocks until that cache answers, and until shared memory does
-CHANNELS = 8          # of a convolution's results that a thread has at once, at most
-# numbers of a row from which on all threads share a product, without weights in shared memory: ...
+MEMORY = 14           # ... bytes that its values take from memory per clock of a multiprocessor
+GIGAHERTZ = 1.7       # the clock by which kernels are chosen on all GPUs
+STAGED = 64           # bytes per clock from the second-level cache to a multiprocessor
+FAR, NEAR = 600, 24   # latency in clocks of that cache, and of shared memory
+CHANNELS = 8          # most results of a convolution that a thread computes at once
+# From this many elements of a row on, all threads share a product, without weights in shared memory: ...
 LONG = 4 * THREADS
-AT_ONCE = (8, 4)      # ... columns and samples of it, at most
-ELEMENT = 40          # instructions for an element of what is no product
-CORNER = 30           # and for a corner of a cell in a level of a hash grid, beside those of its features
+AT_ONCE = (8, 4)      # ... its columns and samples per step, at most
+ELEMENT = 40          # instructions per element of what is no product
+CORNER = 30           # and per corner of a cell in a level of a hash grid, without its features
 LANES = 128           # of a multiprocessor
 
 
 class TilePlan(SamplePlan):
-    """Inputs and outputs lie in shared memory too, and all values where 16 bytes are read at once."""
+    """Inputs and outputs are in shared memory too. So are all values where 16 bytes are read at once."""
     UNIT, WHOLE = 4, True
 
     @staticmethod
     def array(block):
-        """Integers lie among the others, as numbers."""
+        """Integers are stored with the other values, as floats."""
         return "f32"
 
     def pitch(self):
-        """Floats from one sample's values to the next one's."""
+        """The floats from one sample's values to the next one's."""
         return pitch_of(self.sizes()["f32"])
 
     def is_long(self, width):
-        """Whether all threads share a product of rows of such a width."""
+        """Whether all threads share a product with rows of this width."""
         return width > LONG
 
     def linears(self, long=False):
-        """(rows a sample, width, outputs) of each product, of those whose rows are long or of the others."""
+        """(rows per sample, width, outputs) of each product with long rows, or of the others."""
         for t in self.layers():
             if t.op == "linear":
                 out, width = self.shape(t.inputs[1])
@@ -80,12 +80,13 @@ class TilePlan(SamplePlan):
                     yield self.count(t.id) // out, width, out
 
     def room(self, step):
-        """The parts of sums that warps have."""
+        """The floats for the warps' partial sums."""
         out, width = self.shape(step.tensor.inputs[1]) if step.tensor.op == "linear" else (0, 0)
         return THREADS // 32 * even(out, AT_ONCE[0]) if self.is_long(width) else 0
 
     def ends(self):
-        """Steps that are done with each result of the convolution before them, by its id: elementwise ones that read nothing else."""
+        """For each convolution, by id: the elementwise steps applied to each of its results, which read
+        nothing else."""
         steps = [step for step in self.steps if step.members and len(step.operands) == 1]
         return {i: step for step in steps for i in step.operands if self.tensors[i].op in CONVOLUTIONS and
                 self.at[i][0].root() is self.at[step.tensor.id][0].root()}
@@ -99,18 +100,19 @@ class TilePlan(SamplePlan):
                        self.count(t.inputs[0]) + self.count(t.id))
 
     def staged(self, factors):
-        """Words of all weights as they lie in shared memory, each row with its bias."""
+        """The words of all weights in shared memory, each row with its bias."""
         return sum(out * step_of(width, factors) for _, width, out in self.linears())
 
 
 def pitch_of(count):
-    """The next odd multiple of 4: so far apart, rows are read 16 bytes at a time without a conflict of banks."""
+    """The next odd multiple of 4. At this distance, rows are read 16 bytes at a time without bank
+    conflicts."""
     fours = -(-count // 4)
     return 4 * (fours + 1 - fours % 2)
 
 
 def step_of(width, factors):
-    """Words from one row of a weight to the next: whole chunks of factors, and the bias."""
+    """The words from one row of a weight to the next: whole chunks of factors, and the bias."""
     chunk = CHUNK.get(factors)
     return pitch_of((-(-width // chunk) * 8 if chunk else width) + 1)
 
@@ -127,9 +129,9 @@ class Tiling:
     factors: str  # of products: f32, or tf32, bf16, f16 by tensor cores
     samples: int
     floats: int   # of shared memory, for weights
-    whole: bool   # all of them at once
+    whole: bool   # whether all weights fit at once
     bytes: int    # of shared memory
-    fills: bool = False  # for batches alone of which each multiprocessor gets a tile
+    fills: bool = False  # only for batches with a tile for each multiprocessor
 
 
 def tiling(plan, factors, samples, budget):
@@ -143,8 +145,8 @@ def tiling(plan, factors, samples, budget):
 
 
 def forms(plan):
-    """The kernel's forms; the first that is for a GPU and a batch is taken. TF32 has more of them for GPUs that lack it. () : no GPU
-    has room for one."""
+    """The kernel's forms. The first one that suits the GPU and the batch is taken. TF32 has more forms, for
+    GPUs without it. (): it fits no GPU."""
     precision, found = plan.model.precision, []
     for factors, budget in [(precision, budget) for budget in reversed(BUDGETS)] + [("f32", OLDER)] * (
             precision == "tf32"):
@@ -153,12 +155,13 @@ def forms(plan):
         if fitting:
             quickest = min(fitting, key=lambda one: cycles(plan, one) / one.samples)
             found += [replace(quickest, fills=True)] * (quickest is not fitting[-1]) + fitting[-1:]
-    # of those alike the last, behind all that need more
+    # of equal forms the last, after all that need more
     return tuple(reversed(dict.fromkeys(reversed(found))))
 
 
 def form_for(plan, batch, multiprocessors, room, capability):
-    """The form that a launch takes; None: none fits, or steps by themselves should be quicker. As network_device.h has it."""
+    """The form that a launch takes, as in network_device.h. None: none fits, or single steps should be
+    faster."""
     form = next((one for one in forms(plan) if one.bytes <= room and CAPABILITY[one.factors] <= capability and
                  not (
                      one.fills and batch < multiprocessors * one.samples)), None)
@@ -171,7 +174,7 @@ def form_on(plan, batch, card):
 
 
 def refusal(plan):
-    """Why no GPU has such a kernel; None: some have."""
+    """The reason why no GPU has such a kernel, or None."""
     if not forms(plan):
         least = FEW[-1] if plan.has_images() else TILES[-1]
         return ("values of %d sample%s take %d bytes of shared memory, where no block has more than %d with "
@@ -184,23 +187,23 @@ def refusal(plan):
 
 # ---- costs ----
 def rate_of(factors, tensor):
-    """Multiplications in a clock of a multiprocessor."""
+    """Multiplications per clock of a multiprocessor."""
     return LANES if factors == "f32" else tensor * CHUNK[factors] // 16
 
 
 def each_of(tiles, teams):
-    """Columns, or tiles of them, whose sums a thread, or a warp, has at once."""
+    """The columns, or tiles of columns, whose sums a thread or a warp computes at once."""
     return next((n for n in (8, 4, 2) if tiles > n // 2 * teams), 1)
 
 
 def rows_at_once(form, width, out):
-    """Of a weight, in shared memory."""
+    """The rows of a weight that fit shared memory at once."""
     wide, room = 1 if form.factors == "f32" else 8, form.floats // step_of(width, form.factors)
     return out if form.whole or room >= out else room // wide * wide
 
 
 def product_cycles(form, rows, width, out, tensor):
-    """Of a multiprocessor, for a tile. As linear in network_device.h has it."""
+    """The clocks of a multiprocessor for a tile, as linear in network_device.h works."""
     wide, piece = 1 if form.factors == "f32" else 8, rows_at_once(form, width, out)
     pieces = -(-out // piece)
     count = multiply_cycles if form.factors == "f32" else tile_cycles
@@ -218,7 +221,8 @@ def multiply_cycles(form, width, columns, _):
 
 
 def tile_cycles(form, width, tiles, tensor):
-    """A chunk's factors of 16 samples are 4 words a lane, which are rounded from one number or two, and those of 8 columns 2 words."""
+    """For a chunk, the factors of 16 samples are 4 words a lane, each rounded from one number or two, and
+    those of 8 columns are 2 words."""
     slots, chunk = form.samples // 16, CHUNK[form.factors]
     teams = THREADS // 32 // slots
     each, warps = each_of(tiles, teams), slots * min(teams, tiles)
@@ -230,18 +234,19 @@ def tile_cycles(form, width, tiles, tensor):
 
 
 def even(count, most):
-    """How many of them at once make turns alike, of at most so many."""
+    """The number at once, at most so many, that makes all turns equal."""
     return -(-count // -(-count // most))
 
 
 def channels_of(samples, places, groups, out):
-    """Of a group of a convolution, how many results a thread has at once. As convolve in network_device.h has it."""
+    """The results of a convolution's group that a thread computes at once, as convolve in network_device.h
+    does."""
     return even(out, min(max(samples * places * groups * out // THREADS, 1), CHANNELS, out))
 
 
 def long_cycles(form, rows, width, out):
-    """A thread has a number of each row in turn, for some columns and samples; then warps add up their lanes' sums. As long_linear in
-    network_device.h has it."""
+    """A thread has elements of each row in turn, for some columns and samples. Then warps add up their lanes'
+    sums, as long_linear in network_device.h does."""
     columns, samples = even(out, AT_ONCE[0]), min(form.samples, AT_ONCE[1])
     turns, warps = rows * -(-out // columns) * -(-form.samples // samples), THREADS // 32
     instructions = -(-width // THREADS) * (columns + samples + columns * samples) + 10 * columns * samples
@@ -249,14 +254,15 @@ def long_cycles(form, rows, width, out):
 
 
 def convolution_cycles(form, places, width, out):
-    """A factor of the image is one word for all of a thread's channels, one of a weight one word for all of a warp."""
+    """A factor of the image is one word for all channels of a thread. A factor of a weight is one word for
+    all of a warp."""
     each = channels_of(form.samples, places, 1, out)
     warps = -(-form.samples * places * -(-out // each) // 32)
     return warps * width * (2 * each + 3) / 4 + width * NEAR
 
 
 def cycles(plan, form, tensor=TENSOR):
-    """Of a multiprocessor, for a tile."""
+    """The clocks of a multiprocessor for a tile."""
     products = sum(product_cycles(form, *one, tensor) for one in plan.linears())
     products += sum(convolution_cycles(form, *one[:3]) for one in plan.convolutions())
     products += sum(long_cycles(form, *one) for one in plan.linears(long=True))
@@ -269,14 +275,14 @@ def cycles(plan, form, tensor=TENSOR):
 
 
 def hashes(plan):
-    """Clocks a sample of one multiprocessor for each hash grid."""
+    """The clocks per sample of one multiprocessor, for each hash grid."""
     grids = [step.tensor for step in plan.steps if step.tensor.op == "hash_grid_encoding"]
     rows = [plan.count(t.id) // plan.shape(t.inputs[1])[1] << plan.shape(t.inputs[0])[-1] for t in grids]
     return [count * (CORNER + plan.shape(t.inputs[1])[1]) / LANES for t, count in zip(grids, rows)]
 
 
 def staging(form):
-    """Clocks before the first tile."""
+    """The clocks before the first tile."""
     return 4 * form.floats / STAGED + FAR if form.whole else 0
 
 
@@ -285,13 +291,14 @@ def clocks(plan, form, batch, multiprocessors, tensor=TENSOR):
 
 
 def apart(plan):
-    """Of the steps by themselves, elementwise ones with products before them: clocks more than this one launch has to begin."""
+    """The additional clocks to start single steps instead of one launch. Elementwise steps join the product
+    before them."""
     launches = sum(not step.members for step in plan.steps)
     return (launches * (LAUNCH + ALONE) - LAUNCH) * GIGAHERTZ * 1e9
 
 
 def each_apart(plan, factors):
-    """Clocks a sample of one multiprocessor, of those steps."""
+    """The clocks per sample of one multiprocessor for those steps."""
     linears = sum(linear_apart(factors, *one) for long in (False, True) for one in plan.linears(long))
     windows = sum(product_apart(factors, places * width * out, moved)
                   for places, width, out, moved in plan.convolutions())
@@ -303,7 +310,7 @@ def linear_apart(factors, rows, width, out):
 
 
 def product_apart(factors, multiplications, moved):
-    """Of a product by itself that moves so many numbers."""
+    """The clocks of a single product that moves so many numbers."""
     return max(multiplications / (SHARE * rate_of(factors, TENSOR)),
                (2 if factors in ("bf16", "f16") else 4) * moved / MEMORY)
 

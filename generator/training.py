@@ -1,13 +1,14 @@
-"""A training step of a small network as one kernel for GPUs: from a batch to the loss and the gradients of all weights.
+"""A training step of a small network as one kernel for GPUs: from a batch to the loss and the gradients of
+all weights.
 
-Of linear layers, elementwise ops, dropout, norms, softmax, sums and copies, embeddings and hash grids, each of single samples, and a
-loss that is the sum or the mean of values of these or tells classes apart by them. Blocks take tiles of samples (tiling.py) forward
-and back, with values and gradients in shared memory for as long as they are read, and the weights beside them, all at once or piece
-by piece; each leaves its sums of the weights' gradients. The last block adds these up in a fixed order, or, where they are many, a
-second launch does. Tables, of which a sample reads some rows, are too large for that: what their gradients are made of is left as a
-record of each sample, and launches behind add the records up as integers, whose order changes nothing.
-emit_training_cuda.py writes it; the optimizer's update is the next launch.
-"""
+The model may have linear layers, elementwise ops, dropout, norms, softmax, sums and copies, embeddings and
+hash grids, each within a sample. The loss is the sum or the mean of such values, or compares them with class
+labels. Blocks take tiles of samples (tiling.py) forward and backward. Values and gradients are in shared
+memory while they are needed, and the weights beside them, all at once or piece by piece. Each block writes
+its sums of the weights' gradients. The last block adds these up in a fixed order; if they are many, a second
+launch does. Tables, of which a sample reads some rows, are too large for that. For them each sample leaves a
+record, and later launches add the records up as integers, so the order does not matter. emit_training_cuda.py
+writes the kernel. The optimizer's update is the next launch."""
 import copy
 import functools
 import math
@@ -25,16 +26,17 @@ NAME = "step"
 WEIGHTED = ("linear",) + NORMS  # operands from the second on are weights
 TABLES = ("embedding", "hash_grid_encoding")  # operand 1 is a table
 OTHERS = ("softmax", "log_softmax", "sum", "concat", "slice", "permute", "cast")
-STATIC = 1024  # bytes of shared memory that are left for what else a block needs
-BATCHES = tuple(4 ** k for k in range(9))  # of which the forms are chosen
-TABLE_LAUNCHES = 3  # that clear, add up and bring gradients of tables
-ADDED = 1     # integers that a multiprocessor adds to others in memory in a clock
-RESULT = "result"  # of an elementwise step, in what its gradient is made of
+STATIC = 1024  # bytes of shared memory that a block needs for other things
+BATCHES = tuple(4 ** k for k in range(9))  # for which the forms are chosen
+TABLE_LAUNCHES = 3  # that clear, add up and store gradients of tables
+ADDED = 1     # integers that a multiprocessor adds to memory per clock
+RESULT = "result"  # an elementwise step's result, among the values that its gradient reads
 
 
 class StepPlan(TilePlan):
-    """One sample's values, and the gradients of those that have any. Time goes on from the forward steps 0, 1, ... to the loss, and
-    from there back: of n steps, step k's turn is at 2 n - k. What is read at no time at which the other is has the same place."""
+    """One sample's values, and the gradients of those that have any. Time runs through the forward steps 0,
+    1, ... to the loss, and back: with n steps, step k's backward turn is at 2 n - k. Values whose lifetimes
+    do not overlap share memory."""
 
     def __init__(self, view, outputs):
         self.view, self.loss = view, view.model.tensors[view.model.loss]
@@ -48,7 +50,7 @@ class StepPlan(TilePlan):
         return super().reached() | self.labels
 
     def is_long(self, width):
-        """None is: the way back reads weights from shared memory."""
+        """No product is: the backward pass reads weights from shared memory."""
         return False
 
     def scratch(self):
@@ -56,7 +58,7 @@ class StepPlan(TilePlan):
 
     def lay_out(self, in_place):
         self.gradients = {}  # blocks, by those of the values
-        self.ways = {}       # by elementwise step, what slopes() gives
+        self.ways = {}       # by elementwise step, the result of slopes()
         super().lay_out(in_place)
         self.hold()
         self.give_gradients()
@@ -68,11 +70,11 @@ class StepPlan(TilePlan):
         self.floats = self.sizes()["f32"]
 
     def turn(self, k):
-        """When step k's gradient is handed on."""
+        """The time at which step k passes its gradient on."""
         return 2 * len(self.steps) - k
 
     def hold(self):
-        """Lets values live until the last step has read them, on its way back too."""
+        """Extends the lifetime of values to the last step that reads them, in the backward pass too."""
         for i in self.labels:
             self.at[i][0].last = len(self.steps)
         for k, step in enumerate(self.steps):
@@ -83,7 +85,7 @@ class StepPlan(TilePlan):
                     step.room.first = step.room.last = self.turn(k)
 
     def read_back(self, step):
-        """The values that a step's way back reads."""
+        """The values that the backward pass of a step reads."""
         t = step.tensor
         if step.members:
             return self.slopes(step)[1]
@@ -94,8 +96,9 @@ class StepPlan(TilePlan):
         return {"softmax": (t.id,), "log_softmax": (t.id,)}.get(t.op, t.inputs[:1] if t.op in NORMS else ())
 
     def slopes(self, step):
-        """Of an elementwise step: by id what is to be added to its operands' gradients, of its operands, of RESULT and of the result's
-        gradient g; and the ids of what is read for that. Values that nothing else holds make way for the result where it says enough."""
+        """For an elementwise step, by operand, the contribution to its gradient, as an expression of the
+        operands, of RESULT and of the result's gradient g; and the ids of what it reads in scratch. Of the
+        forms with and without RESULT it takes the one that reads fewer values."""
         if step not in self.ways:
             ways = [self.slopes_by(step, by_result) for by_result in (True, False)]
             self.ways[step] = min(ways, key=lambda way: len(way[1]))
@@ -121,7 +124,8 @@ class StepPlan(TilePlan):
         return found, [i for i in read if self.at[i][0].kind == "scratch"]
 
     def give_gradients(self):
-        """A gradient lives from the last step that read the value, or the loss, on until the turn of the step that made it."""
+        """A gradient lives from the last step that reads the value (or from the loss) to the turn of the step
+        that computes it."""
         readers = [{self.at[i][0] for i in step.operands if i is not None} for step in self.steps]
         cost = self.at[self.outputs[0]][0]
         for k, step in reversed(list(enumerate(self.steps))):
@@ -136,11 +140,11 @@ class StepPlan(TilePlan):
             alone = [i for i in step.operands if (step.members or step.tensor.op == "dropout") and
                      self.tensors[i].kind == "value" and self.wants(i) and i not in self.narrow(step) and
                      sum(self.at[i][0] in blocks for blocks in readers) == 1]
-            for i in alone[:1]:  # its gradient is this step's alone, which makes it of its own
+            for i in alone[:1]:  # the gradient is only this step's, so it is made from the step's own
                 self.gradients[self.at[i][0]] = self.gradients[block]
 
     def is_view(self, t):
-        """Not a slice, whose gradient is a part of another's."""
+        """Excludes a slice, whose gradient is a part of another's."""
         return t.op in VIEWS and not self.is_random(t)
 
     @staticmethod
@@ -148,27 +152,28 @@ class StepPlan(TilePlan):
         return t.op == "dropout" and t.attrs["p"] > 0
 
     def narrow(self, step):
-        """Operands of an elementwise step whose gradients are sums over its elements, or over samples."""
+        """The operands of an elementwise step whose gradients are sums over its elements, or over samples."""
         return ([i for i in self.slopes(step)[0] if self.tensors[i].shape != step.tensor.shape]
                 if step.members else [])
 
     def room(self, step):
-        """A norm's means and factors, or what is summed to the gradients of narrow operands."""
+        """The floats for a norm's means and factors, or for what is summed to the gradients of narrow
+        operands."""
         t = step.tensor
         if t.op in NORMS:
             return 2 * math.prod(self.shape(t.id)[:len(t.shape) - t.attrs["dims"]])
         return self.count(t.id) * len(self.narrow(step))
 
     def wants(self, i):
-        """Whether there is a gradient to be computed."""
+        """Whether a gradient has to be computed."""
         return self.view.wants[i] and self.view.behind[i]
 
     def gradient(self, i):
-        """Its place."""
+        """The place of a gradient."""
         return self.gradients[self.at[i][0]].place
 
     def sums(self):
-        """(id, place among a block's sums) of the weights that want a gradient."""
+        """(id, place among a block's sums) of the weights that need a gradient."""
         end, seen = 0, set()
         for step in self.steps:
             for i in step.tensor.inputs[1:] if step.tensor.op in WEIGHTED else self.narrow(step):
@@ -179,8 +184,8 @@ class StepPlan(TilePlan):
                     seen.add(i)
 
     def records(self):
-        """(tensor, place in a sample's record) of each lookup whose table wants a gradient: its operand lies there, and behind that the
-        gradient of its result."""
+        """(tensor, place in a sample's record) of each lookup whose table needs a gradient. The record holds
+        its operand, then the gradient of its result."""
         end = 0
         for t in self.lookups():
             if self.view.wants[t.inputs[1]] and self.wants(t.id):
@@ -188,7 +193,7 @@ class StepPlan(TilePlan):
                 end += self.count(t.inputs[0]) + self.count(t.id)
 
     def record(self):
-        """Its floats."""
+        """The floats of a record."""
         return sum(self.count(t.inputs[0]) + self.count(t.id) for t, _ in self.records())
 
     def lookups(self):
@@ -199,7 +204,7 @@ class StepPlan(TilePlan):
         return super().hash_calls() + ["gradient"] * slopes
 
     def tables(self):
-        """By id of each table that wants a gradient its place among all their elements."""
+        """For each table that needs a gradient, by id, its place among the elements of all tables."""
         found, end = {}, 0
         for t, _ in self.records():
             if t.inputs[1] not in found:
@@ -208,18 +213,19 @@ class StepPlan(TilePlan):
         return found
 
     def terms(self, table):
-        """That a sample adds to a table's element, at most."""
+        """The most terms that a sample adds to a table's element."""
         own = [t for t, _ in self.records() if t.inputs[1] == table]
         return sum(self.count(t.inputs[0]) if t.op == "embedding" else corners_of(self, t) for t in own)
 
     def products_back(self):
-        """(width, outputs, whether its operand has a gradient, whether its weight has one) of each product."""
+        """(width, outputs, whether its operand has a gradient, whether its weight has one) of each
+        product."""
         for t in self.layers():
             out, width = self.shape(t.inputs[1])
             yield width, out, self.wants(t.inputs[0]), self.view.wants[t.inputs[1]]
 
     def multiplications(self):
-        """Of a sample, forward and back."""
+        """Multiplications per sample, forward and backward."""
         return sum(width * out * (1 + x + w) for width, out, x, w in self.products_back())
 
     def has_labels(self):
@@ -229,12 +235,12 @@ class StepPlan(TilePlan):
         return self.has_labels() and self.loss.attrs["reduction"] == "mean"
 
     def summed(self):
-        """Floats of a block's sums: with the loss, and with labels its divisor, a multiple of 4."""
+        """The floats of a block's sums: with the loss and, with labels, its divisor. A multiple of 4."""
         return (sum(self.count(i) for i, _ in self.sums()) + self.has_labels() + 4) // 4 * 4
 
 
 def check(t, plan):
-    """Why a value has no place in such a kernel."""
+    """The reason why a value cannot be in such a kernel, or None."""
     if t.kind in ("value", "input"):
         if t.shape[:1] != (-1,) or any(dim < 0 for dim in t.shape[1:]):
             return "%s is not a value of each sample" % shape_text(t.shape)
@@ -288,13 +294,14 @@ def check_table(t, plan):
 
 
 def corners_of(plan, t):
-    """Of a sample's points in a level of a hash grid."""
+    """The corners of a sample's points in a level of a hash grid."""
     axes = plan.shape(t.inputs[0])[-1]
     return plan.count(t.inputs[0]) // axes << axes
 
 
 def read_elsewhere(i, plan, ops=WEIGHTED):
-    """Why a kernel has no gradient of a weight as a whole, which such ops read, or elementwise ones what is no table; None: it has."""
+    """The reason why a kernel cannot compute a weight's gradient, or None. Such ops read the weight as a
+    whole, or an elementwise op reads a table."""
     for other in (plan.tensors[number] for number in plan.view.readers[i] if plan.view.wants[i]):
         reads = other.op in ops and i not in other.inputs[:1] or ops is WEIGHTED and is_elementwise(other)
         if other.id not in plan.needed or not reads:
@@ -351,7 +358,7 @@ def check_loss(view, loss):
 
 
 def behind(model, i):
-    """What a value is made of, and itself."""
+    """A value, and all that it is computed from."""
     found, pending = set(), [i]
     while pending:
         i = pending.pop()
@@ -388,10 +395,10 @@ def operands_of(plan, group):
             yield operand(t, "gradient", number, written=True, optional=True, accumulate=True)
 
 
-# ---- forms, and what they should cost: arithmetic, not measurements -------------------------------------------------------------
+# ---- forms, and what they should cost: arithmetic, not measurements ----------------------------------------
 @functools.lru_cache(maxsize=8)
 def forms(plan):
-    """The kernel's forms: those that should be the quickest on some card for some batch."""
+    """The kernel's forms that should be the fastest on some card for some batch."""
     kinds = [plan.model.precision] + ["f32"] * (plan.model.precision == "tf32")  # for GPUs without TF32
     rooms = sorted({card.room for card in tiling.CARDS.values()}, reverse=True)
     made = [tiling.tiling(plan, factors, samples, room - STATIC) for factors in kinds for room in rooms
@@ -402,19 +409,20 @@ def forms(plan):
 
 
 def quickest(plan, found, batch, card):
-    """Of some forms; None: none fits."""
+    """The fastest of some forms. None: none fits."""
     fitting = [one for one in found if one.bytes + STATIC <= card.room and
                CAPABILITY[one.factors] <= card.capability]
     return min(fitting, key=lambda one: clocks(plan, one, batch, card.multiprocessors), default=None)
 
 
 def gradient_rows(width, out):
-    """How many rows of a weight's gradient a thread has at once."""
+    """How many rows of a weight's gradient a thread computes at once."""
     return next((n for n in (4, 2) if -(-width // 4) * -(-out // n) >= THREADS), 1)
 
 
 def backward_cycles(form, width, out, of_operand, of_weight, tensor=TENSOR):
-    """Of a multiprocessor, for a tile: the gradients of a product's operand and weight, as training_device.h has them."""
+    """The clocks of a multiprocessor for a tile: the gradients of a product's operand and weight, as in
+    training_device.h."""
     operand, weight = (multiply_cycles if form.factors == "f32" else tile_cycles)(form, width, out, tensor)
     moved = 4 * out * width / STAGED
     if not form.whole:
@@ -433,7 +441,7 @@ def multiply_cycles(form, width, out, _):
 
 
 def tile_cycles(form, width, out, tensor):
-    """A chunk's factors are each read as a number of 32 bits, of weights in 16 bits as half of one."""
+    """Each factor of a chunk is read as one 32-bit number, or half of one for 16-bit weights."""
     chunk, tiles, warps, slots = CHUNK[form.factors], -(-width // 8), THREADS // 32, form.samples // 16
     numbers, more = chunk // 2, 1 if form.factors == "tf32" else 2
     each = tiling.each_of(tiles, warps // slots)
@@ -451,7 +459,7 @@ def tile_cycles(form, width, out, tensor):
 
 
 def cycles(plan, form, tensor=TENSOR):
-    """Of a multiprocessor, for a tile."""
+    """The clocks of a multiprocessor for a tile."""
     back = sum(backward_cycles(form, *one, tensor) for one in plan.products_back())
     others = [step.tensor.id for step in plan.steps if step.tensor.op != "linear"]
     others += plan.outputs[:1] if plan.has_labels() else []
@@ -460,7 +468,7 @@ def cycles(plan, form, tensor=TENSOR):
 
 
 def adding(plan):
-    """Clocks in which one block adds another's sums to its own."""
+    """The clocks in which one block adds another's sums to its own."""
     return max(4 * plan.summed() / STAGED, FAR / 6)
 
 
@@ -469,7 +477,8 @@ def blocks_of(form, batch, multiprocessors):
 
 
 def tables_seconds(plan, batch, card):
-    """In which the records become gradients of tables: as integers they are cleared, added up and read. Steps by themselves do the same."""
+    """The time to turn the records into gradients of tables: integers are cleared, added up and read. Single
+    steps do the same."""
     if not plan.tables():
         return 0
     elements, second = sum(plan.count(i) for i in plan.tables()), card.multiprocessors * card.gigahertz * 1e9
@@ -480,29 +489,30 @@ def tables_seconds(plan, batch, card):
 
 
 def ending(plan, blocks, multiprocessors):
-    """Clocks in which the blocks' sums are added up: by the last block, and by a second launch. As training_device.h has it."""
+    """The clocks to add up the blocks' sums: by the last block, and by a second launch, as in
+    training_device.h."""
     return 2 * math.ceil(math.sqrt(blocks)) * adding(plan), (
         LAUNCH * tiling.GIGAHERTZ * 1e9 + 4 * plan.summed() * blocks / (tiling.MEMORY * multiprocessors) +
         FAR * -(-blocks // 32))
 
 
 def clocks(plan, form, batch, multiprocessors, tensor=TENSOR):
-    """Of a launch, and the second one where there is one."""
+    """The clocks of a launch, and of the second one if there is one."""
     tiles, blocks = -(-batch // form.samples), blocks_of(form, batch, multiprocessors)
     return tiling.staging(form) + -(-tiles // blocks) * cycles(plan, form, tensor) + 4 * FAR + min(
         ending(plan, blocks, multiprocessors))
 
 
 def apart(plan):
-    """Of the steps by themselves: clocks more than this one launch has to begin. Those that are not elementwise are two launches, with
-    what stands behind them; what comes of tables' gradients is the same."""
+    """The additional clocks to start single steps instead of one launch. A step that is not elementwise takes
+    two launches, with the elementwise ones that follow. Gradients of tables cost the same in both."""
     launches = sum(1 if step.tensor.op in TABLES else 2
                    for step in plan.steps if not step.members and step.tensor.op != "dropout")
     return (launches * (LAUNCH + tiling.ALONE) - LAUNCH) * tiling.GIGAHERTZ * 1e9
 
 
 def each_apart(plan, factors):
-    """And clocks a sample of one multiprocessor: a layer has up to three products."""
+    """The clocks per sample of one multiprocessor for those steps: a layer has up to three products."""
     products = sum(tiling.linear_apart(factors, 1, width, out) * (1 + x + w)
                    for width, out, x, w in plan.products_back())
     return products + sum(tiling.hashes(plan))
@@ -513,7 +523,7 @@ def clocks_apart(plan, factors, batch, multiprocessors):
 
 
 def form_for(plan, batch, card):
-    """The form that a launch takes; None: none fits, or steps by themselves should be quicker."""
+    """The form that a launch takes. None: none fits, or single steps should be faster."""
     best, many = quickest(plan, forms(plan), batch, card), card.multiprocessors
     return (best if best and
             clocks(plan, best, batch, many) <= clocks_apart(plan, best.factors, batch, many) else None)
@@ -525,13 +535,13 @@ def seconds(plan, form, batch, card):
 
 
 def seconds_apart(plan, factors, batch, card):
-    """Of the steps by themselves."""
+    """The seconds of the single steps."""
     own = clocks_apart(plan, factors, batch, card.multiprocessors) / (card.gigahertz * 1e9)
     return LAUNCH + own + tables_seconds(plan, batch, card)
 
 
 def refusal(plan):
-    """Why no GPU has such a kernel; None: some have."""
+    """The reason why no GPU has such a kernel, or None."""
     if not forms(plan):
         return ("the values and gradients of %d samples take %d bytes of shared memory, where no block has "
                 "more than %d with weights" % (

@@ -1,5 +1,6 @@
-"""An optimizer's step as a function of single numbers, which the CPU loop and the CUDA kernel of it call: its row in gpunn.h. What
-an optimizer does not change in its life is in the text as numbers; the rest comes at run time."""
+"""An optimizer's step as a function of single numbers, from its row in gpunn.h. The CPU loop and the CUDA
+kernel call it. Settings that an optimizer never changes are constants in the text; the others are passed at
+run time."""
 from collections import namedtuple
 
 from . import floats, ir, scalar, table, template
@@ -8,9 +9,10 @@ from . import floats, ir, scalar, table, template
 FREE = ("lr", "weight_decay", "maximize", "initial_accumulator_value")
 THREADS = 256
 
-# name: of the function; parameters: of it, ahead of its results p and states; states: the numbers of those that there are.
+# name: of the function. parameters: those before its results p and states. states: the indices of the states
+# in use.
 Update = namedtuple("Update", "name kind parameters values states text")
-Given = namedtuple("Given", "name")  # a number that comes at run time
+Given = namedtuple("Given", "name")  # a number that is passed at run time
 
 
 def setting(update, key):
@@ -45,7 +47,7 @@ def call(update, places):
 
 
 def emit_c(kernel_set, number):
-    """Lines: the loop for the CPU."""
+    """The loop for the CPU, as lines."""
     update = step(kernel_set, number)
     numbers = ["const float %s = %s;" % (name, update.values[name].replace("u.", "u->"))
                for name in update.parameters if update.values.get(name)]

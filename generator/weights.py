@@ -1,5 +1,5 @@
-"""A model's weights from a safetensors file, for programs that hold them in their text; as bytes with a scale for each row; and
-what these cost, measured with a C compiler."""
+"""A model's weights from a safetensors file, for programs that contain them: as floats, or as bytes with a
+scale for each row. It also measures the error of the latter with a C compiler."""
 import ctypes
 import math
 import os
@@ -19,7 +19,7 @@ TYPES = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8", "bool"
 
 
 class WeightsError(Exception):
-    """One sentence."""
+    """An error, as one sentence."""
 
 
 def load(path):
@@ -33,12 +33,12 @@ def load(path):
 
 
 def described(x):
-    """An Array as messages name it; x None: there is none."""
+    """An Array, as messages name it. x None: missing."""
     return "nothing" if x is None else "%s %s" % (tensor_files.DTYPES[x.kind], shape_text(x.shape))
 
 
 def wanted(path, tensors):
-    """The Arrays of a model's weights by name. Says on stderr if some become floats from other types."""
+    """The Arrays of a model's weights by name. Says on stderr if some are converted to floats."""
     found = load(path)
     missing = [t.name for t in tensors if t.name not in found]
     if missing:
@@ -56,14 +56,14 @@ def wanted(path, tensors):
 
 
 def read(path, plan):
-    """{id: numbers} of all weights of a plan."""
+    """{id: numbers} for all weights of a plan."""
     found = wanted(path, plan.weights)
     return {t.id: list(memoryview(found[t.name].f32_bytes()).cast("f")) for t in plan.weights}
 
 
-# ---- bytes -------------------------------------------------------------------------------------------------------------------
+# ---- bytes -------------------------------------------------------------------------------------------------
 def is_product(step, i):
-    """Whether a step reads tensor i only as the matrix of a product, or as rows to be looked up."""
+    """Whether a step reads tensor i only as the matrix of a product, or as rows that it looks up."""
     t = step.tensor
     if t.op in ("linear", "embedding") or t.op in CONVOLUTIONS:
         return t.inputs[1] == i and t.inputs.count(i) == 1
@@ -73,7 +73,7 @@ def is_product(step, i):
 
 
 def quantizable(plan):
-    """The ids of the weights that can be bytes; of a recurrent layer all or none."""
+    """The ids of the weights that can be bytes. Of a recurrent layer it is all or none."""
     chosen = {t.id for t in plan.weights if len(t.shape) > 1 and all(
         is_product(step, t.id) for step in plan.steps if t.id in step.operands)}
     chosen -= {plan.tensors[i].inputs[0]
@@ -91,7 +91,7 @@ def quantizable(plan):
 
 
 def quantize(plan, numbers):
-    """{id: (scales, bytes)}: each row's numbers as -127 .. 127 times a scale, the smallest that covers them."""
+    """{id: (scales, bytes)}: each row as integers -127 .. 127 times the smallest scale that covers it."""
     result = {}
     for i in sorted(quantizable(plan)):
         shape = plan.tensors[i].shape
@@ -105,7 +105,7 @@ def quantize(plan, numbers):
     return result
 
 
-# ---- what they cost ----------------------------------------------------------------------------------------------------------
+# ---- what they cost ----------------------------------------------------------------------------------------
 def cost(plan, name, exact, small, path):
     """Lines that compare the outputs of two texts of NAME_inference.h for the samples of a file."""
     samples = inputs(plan, path)
@@ -125,7 +125,7 @@ def cost(plan, name, exact, small, path):
 
 
 def inputs(plan, path):
-    """Calls' arguments, as lists of ctypes arrays: as many calls as all inputs have whole batches for."""
+    """The arguments of calls, as lists of ctypes arrays: one call for each whole batch."""
     found, columns = load(path), []
     for t in plan.inputs:
         x, own, batched = found.get(t.name), plan.shape(t.id), bool(t.shape) and t.shape[0] < 0
@@ -143,7 +143,7 @@ def inputs(plan, path):
 
 
 def compiled(folder, part, name, text):
-    """The library of a text."""
+    """The compiled library of a text."""
     header, library = os.path.join(folder, part + ".h"), os.path.join(folder, part + ".so")
     with open(header, "w", encoding="ascii") as file:
         file.write(text)

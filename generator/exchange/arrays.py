@@ -1,11 +1,12 @@
-"""Tensors whose values are known, with the standard library alone: bytes until somebody asks for the values."""
+"""Tensors with known values, without numpy. They stay bytes until someone needs the values."""
 import array
 import math
 import struct
 
 from .spec_writer import Refused, product
 
-# By kind: the letter of array and struct. bf16 is widened from 16 bits, and floats of 8 bits are bytes until then.
+# By kind: the letter for array and struct. bf16 is widened from 16 bits; 8-bit floats are bytes until they
+# are decoded.
 CODES = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H", "int8": "b", "uint8": "B",
          "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q", "bool": "?",
          "float8_e4m3fn": "B", "float8_e5m2": "B"}
@@ -15,7 +16,7 @@ FLOATS = USUAL_FLOATS + FLOATS8
 RANGES = {kind: (0, 2 ** (8 * struct.calcsize(code)) - 1) if kind[0] == "u" else
           (-2 ** (8 * struct.calcsize(code) - 1), 2 ** (8 * struct.calcsize(code) - 1) - 1)
           for kind, code in CODES.items() if "int" in kind}
-MAX_ELEMENTS = 1 << 24  # of a tensor that is computed here and not read
+MAX_ELEMENTS = 1 << 24  # of a tensor that is computed here, not read
 STORED = {"int32": "i32", "int64": "i64", "uint8": "u8", "bool": "bool"}  # gpunn's dtypes
 SAFETENSORS = {"f32": "F32", "i64": "I64", "i32": "I32", "u8": "U8", "bool": "BOOL"}
 
@@ -29,14 +30,14 @@ def is_float(kind):
 
 
 def stored_dtype(kind):
-    """gpunn's dtype for tensors of a kind: the smallest that holds all its values."""
+    """The smallest dtype of gpunn that holds all values of a kind."""
     if is_float(kind):
         return "f32"
     return STORED.get(kind, "i64" if kind in ("uint32", "uint64") else "i32")
 
 
 class Array:
-    """A tensor: shape, kind as numpy calls it, and values in a flat list or as bytes; a value may be a Size."""
+    """A tensor: shape, kind (numpy's name), and values in a flat list or as bytes. A value may be a Size."""
 
     def __init__(self, kind, shape, values=None, raw=None):
         self.kind, self.shape, self._values, self._raw = kind, tuple(shape), values, raw
@@ -54,18 +55,18 @@ class Array:
         return self._values
 
     def f32_bytes(self):
-        """The values as the nearest 32-bit floats."""
+        """The values as the nearest float32."""
         if self._raw is not None and self.kind == "float32":
             return bytes(self._raw)
         return floats32(map(to_odd, self.values) if self.kind in ("int64", "uint64") else
                         self.values).tobytes()
 
     def as_floats(self):
-        """As weights are stored: integers and floats of 8 bits as the nearest 32-bit floats."""
+        """The values as weights are stored: integers and 8-bit floats as the nearest float32."""
         return self if self.kind in USUAL_FLOATS else Array("float32", self.shape, raw=self.f32_bytes())
 
     def encoded(self):
-        """The values as the kind's bytes."""
+        """The values as bytes of the kind."""
         if self._raw is not None:
             return bytes(self._raw)
         if self.kind == "bfloat16":
@@ -83,24 +84,24 @@ class Array:
 
 
 def to_odd(x):
-    """An integer with at most 53 bits that are not 0, which has the same nearest 32-bit float."""
+    """An integer with at most 53 significant bits that rounds to the same float32."""
     spare = max(abs(x).bit_length() - 53, 0)
     kept = (abs(x) >> spare | bool(abs(x) & (1 << spare) - 1)) << spare
     return -kept if x < 0 else kept
 
 
 def floats32(values):
-    """As an array of floats, what is too large as infinity."""
+    """An array of floats. Values that are too large become infinity."""
     try:
         return array.array("f", values)
     except OverflowError:
-        limit = 3.4028235677973366e38  # from where on floats round to infinity
+        limit = 3.4028235677973366e38  # from here on floats round to infinity
         return array.array("f",
                            [x if abs(x) < limit or x != x else math.copysign(math.inf, x) for x in values])
 
 
 def float8(byte, kind):
-    """The number that 8 bits stand for."""
+    """The number that an 8-bit float stands for."""
     if kind == "float8e8m0":
         return 2.0 ** (byte - 127) if byte != 255 else float("nan")
     exponent_bits = 4 if "e4" in kind else 5
@@ -144,14 +145,14 @@ def transposed(x, order):
 
 
 def check_count(count):
-    """Refuses to compute a tensor of so many elements one number after another."""
+    """Raises Refused if a tensor has too many elements to compute one by one."""
     if count > MAX_ELEMENTS:
         raise Refused("a tensor of %d elements would have to be computed now; %d are possible" %
                       (count, MAX_ELEMENTS))
 
 
 def gathered(source, shape, steps, start=0):
-    """The elements of a flat sequence at these steps along each axis of shape."""
+    """The elements of a flat sequence, with these steps along each axis of shape."""
     if 0 in steps:
         check_count(product(shape))
     if product(shape) == 0:
@@ -172,7 +173,7 @@ def gathered(source, shape, steps, start=0):
 
 
 def offsets(shape, steps, start=0):
-    """The place of each element in row-major order."""
+    """The offset of each element in row-major order."""
     places = [start]
     for size, step in zip(shape, steps):
         places = [place + i * step for place in places for i in range(size)]

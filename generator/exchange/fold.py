@@ -1,4 +1,4 @@
-"""Computes ONNX ops of which all operands are known: what exporters leave behind of shapes, masks and weights."""
+"""Computes ONNX ops whose operands are all known. Exporters leave such ops for shapes, masks and weights."""
 import itertools
 import math
 import operator
@@ -14,7 +14,7 @@ MAX_BYTES = 1 << 31  # of a result that is copied
 
 
 class Size:
-    """A number that depends on the batch or other sizes, of which more than that they are positive is not known: a sum of
+    """A number that depends on the batch or other sizes, which are only known to be positive: a sum of
     generator/sizes.py."""
 
     def __init__(self, terms):
@@ -22,7 +22,7 @@ class Size:
 
     @staticmethod
     def made(terms):
-        return Size(terms) if any(terms) else terms.get((), 0)  # of any atoms
+        return Size(terms) if any(terms) else terms.get((), 0)  # any atoms
 
     @staticmethod
     def terms_of(x):
@@ -35,7 +35,8 @@ class Size:
         raise Refused("what it computes from the size %s cannot be expressed; fix it with --size" %
                       varying.sum_text(self.terms))
 
-    __float__ = __int__ = __index__ = __pow__ = __rpow__ = __truediv__ = __rtruediv__ = __rfloordiv__ = __rmod__ = unknown
+    __float__ = __int__ = __index__ = __pow__ = __rpow__ = unknown
+    __truediv__ = __rtruediv__ = __rfloordiv__ = __rmod__ = unknown
 
     def __mul__(self, other):
         return (self.unknown() if isinstance(other, float) else
@@ -65,7 +66,7 @@ class Size:
         return self - self // other * other
 
     def compared(self, other, name):
-        """By what the difference certainly is: a number, positive or negative."""
+        """Compares by the difference, if it is certainly a number, positive or negative."""
         if isinstance(other, float):
             other = int(other) if math.isfinite(other) and other == int(other) else self.unknown()
         rest = varying.plus(self.terms, self.terms_of(other), -1)
@@ -100,17 +101,17 @@ class Size:
 
 
 def dim_of(value):
-    """A number of a shape as a dimension: -k for k times the batch."""
+    """Converts a number of a shape to a dimension: -k for k times the batch."""
     return varying.dim_of(value.terms) if isinstance(value, Size) else int(value)
 
 
 def of_dim(dim):
-    """A dimension as a number."""
+    """Converts a dimension to a number."""
     return Size(varying.sum_of(dim)) if dim < 0 else dim
 
 
 def of_values(kind, shape, values):
-    """An Array of computed values, rounded and wrapped as the kind does."""
+    """An Array of computed values, rounded and wrapped for the kind."""
     if any(isinstance(x, Size) for x in values):
         return Array(kind, shape, values)
     if kind == "float32":
@@ -128,11 +129,11 @@ def of_values(kind, shape, values):
 
 
 def whole_number(x):
-    """Towards zero; what no integer is becomes 0."""
+    """Rounds towards zero. What is no integer becomes 0."""
     return int(x) if isinstance(x, int) or math.isfinite(x) else 0
 
 
-# ---- the ops: each gets the call, whose attributes it asks for, and Arrays -----------------------------------------------
+# ---- the ops: each gets the call, whose attributes it asks for, and Arrays ---------------------------------
 FOLDED = {}
 
 
@@ -144,7 +145,7 @@ def folded(*names):
 
 
 def elementwise(function, kind=None):
-    """Of operands that broadcast; kind: the result's where it is not the first's."""
+    """An elementwise function of broadcast operands. kind: the result's, if not that of the first operand."""
     def fold(call, *operands):
         shape = broadcast([x.shape for x in operands])
         values = list(map(function, *[expanded(x, shape) for x in operands]))
@@ -175,7 +176,7 @@ def power(a, b):
 
 
 def guarded(function, otherwise=math.nan):
-    """A function of floats whose failure is a value."""
+    """A function of floats that returns a value where it would fail."""
     def compute(x):
         try:
             return function(x)
@@ -278,7 +279,7 @@ def size_of(call, x):
 
 
 def shape_from(x, target, allow_zero):
-    """The shape that Reshape's second operand asks for, of x or a value; -k: k times the batch."""
+    """The shape that Reshape's second operand asks for, with -k for k times the batch."""
     result = [dim_of(value) if isinstance(value, Size) else value for value in target]
     result = [x[i] if value == 0 and not isinstance(value, Size) and not allow_zero else value
               for i, value in enumerate(result)]
@@ -344,7 +345,7 @@ def transpose(call, x):
 def expand(call, x, shape):
     shape = broadcast([x.shape, tuple(map(dim_of, shape.values))])
     if any(dim < 0 for dim in shape):
-        return None  # by the batch: what is alike for all samples stays small
+        return None  # expanding by the batch: what all samples share stays small
     return Array(x.kind, shape, expanded(x, shape))
 
 
@@ -378,7 +379,7 @@ def split(call, x, sizes=None):
 
 
 def split_sizes(call, size, sizes):
-    """The lengths of the parts that an axis is split into."""
+    """The lengths of the parts of an axis that is split."""
     sizes = sizes.values if sizes else call.get("split", None)
     if sizes is None:
         parts = call.get("num_outputs", len(call.outputs))
@@ -408,7 +409,7 @@ def sliced(x, axes, starts, ends, places):
 
 
 def slice_arguments(call, rank, starts, ends, axes, steps):
-    """Slice's starts, ends, axes and steps, which were attributes before opset 10."""
+    """Slice's starts, ends, axes and steps. They were attributes before opset 10."""
     starts, ends, axes, steps = [given.values if given else call.get(name, None) for given, name in (
         (starts, "starts"), (ends, "ends"), (axes, "axes"), (steps, "steps"))]
     axes = list(range(len(starts))) if axes is None else [normal_axis(axis, rank) for axis in axes]
@@ -607,7 +608,7 @@ def dequantize(call, x, scale, zero=None):
 
 @folded("ScatterElements")
 def scatter_elements(call, x, index, updates):
-    """Of which PyTorch's exporter makes the shapes of other indices."""
+    """PyTorch's exporter computes shapes of other indices with it."""
     if call.get("reduction", "none") != "none":
         return None
     axis, steps, values = normal_axis(call.get("axis", 0), len(x.shape)), strides(x.shape), list(x.values)

@@ -1,5 +1,5 @@
-"""GGUF, the files of llama.cpp: tensors of F32, F16, BF16 and integers as they are, those of Q8_0, Q4_K and Q6_K
-as floats; read as hostile."""
+"""Reads GGUF, the files of llama.cpp. F32, F16, BF16 and integers stay as they are; Q8_0, Q4_K and Q6_K
+become floats. Files are treated as hostile."""
 import array
 import mmap
 import struct
@@ -13,12 +13,12 @@ PLAIN = {0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "
 NAMES = {2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K",
          15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
          22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
-VALUES = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # of the metadata, as struct has them
+VALUES = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # struct formats of metadata values
 STRING, LIST = 8, 9
 
 
 def q8_0(data):
-    """Blocks of 32: a scale and as many bytes."""
+    """Blocks of 32: a scale, and a byte per number."""
     result = array.array("f")
     for scale, *numbers in struct.iter_unpack("<e32b", data):
         result.extend([scale * number for number in numbers])
@@ -26,7 +26,8 @@ def q8_0(data):
 
 
 def q4_k(data):
-    """Blocks of 256, of eight parts that have a scale and a minimum each, in six bits; a byte is a number of two parts."""
+    """Blocks of 256 in eight parts. Each part has a 6-bit scale and minimum. A byte holds numbers of two
+    parts."""
     result = array.array("f")
     for scale, least, packed, numbers in struct.iter_unpack("<ee12s128s", data):
         scales = [byte & 63 for byte in packed[:4]] + [low & 15 | high >> 6 << 4
@@ -41,7 +42,8 @@ def q4_k(data):
 
 
 def q6_k(data):
-    """Blocks of 256, of sixteen parts that have a scale each; a number's low four bits and its high two lie apart."""
+    """Blocks of 256 in sixteen parts, each with a scale. A number's low four bits and its high two are stored
+    apart."""
     result = array.array("f")
     for low, high, *scales, scale in struct.iter_unpack("<128s64s16be", data):
         for part in range(8):
@@ -53,12 +55,12 @@ def q6_k(data):
     return result
 
 
-# numbers and bytes of a block, and what decodes it
+# numbers and bytes of a block, and its decoder
 BLOCKS = {8: (32, 34, q8_0), 12: (256, 144, q4_k), 14: (256, 210, q6_k)}
 
 
 class Reader:
-    """What comes next in a file."""
+    """Reads a file in order."""
 
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -94,7 +96,7 @@ class Reader:
 
 
 def tensor(data, start, shape, kind):
-    """The Array of a tensor whose bytes begin there."""
+    """The Array of a tensor whose bytes begin at an offset."""
     if kind in PLAIN:
         size = product(shape) * item_size(PLAIN[kind])
     elif kind in BLOCKS:

@@ -1,4 +1,4 @@
-"""What ONNX's Attention and recurrent layers are made of."""
+"""Builds ONNX's Attention and recurrent layers."""
 import math
 
 from .arrays import Array, check_count, gathered, strides
@@ -6,7 +6,7 @@ from .onnx_ops import counted, operation
 from .spec_writer import Constant, Parameter, Refused, Value, size_name, text
 
 
-# ---- attention ----------------------------------------------------------------------------------------------------------
+# ---- attention ---------------------------------------------------------------------------------------------
 def heads_of(w, x, heads):
     """x as [n, heads, rows, size]."""
     if len(x.full) == 4:
@@ -16,7 +16,7 @@ def heads_of(w, x, heads):
 
 
 def added_mask(w, mask, columns):
-    """A mask as it is added to scores: true takes part; columns that it lacks do not."""
+    """A mask as it is added to scores: true takes part. Missing columns do not."""
     if w.kind_of(mask) == "bool":
         mask = w.map("where", mask, 0.0, -math.inf)
     missing = columns - mask.full[-1]
@@ -27,7 +27,8 @@ def added_mask(w, mask, columns):
 
 
 def biases(w, call, mask, past, valid, rows, columns):
-    """What is added to the scores of attention: masks, causality and windows, and what lies behind the end of a static cache."""
+    """What is added to the scores of attention: masks, causality and windows, and -inf past the end of a
+    static cache."""
     left, right, causal = (call.get("left_window_size", -1), call.get("right_window_size", -1),
                            call.get("is_causal", 0))
     tests = (["x + y >= 0"] * bool(causal) + ["x + y <= %d" % left] * (left >= 0) +
@@ -77,7 +78,7 @@ def summed(w, parts):
 
 
 def fused_attention(w, q, k, v, added, scale):
-    """As one op. A mask of three axes is one for each head."""
+    """One op. A mask of three axes has one matrix for each head."""
     groups = q.full[1] != k.full[1]
     return w.add("scaled_dot_product_attention", [q, k, v], (), scale=float(scale),
                  enable_gqa=True if groups else None,
@@ -85,7 +86,7 @@ def fused_attention(w, q, k, v, added, scale):
 
 
 def plain_attention(w, call, q, k, v, added, scale, softcap):
-    """Of products and a softmax; also the scores that qk_matmul_output_mode asks for."""
+    """Attention as products and a softmax. Also returns the scores that qk_matmul_output_mode asks for."""
     if q.full[1] != k.full[1]:
         k, v = [repeated(w, x, q.full[1] // k.full[1]) for x in (k, v)]
     mode = call.get("qk_matmul_output_mode", 0)
@@ -94,7 +95,7 @@ def plain_attention(w, call, q, k, v, added, scale, softcap):
         scores = w.expr("%s * tanh(x / %s)" % (text(softcap), text(softcap)), scores)
     biased = summed(w, [scores] + added)
     weights = w.add("softmax", [w.whole(biased)], (), dim=3)
-    if added:  # rows that may see nothing
+    if added:  # rows in which every column may be masked
         open_rows = w.map("gt", w.reduce("max", w.whole(w.view(w.f32(summed(w, added)), biased.full)), [3],
                                          True), -3.4e38)
         weights = w.map("where", open_rows, weights, 0.0)
@@ -108,13 +109,13 @@ def repeated(w, x, times):
                      (n, heads * times, rows, size))
 
 
-# ---- recurrent layers ---------------------------------------------------------------------------------------------------
-GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}  # where gpunn's gates lie among ONNX's
+# ---- recurrent layers --------------------------------------------------------------------------------------
+GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}  # positions of gpunn's gates among ONNX's
 FUNCTIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
 
 
 def of_direction(w, x, what, name, d, gates, order):
-    """The weights of one direction, their gates in another order: a parameter, or what is computed from others."""
+    """The weights of one direction with reordered gates: a parameter, or computed from others."""
     if isinstance(x, Value) and not w.inputs_of(x):
         x, rows = w.slice(w.f32(w.whole(x)), 0, d, d + 1), x.full[1] // gates
         parts = [w.slice(x, 1, gate * rows, (gate + 1) * rows) for gate in order]
@@ -130,7 +131,7 @@ def of_direction(w, x, what, name, d, gates, order):
 
 
 def recurrent_weights(w, call, name, w_ih, w_hh, bias, directions):
-    """The parameters of each direction, in the order that gpunn's ops take."""
+    """The parameters of each direction, in the order of gpunn's ops."""
     order, suffixes, result = GATES[call.op], ("", "_reverse"), []
     gates = len(order)
     for d in range(directions):
@@ -186,7 +187,8 @@ def recurrent(w, call, x, w_ih, w_hh, bias=None, lengths=None, h_0=None, c_0=Non
 
 
 def reset_first(w, x, weights, directions, hidden, start):
-    """GRU whose reset gate acts before the product, step by step: the results, and behind them the last states."""
+    """A GRU whose reset gate acts before the product, step by step. Returns the results, then the last
+    states."""
     length, n, own = x.full[0], x.full[1], len(weights) // directions
     sides, last = [], []
     for d in range(directions):
@@ -217,7 +219,7 @@ def reset_first(w, x, weights, directions, hidden, start):
 
 
 def recurrent_results(w, call, node, x, directions, hidden, states, last_first):
-    """Y [length, directions, n, hidden] and the last states [directions, n, hidden]; with n in front for layout 1."""
+    """Y [length, directions, n, hidden] and the last states [directions, n, hidden]. Layout 1 has n first."""
     length, n = x.full[0], x.full[1]
     y = w.reshape(w.slice(node, 0, 0, length), (length, n, directions, hidden))
     y = w.flip(y, 0) if call.get("direction", "") == "reverse" else y

@@ -1,4 +1,4 @@
-"""Turns a model's graph, as evaluation runs it, into ONNX's nodes."""
+"""Converts a model's graph, as evaluation runs it, to ONNX nodes."""
 import ast
 import math
 
@@ -11,7 +11,8 @@ from .spec_writer import Refused, product
 OPSET_VERSION, IR_VERSION = 21, 10
 KINDS = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}
 
-# Elementwise ops that ONNX has: its op and attributes, with "{name}" for ours. All others are their formulas.
+# Elementwise ops that ONNX has: its op and attributes, with "{name}" for gpunn's. All others are exported as
+# their formulas.
 DIRECT = {"relu": ("Relu", {}), "sigmoid": ("Sigmoid", {}), "tanh": ("Tanh", {}), "mish": ("Mish", {}),
           "gelu": ("Gelu", {}), "gelu_tanh": ("Gelu", {"approximate": "tanh"}), "softsign": ("Softsign", {}),
           "hardswish": ("HardSwish", {}), "hardsigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
@@ -24,12 +25,12 @@ DIRECT = {"relu": ("Relu", {}), "sigmoid": ("Sigmoid", {}), "tanh": ("Tanh", {})
           "parametric_relu": ("PRelu", {}), "sinh": ("Sinh", {}), "cosh": ("Cosh", {}), "asin": ("Asin", {}),
           "acos": ("Acos", {}), "atan": ("Atan", {}), "asinh": ("Asinh", {}), "acosh": ("Acosh", {}),
           "atanh": ("Atanh", {}), "fmod": ("Mod", {"fmod": 1})}
-# What formulas are made of.
+# The functions in formulas.
 FUNCTIONS = {"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf",
              "abs": "Abs", "sign": "Sign", "floor": "Floor", "sin": "Sin", "cos": "Cos", "pow": "Pow",
              "max": "Max", "min": "Min", "tan": "Tan", "atan": "Atan", "asin": "Asin", "acos": "Acos",
              "sinh": "Sinh", "cosh": "Cosh", "round": "Round", "ceil": "Ceil"}
-# Of these, the ones that ONNX lacks.
+# Those of them that ONNX lacks.
 SPELLED = {
     "log1p": "log(x + 1)", "expm1": "exp(x) - 1", "floordiv": "floor(x / y)", "exp2": "pow(2, x)",
     "log2": "log(x) / K(0.6931471806)", "log10": "log(x) / K(2.302585093)",
@@ -39,7 +40,8 @@ SPELLED = {
     "K(3.1415926536)), sign(x) * K(1.5707963268)))"}
 OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow", ast.Lt: "Less",
              ast.LtE: "LessOrEqual", ast.Gt: "Greater", ast.GtE: "GreaterOrEqual", ast.Eq: "Equal"}
-# Ops of integers, in 64 bits: those of truth values, and all others; Div rounds towards 0, and Mod has the divisor's sign.
+# Ops of integers, in 64 bits: those of booleans, and all others. Div rounds towards 0, and Mod has the
+# divisor's sign.
 LOGICAL = {"logical_not": "Not", "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
 INTEGERS = {"neg": "Neg", "abs": "Abs", "sign": "Sign", "add": "Add", "sub": "Sub", "mul": "Mul",
             "trunc_divide": "Div", "remainder": "Mod", "fmod": "Mod", "maximum": "Max", "minimum": "Min",
@@ -74,7 +76,8 @@ class Exporter:
         return result
 
     def node(self, op, inputs, outputs=None, **attributes):
-        """The name of a new node's result. outputs: names of its results, where they are not one of any name."""
+        """Adds a node and returns its result's name. outputs: the names of its results, if they are not new
+        ones."""
         outputs = outputs or [self.unique(op.lower())]
         given = [attribute(name, value) for name, value in attributes.items() if value is not None]
         self.nodes.append(Message(NODE, op_type=op, input=[x or "" for x in inputs], output=outputs,
@@ -100,7 +103,7 @@ class Exporter:
         return name
 
     def dimensions(self, shape):
-        """The name of a shape; the batch is read from an input that has it."""
+        """The name of a shape. The batch is read from an input that has it."""
         if all(dim >= 0 for dim in shape):
             return self.integers(*shape)
         axis = self.batch.shape.index(-1)
@@ -111,7 +114,7 @@ class Exporter:
         return self.node("Concat", parts, axis=0)
 
     def reshaped(self, x, shape):
-        """x in another shape, whose one axis that depends on the batch is what is left over."""
+        """x reshaped. The one axis that depends on the batch becomes -1."""
         open_axes = [i for i, dim in enumerate(shape) if dim < 0]
         if len(open_axes) > 1:
             return self.node("Reshape", [x, self.dimensions(shape)])
@@ -137,7 +140,7 @@ class Exporter:
         return self.formula(tree, bound)[0]
 
     def formula(self, tree, bound):
-        """The result of a formula of the table, and whether it is a truth value."""
+        """The result of a formula of the table, and whether it is boolean."""
         if isinstance(tree, ast.Name):
             value = bound[tree.id]
             return (value if isinstance(value, str) else self.number(value)), False
@@ -188,7 +191,7 @@ class Exporter:
         raise Refused("ONNX has no counterpart of this op")
 
     def run(self):
-        """The model's file as a message; Refused lists what ONNX lacks."""
+        """The model's file as a message. Raises Refused with the list of what ONNX lacks."""
         needed, problems = ancestors(self.model), []
         for t in self.model.tensors:
             if t.id not in needed and t.kind != "input":
@@ -244,7 +247,7 @@ def attribute(name, value):
     return Message(ATTRIBUTE, name=name, ints=list(value), type=7)
 
 
-# ---- the ops: each gets the exporter, the tensor and the names of its operands ---------------------------------------------
+# ---- the ops: each gets the exporter, the tensor and the names of its operands -----------------------------
 def turned(e, x, rank):
     """x with its last two axes exchanged."""
     return e.node("Transpose", [x], perm=list(range(rank - 2)) + [rank - 1, rank - 2])
@@ -346,7 +349,7 @@ def affine_grid(e, t, theta):
 
 # -- norms --
 def filled(e, x, shape, value):
-    """An operand, or where it is left out the number that changes nothing."""
+    """An operand or, if it is left out, a number without effect."""
     return e.constant([float(value)] * product(shape), shape=shape) if x is None else x
 
 
@@ -555,11 +558,11 @@ def repeated(e, x, shape, times):
     return e.reshaped(x, (n, heads * times, rows, size))
 
 
-GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}  # where ONNX's gates lie among gpunn's
+GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}  # positions of ONNX's gates among gpunn's
 
 
 def gates_of(array, order):
-    """The rows of a weight, its gates in another order."""
+    """The rows of a weight with its gates reordered."""
     rows, steps, values = array.shape[0] // len(order), strides(array.shape), []
     for gate in order:
         values += gathered(array.values, (rows,) + array.shape[1:], steps, gate * rows * steps[0])
@@ -567,7 +570,7 @@ def gates_of(array, order):
 
 
 def stacked_gates(e, parts, order, shape):
-    """The weights behind each other, each with its gates in another order."""
+    """The weights, concatenated, each with its gates reordered."""
     if all(e.tensor(i).kind == "parameter" for i in parts):
         return e.constant([number for i in parts for number in gates_of(e.weights[e.tensor(i).name], order)],
                           shape=shape)

@@ -1,4 +1,4 @@
-"""Reads an ONNX file: its messages, its tensors, its external data, the functions that it brings along."""
+"""Reads an ONNX file: its messages, tensors, external data, and the functions that it defines."""
 import os
 
 from . import protobuf
@@ -8,7 +8,7 @@ from .spec_writer import Refused, product
 
 OLDEST, NEWEST = 6, 28  # opsets of the domain ai.onnx
 MAX_BYTES = (1 << 31) - 1  # of a protocol buffer
-MAX_NODES = 1000000  # with the functions' own in place of their calls
+MAX_NODES = 1000000  # after calls of functions are replaced by their nodes
 
 KINDS = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string",
          9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
@@ -46,11 +46,12 @@ ATTRIBUTE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "int
 
 
 class OnnxError(Exception):
-    """Why a file is no model: one sentence."""
+    """Why a file is no valid model: one sentence."""
 
 
 class Node:
-    """A call of an op: attributes by name as numbers, texts, Arrays and Messages; place: how people find it."""
+    """A call of an op. attributes: by name, as numbers, texts, Arrays and Messages. place: its name in
+    errors."""
 
     def __init__(self, op, inputs, outputs, attributes, place, domain=""):
         self.op, self.inputs, self.outputs, self.attributes = op, inputs, outputs, attributes
@@ -58,7 +59,7 @@ class Node:
 
 
 class Files:
-    """The folder that a model's external data may lie in."""
+    """The only folder from which a model's external data is read."""
 
     def __init__(self, folder):
         self.folder, self.data = os.path.realpath(folder), {}
@@ -92,7 +93,7 @@ def external(tensor, files):
 
 
 def numbers_of(tensor, kind):
-    """The numbers of a tensor that stand in a field of their own."""
+    """The numbers of a tensor in a typed field."""
     if kind == "float32":
         return tensor.float_data
     if kind in ("float64", "int64"):
@@ -103,7 +104,7 @@ def numbers_of(tensor, kind):
 
 
 def nibbles(data, kind, count):
-    """The values of packed integers of 4 or 2 bits."""
+    """The values of packed 4-bit or 2-bit integers."""
     bits = int(kind[-1])
     each = 8 // bits
     values = [byte >> bits * i & (1 << bits) - 1 for byte in data for i in range(each)][:count]
@@ -111,7 +112,7 @@ def nibbles(data, kind, count):
 
 
 def narrow(kind, raw, count):
-    """An Array's kind and values for those kinds that have less than 8 bits or are floats of 8."""
+    """An Array's kind and values for kinds with less than 8 bits, and for 8-bit floats."""
     if kind == "float4e2m1":
         magnitudes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
         return "float32", [magnitudes[x & 7] * (-1 if x & 8 else 1) for x in nibbles(raw, "uint4", count)]
@@ -121,7 +122,7 @@ def narrow(kind, raw, count):
 
 
 def array_of(tensor, files):
-    """The Array that a TensorProto holds."""
+    """The Array of a TensorProto."""
     name, kind = tensor.name, KINDS.get(tensor.data_type, "a type of number %d" % tensor.data_type)
     shape, count = tuple(tensor.dims), product(tensor.dims)
     if any(size < 0 for size in shape) or len(shape) > 64:
@@ -163,7 +164,7 @@ def attribute_value(attribute, files):
 
 
 class Graph:
-    """nodes, initializers by name, and the names with types of what goes in and comes out."""
+    """nodes, initializers by name, and the names and types of inputs and outputs."""
 
     def __init__(self, message, model, prefix=""):
         self.message, self.model = message, model
@@ -178,13 +179,13 @@ class Graph:
 
 
 def tensor_kind(value):
-    """The kind of a ValueInfo's elements; None: it tells none."""
+    """The kind of a ValueInfo's elements, or None."""
     tensor = value.type.tensor_type if value.type else None
     return KINDS.get(tensor.elem_type) if tensor else None
 
 
 class Model:
-    """An ONNX file: graph, and opset, the version of its ops."""
+    """An ONNX file: graph and opset, the version of its ops."""
 
     def __init__(self, message, folder):
         self.files, self.count = Files(folder), 0
@@ -199,7 +200,8 @@ class Model:
         self.graph = Graph(message.graph, self)
 
     def append(self, nodes, message, prefix, given, index, depth):
-        """A node, or those of the function that it calls. given: the attributes of the function around it."""
+        """Appends a node, or the nodes of the function that it calls. given: the attributes of the enclosing
+        function."""
         self.count += 1
         if self.count > MAX_NODES or depth > 32:
             raise OnnxError("its functions call each other without end")

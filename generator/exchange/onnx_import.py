@@ -1,4 +1,4 @@
-"""Turns an ONNX graph into the entries of a spec."""
+"""Converts an ONNX graph to the entries of a spec."""
 import copy
 import json
 import math
@@ -7,9 +7,8 @@ import struct
 
 from .. import spec
 from ..json_text import Source, SpecError, read
-from . import (fold, onnx_attention, onnx_layers, onnx_microsoft,
-               onnx_ml,  # noqa: F401, whose ops stand in OPERATIONS
-               onnx_patterns)
+from . import (fold, onnx_attention, onnx_layers,  # noqa: F401 they fill OPERATIONS
+               onnx_microsoft, onnx_ml, onnx_patterns)
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
@@ -33,7 +32,8 @@ FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, Arithmeti
 
 
 class Unsupported(Exception):
-    """What cannot be imported: `problems` holds one text each; needed: the inputs whose values would have to be known."""
+    """gpunn cannot express the graph. `problems` holds one sentence for each reason. needed: inputs whose
+    values would have to be known."""
 
     def __init__(self, path, problems, needed=()):
         self.problems, self.needed = problems, sorted(needed)
@@ -43,14 +43,14 @@ class Unsupported(Exception):
 
 
 class Missing:
-    """What stands for the result of an op that was refused. why: None if that is listed already."""
+    """Stands for the result of an op that was refused. why: None if the reason is listed already."""
 
     def __init__(self, why=None):
         self.why = why
 
 
 class Call:
-    """A node as the ops see it."""
+    """A node, as the functions of ops see it."""
 
     def __init__(self, node, opset):
         self.op, self.attributes, self.opset = node.op, node.attributes, opset
@@ -70,18 +70,19 @@ class Call:
 
 
 class OnnxWriter(Writer):
-    """The Writer of Arrays. Each entry is built at once as spec.py will read it, which tells its shape or refuses it."""
+    """The Writer for Arrays. Each entry is built at once, as spec.py will read it. This gives its shape, or
+    an error."""
 
     def __init__(self, taken, outside):
         """outside: the names of inputs and outputs."""
         super().__init__(list(taken) + outside)
         self.outside = set(outside)
         self.loader = spec.Loader(Source("", ""))
-        # names of parameters; by topic; inputs to be known
+        # names of parameters; notes by topic; inputs whose values are needed
         self.claimed, self.notes, self.needed = set(), {}, set()
-        # the Call or node at hand; the last Parameter of each name that is an entry
+        # the current Call or node; the last Parameter of each name that is an entry
         self.call, self.parameters = None, {}
-        # by id: a weight and what it is transposed; of a product, what is added to it
+        # by id: a weight and its transposed one; for a product, the bias that is added
         self.turned, self.bias_of = {}, None
 
     # -- what the base class asks for --
@@ -138,7 +139,7 @@ class OnnxWriter(Writer):
         return value
 
     def parameter(self, x):
-        # what a loop's body computes of its weights is the same in each step
+        # What a loop's body computes of its weights is the same in each step.
         same = self.parameters.get(x.name)
         if same and same.full == x.full and same.tensor.f32_bytes() == x.tensor.f32_bytes():
             x.value = same.value
@@ -150,7 +151,7 @@ class OnnxWriter(Writer):
         return super().parameter(x)
 
     def tensor(self, x):
-        """A named size that is used as a number is one."""
+        """Also converts a named size that is used as a number."""
         if isinstance(x, Constant) and x.tensor.count() == 1 and isinstance(x.tensor.item(), fold.Size):
             dim = fold.dim_of(x.tensor.item())
             return self.view(self.number_of(dim), x.full) if varies(dim) else super().tensor(x)
@@ -159,7 +160,7 @@ class OnnxWriter(Writer):
     def slice(self, x, axis, start, end, step=1):
         if any(varies(y) for y in (x.full[axis], start, end)):
             return super().slice(x, axis, start, end, step)
-        # expanded: alike everywhere
+        # expanded: equal everywhere
         if isinstance(x, Constant) and x.tensor.count() == 1 and x.full[axis] > 0:
             count = len(range(x.full[axis])[start:end:step])
             return Constant(x.tensor, x.full[:axis] + (count,) + x.full[axis + 1:])
@@ -167,7 +168,7 @@ class OnnxWriter(Writer):
 
     # -- layers --
     def layer_name(self, **parts):
-        """None too where an input has the name, or an output that is not this op's own."""
+        """Also None if an input has the name, or an output that is not this op's own."""
         name = super().layer_name(**parts)
         if name in self.outside and name not in self.call.outputs:
             return None
@@ -181,13 +182,14 @@ class OnnxWriter(Writer):
         return super().layer(op, name, x, shape, parts, **attributes)
 
     def free_name(self, call):
-        """A name for a layer that has no parameter to tell it: the path that PyTorch's exporter gives a node, or its name."""
+        """A name for a layer without a named parameter: the path that PyTorch's exporter gives a node, or its
+        name."""
         path = call.place.strip("/")
         path = path.rpartition("/")[0] or path if path.rpartition("/")[2].split("_")[0] == call.op else path
         return self.unique(path[:200].replace("/", ".") or call.op.lower())
 
     def weight(self, x, name):
-        """x as a parameter of the spec, called so if it has no name of its own."""
+        """x as a parameter of the spec, with this name if it has none."""
         if isinstance(x, Constant):
             x = Parameter(x.name or self.unique(name), x.tensor, True)
         return self.tensor(x)
@@ -202,31 +204,31 @@ class OnnxWriter(Writer):
                                             "bool": "bool"}.get(x.dtype, "float32")
 
     def as_kind(self, x, kind):
-        """x, which ONNX has as a tensor of that kind."""
+        """x as a tensor whose kind in ONNX is kind."""
         x = self.tensor(x)
         x = self.view(x, x.full)
         x.kind = kind
         return x
 
     def wrapped(self, x, kind):
-        """Whole numbers as a small integer kind keeps them: modulo its range."""
+        """Integers wrapped to the range of a small integer kind."""
         low, high = RANGES.get(kind, (0, math.inf))
         if high >= 1 << 24:
             return x
         return self.expr("x - %d * floor((x - %d) / %d)" % (high - low + 1, low, high - low + 1), x)
 
     def f32(self, x):
-        """x as floats to compute with, which is noted of large integers."""
+        """x as floats for arithmetic. Large integers get a note."""
         if isinstance(x, Value) and x.dtype != "f32" and self.is_large(x) and self.call:
             self.note_integers(self.call)
         return super().f32(x)
 
     def rounded(self, x):
-        """x as floats where large integers may be rounded: for floats, for places, beside what is small."""
+        """x as floats where large integers may be rounded: with floats, as positions, beside small values."""
         return super().f32(x)
 
     def is_large(self, x):
-        """Whether x may be an integer above 2^24, as an input gives it."""
+        """Whether x may be an integer above 2^24, from an input."""
         if not isinstance(x, Value):
             return not is_float(x.tensor.kind) and any(abs(y) > 1 << 24
                                                        for y in x.tensor.values if isinstance(y, int))
@@ -253,7 +255,7 @@ class OnnxWriter(Writer):
         return sorted(entry.name for entry in ancestors(x.entry) if entry.op == "input")
 
     def known_array(self, x, what):
-        """The Array of an operand, which no run may change."""
+        """The Array of an operand that is the same in every run."""
         if isinstance(x, (Constant, Parameter)):
             return (x.tensor if x.full == x.tensor.shape else
                     Array(x.tensor.kind, x.full, fold.expanded(x.tensor, x.full)))
@@ -263,7 +265,7 @@ class OnnxWriter(Writer):
                       (what, "; give %s a value with --fix" % ", ".join(names) if names else ""))
 
     def finished(self, name, x, kind, others):
-        """A result as a tensor of gpunn's dtype for its kind, which none of the others is."""
+        """A result as a tensor of gpunn's dtype for its kind. No two outputs may be the same tensor."""
         kind = kind if kind and kind != "string" else self.kind_of(x)
         x, dtype = self.whole(x), stored_dtype(kind)
         if x.dtype != dtype:
@@ -291,18 +293,18 @@ def ancestors(entry):
 
 
 class Lowering:
-    """Turns nodes into entries; known: what each name is, a Value, Constant, Parameter or Missing."""
+    """Converts nodes to entries. known: by name, a Value, Constant, Parameter or Missing."""
 
     def __init__(self, model, writer, known):
         self.model, self.writer, self.known, self.problems = model, writer, known, []
-        self.readers, self.makers = {}, {}  # by name: the nodes that read it, the one that computes it
-        self.joined = {}  # by name of a product without its bias, that of the sum that stands for both
+        self.readers, self.makers = {}, {}  # by name: the nodes that read it, the node that computes it
+        self.joined = {}  # by name of a product without its bias: the name of its sum with the bias
         self.done = set()  # ids of nodes that are part of another's layer
-        self.kept, self.steps = [], 0  # the graphs of these nodes; how often bodies of loops ran
+        self.kept, self.steps = [], 0  # the graphs of these nodes; number of steps of loops
         writer.bias_of = self.bias_of
 
     def run(self, graph, outer=()):
-        """Lowers the nodes of a graph that its outputs need. outer: names that are read from outside."""
+        """Converts the nodes that a graph's outputs need. outer: names that are read from outside."""
         nodes = reachable(graph.nodes, graph.outputs)
         for node in nodes:
             self.makers.update({name: node for name in node.outputs if name})
@@ -331,7 +333,7 @@ class Lowering:
                 self.label(result, name, mark)
 
     def label(self, value, name, mark):
-        """Calls the entry of a value that is new as ONNX does."""
+        """Names the entry of a new value as ONNX does."""
         w = self.writer
         if (not isinstance(value, Value) or value.parameter or value.entry.name or value.entry.layer or
             name in w.taken):
@@ -342,7 +344,7 @@ class Lowering:
             value.entry.id = name
 
     def bias_of(self, call, size):
-        """What the only reader of a product adds to it, if that is a bias, and that node is done with; else None."""
+        """The bias that the only reader of a product adds to it. Marks that node as done. None: no bias."""
         readers = self.readers.get(call.outputs[0], [])
         if len(readers) != 1 or readers[0] is None or readers[0].op != "Add" or id(readers[0]) in self.done:
             return None
@@ -366,7 +368,7 @@ class Lowering:
         return x
 
     def results(self, node):
-        """What the outputs of a node are."""
+        """The results of a node."""
         if node.domain not in DOMAINS:
             raise Refused("gpunn knows no ops of the domain %s" % node.domain)
         call, w = Call(node, self.model.opset), self.writer
@@ -406,7 +408,8 @@ class Lowering:
         return results
 
     def folded(self, call, operands):
-        """The results of an op whose operands are known; None: they are not, or it is left to gpunn."""
+        """The results of an op whose operands are known. None: they are not known, or gpunn shall compute
+        it."""
         if call.op in ("Shape", "Size", "EyeLike") and isinstance(operands[0], Value):
             return [Constant(fold.FOLDED[call.op](call,
                                                   Array(self.writer.kind_of(operands[0]), operands[0].full)))]
@@ -427,7 +430,7 @@ class Lowering:
                                             for x in results]
 
     def branches(self, call, condition):
-        """If: the branch that is taken; both, where only a run can tell and they are alike."""
+        """If: the branch that is taken. If only a run can tell, both branches must be equal."""
         if isinstance(condition, (Constant, Parameter)):
             return self.branch(call, "then_branch" if condition.tensor.item() else "else_branch")
         pairs = zip(*[self.branch(call, name) for name in ("then_branch", "else_branch")])
@@ -443,7 +446,7 @@ class Lowering:
                                    self.writer.kind_of(a))
 
     def loop(self, call, count=None, condition=None, *carried):
-        """Loop, step by step: how often its body runs must be known."""
+        """Loop, unrolled. The number of steps must be known."""
         names = [value.name for value in call.attributes["body"].input]
         count, stacks = (MAX_STEPS + 1 if count is None else
                          self.writer.known_array(count, "number of steps").item(), [])
@@ -458,7 +461,7 @@ class Lowering:
         return list(carried) + [self.stacked(parts, 0) for parts in zip(*stacks)]
 
     def scan(self, call, operands):
-        """Scan, step by step."""
+        """Scan, unrolled."""
         count = call.get("num_scan_inputs", 0)
         names = [value.name for value in call.attributes["body"].input]
         carried, given, w = operands[:-count], operands[-count:], self.writer
@@ -481,7 +484,7 @@ class Lowering:
                           for parts, back, axis in zip(columns, turned, axes)]
 
     def body(self, call, given):
-        """The results of a graph that runs again, on what its inputs are this time."""
+        """The results of a graph that runs again, with its inputs' current values."""
         self.known.update(given)
         self.steps += 1
         if self.steps > MAX_STEPS:
@@ -491,7 +494,7 @@ class Lowering:
         return self.branch(call, "body")
 
     def stacked(self, parts, axis):
-        """Parts along a new axis."""
+        """Stacks parts along a new axis."""
         w, axis = self.writer, normal_axis(axis, len(parts[0].full) + 1)
         whole = [w.f32(w.whole(w.reshape(x, x.full[:axis] + (1,) + x.full[axis:]))) for x in parts]
         return w.as_kind(w.add("concat", whole, (), dim=axis), w.kind_of(parts[0]))
@@ -509,14 +512,14 @@ def op_text(node):
 
 
 def of_initializer(name, array):
-    """Weights are Parameters, of long names the end is kept; what is small or of integers is a Constant."""
+    """Weights are Parameters, with long names cut at the front. Small tensors and integers are Constants."""
     if name and is_float(array.kind) and array.count() > 1:
         return Parameter(name.encode("utf-8")[-MAX_NAME:].decode("utf-8", "ignore"), array, True)
     return Constant(array, name=name)
 
 
 def constant_of(call):
-    """What the op Constant holds."""
+    """The value of the op Constant."""
     kinds = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
     for name, value in call.attributes.items():
         if name == "value" and isinstance(value, Array):
@@ -529,7 +532,7 @@ def constant_of(call):
 
 
 def reachable(nodes, outputs):
-    """The nodes that compute what the outputs, or a branch within one of them, depend on."""
+    """The nodes that compute what the outputs, or a branch within them, depend on."""
     wanted, result = set(outputs), []
     for node in reversed(nodes):
         if wanted.intersection(node.outputs):
@@ -541,7 +544,7 @@ def reachable(nodes, outputs):
 
 
 def inner_reads(graph):
-    """The names that a graph within a node reads."""
+    """The outer names that a graph within a node reads."""
     names = []
     for node in getattr(graph, "node", ()) if not isinstance(graph, (Array, list, str, int, float)) else ():
         names += node.input
@@ -550,15 +553,15 @@ def inner_reads(graph):
     return names + ([value.name for value in graph.output] if names else [])
 
 
-# ---- the inputs ----------------------------------------------------------------------------------------------------------
+# ---- the inputs --------------------------------------------------------------------------------------------
 class Sizes:
-    """The sizes of the inputs' axes. sizes: by name; batch: the name of the axis that varies, or its size, None to find it;
-    dynamic: others vary too, as sizes that are named so; bounds: of these, as the spec has them."""
+    """The sizes of the inputs' axes. sizes: by name. batch: the name of the axis that varies, or its size;
+    None to find it. dynamic: other axes vary too, as named sizes. bounds: of these, as in the spec."""
 
     def __init__(self, inputs, sizes, batch, dynamic, bounds):
         self.given = {name: int(size) for name, size in sizes.items()}
         self.batch, self.dynamic = batch, dynamic
-        self.named = {}  # by names of the spec's sizes: those of the file's
+        self.named = {}  # by names of the spec's sizes: those of the file
         self.bounds = bounds
         self.multiples = {name: given.get("multiple", 1) for name, given in bounds.items()}
         if batch is None:
@@ -571,7 +574,8 @@ class Sizes:
 
     @staticmethod
     def names(value):
-        """By axis, a size or a name; an axis without either, or with "?", is called INPUT:AXIS, and the first "batch"."""
+        """For each axis a size or a name. An axis without either, or with "?", is named INPUT:AXIS, and the
+        first one "batch"."""
         shape = value.type.tensor_type.shape if value.type and value.type.tensor_type else None
         if shape is None:
             return []
@@ -587,7 +591,7 @@ class Sizes:
         return tuple(result)
 
     def varying(self, name):
-        """The dimension of an axis that the file only names."""
+        """The dimension of an axis that has only a name in the file."""
         if not self.dynamic:
             raise Refused("its axis '%.80s' has no size: give it one with --size %s=SIZE, or let it vary "
                           "with --dynamic" % (name, name))
@@ -601,7 +605,7 @@ class Sizes:
 
 
 def input_value(writer, value, sizes, fixed):
-    """What an input of the model is."""
+    """The value of a model's input."""
     if value.name in fixed:
         return Constant(fixed[value.name])
     kind = tensor_kind(value)
@@ -617,7 +621,8 @@ def input_value(writer, value, sizes, fixed):
 
 
 def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None):
-    """The spec of an onnx_file.Model as a dictionary, its weights for save_safetensors, and notes."""
+    """Converts an onnx_file.Model. Returns the spec as a dictionary, its weights for save_safetensors, and
+    notes."""
     graph, fixed = model.graph, fixed or {}
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     names = [value.name for value in inputs] + list(graph.outputs)
@@ -647,7 +652,7 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, 
 
 
 def outputs_of(lowering, graph):
-    """The entry of each output, called like it; inputs and weights are so already."""
+    """The entry of each output, with the output's name. Inputs and weights have it already."""
     results = []
     for name in graph.outputs:
         lowering.writer.call = lowering.makers.get(name)
@@ -668,6 +673,6 @@ def outputs_of(lowering, graph):
 
 
 def stored_weights(entries):
-    """The parameters of entries as save_safetensors takes them; running statistics and weights alike are F32."""
+    """The parameters of entries, as save_safetensors takes them. Running statistics and weights are F32."""
     return {x.name: (SAFETENSORS["f32"], x.tensor.shape, x.tensor.f32_bytes()) for entry in entries
             for x in entry.weights}

@@ -1,4 +1,4 @@
-"""What ONNX's layers are made of: products, convolutions, pools, norms, resizing, recurrence, attention, losses."""
+"""Builds ONNX's layers: products, convolutions, pools, norms, resizing, recurrence, attention, losses."""
 import math
 
 from . import resize
@@ -9,7 +9,7 @@ from .spec_writer import (Constant, Parameter, Refused, Value, normal_axes, norm
 from ..sizes import any_varies, varies
 
 
-# ---- products -----------------------------------------------------------------------------------------------------------
+# ---- products ----------------------------------------------------------------------------------------------
 def turned(w, x):
     """A weight with its two axes exchanged, as a parameter of the same name."""
     if id(x) not in w.turned:
@@ -19,14 +19,15 @@ def turned(w, x):
 
 
 def linear(w, call, x, weight, bias):
-    """x times weight [out, in] transposed: a layer of that name, or one that reads parameters of other names."""
+    """x times weight [out, in] transposed: a layer of that name, or one that reads parameters of other
+    names."""
     given, added = {}, None
     if bias is not None and (isinstance(bias, Value) or bias.full != weight.full[:1]):
         bias, added = None, bias
     suffixes = {"weight": weight, "bias": bias}
     own = next((y.name[:-5] for y in (bias,) if y is not None and (y.name or "").endswith(".bias")), None)
     if own and "%s.weight" % own not in w.taken and not weight.value and isinstance(weight, Parameter):
-        weight.name = own + ".weight"  # PyTorch's exporter has no name for what it has transposed
+        weight.name = own + ".weight"  # PyTorch's exporter gives transposed weights no name
     name = w.layer_name(**suffixes)
     if name is None:
         name = w.free_name(call)
@@ -51,7 +52,7 @@ def matmul(w, call, a, b):
 
 
 def product_of(w, a, b):
-    """numpy.matmul, vectors too."""
+    """numpy.matmul, also of vectors."""
     rank_a, rank_b = len(a.full), len(b.full)
     a = w.reshape(a, (1,) + a.full) if rank_a == 1 else a
     b = w.reshape(b, b.full + (1,)) if rank_b == 1 else b
@@ -73,7 +74,7 @@ def gemm(w, call, a, b, c=None):
 
 
 def less(w, x, zero, behind=0):
-    """x minus its zero point: one number, or one for each of an axis with so many behind it."""
+    """x minus its zero point: one number, or one for each element of an axis."""
     if zero is None:
         return w.f32(x)
     return w.map("sub", x, w.reshape(zero, zero.full + (1,) * behind) if product(zero.full) > 1 else zero)
@@ -92,7 +93,7 @@ def conv_integer(w, call, x, weight, x_zero=None, w_zero=None):
 
 
 def scaled(w, call, y, factors, scale, zero):
-    """A product of integers in the scale of the result."""
+    """Scales a product of integers to the scale of the result."""
     y = w.map("mul", y, w.map("div", w.map("mul", *factors), scale))
     return OPERATIONS["QuantizeLinear"](w, call.with_attributes(axis=1), y, w.f32(1.0), zero)
 
@@ -111,9 +112,9 @@ def qlinear_conv(w, call, x, x_scale, x_zero, weight, w_scale, w_zero, scale, ze
     return scaled(w, call, y, (x_scale, w_scale), scale, zero)
 
 
-# ---- windows ------------------------------------------------------------------------------------------------------------
+# ---- windows -----------------------------------------------------------------------------------------------
 def alike(setting):
-    """As the spec has it: one number where all are equal."""
+    """One number if all are equal, as the spec has it."""
     return setting[0] if len(set(setting)) == 1 else list(setting)
 
 
@@ -122,7 +123,8 @@ def unless(default, setting):
 
 
 class Window:
-    """Of a convolution or pool over so many axes: kernel, strides, dilations, and the padding before and after."""
+    """A window of a convolution or pool: kernel, strides, dilations, and the padding before and after, for
+    each axis."""
 
     def __init__(self, call, x, kernel):
         axes = len(x.full) - 2
@@ -147,11 +149,12 @@ class Window:
         return [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations)]
 
     def set_same(self, sizes):
-        """Padding so that there are size / stride results, rounded up; the odd one after, or before for SAME_LOWER."""
+        """Sets the padding to give size / stride results, rounded up. The odd cell is after, or before for
+        SAME_LOWER."""
         if any_varies(sizes) and set(self.strides) != {1}:
             raise Refused("its padding depends on %s; with auto_pad only a stride of 1 is possible there" %
                           size_name(min(sizes)))
-        sizes = [1 << 30 if varies(size) else size for size in sizes]  # any, where the stride is 1
+        sizes = [1 << 30 if varies(size) else size for size in sizes]  # any number, if the stride is 1
         missing = [max(0, (-(-size // s) - 1) * s + reach - size)
                    for size, s, reach in zip(sizes, self.strides, self.reach())]
         less, more = [m // 2 for m in missing], [m - m // 2 for m in missing]
@@ -168,7 +171,8 @@ class Window:
 
 
     def reached(self, call, x):
-        """How many results there are along each axis; the padding after x then reaches to the end of the last window."""
+        """The number of results along each axis. Extends the padding after x to the end of the last
+        window."""
         ceil = call.get("ceil_mode", 0) and self.auto == "NOTSET"
         counts = [pooled_size(self, i, size, ceil) for i, size in enumerate(x.full[2:])]
         for i, (size, count) in enumerate(zip(x.full[2:], counts)):
@@ -254,7 +258,7 @@ def max_pool(w, call, x):
 
 
 def max_pool_places(w, call, x, window):
-    """The maxima, and where each lies in the whole tensor."""
+    """The maxima, and the index of each in the whole tensor."""
     sizes, before = list(x.full[2:]), list(window.before)
     counts = window.reached(call, x)
     x = w.f32(w.whole(window.padded(w, x, -math.inf)))
@@ -271,7 +275,7 @@ def max_pool_places(w, call, x, window):
 
 @operation("MaxUnpool")
 def max_unpool(w, call, x, places, shape=None):
-    """Each value where it was the largest; a larger result has zeros behind."""
+    """Puts each value where it was the maximum, with zeros elsewhere."""
     kernel = call.get("kernel_shape", None)
     axes = len(kernel)
     window = Window(call.with_attributes(auto_pad="NOTSET"), x, kernel)
@@ -287,7 +291,7 @@ def max_unpool(w, call, x, places, shape=None):
 
 
 def dilated_pool(w, op, x, window, counts, fill):
-    """A pool with gaps in its so many windows, one axis after another: a slice for each cell of the kernel, joined by op."""
+    """A pool with dilated windows, one axis at a time: a slice for each cell of the kernel, joined by op."""
     if max(window.kernel) > 256:
         raise Refused("a pool with dilation of more than 256 cells along an axis is not possible")
     x = window.padded(w, x, fill)
@@ -297,7 +301,7 @@ def dilated_pool(w, op, x, window, counts, fill):
 
 
 def pooled_size(window, axis, size, ceil):
-    """Windows along an axis; with ceil also one that ends outside, but none that starts there."""
+    """The number of windows along an axis. With ceil one may end outside, but none may start there."""
     before, after, step = window.before[axis], window.after[axis], window.strides[axis]
     count = (size + before + after - window.reach()[axis] + (step - 1 if ceil else 0)) // step + 1
     return count - 1 if ceil and (count - 1) * step >= size + before else count
@@ -339,10 +343,10 @@ def average_pool(w, call, x):
 
 
 def dilated_average(w, call, x, window, inside):
-    """Sums by the number of cells that lie in x, or in its padding too."""
+    """Sums divided by the number of cells in x, or also in its padding."""
     before, own = list(window.before), list(window.after)
     counts = window.reached(call, x)
-    after = list(window.after)  # to the end of the last window, which is not counted
+    after = list(window.after)  # up to the end of the last window, which is not counted
     ones = Constant(Array("float32", (1, 1) + x.full[2:], [1.0] * product(x.full[2:])))
     if inside:
         ones = Constant(Array("float32", (1, 1), [1.0]),
@@ -424,9 +428,9 @@ def col2im(w, call, x, image, block):
     return y
 
 
-# ---- norms --------------------------------------------------------------------------------------------------------------
+# ---- norms -------------------------------------------------------------------------------------------------
 def column(w, x, rank):
-    """One number a channel, as it broadcasts against [n, channels, ...]."""
+    """One number per channel, reshaped to broadcast against [n, channels, ...]."""
     return w.reshape(x, x.full + (1,) * (rank - 2))
 
 
@@ -454,7 +458,8 @@ def batch_norm(w, call, x, scale, bias, mean, var):
 
 
 def layer_of(w, call, op, x, weight, bias, **given):
-    """A norm's layer; weight and bias become its own where they are known and of its shape, else they are applied after it."""
+    """A norm's layer. weight and bias become its own if they are known and have its shape, else they are
+    applied after it."""
     shape = given.pop("shape")
     known = all(p is None or isinstance(p, (Parameter, Constant)) and p.full == p.tensor.shape == shape
                 for p in (weight, bias))
@@ -503,7 +508,7 @@ def rms_norm(w, call, x, weight):
 @operation("InstanceNormalization", "GroupNormalization")
 def group_norm(w, call, x, weight, bias):
     groups, channels, eps = call.get("num_groups", x.full[1]), x.full[1], call.get("epsilon", 1e-5)
-    if weight.full == (groups,) and groups != channels:  # opset 18: one number a group
+    if weight.full == (groups,) and groups != channels:  # opset 18: one number per group
         weight, bias = [w.reshape(w.view(w.tensor(w.reshape(p, (groups, 1))), (groups, channels // groups)),
                                   (channels,)) for p in (weight, bias)]
     y = layer_of(w, call, "group_norm", x, weight, bias, num_groups=groups, eps=float(eps), shape=(channels,))
@@ -526,9 +531,9 @@ def lp_norm(w, call, x):
     return w.expr("n = %s; where(n == 0, 0, x / n)" % ("sqrt(y)" if p == 2 else "y"), x, length)
 
 
-# ---- resizing -----------------------------------------------------------------------------------------------------------
+# ---- resizing ----------------------------------------------------------------------------------------------
 def resized_by_scales(w, call, x, scales, sizes):
-    """Of images of any size, where gpunn's interpolate counts as Resize does."""
+    """Resizes images of any size, if gpunn's interpolate gives the same as Resize."""
     mode = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
     own = {("nearest", "asymmetric"): ("nearest", None)
            if call.get("nearest_mode", "round_prefer_floor") == "floor" else None,
@@ -595,7 +600,7 @@ def fourier(w, call, x, length=None, axis=None):
 
 
 def padded_to(w, x, axis, count):
-    """The first count along an axis, zeros behind them."""
+    """The first count elements along an axis, padded with zeros."""
     rank, size = len(x.full), x.full[axis]
     x = w.slice(x, axis, 0, min(size, count))
     return padded(w, x, [0] * rank, [max(0, count - size) if i == axis else 0 for i in range(rank)])
@@ -603,7 +608,8 @@ def padded_to(w, x, axis, count):
 
 @operation("STFT")
 def short_fourier(w, call, x, step, window=None, length=None):
-    """A convolution whose channels are the window times the cosines, then the sines backwards, of each frequency."""
+    """A convolution with the window times the cosines, then the negative sines, of each frequency as its
+    channels."""
     step, own = (numbers(w, step, "frame_step")[0],
                  None if window is None else w.known_array(window, "window").values)
     size = numbers(w, length, "frame_length", [x.full[1] if own is None else len(own)])[0]
@@ -657,7 +663,7 @@ def affine_grid(w, call, theta, size):
                  align_corners=bool(call.get("align_corners", 0)) or None)
 
 
-# ---- losses -------------------------------------------------------------------------------------------------------------
+# ---- losses ------------------------------------------------------------------------------------------------
 def class_loss(w, call, op, x, labels, weight):
     reduction = call.get("reduction", "mean")
     x, labels = w.f32(w.whole(x)), w.whole(w.integers(labels))
@@ -677,7 +683,7 @@ def cross_entropy(w, call, x, labels, weight=None):
     return [y, w.add("log_softmax", [w.f32(w.whole(x))], (), dim=1)] if len(call.outputs) > 1 else y
 
 
-# ---- attention ----------------------------------------------------------------------------------------------------------
+# ---- attention ---------------------------------------------------------------------------------------------
 @operation("RotaryEmbedding")
 def rotary(w, call, x, cos, sin, places=None):
     if places is not None:

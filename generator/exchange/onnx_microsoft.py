@@ -1,8 +1,7 @@
-"""What the ops of ONNX Runtime's domain com.microsoft are made of. Its optimiser writes them into files.
+"""Builds the ops of ONNX Runtime's domain com.microsoft, which its optimizer writes.
 
-Weights of 8, 4 and 2 bits become floats when the model is imported. An op that rounds its inputs or its
-result to 8 bits does so here too. Only the states of DynamicQuantizeLSTM stay floats.
-"""
+Weights of 8, 4 and 2 bits become floats on import. An op that rounds its inputs or its result to 8 bits does
+so here too. Only the states of DynamicQuantizeLSTM stay floats."""
 import math
 
 from . import fold
@@ -14,7 +13,7 @@ from .onnx_ops import OPERATIONS, operation
 from .spec_writer import Constant, Parameter, Refused, product
 
 DOMAIN = "com.microsoft"
-LAYOUT = DOMAIN + ".nchwc"  # of ops whose weights are stored in blocks of a processor's vectors
+LAYOUT = DOMAIN + ".nchwc"  # ops whose weights are stored in blocks of a processor's vectors
 
 
 def microsoft(*names, **given):
@@ -46,7 +45,7 @@ def quick_gelu(w, call, x):
 
 # ---- norms -------------------------------------------------------------------------------------------------
 def check_outputs(call, *places):
-    """Refuses outputs that only training reads."""
+    """Raises Refused if outputs for training are read."""
     if any(place < len(call.outputs) and call.outputs[place] for place in places):
         raise Refused("its mean and inverse deviation as outputs are not possible")
 
@@ -68,7 +67,7 @@ def skip_rms_norm(w, call, x, skip, weight, added=None):
     return skip_norm(w, call, "rms_norm", (x, skip, added), weight, None)
 
 
-@operation("SimplifiedLayerNormalization")  # which ONNX Runtime keeps in ONNX's own domain
+@operation("SimplifiedLayerNormalization")  # ONNX Runtime keeps it in ONNX's own domain
 def simplified_layer_norm(w, call, x, weight):
     check_outputs(call, 1)
     return OPERATIONS["RMSNormalization"](w, call, x, weight)
@@ -77,7 +76,7 @@ def simplified_layer_norm(w, call, x, weight):
 @microsoft("EmbedLayerNormalization", kind="own")
 def embed_layer_norm(w, call, ids, segments, words, positions,
                      segment_words, weight, bias, mask=None, places=None):
-    """Of words [n, length]. The second result is how many of each row's words the mask holds."""
+    """For words [n, length]. The second result is the number of words in each row's mask."""
     rows = call.with_attributes(axis=0)
     parts = [OPERATIONS["Gather"](w, rows, words, ids)]
     parts.append(w.slice(w.tensor(positions), 0, 0, ids.full[1]) if places is None else
@@ -140,7 +139,7 @@ def fused_matmul(w, call, a, b):
 
 # ---- quantised ---------------------------------------------------------------------------------------------
 def dequantised(w, call, x, scale, zero=None, axis=1):
-    """(x - zero) * scale: a weight of x's name where all of them are known."""
+    """(x - zero) * scale: a weight with x's name if all of them are known."""
     call, operands = renamed(call, "DequantizeLinear", axis=axis), (x, scale, zero)
     known = all(y is None or is_weight(y, len(y.full)) for y in operands)
     if not known or product(x.full) > MAX_ELEMENTS:
@@ -159,7 +158,7 @@ def requantised(w, call, y, scale, zero, kind):
 
 
 def of_integers(op, count=1, **attributes):
-    """An op of count operands. Each is followed by its scale and zero point; the result's stand last."""
+    """An op with `count` operands. Each is followed by its scale and zero point; the result's come last."""
     def lower(w, call, *operands):
         operands += (None,) * (3 * count + 2 - len(operands))
         parts = [dequantised(w, call, *operands[i:i + 3]) for i in range(0, 3 * count, 3)]
@@ -169,7 +168,7 @@ def of_integers(op, count=1, **attributes):
 
 
 def channels_last(lower):
-    """lower for x [n, channels, ...], and for x [n, ..., channels] where the call has channels_last."""
+    """lower: for x [n, channels, ...], and for x [n, ..., channels] if the call has channels_last."""
     def lowered(w, call, x, *operands):
         if not call.get("channels_last", 0):
             return lower(w, call, x, *operands)
@@ -209,7 +208,7 @@ def qlinear_softmax(w, call, *operands):
 
 
 def biased_product(w, call, a, b, bias=None):
-    """a times b plus bias: a layer where b is a weight."""
+    """a times b plus bias: a layer if b is a weight."""
     if is_weight(b) and len(a.full) >= 2:
         return linear(w, call, w.f32(a), turned(w, b), bias)
     y = product_of(w, a, b)
@@ -266,7 +265,7 @@ def matmul_n_bits(w, call, a, b, scales, zeros=None, groups=None, bias=None):
 
 
 def zero_points(w, zeros, bits, rows, blocks):
-    """[rows, blocks]; they are packed like the weights, or floats."""
+    """[rows, blocks]. They are packed like the weights, or floats."""
     if zeros is None:
         return [1 << bits - 1] * (rows * blocks)
     zeros = w.known_array(zeros, "zero points")
@@ -274,7 +273,7 @@ def zero_points(w, zeros, bits, rows, blocks):
 
 
 def unpacked(x, bits, rows, columns):
-    """Integers of 2, 4 or 8 bits, the lowest bits of a byte first; each row begins with a byte."""
+    """Integers of 2, 4 or 8 bits, with the lowest bits of a byte first. Each row begins with a new byte."""
     step = x.count() // rows
     if step * 8 < columns * bits or x.kind != "uint8":
         raise Refused("%d bytes a row hold no %d numbers of %d bits" % (step, columns, bits))

@@ -1,4 +1,4 @@
-"""What the ops of ONNX's domain ai.onnx.ml are made of, in which skl2onnx writes scikit-learn's models."""
+"""Builds the ops of ONNX's domain ai.onnx.ml, in which skl2onnx writes scikit-learn's models."""
 from . import fold
 from .arrays import Array, check_count, is_float
 from .onnx_layers import linear
@@ -7,7 +7,7 @@ from .spec_writer import Constant, Refused, product, text
 
 DOMAIN = "ai.onnx.ml"
 MAX_DEPTH, MAX_NODES = 256, 1 << 16
-MAX_TREES = 1 << 22  # numbers that say which leaf follows from which comparisons
+MAX_TREES = 1 << 22  # entries of the matrices from comparisons to leaves
 
 
 def machine_learning(*names, **given):
@@ -34,7 +34,7 @@ def scores(w, call, x, name, count):
 
 
 def transformed(w, call, y):
-    """y as post_transform says."""
+    """y after post_transform."""
     kind = call.get("post_transform", "NONE")
     if kind not in ("NONE", "LOGISTIC", "SOFTMAX"):
         raise Refused("post_transform %s is not possible" % kind)
@@ -62,7 +62,7 @@ def linear_classifier(w, call, x):
 
 
 def labelled(w, call, place, labels):
-    """The labels of classes by their places; texts stay numbers."""
+    """The classes' labels by index. Texts stay indices."""
     if isinstance(labels[0], (str, bytes)):
         w.note_labels(call, [y.decode("utf-8", "replace") if isinstance(y, bytes) else y for y in labels])
     elif list(labels) != list(range(len(labels))):
@@ -71,7 +71,8 @@ def labelled(w, call, place, labels):
 
 
 class Tree:
-    """inner: its nodes that compare, as (feature, threshold); leaves: by node, {inner node's place: +1 or -1 for its branch}."""
+    """inner: its nodes that compare, as (feature, threshold). leaves: by node, {index of an inner node: +1 or
+    -1 for the branch}."""
 
     def __init__(self, nodes):
         """nodes: by id, (feature, threshold, id if true, id if false), or None for a leaf."""
@@ -96,7 +97,7 @@ COMPARISONS = {"BRANCH_LEQ": "x <= y", "BRANCH_LT": "x < y", "BRANCH_GTE": "x >=
 
 
 def trees_of(call):
-    """The Trees by number, and how their nodes compare."""
+    """The Trees by number, and the comparison of their nodes."""
     nodes, modes = {}, set()
     columns = [call.get("nodes_%s" % key, [])
                for key in ("treeids", "nodeids", "featureids", "values", "truenodeids", "falsenodeids")]
@@ -114,8 +115,8 @@ def trees_of(call):
 
 
 def voted(w, call, x, kind, count):
-    """What the trees' leaves add up to for each target, [n, count]: a leaf is reached where the comparisons on its way, 1 or 0,
-    times +1 or -1 for its branch, add up to the number of those that have to hold."""
+    """The sum of the trees' leaves for each target, [n, count]. Comparisons are 1 or 0, times +1 or -1 for
+    the branch. A leaf is reached if the comparisons on its path sum to the number that must hold."""
     trees, comparison = trees_of(call)
     x, numbers_of = rows(w, x), {key: i for i, key in enumerate(trees)}
     inner = max([1] + [len(tree.inner) for tree in trees.values()])
@@ -158,7 +159,7 @@ def tree_regressor(w, call, x):
 def tree_classifier(w, call, x):
     labels = call.get("classlabels_int64s", None) or call.get("classlabels_strings", None) or []
     one = len(labels) == 2 and len(set(call.get("class_ids", []))) == 1
-    if one:  # of two classes, the trees tell one
+    if one:  # with two classes, the trees give only one
         call = call.with_attributes(class_ids=[0] * len(call.get("class_ids", [])))
     y = voted(w, call, x, "class", 1 if one else len(labels))
     if one:
@@ -172,11 +173,11 @@ def tree_classifier(w, call, x):
 # x: the product of a row and a support vector; for RBF their squared distance
 KERNELS = {"LINEAR": "x", "POLY": "pow({gamma} * x + {coef}, {degree})",
            "SIGMOID": "tanh({gamma} * x + {coef})", "RBF": "exp(-{gamma} * x)"}
-SWEEPS = 8  # of coupled; pairs of 3 to 10 classes drawn by chance needed up to 5
+SWEEPS = 8  # of coupled(); random pairs of 3 to 10 classes needed up to 5
 
 
 def kernels(w, call, x, count):
-    """The kernel of each row and each of so many support vectors, [n, count]."""
+    """The kernel of each row with each of `count` support vectors, [n, count]."""
     x, kind = rows(w, x), call.get("kernel_type", "LINEAR")
     features, vectors = x.full[1], call.get("support_vectors", None) or []
     if kind not in KERNELS or count < 1 or len(vectors) != count * features:
@@ -208,7 +209,7 @@ def weighed(w, call, x, count, weight, sums):
 
 
 def pair_weights(call, counts, pairs):
-    """The weight [pairs, support vectors] of the sums that tell two classes apart."""
+    """The weight [pairs, support vectors] of the sums that separate two classes."""
     total, values = sum(counts), call.get("coefficients", None) or []
     if min(counts) < 0 or len(values) != (len(counts) - 1) * total:
         raise Refused("%d coefficients are not %d for each of %d support vectors" % (
@@ -219,7 +220,8 @@ def pair_weights(call, counts, pairs):
 
 
 def votes(w, y, pairs, count):
-    """How many pairs each of so many classes wins, [n, count]: the first where the pair's sum is above 0."""
+    """The number of pairs that each class wins, [n, count]. The first class wins if the pair's sum is above
+    0."""
     won = [(first == i) - (second == i) for first, second in pairs for i in range(count)]
     at_least = [sum(second == i for _, second in pairs) for i in range(count)]
     y = w.matmul(w.map("gt", y, 0.0), w.numbers(won, (len(pairs), count)))
@@ -227,7 +229,7 @@ def votes(w, y, pairs, count):
 
 
 def pair_probabilities(w, call, y, pairs, count):
-    """[n, count, count]: of the first class against the second, and 0 on the diagonal."""
+    """[n, count, count]: the probability of the first class against the second, and 0 on the diagonal."""
     check_count(count ** 4)
     a, b = [w.numbers(call.get(key, []), (len(pairs),)) for key in ("prob_a", "prob_b")]
     r = w.expr("clamp(1 / (1 + exp(x * y + z)), 1e-7, 0.9999999)", y, a, b)
@@ -239,10 +241,9 @@ def pair_probabilities(w, call, y, pairs, count):
 
 
 def coupled(w, r, count):
-    """The classes' probabilities p [n, count] that agree best with r: libsvm's minimum of p Q p.
+    """The classes' probabilities p [n, count] that fit r best: libsvm's minimum of p Q p.
 
-    Wu, Lin, Weng, "Probability estimates for multi-class classification by pairwise coupling", 2004.
-    """
+    Wu, Lin, Weng, "Probability estimates for multi-class classification by pairwise coupling", 2004."""
     unit = w.numbers([i == j for i in range(count) for j in range(count)], (count, count))
     sums = w.reduce("sum", w.map("square", r), [1], True)
     q = w.expr("x0 * x1 - x2 * x3", sums, unit, r, w.permute(r, (0, 2, 1)))
@@ -253,7 +254,8 @@ def coupled(w, r, count):
 
 
 def swept(w, q, p, n, count):
-    """p after each of its elements has made p Q p less; p itself where Q p is p Q p to 0.005 / count."""
+    """p after each of its elements has reduced p Q p. It stays p once Q p equals p Q p up to 0.005 /
+    count."""
     qp = w.reshape(w.matmul(q, w.reshape(p, (n, count, 1))), (n, count))
     start, pqp = p, w.reduce("sum", w.map("mul", p, qp), [1], True)
     error = w.reduce("max", w.expr("abs(x - y)", qp, pqp), [1], True)
@@ -268,7 +270,8 @@ def swept(w, q, p, n, count):
 
 @machine_learning("SVMClassifier", kind="own")
 def svm_classifier(w, call, x):
-    """Labels by votes, and probabilities or the sums of all pairs; of two classes these are -sum and sum."""
+    """Labels by votes, and probabilities or the sums of all pairs. With two classes these are -sum and
+    sum."""
     labels = call.get("classlabels_ints", None) or call.get("classlabels_strings", None) or []
     counts = call.get("vectors_per_class", None) or []
     if len(labels) < 2 or len(counts) != len(labels) or call.get("post_transform", "NONE") != "NONE":
@@ -288,7 +291,7 @@ def svm_classifier(w, call, x):
 # ---- rows --------------------------------------------------------------------------------------------------
 @machine_learning("Imputer", kind="own")
 def imputer(w, call, x):
-    """Known values in place of one that says that there is none; of all columns or of each."""
+    """Replaces the value that marks missing ones by known values, one for all columns or one for each."""
     kind = w.kind_of(x)
     suffix = "float" if is_float(kind) else "int64"
     values, gap = call.get("imputed_value_%ss" % suffix, None) or [], call.get("replaced_value_" + suffix, 0)
@@ -299,7 +302,7 @@ def imputer(w, call, x):
 
 @machine_learning("OneHotEncoder", kind="float32")
 def one_hot_encoder(w, call, x):
-    """1 in the column of each value's class, along a new last axis; zeros for a value of none."""
+    """1 in the column of each value's class, along a new last axis. Unknown values give zeros."""
     classes, kind = call.get("cats_int64s", None), w.kind_of(x)
     if not classes:
         raise Refused("classes that are texts are not possible")
@@ -309,7 +312,7 @@ def one_hot_encoder(w, call, x):
 
 @machine_learning("ArrayFeatureExtractor", kind="own")
 def array_feature_extractor(w, call, x, index):
-    """Along the last axis; of a vector a row."""
+    """Along the last axis. A vector is a row."""
     count = fold.dim_of(product(map(fold.of_dim, index.full)))
     index = w.reshape(index, (count,))
     if (isinstance(x, Constant) and x.full == x.tensor.shape and len(x.full) == 1 and
@@ -334,7 +337,7 @@ def scaler(w, call, x):
 
 @machine_learning("Normalizer", kind="float32")
 def normalizer(w, call, x):
-    """Rows by a norm of theirs; those of zeros stay."""
+    """Divides rows by a norm. Rows of zeros stay."""
     x, norm = rows(w, x), call.get("norm", "MAX")
     if norm not in ("MAX", "L1", "L2"):
         raise Refused("norm %s is not possible" % norm)

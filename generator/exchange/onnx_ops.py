@@ -1,7 +1,7 @@
-"""What ONNX's ops are made of: elementwise ops, shapes, reductions and selections. onnx_layers.py has the layers.
+"""Builds ONNX's ops: elementwise ops, shapes, reductions and selections. onnx_layers.py has the layers.
 
-Each op gets the writer, the Call and its operands, None for those left out; the result is a Value or a Constant, or a list of them.
-"""
+Each function gets the writer, the Call and its operands, with None for those left out. It returns a Value or
+a Constant, or a list of them."""
 import math
 
 from . import fold
@@ -12,7 +12,7 @@ from .spec_writer import (Constant, Parameter, Refused, Value, broadcast, named,
 from ..sizes import any_varies, varies
 
 OPERATIONS = {}
-# of ops whose results have not the kind of their first operand; own: they tell it themselves
+# The kinds of results that differ from the first operand's kind. own: the op sets it itself.
 RESULT_KINDS = {}
 
 
@@ -26,7 +26,7 @@ def operation(*names, kind=None):
 
 
 def number(x, default=None):
-    """The one number that an operand is; default: it is left out."""
+    """The one number that an operand is. default: its value if it is left out."""
     if x is None:
         return default
     if (isinstance(x, (Constant, Parameter)) and x.tensor.count() == 1 and
@@ -36,23 +36,23 @@ def number(x, default=None):
 
 
 def numbers(w, x, what, default=None):
-    """The values of an operand that must be known."""
+    """The values of an operand, which must be known."""
     return default if x is None else w.known_array(x, what).values
 
 
 def counted(count, behind=0):
-    """0, 1, ... along an axis with so many of 1 behind it."""
+    """0, 1, ... along an axis with so many axes of 1 after it."""
     check_count(count)
     return Constant(Array("float32", (count,) + (1,) * behind, [float(i) for i in range(count)]))
 
 
-# ---- elementwise --------------------------------------------------------------------------------------------------------
-# kinds of integers that gpunn computes with as such; others are floats
+# ---- elementwise -------------------------------------------------------------------------------------------
+# kinds of integers that gpunn computes as integers; others are floats
 DTYPES = {"int64": "i64", "int32": "i32", "uint8": "u8"}
 
 
 def exactly(w, op, *operands):
-    """What an op makes of integers, in their kind or in bool; None: gpunn has that kind as floats."""
+    """The result of an op on integers, in their kind or in bool. None: gpunn has that kind as floats."""
     kind = w.kind_of(operands[-1])
     if kind not in DTYPES:
         return None
@@ -71,7 +71,7 @@ def unary(name):
 
 
 def formula(expression, **defaults):
-    """expression over x, y, z with {name} for the attributes."""
+    """An op from a formula. expression is over x, y, z, with {name} for the attributes."""
     def lower(w, call, *operands):
         values = {name: text(call.get(name, value)) for name, value in defaults.items()}
         return w.expr(expression.format(**values), *operands)
@@ -106,7 +106,7 @@ RESULT_KINDS.update({"Not": "bool", "IsNaN": "bool"})
 
 @operation("PRelu")
 def prelu(w, call, x, slope):
-    if call.opset < 7 and len(slope.full) == 1 and slope.full != (1,):  # of axis 1
+    if call.opset < 7 and len(slope.full) == 1 and slope.full != (1,):  # along axis 1
         slope = w.reshape(slope, slope.full + (1,) * (len(x.full) - 2))
     return w.map("parametric_relu", x, slope)
 
@@ -127,7 +127,7 @@ def same(w, call, x, *_):
 
 @operation("Dropout")
 def dropout(w, call, x, ratio=None, training=None):
-    """In evaluation, which every model is imported for."""
+    """Identity: models are imported for evaluation."""
     if training is not None and number(training) is None or number(training) and number(ratio, 0.5):
         raise Refused("it drops in training mode")
     ones = Constant(Array("bool", (), [True]), x.full)
@@ -156,7 +156,7 @@ def cast(w, call, x, like=None):
 
 
 def of_integers(w, call, op, a, b):
-    """An elementwise op whose result wraps where the kind is a small integer's."""
+    """An elementwise op whose result wraps if the kind is a small integer's."""
     kind, y = w.kind_of(a), exactly(w, op, a, b)
     if y is not None:
         return y
@@ -167,7 +167,7 @@ def of_integers(w, call, op, a, b):
 
 
 def broadcast_to_axis(w, call, a, b):
-    """b as opset 6's attribute "axis" places it."""
+    """b reshaped for opset 6's attribute "axis"."""
     if call.opset >= 7 or not call.get("broadcast", 0) or not call.has("axis"):
         return b
     axis = normal_axis(call.get("axis", 0), len(a.full))
@@ -175,7 +175,7 @@ def broadcast_to_axis(w, call, a, b):
 
 
 def binary(op, scalar=None, sign=1):
-    """An op of two operands; scalar: the op that takes one number, times sign, as the second."""
+    """An op of two operands. scalar: the op for a number as the second one, multiplied by sign."""
     def lower(w, call, a, b):
         b = broadcast_to_axis(w, call, a, b)
         value = number(b)
@@ -216,7 +216,7 @@ def mod(w, call, a, b):
 
 @operation("BitShift")
 def bit_shift(w, call, a, b):
-    """Shifts below 0 are larger than all others."""
+    """Negative shifts count as larger than all others."""
     low, high = RANGES[w.kind_of(a)]
     bits = (high - low).bit_length()
     w.note_integers(call)
@@ -251,7 +251,8 @@ def power(w, call, a, b):
     if is_float(w.kind_of(a)):
         return y
     w.note_integers(call)
-    near = 0 if special else 1e-6  # powf's result is near the integer, those of special ops are not above it
+    # powf's result is near the integer; results of special ops are never above it
+    near = 0 if special else 1e-6
     return w.expr("r = abs(x); n = floor(r + 0.5); sign(x) * where(abs(r - n) <= %s * r, n, floor(r))" %
                   text(near), y)
 
@@ -314,7 +315,7 @@ def clip(w, call, x, low=None, high=None):
     return x if high is None else w.map("minimum", x, high)
 
 
-# ---- shapes -------------------------------------------------------------------------------------------------------------
+# ---- shapes ------------------------------------------------------------------------------------------------
 @operation("Reshape")
 def reshape(w, call, x, shape=None):
     target = call.get("shape", None) if shape is None else numbers(w, shape, "shape")
@@ -361,7 +362,7 @@ def constant_of_shape(w, call, shape):
 
 @operation("RandomUniformLike", "RandomNormalLike", "RandomUniform", "RandomNormal", kind="own")
 def random_like(w, call, x=None):
-    """The numbers are those of gpunn's seed, whatever this node's is."""
+    """The numbers come from gpunn's seed. The node's seed is ignored."""
     if "Uniform" in call.op:
         op, scale, shift = "rand", call.get("high", 1.0) - call.get("low", 0.0), call.get("low", 0.0)
     else:
@@ -378,7 +379,7 @@ def bernoulli(w, call, x):
 
 @operation("Multinomial", kind="own")
 def multinomial(w, call, x):
-    """Classes by the logarithms of their weights: of these plus Gumbel's numbers the largest."""
+    """Draws classes by the Gumbel trick: argmax of the logarithms of the weights plus Gumbel noise."""
     (rows, classes), count = x.full, call.get("sample_size", 1)
     score = w.expr("y - log(max(-log(1 - x), 1e-30))", w.drawn("rand", (rows, count, classes)),
                    w.reshape(x, (rows, 1, classes)))
@@ -387,7 +388,7 @@ def multinomial(w, call, x):
 
 @operation("Range", kind="own")
 def range_of_sizes(w, call, start, limit, delta):
-    """From numbers on, by numbers, to a size that varies."""
+    """A range with fixed start and step, up to a size that varies."""
     for x, what in ((start, "start"), (limit, "limit"), (delta, "delta")):
         w.known_array(x, what)
     first, step = number(start), number(delta)
@@ -453,7 +454,7 @@ def slice_(w, call, x, starts=None, ends=None, axes=None, steps=None):
 
 
 def in_range(w, index, size):
-    """An index that counts from the end where it is negative, as one from the start."""
+    """An index with negative values counted from the end."""
     if isinstance(index, (Constant, Parameter)) and size >= 0:
         values = [fold.whole_place(i, size) for i in index.tensor.values]
         return Constant(Array("int64", index.tensor.shape, values), index.full)
@@ -483,7 +484,7 @@ def gather(w, call, x, index):
 
 
 def looked_up(w, call, x, index, rows, width):
-    """An embedding, of a weight of its own where x is one."""
+    """An embedding, with x as its weight if it is one."""
     index = w.integers(w.whole(index), ("i64", "i32"))
     name = w.layer_name(weight=x) if len(x.full) == 2 else None
     weight = None if name else w.f32(w.whole(w.reshape(x, (rows, width))))
@@ -554,7 +555,7 @@ def space_to_depth(w, call, x):
 
 @operation("GatherND")
 def gather_nd(w, call, x, index):
-    """By one index into all the axes that are picked from, as rows of a matrix."""
+    """One index into all the indexed axes, as rows of a matrix."""
     lead, depth = call.get("batch_dims", 0), index.full[-1]
     tail, rows = x.full[lead + depth:], joined_places(w, x, index, lead)
     matrix = w.reshape(x, (product(x.full[:lead + depth]), product(tail)))
@@ -563,7 +564,8 @@ def gather_nd(w, call, x, index):
 
 
 def joined_places(w, x, index, lead=0):
-    """The rows [count, 1] of x as a matrix that index [..., depth] names, behind so many axes that both have."""
+    """The rows [count, 1] of x, as a matrix, that index [..., depth] selects, after so many axes that both
+    have."""
     depth = index.full[-1]
     if any(dim < 0 for dim in x.full) or any(dim < 0 for dim in index.full):
         raise Refused("it picks samples of the batch")
@@ -614,7 +616,7 @@ def trilu(w, call, x, k=None):
 
 @operation("ReverseSequence")
 def reverse_sequence(w, call, x, lengths):
-    """Of each sequence as many elements backwards as its length says; the others stay."""
+    """Reverses the first elements of each sequence, up to its length. The others stay."""
     along, across = call.get("time_axis", 0), call.get("batch_axis", 1)
     own = [tuple(size if i == axis else 1 for i, size in enumerate(x.full)) for axis in (along, across)]
     count = w.known_size(x, along)
@@ -644,9 +646,9 @@ def one_hot(w, call, index, depth, values):
     return w.as_kind(w.map("where", chosen, on, off), w.kind_of(values))
 
 
-# ---- reductions ---------------------------------------------------------------------------------------------------------
+# ---- reductions --------------------------------------------------------------------------------------------
 def reduction(build):
-    """build: of the writer, x, axes and whether they are kept."""
+    """build: a function of the writer, x, axes and whether they are kept."""
     def lower(w, call, x, axes=None):
         given = numbers(w, axes, "axes", call.get("axes", None))
         if not given and call.get("noop_with_empty_axes", 0):
@@ -672,7 +674,7 @@ def log_sum_exp(w, x, axes, keep):
 
 
 def product_along(w, x, axes, keep):
-    """Along each axis in turn."""
+    """One axis after another."""
     for axis in axes:
         x = w.fold("mul", x, axis)
     return x if keep else w.reshape(x, tuple(size for i, size in enumerate(x.full) if i not in axes))
@@ -729,7 +731,7 @@ def hardmax(w, call, x):
 
 
 def rows_of(w, x, axis):
-    """x as the matrix that ops before opset 13 take: all axes before axis, all others."""
+    """x as the matrix that ops before opset 13 take: all axes before axis, and all others."""
     return w.f32(w.reshape(x, flat_shape(x.full, axis)))
 
 
@@ -776,7 +778,7 @@ def quantize(w, call, x, scale, zero=None):
 
 
 def along_axis(w, call, x, y):
-    """A scale or zero point as it broadcasts against x."""
+    """A scale or zero point, reshaped to broadcast against x."""
     if len(y.full) != 1 or y.full == (1,):
         return w.reshape(y, ()) if y.full == (1,) else y
     return w.reshape(y, y.full + (1,) * (len(x.full) - 1 - normal_axis(call.get("axis", 1), len(x.full))))

@@ -1,9 +1,9 @@
-"""Recognises layers that exporters take apart: each form is one row, matched from the last node of it backwards.
+"""Recognizes layers that exporters decompose. Each form is one row, matched backwards from its last node.
 
-A pattern is nested calls of ONNX's ops. A number matches a constant of that value; a name any operand, the same one wherever it
-stands again; a name with @ a constant of one number; a name with # a list of axes, which older opsets have as an attribute.
-Operands of Add and Mul may stand in either order.
-"""
+A pattern is nested calls of ONNX's ops. A number matches a constant of that value. A name matches any
+operand, and the same one wherever it appears again. A name with @ matches a constant of one number, and a
+name with # a list of axes, which older opsets have as an attribute. Operands of Add and Mul match in either
+order."""
 import ast
 import collections
 import itertools
@@ -15,7 +15,7 @@ from .onnx_ops import number
 from .spec_writer import Constant, Parameter, Value
 from ..sizes import varies
 
-MATCHES = 1 << 12  # orders that are tried for a node
+MATCHES = 1 << 12  # orders of operands that are tried for a node
 MEAN = "ReduceMean({}, #axes)"
 CENTRED = "Sub(x, " + MEAN.format("x") + ")"
 VARIANCES = ["ReduceMean(Pow({c}, 2), #axes)".format(c=CENTRED),
@@ -23,7 +23,7 @@ VARIANCES = ["ReduceMean(Pow({c}, 2), #axes)".format(c=CENTRED),
 
 
 def last_axes(lowering, bound):
-    """How many last axes a list of axes names; 0: it names others."""
+    """The number of last axes in a list of axes. 0: it has other axes."""
     axes, rank = bound["#axes"], len(bound["x"].full)
     axes = (sorted(axis % rank for axis in axes or ()) if axes is None or
             all(-rank <= a < rank for a in axes) else [])
@@ -47,7 +47,7 @@ def unary(op):
 
 
 def hiding(w, bound):
-    """What is added to the scores in place of -inf where "hidden" holds; None: it is another number."""
+    """The additive mask that is -inf where "hidden" holds. None: it adds another number."""
     hidden = bound["hidden"]
     if number(bound["@fill"]) != -math.inf:
         return None
@@ -58,7 +58,7 @@ def hiding(w, bound):
 
 
 def is_causal(mask, rows, columns):
-    """Whether a mask hides from each row just the columns behind it."""
+    """Whether a mask hides from each row exactly the columns after it."""
     if (not isinstance(mask, Constant) or rows != columns or rows < 2 or
         mask.tensor.shape[-2:] != (rows, columns)):
         return False
@@ -68,7 +68,8 @@ def is_causal(mask, rows, columns):
 
 
 def attention(lowering, call, bound):
-    """softmax(q k^T scale + mask) v of heads; with fewer axes or a mask that does not fit it stays what it is."""
+    """softmax(q k^T scale + mask) v of heads. With fewer axes, or a mask that does not fit, the ops stay as
+    they are."""
     w, q, k, v, mask = lowering.writer, bound["q"], bound["k"], bound["v"], bound.get("mask")
     if "hidden" in bound:
         mask = hiding(w, bound)
@@ -144,7 +145,8 @@ class Matcher:
         self.lowering, self.tries = lowering, 0
 
     def operand(self, tree, name, bound):
-        """The bindings with which a part of a pattern is the operand of that name; a list, perhaps empty."""
+        """The bindings with which a part of a pattern matches the operand of that name. The list may be
+        empty."""
         known = self.lowering.known.get(name)
         if isinstance(tree, ast.Call):
             node = self.lowering.makers.get(name)
@@ -195,7 +197,7 @@ class Matcher:
 
 
 def fused(lowering, call, operands):
-    """The result of a node that ends one of the patterns; None: it ends none."""
+    """The result of a node that ends one of the patterns. None: it ends none."""
     for one in ROWS.get(call.op, ()):
         for bound in Matcher(lowering).node(one.tree, call, dict(one.given)):
             result = one.build(lowering, call, bound)

@@ -1,4 +1,4 @@
-"""Reads PyTorch's .pt files by an unpickler that knows tensors and nothing else: no code of a file runs."""
+"""Reads PyTorch's .pt files with an unpickler that knows only tensors. No code of a file runs."""
 import collections
 import io
 import os
@@ -14,7 +14,8 @@ from .tensor_files import ZIP_FAULTS, FileError
 MAGIC = 0x1950a86a20f9469cfc6c
 MAX_ITEMS = 1 << 20  # of a file's dictionaries and lists
 MAX_BYTES = 1 << 36
-MAX_GROWTH = 16  # tensors may share storages, or repeat elements: this many times the file's size together
+# tensors may share storages, or repeat elements: at most this many times the file's size in total
+MAX_GROWTH = 16
 STORAGES = {"FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16",
             "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
             "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
@@ -23,7 +24,7 @@ DTYPES = tuple(CODES)
 
 
 class Storage:
-    """Bytes that tensors are views of; a legacy file has them behind its pickles."""
+    """Bytes that tensors are views of. A legacy file has them after its pickles."""
 
     def __init__(self, kind, count, read):
         self.kind, self.count, self.read = kind, count, read
@@ -63,7 +64,7 @@ def rebuilt_parameter(tensor, *_):
 
 
 class Maker(tuple):
-    """A function that a file may call; a tuple, so that no file can change it."""
+    """A function that a file may call. It is a tuple, so that no file can change it."""
 
     __slots__ = ()
 
@@ -75,7 +76,7 @@ def maker(function):
     return Maker((function,))
 
 
-# Everything that a file may name: what stands for it here.
+# All names that a file may use, with their replacements.
 KNOWN = {("torch._utils", "_rebuild_tensor_v2"): maker(rebuilt),
          ("torch._utils", "_rebuild_tensor"): maker(rebuilt),
          ("torch._utils", "_rebuild_tensor_v3"): maker(rebuilt_typed),
@@ -107,14 +108,14 @@ class Unpickler(pickle.Unpickler):
 
 
 def kind_of(pid):
-    """The kind of a storage and its name, from what a file calls it."""
+    """The kind of a storage and its name, from the file's identifiers."""
     if (not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or pid[1] not in CODES or
         not isinstance(pid[4], int)):
         raise FileError("a tensor's storage is described in an unknown way")
     return pid[1], str(pid[2])
 
 
-# What torch.save's pickles consist of. Other instructions are refused before one is carried out.
+# The instructions in torch.save's pickles. Other instructions are rejected before any is executed.
 INSTRUCTIONS = frozenset(
     "PROTO FRAME MARK STOP EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 BININT BININT1 "
     "BININT2 LONG1 BINFLOAT NONE NEWTRUE NEWFALSE BINUNICODE SHORT_BINUNICODE BINSTRING SHORT_BINSTRING "
@@ -123,7 +124,7 @@ INSTRUCTIONS = frozenset(
 
 
 def check_instructions(file):
-    """Reads a pickle without carrying it out, and goes back to its start."""
+    """Checks a pickle without executing it, and seeks back to its start."""
     start, named = file.tell(), "a class"
     for instruction, argument, _ in pickletools.genops(file):
         if instruction.name == "GLOBAL":
@@ -135,7 +136,7 @@ def check_instructions(file):
             raise FileError(
                 "its pickle has the instruction %s, which no state_dict() needs; save that alone" %
                 instruction.name)
-        if instruction.name == "LONG_BINPUT" and argument > MAX_ITEMS:  # for which room would be made
+        if instruction.name == "LONG_BINPUT" and argument > MAX_ITEMS:  # for which memory would be allocated
             raise FileError("its pickle remembers more than %d items" % MAX_ITEMS)
     file.seek(start)
 
@@ -146,12 +147,12 @@ def unpickled(file, storage=None):
         return Unpickler(file, storage or kind_of).load()
     except FileError:
         raise
-    except Exception as error:  # whatever a pickle that is cut off or hostile makes of the unpickler
+    except Exception as error:  # a cut-off or hostile pickle can raise anything in the unpickler
         raise FileError("its pickle cannot be read: %s" % error) from None
 
 
 def read_zip(file):
-    """What torch.save writes since PyTorch 1.6."""
+    """The format of torch.save since PyTorch 1.6."""
     with zipfile.ZipFile(file) as archive:
         if any(one.filename.endswith("/constants.pkl") for one in archive.infolist()):
             raise FileError("it is a TorchScript archive; load it with torch.jit.load and save its "
@@ -178,7 +179,7 @@ def read_zip(file):
 
 
 def read_legacy(file):
-    """What torch.save wrote before: four pickles, the names of the storages, then each storage with its length."""
+    """The older format: four pickles, the names of the storages, then each storage with its length."""
     if unpickled(file) != MAGIC or unpickled(file) != 1001:
         raise FileError("it is neither a zip archive nor a file of torch.save")
     info = unpickled(file)
@@ -208,7 +209,7 @@ def read_legacy(file):
 
 
 def array_of(view, room):
-    """A tensor's Array, if it fits so many bytes."""
+    """A tensor's Array, if it fits into so many bytes."""
     try:
         if product(view.size) * item_size(view.kind) > room:
             raise FileError("its tensors are more than %d times as large as the file" % MAX_GROWTH)

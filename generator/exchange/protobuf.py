@@ -1,8 +1,7 @@
-"""The wire format of protocol buffers: messages that are described by tables, read from hostile bytes and written again.
+"""The wire format of protocol buffers. Tables describe the messages. Input is treated as hostile.
 
-A table of fields: {number: (name, kind)}, kind being int, float, double, text, bytes or another table, with * before it (or, of a
-table, in a list) where the field is repeated.
-"""
+A table of fields is {number: (name, kind)}. A kind is int, float, double, text, bytes or another table.
+Repeated fields have * before the kind, or the table in a list."""
 import struct
 
 MAX_DEPTH = 64
@@ -12,11 +11,11 @@ _DEFAULTS = {"int": 0, "float": 0.0, "double": 0.0, "text": "", "bytes": b""}
 
 
 class ProtobufError(Exception):
-    """What is wrong with a file."""
+    """An error in a file."""
 
 
 class Message:
-    """A message, its fields by name: what is not set is 0, empty, [] or None."""
+    """A message with its fields by name. Unset fields are 0, empty, [] or None."""
 
     def __init__(self, fields, **values):
         self._fields, self._values = fields, values
@@ -62,7 +61,7 @@ class _Reader:
         return value - (1 << 64) if value >> 63 else value, at
 
     def payload(self, wire, at, end):
-        """The bounds of what follows a tag."""
+        """The bounds of the bytes after a tag."""
         if wire == 0:
             return at, self.varint(at, end)[1]
         if wire == 2:
@@ -76,7 +75,7 @@ class _Reader:
         return at, at + size
 
     def scalars(self, kind, wire, at, end):
-        """The values of a field that is int, float or double, packed or not."""
+        """The values of a field of ints, floats or doubles, packed or not."""
         if kind == "int":
             result = []
             while at < end:
@@ -125,7 +124,7 @@ class _Reader:
 
 
 def read(data, fields):
-    """The message that all of data holds; bytes in it are slices of data."""
+    """Parses all of data as one message. Its bytes are slices of data."""
     data = memoryview(data)
     return _Reader(data).message(fields, 0, len(data))
 
@@ -154,7 +153,7 @@ def _written(number, kind, value):
 
 
 def write(message):
-    """The bytes of a message, repeated numbers packed."""
+    """The bytes of a message. Repeated numbers are packed."""
     chunks = []
     for number, (name, kind) in sorted(message._fields.items()):
         kind, repeated = _kind(kind)

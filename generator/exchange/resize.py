@@ -1,4 +1,4 @@
-"""ONNX's Resize, one axis after another, each as a matrix from its cells to the results."""
+"""ONNX's Resize, one axis at a time, each as a matrix from its cells to the results."""
 import math
 
 from .arrays import check_count
@@ -27,14 +27,14 @@ def plan(call, shape, scales, sizes):
 
 
 def is_unchanged(value, scales):
-    """Whether the batch stays what it is: a scale of 1, or itself as the size."""
+    """Whether the batch stays as it is: its scale is 1, or its size is itself."""
     return value == 1 if scales is not None else not isinstance(value, (int, float))
 
 
 def source(mode, i, old, new, scale, roi):
-    """Where result i lies among the cells of an axis."""
+    """The coordinate of result i among the cells of an axis."""
     length = scale * old
-    # of new cells, as ONNX Runtime and PyTorch have it, where the scale makes no whole number
+    # of new cells, as in ONNX Runtime and PyTorch, if size times scale is no integer
     if mode == "align_corners":
         return i * (old - 1) / (new - 1) if new != 1 else 0.0
     if mode == "asymmetric":
@@ -68,7 +68,7 @@ def cubic(x, a):
 
 
 def taps(call, x, old, scale):
-    """(cell, weight) of each cell, perhaps outside, that a result at x is made of."""
+    """(cell, weight) for each cell, perhaps outside, of the result at x."""
     mode = call.get("mode", "nearest")
     if mode == "nearest":
         return [(NEAREST[call.get("nearest_mode", "round_prefer_floor")](x), 1.0)]
@@ -83,7 +83,7 @@ def taps(call, x, old, scale):
 
 
 def matrix(call, axis, old, new, scale, roi, rank):
-    """[new, old] in a flat list, and which results lie outside and have extrapolation_value."""
+    """[new, old] as a flat list, and which results are outside and have extrapolation_value."""
     check_count(new * old)
     mode = call.get("coordinate_transformation_mode", "half_pixel")
     bounds = own_bounds(call, roi, axis, rank)
@@ -97,7 +97,7 @@ def matrix(call, axis, old, new, scale, roi, rank):
 
 
 def own_bounds(call, roi, axis, rank):
-    """The part of an axis that roi names: its starts, then its ends."""
+    """The part of an axis that roi gives: its starts, then its ends."""
     if roi is None:
         return 0.0, 1.0
     axes = [normal_axis(a, rank) for a in call.get("axes", None) or range(rank)]
@@ -106,7 +106,7 @@ def own_bounds(call, roi, axis, rank):
 
 
 class _Own:
-    """The settings of gpunn's interpolate as Resize has them."""
+    """The settings of gpunn's interpolate, as Resize has them."""
 
     def __init__(self, **attributes):
         self.attributes = attributes
@@ -124,7 +124,7 @@ OWN = {("nearest", None): _Own(mode="nearest", coordinate_transformation_mode="a
 
 
 def interpolate_mode(plans, matrices, rank):
-    """(mode, align_corners) of gpunn's interpolate where that gives the same; None: it does not."""
+    """(mode, align_corners) of gpunn's interpolate if that gives the same. None: it does not."""
     if rank not in (3, 4, 5) or any(axis < 2 for axis, *_ in plans):
         return None
     for mode, call in OWN.items():

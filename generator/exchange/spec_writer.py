@@ -1,5 +1,5 @@
-"""What every exporter and importer writes a spec and its weights with: tensors, the entries that they become, and the steps that
-operations of other libraries are made of."""
+"""Writes a spec and its weights, for every exporter and importer: tensors, their entries, and building blocks
+for other libraries' operations."""
 import array
 import copy
 import itertools
@@ -16,31 +16,33 @@ class Refused(Exception):
     """Why one operation cannot be expressed."""
 
 
-# ---- the tensors of the spec: a dimension -k stands for k times the batch; what else varies is a sizes.Size ---------------
+# ---- tensors of the spec: a dimension -k is k times the batch; other varying ones are sizes.Size ---------
 class Value:
-    """shape is what the spec says; full what PyTorch says: larger where an expansion is left to broadcasting."""
+    """shape: the spec's. full: PyTorch's, which is larger if an expansion is left to broadcasting."""
 
     def __init__(self, shape, full=None, dtype="f32", view_of=None):
         self.shape, self.dtype = tuple(shape), dtype
         self.full = self.shape if full is None else tuple(full)
-        self.memory = view_of.memory if view_of else self  # in PyTorch, where an operation in place shows
-        # transposed: what this is with its last two axes exchanged
+        self.memory = view_of.memory if view_of else self  # in PyTorch, where in-place operations change it
+        # transposed: this value with its last two axes exchanged
         self.entry = self.parameter = self.transposed = None
         self.is_bool = False  # in PyTorch
 
     def id(self):
-        # parameter: its name, in a layer's entry
+        # parameter: its name in a layer's entry
         return self.parameter or self.entry.name or self.entry.layer or self.entry.id
 
 
 def json_value(x):
-    """A Value as its id, a size that varies as its formula, a number that JSON lacks as the spec spells it: "inf"."""
+    """A value for JSON: a Value as its id, a size that varies as its formula, and numbers that JSON lacks in
+    the spec's spelling, "inf"."""
     return (x.id() if isinstance(x, Value) else str(x) if varies(x) or
             (isinstance(x, float) and not math.isfinite(x)) else x)
 
 
 class Entry:
-    """An entry of the spec. inputs and values of attributes may be Values; weights: what the weights file holds of it."""
+    """An entry of the spec. inputs and values of attributes may be Values. weights: its part of the weights
+    file."""
 
     def __init__(self, op, entry_id, inputs, attributes, layer, name, weights):
         self.op, self.id, self.inputs, self.attributes = op, entry_id, list(inputs), attributes
@@ -67,16 +69,17 @@ class Entry:
 
 
 class Constant:
-    """A tensor known now. It becomes an entry of the spec where an operation reads it; name: of the buffer that it is."""
+    """A tensor known now. It becomes an entry when an operation reads it. name: that of its buffer."""
 
     def __init__(self, tensor, full=None, name=None):
         self.tensor, self.name = tensor, name
         self.full = tuple(tensor.shape) if full is None else tuple(full)
-        self.memory = self  # what it is a view of in PyTorch where tensor is a copy
+        self.memory = self  # what it is a view of in PyTorch, if tensor is a copy
 
 
 class Parameter:
-    """A parameter or running statistic: part of a layer, or an entry of its own if something else reads it first."""
+    """A parameter or running statistic: part of a layer, or an entry of its own if something else reads it
+    first."""
 
     def __init__(self, name, tensor, trainable=False):
         self.name, self.tensor, self.trainable, self.value = name, tensor, trainable, None
@@ -100,7 +103,7 @@ def dim_text(dim):
 
 
 def size_name(dim):
-    """What a dimension that varies is called in a message."""
+    """The name of a varying dimension in messages."""
     return f"the size {dim}" if varies(dim) else "the batch"
 
 
@@ -122,7 +125,7 @@ def normal_axis(axis, rank):
 
 
 def normal_axes(axes, rank):
-    """A list of axes, or one, or none for all of them; in ascending order."""
+    """Normalizes a list of axes, or one, or None for all of them. The result ascends."""
     if axes is None or axes == []:
         return list(range(rank))
     return sorted(normal_axis(a, rank) for a in (axes if isinstance(axes, (list, tuple)) else [axes]))
@@ -135,23 +138,23 @@ def text(x):
 
 
 def named(*names):
-    """{name: text} of gpunn.h's formulas over x, or x and y, which have PyTorch's names."""
+    """{name: text} of gpunn.h's formulas over x, or x and y, with PyTorch's names."""
     return {name: table.formulas()[name].text for name in names}
 
 
 def axes_of(letters, rank):
-    """What an einsum's letters call each axis: those of "..." are numbers below 0, counted from the last of them."""
+    """The axis of each letter in an einsum. Axes of "..." are negative, counted from the last of them."""
     first, dots, last = letters.partition("...")
     return list(first) + list(range(len(first + last) - rank, 0) if dots else []) + list(last)
 
 
 def grid(counts):
-    """All places of a grid, in row-major order."""
+    """All index tuples of a grid, in row-major order."""
     return itertools.product(*map(range, counts))
 
 
 MAX_WAVES = 4096
-MAX_CELLS = 256  # of a pool's window that tells where its maximum lies
+MAX_CELLS = 256  # cells of a pool's window for which max_pool can return indices
 MAX_JOINED = 256  # steps of a scatter that does not add
 
 
@@ -164,9 +167,10 @@ def waves(rows, size):
     return [math.cos(a) for a in angles], [math.sin(a) for a in angles]
 
 
-# ---- the spec that is being written ------------------------------------------------------------------------------------
+# ---- the spec that is being written ------------------------------------------------------------------------
 class Writer:
-    """Appends entries to the spec. A subclass knows the tensors of its library: constant_of, f32_bytes, init_of."""
+    """Appends entries to the spec. A subclass handles its library's tensors: constant_of, f32_bytes,
+    init_of."""
 
     def __init__(self, taken):
         self.taken, self.entries, self.constants, self.layers = set(taken), [], {}, set()
@@ -181,7 +185,7 @@ class Writer:
 
     def add(self, op, inputs, size, /, full=None, kind="f32", view_of=None, name=None, layer=None, stored=(),
             **attributes):
-        """The value of a new entry, of the dtype kind; attributes that are None are left out."""
+        """Adds an entry and returns its Value of dtype kind. Attributes that are None are left out."""
         value, given = (Value(size, full, kind, view_of),
                         {key: x for key, x in attributes.items() if x is not None})
         value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name,
@@ -191,7 +195,7 @@ class Writer:
 
     # -- operands --
     def tensor(self, x):
-        """x as a Value, whose expansion may be left to broadcasting."""
+        """x as a Value. Its expansion may be left to broadcasting."""
         if is_number(x):
             x = self.constant_of(float(x))
         if isinstance(x, Constant):
@@ -203,7 +207,7 @@ class Writer:
     def constant(self, x):
         chunk, shape = self.f32_bytes(x.tensor), tuple(x.tensor.shape)
         key = shape, chunk
-        if len(chunk) > 4 * (64 if x.name else 4096):  # long as text: kept with the weights
+        if len(chunk) > 4 * (64 if x.name else 4096):  # long as text: stored with the weights
             if key not in self.constants:
                 self.constants[key] = self.parameter(Parameter(x.name or self.unique("constant"), x.tensor))
         elif key not in self.constants:
@@ -218,7 +222,7 @@ class Writer:
 
     @staticmethod
     def view(x, full):
-        """x under another expansion."""
+        """x with another expansion."""
         result = copy.copy(x)
         result.full = tuple(full)
         return result
@@ -228,7 +232,7 @@ class Writer:
         return x if x.dtype == "f32" else self.add("cast", [x], x.shape, x.full, dtype="f32")
 
     def integers(self, x, dtypes=("i64", "i32", "u8")):
-        """x as class numbers, or as indices."""
+        """x as class indices."""
         x = self.tensor(x)
         return x if x.dtype in dtypes else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64")
 
@@ -241,11 +245,11 @@ class Writer:
         return self.add("expand", [self.view(x, x.shape)], full, kind=x.dtype, shape=full)
 
     def is_exact(self, x):
-        """Whether x holds integers that 32-bit floats may not have, so that what copies them must leave them what they are."""
+        """Whether x holds integers that may not fit float32, so that ops that copy must keep them exact."""
         return False
 
     def copied(self, x):
-        """x as an op reads it that only copies."""
+        """x as an operand of an op that only copies."""
         x = self.tensor(x)
         return x if self.is_exact(x) else self.f32(x)
 
@@ -259,14 +263,14 @@ class Writer:
         return self.map("expr", *operands, expression=expression)
 
     def alike(self, tensors):
-        """What one op copies: integers where some must stay so, else floats."""
+        """Makes the operands of one copying op alike: integers if some must stay exact, else floats."""
         if not any(self.is_exact(x) for x in tensors):
             return [self.f32(x) for x in tensors]
         return [x if x.dtype == "i64" else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64")
                 for x in tensors]
 
     def integer(self, operation, *operands):
-        """An elementwise op of integers, exact in 64 bits; operands may be numbers."""
+        """An elementwise op of integers, exact in 64 bits. Operands may be numbers."""
         number = operands[-1] if is_number(operands[-1]) else None
         operands = operands if number is None else operands[:-1]
         operands = [self.whole_numbers(self.constant_of(x) if is_number(x) else x) for x in operands]
@@ -284,7 +288,7 @@ class Writer:
             x = self.tensor(x)
             return x if x.dtype != "f32" else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64")
         values, result = self.integer_values(x.tensor), None
-        shifts = [48, 24, 0]  # a constant is floats, which have 24 bits
+        shifts = [48, 24, 0]  # a constant has floats with 24 bits
         while len(shifts) > 1 and all(abs(value >> shifts[1]) <= 1 << 24 for value in values):
             shifts.pop(0)
         for shift in shifts:
@@ -347,7 +351,7 @@ class Writer:
                         dims=None if len(axes) == rank else axes, keepdim=True if keepdim else None)
 
     def flip(self, x, axis):
-        """x with an axis in reverse, by a gather."""
+        """x reversed along an axis, by a gather."""
         size, full = x.full[axis], tuple(x.full)
         if size < 0:
             raise Refused(f"it turns {size_name(size)} round")
@@ -358,7 +362,8 @@ class Writer:
         return self.whole(self.view(self.tensor(self.numbers([1], (1,))), (count,)))
 
     def number_of(self, size):
-        """A size that varies as a tensor. What it subtracts is a number of its own, since the difference may be 0 or less."""
+        """A varying size as a tensor. Its constant part is added as a number, since the difference may be 0
+        or less."""
         terms = sum_of(size)
         parts = [dim_of({atoms: abs(count) for atoms, count in terms.items() if (count > 0) == added})
                  for added in (True, False)]
@@ -366,26 +371,26 @@ class Writer:
         return added if parts[1] == 0 else self.map("sub", added, subtracted)
 
     def counting(self, count):
-        """0, 1, ... [count]."""
+        """0, 1, ... as [count]."""
         if count >= 0:
             return self.numbers(range(count), (count,))
         return self.map("add_scalar", self.add("cumsum", [self.ones(count)], (count,), dim=0), value=-1.0)
 
     def triangle_of_sizes(self, rows, columns, lower, diagonal):
-        """1 below the diagonal and on it, or above it, else 0."""
+        """1 on and below the diagonal, or on and above it, else 0."""
         if not any_varies((rows, columns)):
             raise Refused("its triangle depends on the batch size")
         own = self.map("add_scalar", self.reshape(self.counting(rows), (rows, 1)), value=float(diagonal))
         return self.map("le" if lower else "ge", self.counting(columns), own)
 
     def pick(self, x, axis, index):
-        """gather along an axis; index: of as many axes as x."""
+        """gather along an axis. index has as many axes as x."""
         index = self.integers(self.whole(index), ("i64", "i32"))
         x = self.whole(self.copied(x))
         return self.add("gather", [x, index], index.shape, kind=x.dtype, dim=axis)
 
     def running(self, op, x, axis):
-        """Along an axis what op makes of all elements so far, in steps that double."""
+        """op of all elements so far along an axis, in steps that double."""
         x, step = self.copied(self.whole(x)), 1
         size, apply = self.known_size(x, axis), self.map if x.dtype == "f32" else self.integer
         while step < size:
@@ -395,7 +400,7 @@ class Writer:
         return x
 
     def fold(self, op, x, axis):
-        """What op makes of all elements of an axis, which has size 1 then, in steps that halve it."""
+        """op of all elements of an axis, which keeps size 1, in steps that halve it."""
         x = self.copied(self.whole(x))
         apply = self.map if x.dtype == "f32" else self.integer
         while self.known_size(x, axis) > 1:
@@ -413,8 +418,9 @@ class Writer:
         return x.full[axis]
 
     def scatter(self, x, axis, index, src, reduction=None):
-        """x with src at the places of index, or joined by "add", "mul", "maximum" or "minimum" to what is there; without such a
-        reduction, of several elements for one place, the last. Axes but this one may be longer in x than in index."""
+        """x with src written at the places of index, or joined to the values there by "add", "mul", "maximum"
+        or "minimum". Without such a reduction, the last of several elements for one place counts. Other axes
+        may be longer in x than in index."""
         for i, size in enumerate(index.full):
             if i != axis and x.full[i] != size:
                 part = self.scatter(self.slice(x, i, 0, size), axis, index, src, reduction)
@@ -427,7 +433,7 @@ class Writer:
         return (self.sums_at if reduction == "add" else self.scatter_joined)(x, axis, index, src, reduction)
 
     def sums_at(self, x, axis, index, src, _):
-        """x with integers added, so many bits of them at a time that the sums are floats without rounding."""
+        """x with integers added. It adds so many bits at a time that float sums are exact."""
         bits = 24 - self.known_size(index, axis).bit_length()
         if bits < 8:
             raise Refused(f"sums of integers take up to {(1 << 16) - 1} indices along the axis")
@@ -440,11 +446,11 @@ class Writer:
         return x
 
     def zeros(self, x):
-        """Zeros of x's shape, whatever x holds."""
+        """Zeros of x's shape, even if x holds NaN or infinity."""
         return self.whole(Constant(self.constant_of(0.0).tensor, x.full))
 
     def scatter_joined(self, x, axis, index, src, reduction):
-        """One element along the axis after the other, so that each place gets no two at a time."""
+        """Writes one element along the axis after another, so that no step writes a place twice."""
         if self.known_size(index, axis) > MAX_JOINED:
             raise Refused(f"a reduction other than a sum takes up to {MAX_JOINED} indices along the axis")
         places = self.reshape(self.counting(x.full[axis]), (x.full[axis],) + (1,) * (len(x.full) - 1 - axis))
@@ -459,7 +465,7 @@ class Writer:
         return x
 
     def bitwise(self, op, a, b, low, high):
-        """and, or or xor of integers from low to high, bit by bit."""
+        """and, or or xor of integers, bit by bit, from low to high."""
         bits, count = [], (high - low).bit_length()
         one = {"and": "min(a, b)", "or": "max(a, b)", "xor": "abs(a - b)"}[op]
         lines = ["u = x + %d if x < 0 else x" % (high - low + 1),
@@ -474,7 +480,7 @@ class Writer:
         return self.expr("; ".join(lines + ["s - %d if s > %d else s" % (high - low + 1, high)]), a, b)
 
     def bitwise_of_integers(self, op, a, b):
-        """The same of integers of 64 bits, 16 at a time."""
+        """The same for 64-bit integers, 16 bits at a time."""
         result = None
         for shift in (0, 16, 32, 48):
             parts = [self.integer("floor_divide", x, 1 << shift) if shift else x for x in (a, b)]
@@ -485,7 +491,8 @@ class Writer:
         return result
 
     def cubic_sample(self, x, grid, padding_mode, align_corners):
-        """grid_sample of images in mode bicubic: the 16 cells around each point, of mode nearest, times Keys' weights."""
+        """grid_sample of images in mode bicubic: the 16 cells around each point, by mode nearest, times Keys'
+        weights."""
         (n, rows, columns), sides = grid.full[:3], (self.known_size(x, 3), self.known_size(x, 2))
         if align_corners and 1 in sides:
             raise Refused("mode bicubic with align_corners needs two rows and columns")
@@ -510,12 +517,13 @@ class Writer:
                            self.map("mul", self.reshape(cells, x.full[:2] + (16, rows, columns)), weight), 2)
 
     def drawn(self, op, shape):
-        """Numbers of rand or randn."""
+        """Random numbers of rand or randn."""
         x = self.whole(self.view(self.tensor(0.0), shape))
         return self.add(op + "_like", [x], x.shape)
 
     def pooled_places(self, x, kernel, stride, dilation, padding, counts, sizes):
-        """The maxima of windows of x, which is padded, and their places among the sizes before, in row-major order."""
+        """The maxima of windows of x, which is padded, and their indices in the unpadded sizes, in row-major
+        order."""
         cells = [(x, [])]
         for axis, (k, s, d, n) in enumerate(zip(kernel, stride, dilation, counts), 2):
             cells = [(self.slice(y, axis, i * d, i * d + (n - 1) * s + 1, s), at + [i]) for y, at in cells
@@ -550,8 +558,8 @@ class Writer:
                         transpose_b=transpose_b or None)
 
     def diagonal(self, x, dim1, dim2, offset=0):
-        """The diagonal of two axes as a new last one. Row and column joined, it is a slice: each element of it lies a row and a
-        column behind the one before."""
+        """The diagonal of two axes as a new last axis. With the two axes joined it is a slice, since each
+        element is a row and a column after the one before."""
         rank = len(x.full)
         lead, (rows, columns) = ([i for i in range(rank) if i not in (dim1, dim2)],
                                  (x.full[dim1], x.full[dim2]))
@@ -564,7 +572,8 @@ class Writer:
         return self.slice(y, rank - 2, first, first + (count - 1) * (columns + 1) + 1, columns + 1)
 
     def einsum(self, equation, tensors):
-        """Of three tensors or more, two at a time, keeping the letters that others or the result have."""
+        """Einsum of three tensors or more, two at a time. It keeps the letters that others or the result
+        have."""
         given, arrow, result = equation.replace(" ", "").partition("->")
         labels, sizes = given.split(","), {}
         if len(labels) != len(tensors):
@@ -600,7 +609,7 @@ class Writer:
         return self.reshape(y, front + matrix.full[:1] + back)
 
     def fourier(self, parts, axis, rows, inverse, scale=1.0):
-        """Real and imaginary part of the first rows of a Fourier transform; parts: the real one, or both."""
+        """Real and imaginary part of the first rows of a Fourier transform. parts: the real one, or both."""
         size = parts[0].full[axis]
         sign = scale if inverse else -scale
         cos, sin = [self.numbers([factor * x for x in wave], (rows, size))
@@ -612,8 +621,8 @@ class Writer:
                 self.map("add", imag, self.along(parts[1], axis, cos)))
 
     def real_of_half(self, parts, axis, size, scale):
-        """The numbers of which these parts are the first half of the Fourier transform, in which all count twice but the first,
-        and the last of an even size."""
+        """The inverse of a real transform from its first half. All rows count twice except the first, and the
+        last of an even size."""
         rows = size // 2 + 1
         times = [scale if 2 * k % size == 0 else 2 * scale for k in range(rows)]
         cos, sin = [self.numbers([wave[k * size + i] * times[k] for i in range(size) for k in range(rows)],
@@ -622,7 +631,7 @@ class Writer:
 
     # -- layers --
     def layer_name(self, **parts):
-        """The layer whose parameters these are, all of them read here first; None: there is none."""
+        """The layer of these parameters, if all of them are read here first. None: there is none."""
         parts = {suffix: x for suffix, x in parts.items() if x is not None}
         if not all(isinstance(x, (Parameter, Constant)) and (x.name or "").endswith("." + suffix)
                    for suffix, x in parts.items()):
@@ -634,7 +643,7 @@ class Writer:
         return names.pop()
 
     def layer(self, op, name, x, shape, parts, **attributes):
-        """The value of a layer; parts: its parameters by suffix, None where there is none."""
+        """The value of a layer. parts: its parameters by suffix, None for missing ones."""
         parts = {suffix: p for suffix, p in parts.items() if p is not None}
         own = {suffix: p for suffix, p in parts.items() if isinstance(p, Parameter)}
         frozen = [suffix for suffix, p in own.items() if not p.trainable]
@@ -652,7 +661,7 @@ class Writer:
 
 
 def named_sizes(names, bounds):
-    """The "sizes" of a spec, whose names these are; bounds: the program's."""
+    """The "sizes" of a spec, for these names. bounds: the program's."""
     for name in bounds:
         if name not in names:
             raise Refused("bounds: no axis has the name %s%s" %
@@ -665,16 +674,16 @@ def named_sizes(names, bounds):
     return written
 
 
-# ---- the files ----------------------------------------------------------------------------------------------------------
+# ---- the files ---------------------------------------------------------------------------------------------
 def json_text(spec):
-    """spec with one tensor on a line."""
+    """spec as JSON with one tensor on a line."""
     head = json.dumps({key: x for key, x in spec.items() if key != "tensors"}, indent=1)[:-2]
     lines = ",\n".join("  " + json.dumps(x) for x in spec["tensors"])
     return head + ',\n "tensors": [\n' + lines + "\n ]\n}\n"
 
 
 def save_safetensors(path, tensors):
-    """Writes tensors by name, each its dtype as the format calls it, its shape and its bytes."""
+    """Writes tensors by name, each as its dtype (the format's name), shape and bytes."""
     header, end = {}, 0
     for name, (kind, shape, chunk) in tensors.items():
         header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [end, end + len(chunk)]}
@@ -685,19 +694,19 @@ def save_safetensors(path, tensors):
 
 
 def nan_notes(tensors):
-    """A note for people about weights that are not numbers, which are kept as they are; of what save_safetensors writes."""
+    """A note for the user about NaN in weights, which are kept. It checks what save_safetensors writes."""
     names = []
     for name, (kind, _, chunk) in tensors.items():
         values = memoryview(chunk).cast("f") if kind == "F32" else ()
         total = sum(values)
-        if total != total and any(x != x for x in values):  # infinities alone may add up to NaN, too
+        if total != total and any(x != x for x in values):  # infinities alone may sum to NaN, too
             names.append(name)
     more = " and %d others" % (len(names) - 3) if len(names) > 3 else ""
     return ["weights hold NaN, which is kept: %s%s" % (", ".join(names[:3]), more)] if names else []
 
 
 def needed_entries(entries, results):
-    """Those of the entries that the results depend on, and all inputs."""
+    """The entries that the results depend on, and all inputs."""
     needed, pending = set(), list(results)
     while pending:
         entry = pending.pop()

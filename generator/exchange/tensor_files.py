@@ -1,4 +1,4 @@
-"""Files of tensors: safetensors and NumPy's .npy and .npz, read as hostile."""
+"""Files of tensors: safetensors and NumPy's .npy and .npz. Files are treated as hostile."""
 import ast
 import json
 import os
@@ -11,7 +11,7 @@ from .arrays import SAFETENSORS, USUAL_FLOATS, Array, item_size, stored_dtype, t
 from .spec_writer import Refused, product
 
 MAX_BYTES = 1 << 36
-# What zipfile raises where an archive is cut off or hostile.
+# zipfile's exceptions for cut-off or hostile archives.
 ZIP_FAULTS = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError, TypeError, ValueError,
               KeyError, OverflowError, MemoryError, struct.error, zlib.error)
 _KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
@@ -23,11 +23,11 @@ _NUMPY = {"f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2":
 
 
 class FileError(Exception):
-    """What is wrong with a file."""
+    """An error in a file."""
 
 
 def check_no_text(path):
-    """What Git or a website gives in the place of a file is refused by its name."""
+    """Rejects, by name, what Git or a website delivers in place of a file."""
     with open(path, "rb") as file:
         start = file.read(512).lstrip().lower()
     if start.startswith(b"version https://git-lfs"):
@@ -39,7 +39,7 @@ def check_no_text(path):
 
 
 def read_safetensors(path):
-    """Its Arrays by name."""
+    """The file's Arrays by name."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(8)
@@ -65,7 +65,7 @@ def _tensor(file, start, size, one):
 
 
 def _numpy_kind(descr):
-    """The kind of what an .npy file's header calls so."""
+    """The kind for a type name in an .npy header."""
     known = re.fullmatch("([<|=>]?)([a-z][0-9]+)", descr) if isinstance(descr, str) else None
     if known is None or known[2] not in _NUMPY:
         raise ValueError("its elements are %s" % (
@@ -113,20 +113,20 @@ def read_npz(path):
 
 
 def read(path):
-    """The tensors of a file by name, as its name ends."""
+    """The tensors of a file by name. The format follows from the file's extension."""
     check_no_text(path)
     return read_npz(path) if path.endswith(".npz") else read_safetensors(path)
 
 
 def conversion_notes(arrays):
-    """A note for people about those Arrays, by name, that become floats from another type than F64, F32, F16 and BF16."""
+    """A note for the user about Arrays that become floats from a type other than F64, F32, F16 and BF16."""
     found = [(name, x.kind) for name, x in arrays.items() if x.kind not in USUAL_FLOATS]
     return ["%d tensor%s became floats without a scale; the first is '%s' of type %s" % (
         len(found), "s" * (len(found) > 1), found[0][0], DTYPES[found[0][1]])] if found else []
 
 
 def for_gpunn(x):
-    """An Array as save_safetensors takes it: its dtype, shape and bytes as gpunn reads them."""
+    """An Array as save_safetensors takes it: dtype, shape and bytes as gpunn reads them."""
     dtype = stored_dtype(x.kind)
     if dtype == "f32":
         return SAFETENSORS[dtype], x.shape, x.f32_bytes()

@@ -143,7 +143,7 @@ def build(folder, names, small=False):
             os.path.join(folder, "fused_gpu")]
 
 
-# ---- PyTorch -----------------------------------------------------------------------------------------------------------------
+# ---- PyTorch -----------------------------------------------------------------------------------------------
 def torch_case(name, device, elements):
     """(what PyTorch computes of x and r; these; all that gradients are asked for)."""
     import torch

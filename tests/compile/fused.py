@@ -89,7 +89,7 @@ def model(path, precision):
     return partition.partition(spec.parse(json.dumps(text), path), name=partition.identifier(name))
 
 
-# ---- what a kernel should move -----------------------------------------------------------------------------------------------
+# ---- what a kernel should move -----------------------------------------------------------------------------
 def launches(kernel_set):
     for kernel in kernel_set.kernels:
         for direction in emit_cuda.DIRECTIONS:
@@ -164,7 +164,7 @@ def declared_streams(launch):
     return [lower.BYTES[operand.dtype] for operand in found.values() if operand.place == WHOLE]
 
 
-# ---- instructions ------------------------------------------------------------------------------------------------------------
+# ---- instructions ------------------------------------------------------------------------------------------
 def code_sizes(path):
     """{kernel: bytes of instructions} of a cubin, an ELF file."""
     with open(path, "rb") as file:

@@ -20,7 +20,7 @@ def keep_factor(site, p, i):
     return 65536 / kept if (i * 40503 + site * 30011 + 12345) * 2654435761 % 2 ** 32 / 2 ** 16 < kept else 0.0
 
 
-# ---- nodes -------------------------------------------------------------------------------------------------------------------
+# ---- nodes -------------------------------------------------------------------------------------------------
 def broadcast_index(narrow, wide):
     """For each element of shape `wide`, which of shape `narrow` it reads."""
     narrow = (1,) * (len(wide) - len(narrow)) + tuple(narrow)
@@ -131,7 +131,7 @@ def compute(model, node, values, batch, training, sites):
     return result
 
 
-# ---- programs ----------------------------------------------------------------------------------------------------------------
+# ---- programs ----------------------------------------------------------------------------------------------
 class Run:
     """Runs a program over data {(role, index): list of floats}; None in it: not there. sites: the numbers of the group's."""
 

@@ -143,7 +143,7 @@ class Compiled(unittest.TestCase):
                                   stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 0, " ".join(compiler) + "\n" + done.stderr.decode()[:3000])
 
-    # ---- against the interpreter ---------------------------------------------------------------------------------------------
+    # ---- against the interpreter ---------------------------------------------------------------------------
     def values(self, operand, size, generator):
         if operand.dtype in ("i64", "i32", "u8"):
             return [generator.randrange(10) for _ in range(size)]
@@ -350,7 +350,7 @@ class Compiled(unittest.TestCase):
                                path=self.build(name, ["gcc", "-std=gnu99", "-O2"], "any"))
                 self.check_updates(self.build("updates", ["gcc", "-std=gnu99", "-O2"], "any"))
 
-    # ---- the optimizer -------------------------------------------------------------------------------------------------------
+    # ---- the optimizer -------------------------------------------------------------------------------------
     def test_updates(self):
         self.check_updates(self.build("updates"))
 

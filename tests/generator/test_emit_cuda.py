@@ -31,7 +31,7 @@ SEED, STEP, SITES = 0x1234567890ABCDEF, 5 << 31, (3, 70000)
 Case = namedtuple("Case", "name kernel direction program batch nulls accumulate offset")
 
 
-# ---- programs ----------------------------------------------------------------------------------------------------------------
+# ---- programs ----------------------------------------------------------------------------------------------
 NUMBERS = itertools.count()
 
 
@@ -199,7 +199,7 @@ def kernel_set(*programs, updates=()):
     return KernelSet("t", "0" * 64, "python3 -m generator t.json -o t", "auto", 0, kernels, (), (), updates)
 
 
-# ---- running them ------------------------------------------------------------------------------------------------------------
+# ---- running them ------------------------------------------------------------------------------------------
 def philox(key, c):
     """Philox4x32-10."""
     k0, k1 = key & 0xFFFFFFFF, key >> 32

@@ -28,7 +28,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 RUN_MODEL = os.path.join(ROOT, "build", "run_model")
 
 
-# ---- models by hand -----------------------------------------------------------------------------------------------------
+# ---- models by hand ----------------------------------------------------------------------------------------
 def attribute(name, value):
     if isinstance(value, Message):
         return Message(ATTRIBUTE, name=name,

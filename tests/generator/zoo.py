@@ -62,7 +62,7 @@ def parameter(*shape, scale=0.5, dtype=None):
     return nn.Parameter(torch.randn(shape, dtype=dtype) * scale)
 
 
-# ---- perceptrons -------------------------------------------------------------------------------------------------------
+# ---- perceptrons -------------------------------------------------------------------------------------------
 @case(ADAM)
 def mlp():
     net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 4))
@@ -164,7 +164,7 @@ def autoencoder_mlp():
     return net, (torch.rand(5, 8),)
 
 
-# ---- images ------------------------------------------------------------------------------------------------------------
+# ---- images ------------------------------------------------------------------------------------------------
 @case(MOMENTUM)
 def lenet():
     def forward(self, x):
@@ -513,7 +513,7 @@ def norms_tracked():
     return net, (randn(3, 4, 6, 5), randn(3, 4, 6, 5)), nn.MSELoss()
 
 
-# ---- sequences ---------------------------------------------------------------------------------------------------------
+# ---- sequences ---------------------------------------------------------------------------------------------
 class Attention(nn.Module):
     def __init__(self, width, heads, causal=False):
         super().__init__()
@@ -701,7 +701,7 @@ def deep_sets():
     return net, (randn(3, 6, 3), randn(3, 2)), nn.MSELoss()
 
 
-# ---- words -------------------------------------------------------------------------------------------------------------
+# ---- words -------------------------------------------------------------------------------------------------
 @case(ADAM)
 def tied_words():
     """As GPT-2: positions from a buffer, the words' vectors score the words, too; the padding has no vector."""
@@ -739,7 +739,7 @@ def gathers():
     return net, (randn(3, 4, 5), torch.randint(0, 4, (3, 3, 5)), randn(3, 3, 5)), nn.MSELoss()
 
 
-# ---- recurrent layers: so many steps that their products come in pieces --------------------------------------------------
+# ---- recurrent layers: so many steps that their products come in pieces ------------------------------------
 @case(ADAM)
 def tagger():
     """Two layers in both directions; each word has a class, and the last states tell one of the sentence."""
@@ -762,7 +762,7 @@ def recurrent():
     return net, (randn(9, 33, 3), randn(9, 2), randn(9, 8)), nn.MSELoss()
 
 
-# ---- losses ------------------------------------------------------------------------------------------------------------
+# ---- losses ------------------------------------------------------------------------------------------------
 @case(SGD)
 def losses_regression():
     def forward(self, x, t):
@@ -852,7 +852,7 @@ def metrics():
     return net, (randn(6, 4), classes(6, 5))
 
 
-# ---- elementwise, shapes, reductions, products -------------------------------------------------------------------------
+# ---- elementwise, shapes, reductions, products -------------------------------------------------------------
 @case(SGD)
 def math_unary():
     def forward(self, x):
@@ -1358,7 +1358,7 @@ def spectra_of_planes():
             (randn(3, 4, 8), randn(3, 14)), nn.MSELoss())
 
 
-# ---- sizes that vary -----------------------------------------------------------------------------------------------------
+# ---- sizes that vary ---------------------------------------------------------------------------------------
 def sized(shapes, others, bounds=None):
     """shapes: of export; others: what the case is called with for further sizes."""
     def mark(function):

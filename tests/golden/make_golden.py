@@ -97,7 +97,7 @@ def add_case(out, name, fn, batch=None, fixed=None, params=None, attr=None, no_g
             out[f"{name}/eval"] = down(evaluate(**{key.replace(".", "_"): t for key, t in live.items()}))
 
 
-# ---- elementwise: the names of gpunn's op table --------------------------------------------------------------------------
+# ---- elementwise: the names of gpunn's op table ------------------------------------------------------------
 UNARY = {
     "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "detach": torch.detach,
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin,
@@ -237,7 +237,7 @@ def elementwise():
     save("elementwise.safetensors", out)
 
 
-# ---- layers ----------------------------------------------------------------------------------------------------------------
+# ---- layers ------------------------------------------------------------------------------------------------
 def layers():
     out = {}
 
@@ -393,7 +393,7 @@ def layers():
     save("layers.safetensors", out)
 
 
-# ---- reductions and shapes -------------------------------------------------------------------------------------------------
+# ---- reductions and shapes ---------------------------------------------------------------------------------
 def shapes():
     out = {}
     x, y = randn(4, 3, 5), randn(2, 3, 4, 5)
@@ -460,7 +460,7 @@ def shapes():
     save("shapes.safetensors", out)
 
 
-# ---- losses ------------------------------------------------------------------------------------------------------------------
+# ---- losses ------------------------------------------------------------------------------------------------
 def losses():
     out = {}
     x, t = randn(5, 4), randn(5, 4)
@@ -546,7 +546,7 @@ def losses():
     save("losses.safetensors", out)
 
 
-# ---- optimizers: 20 steps with given gradients; the rate is halved after ten ------------------------------------------------------
+# ---- optimizers: 20 steps with given gradients; the rate is halved after ten -------------------------------
 class Lion(torch.optim.Optimizer):
     """Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", as in lion-pytorch."""
 
@@ -727,7 +727,7 @@ def schedules():
     save("schedules.safetensors", out)
 
 
-# ---- whole models ------------------------------------------------------------------------------------------------------------------
+# ---- whole models ------------------------------------------------------------------------------------------
 class LeNet(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -840,7 +840,7 @@ def models():
                                 "double": weights.double(), "single": weights})
 
 
-# ---- files of other programs, byte for byte ---------------------------------------------------------------------------------------------
+# ---- files of other programs, byte for byte ----------------------------------------------------------------
 def files():
     import numpy as np
     out = {}

@@ -43,14 +43,15 @@ def attention(w, call, query, key, value, attn_mask=None, dropout_p=0.0, is_caus
 
 
 def for_all_heads(w, x, heads):
-    """The heads of grouped keys or values, each as often as heads of queries read it."""
+    """Repeats the heads of grouped keys or values for the heads of queries that read them."""
     lead, (own, rows, size) = x.full[:-3], x.full[-3:]
     many = w.view(w.tensor(w.reshape(x, lead + (own, 1, rows, size))), lead + (own, heads // own, rows, size))
     return w.reshape(many, lead + (heads, rows, size))
 
 
 def softmax_of_rows(w, scores, may_be_empty):
-    """Softmax of each row. may_be_empty: rows of -inf alone become 0 and have no gradient, as PyTorch's attention has it."""
+    """Softmax of each row. may_be_empty: rows of only -inf become 0 without a gradient, as in PyTorch's
+    attention."""
     scores = w.whole(scores)
     highest = w.reduce("max", scores, [-1], keepdim=True) if may_be_empty else None
 
@@ -61,7 +62,7 @@ def softmax_of_rows(w, scores, may_be_empty):
 
 
 def plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
-    """Of products and softmax: for a mask that has a gradient, and shapes that broadcast."""
+    """Attention as products and softmax: for a mask that has a gradient, and for shapes that broadcast."""
     if enable_gqa:
         key, value = [for_all_heads(w, x, query.full[-3]) for x in (key, value)]
     scores = w.scale(product_of(w, query, key, True),

@@ -1,7 +1,6 @@
 """Captures a module by torch.export or torch.jit.trace: its calls, inputs, parameters and constants.
 
-A dimension -k stands for k times the batch. A dimension that varies in another way is a sizes.Size.
-"""
+A dimension -k stands for k times the batch. A dimension that varies in another way is a sizes.Size."""
 import collections
 import contextlib
 import copy
@@ -19,9 +18,10 @@ from .symbols import NotOfOne, Size, Symbols, own_guards
 from ...sizes import any_varies, varies
 
 
-# A call of one of PyTorch's operators: op without its overload, as "conv2d"; function evaluates it on real tensors; arguments by
-# the names of its schema, with References for tensors, or the Refused that reading them raised; the names of its results, and
-# their (shape, dtype) where they are tensors; the place in the source; the path of the module.
+# A call of one of PyTorch's operators. op: without its overload, as "conv2d". function: evaluates it on real
+# tensors. arguments: by the names of its schema, with References for tensors, or the Refused that reading
+# them raised. results: the names of its results. shapes: their (shape, dtype) if they are tensors. Also its
+# place in the source, and the path of its module.
 Call = collections.namedtuple("Call", "op function arguments results shapes place path")
 
 
@@ -35,7 +35,7 @@ class Captured:
         self.calls, self.inputs, self.outputs = [], [], []  # calls; references
         self.parameters = {}  # reference: (name, tensor, whether it is a buffer)
         self.constants = {}  # reference: tensor
-        self.symbols = Symbols()  # what PyTorch calls the sizes of inputs, and the bounds of named ones
+        self.symbols = Symbols()  # PyTorch's symbols for sizes of inputs, and the bounds of named sizes
 
 
 BATCHES = (2, 3)  # the sizes at which dimensions are compared
@@ -59,7 +59,7 @@ def size_of(values):
 
 
 def flat(result, name=""):
-    """The tensors of a module's result with names: its dictionaries' keys, "output" or "output0"."""
+    """The named tensors of a module's result: by its dictionary's keys, "output" or "output0"."""
     if isinstance(result, dict):
         return [pair for key, value in result.items() for pair in flat(value, str(key))]
     if isinstance(result, (list, tuple)):
@@ -68,7 +68,8 @@ def flat(result, name=""):
 
 
 def root_of(torch, module, loss, names):
-    """A module of tensors only: module, and the loss of its result and the last input; names receives those of its results."""
+    """A module of tensors only: module, and the loss of its result and the last input. names receives the
+    names of its results."""
 
     class Root(torch.nn.Module):
         def __init__(self):
@@ -86,12 +87,12 @@ def root_of(torch, module, loss, names):
 
 
 def own_name(name):
-    """A name of Root's as the module's own."""
+    """The module's own name for a name of Root."""
     return name[4:] if name.startswith("net.") else "" if name == "net" else name
 
 
 def first_names(root):
-    """By parameter and buffer, the first of the names that state_dict has for it."""
+    """For each parameter and buffer, its first name in state_dict."""
     first = {}
     for name, tensor in root.state_dict(keep_vars=True).items():
         first.setdefault(id(tensor), own_name(name))
@@ -99,7 +100,7 @@ def first_names(root):
 
 
 def evaluator(function, schema):
-    """Calls function with arguments by name; those that PyTorch wants by position so."""
+    """A function that calls function with arguments by name, and by position where PyTorch needs that."""
     keywords = {a.name for a in schema.arguments if a.kwarg_only}
 
     def evaluate(arguments):
@@ -115,7 +116,7 @@ OWN_FILES = os.path.join(os.path.dirname(sizes.__file__), "")  # the folder gene
 
 
 def source_place(torch, frames):
-    """The last of the (file, line, code) that is not PyTorch's own."""
+    """The last (file, line, code) that is not PyTorch's own."""
     inside = os.path.dirname(torch.__file__)
     own = [f"{os.path.basename(name)}:{line}" + (f": {code}" if code else "")
            for name, line, code in frames if not name.startswith((inside, OWN_FILES))]
@@ -130,7 +131,8 @@ RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 @contextlib.contextmanager
 def layers_of_any_length(torch):
-    """Within, recurrent layers only tell their shapes, where PyTorch would walk along the example's length and so fix it."""
+    """A context in which recurrent layers only give their shapes. PyTorch would unroll them over the
+    example's length, which would fix it."""
     def shapes(x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):
         states = [h.clone() for h in (hx if isinstance(hx, (list, tuple)) else [hx])]
         return (x.new_empty(x.shape[:2] + (states[0].shape[-1] * (2 if bidirectional else 1),)), *states)
@@ -152,8 +154,8 @@ def layers_of_any_length(torch):
 
 @contextlib.contextmanager
 def any_size(torch):
-    """Within, torch.export takes no size for 2 or more, and so records the conditions that are false at 0 or 1. Gives whether
-    this PyTorch can."""
+    """A context in which torch.export does not assume that sizes are 2 or more, so it records conditions that
+    are false at 0 or 1. Yields whether this PyTorch can do that."""
     from torch.fx.experimental import _config as config
     can = hasattr(config, "backed_size_oblivious")
     with config.patch(backed_size_oblivious=True) if can else contextlib.nullcontext():
@@ -161,7 +163,7 @@ def any_size(torch):
 
 
 def decomposed(torch, node):
-    """The graph of the operators that PyTorch makes of one that has no row here; None: it makes nothing of it."""
+    """The graph into which PyTorch decomposes an operator that has no function here. None: there is none."""
     target, sources = node.target, node.all_input_nodes
     known = not isinstance(target, torch._ops.OpOverload) or target._schema.name.split("::")[1] in OPERATIONS
     values = [source.meta.get("val") for source in sources]
@@ -181,7 +183,7 @@ def decomposed(torch, node):
     try:
         with modes[0]:
             graph = make_fx(apply)(*values).graph
-    except Exception:  # whatever PyTorch's own code raises: the operator is refused by its own name
+    except Exception:  # PyTorch's code can raise anything; then the operator is refused by its own name
         return None
     calls = [inner for inner in graph.nodes if inner.op == "call_function"]
     for inner in calls:
@@ -192,7 +194,8 @@ def decomposed(torch, node):
 
 @contextlib.contextmanager
 def noted_backwards(torch):
-    """Within, the subclasses of torch.autograd.Function that are applied and are not PyTorch's own; gives their names."""
+    """A context that yields the names of the applied subclasses of torch.autograd.Function, except PyTorch's
+    own."""
     names, function = [], torch.autograd.Function
     apply = function.__dict__["apply"]
 
@@ -209,7 +212,7 @@ def noted_backwards(torch):
 
 
 def check_backwards(names, trains):
-    """Refuses gradients that are not those of the forward operations, or says that they will be lost."""
+    """Refuses gradients that differ from those of the forward operations, or warns that they will be lost."""
     if names and trains:
         raise Refused(f"{names[0]} is an autograd.Function, whose own backward would be lost; write it with "
                       f"detach, as in "
@@ -220,13 +223,13 @@ def check_backwards(names, trains):
 
 
 def agrees_at_one(torch, program, root, inputs, varying):
-    """Whether a program that was captured for batches of 2 and more gives what the module gives for a batch of 1."""
+    """Whether a program that was captured for batches of 2 and more equals the module for a batch of 1."""
     one = [x[:1] if axes.get(0) == -1 else x for x, axes in zip(inputs, varying)]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             own = copy.deepcopy(root)(*one)
             captured = program.module(check_guards=False)(*one)
-    except Exception:  # of the module or of PyTorch, which has no such program
+    except Exception:  # the module's or PyTorch's error: there is no such program
         return False
     return all(torch.is_tensor(a) and torch.is_tensor(b) and a.shape == b.shape and
                torch.allclose(a.double(), b.double(), 1e-4, 1e-5, equal_nan=True)
@@ -234,8 +237,8 @@ def agrees_at_one(torch, program, root, inputs, varying):
 
 
 def capture_export(torch, root, inputs, varying, bounds, functional=False):
-    """By torch.export, whose sizes are symbolic. bounds: of named sizes, as in the spec. functional: nothing is changed in place;
-    None if a parameter or buffer is."""
+    """Captures by torch.export, with symbolic sizes. bounds: of named sizes, as in the spec. functional: no
+    in-place changes. Returns None if a parameter or buffer is changed in place."""
     auto, is_named = torch.export.Dim.AUTO, any(any_varies(axes.values()) for axes in varying)
     with any_size(torch) as is_oblivious, layers_of_any_length(
             torch) if is_named else contextlib.nullcontext():
@@ -265,11 +268,11 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
         symbols.narrow(name, own.get("min", 1), own.get("max", math.inf))
 
     def define(node, axes):
-        """Makes known what the axes of an input are."""
+        """Defines the axes of an input."""
         for axis, dim in axes.items():
             place = f"axis {axis} of input {captured.inputs.index(node.name)}"
             limits = program.range_constraints.get(symbols.define(node.meta["val"].shape[axis], dim, place))
-            if limits is not None and varies(dim):  # without any_size 2 is PyTorch's own least, of everything
+            if limits is not None and varies(dim):  # without any_size PyTorch's own minimum is always 2
                 symbols.narrow(str(dim), int(limits.lower) if limits.lower > 2 or is_oblivious else 1,
                                math.inf if limits.upper > sizes.MOST else int(limits.upper))
 
@@ -313,7 +316,7 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
             symbols.inside(value_of(self).shape[dim], place, value_of(length))
 
     def region(node, inside, known, prefix):
-        """The results of a graph within the graph, a part of the module that runs in another mode."""
+        """The results of a graph within the graph: a part of the module that runs in another mode."""
         operands = [x for x in node.args if isinstance(x, torch.fx.Node)][1:]
         # its inputs are its first nodes
         known = dict(zip(inside.nodes, [argument(x, known) for x in operands]))
@@ -325,14 +328,15 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
         return results
 
     def walk(graph, known, prefix=""):
-        """Captures the calls of a graph. known: by node, what it is, where that is not the result that has its name."""
+        """Captures the calls of a graph. known: by node, its value, if that is not the result with its
+        name."""
         for node in graph.nodes:
             value, names, op, function, given = node.meta.get("val"), ("x", "index"), "", None, {}
             if node.op == "output":
                 return argument(node.args[0], known)
             if node.op != "call_function" or isinstance(value,
                                                         (int, torch.SymInt, torch.SymFloat, torch.SymBool)):
-                continue  # calls that compute sizes: who reads one gets its value
+                continue  # calls that compute sizes; their readers get the value
             op = node.target.__name__
             if op in REGIONS:
                 inside = next(x for x in node.args if isinstance(x, torch.fx.Node))
@@ -375,7 +379,7 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
     return captured
 
 
-# What a trace computes with sizes; of div, only that of whole numbers.
+# A trace's operators on sizes; div only between integers.
 NUMBER_OPS = {"aten::add": operator.add, "aten::sub": operator.sub, "aten::mul": operator.mul,
               "aten::floor_divide": operator.floordiv,
               "aten::div": operator.floordiv, "aten::floordiv": operator.floordiv,
@@ -386,7 +390,8 @@ SAME_NUMBER = ("prim::NumToTensor", "aten::Int", "aten::IntImplicit", "aten::Sca
 
 
 def capture_trace(torch, root, inputs, varying, _):
-    """By torch.jit.trace at two batch sizes, whose graphs differ in the sizes that depend on the batch."""
+    """Captures by torch.jit.trace at two batch sizes. The graphs differ in the sizes that depend on the
+    batch."""
     if any(any_varies(axes.values()) for axes in varying):
         raise Refused("sizes that vary beside the batch need PyTorch 2.7")
     graphs = []
@@ -399,7 +404,7 @@ def capture_trace(torch, root, inputs, varying, _):
     if [n.kind() for n in nodes[0]] != [n.kind() for n in nodes[1]]:
         raise Refused("the operations depend on the batch size; use dynamic_batch=False")
     captured, first = Captured(), first_names(root)
-    # known: by a value's name in the first graph, what it is
+    # known: the value for each name in the first graph
     state, known = root.state_dict(keep_vars=True), {}
     values = list(graphs[0].inputs())
     known[values[0].debugName()] = ""  # a module is its path

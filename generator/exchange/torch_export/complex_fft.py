@@ -1,4 +1,4 @@
-"""Complex tensors as their real and imaginary parts, and Fourier transforms."""
+"""Complex tensors as real and imaginary parts, and Fourier transforms."""
 import math
 
 from ..spec_writer import Constant, Parameter, Refused, Value, normal_axis, size_name, waves
@@ -18,7 +18,7 @@ def shifted(w, call, x, dim=None):
 
 
 def of_products(function):
-    """A product of two tensors, of which one at least is complex, from the products of their parts."""
+    """A product of two tensors, at least one of them complex, from the products of their parts."""
     def lower(w, call, **arguments):
         names = [name for name, x in arguments.items()
                  if isinstance(x, (Complex, Value, Constant, Parameter))]
@@ -40,7 +40,7 @@ def of_products(function):
 
 
 def of_parts(function):
-    """A linear operation of the real parts, then of the imaginary ones, which real operands have as zeros."""
+    """A linear operation on the real parts, then on the imaginary ones, which are zeros for real operands."""
     def part(name, key, x):
         if isinstance(x, list) and key == "tensors":
             return [part(name, key, y) for y in x]
@@ -54,7 +54,7 @@ def of_parts(function):
 
 
 def of_length(w, x, dim, n):
-    """The first n along an axis, zeros behind them."""
+    """The first n elements along an axis, padded with zeros."""
     dim = normal_axis(dim, len(x.full))
     size = x.full[dim]
     if n is None or n == size:
@@ -75,7 +75,8 @@ def norm_scale(norm, count, inverse):
 @operation("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fftn", "fft_fft2", "fft_ifftn", "fft_ifft2",
            "fft_rfftn", "fft_rfft2", "fft_irfftn", "fft_irfft2")
 def fourier(w, call, x, n=None, s=None, dim=None, norm=None):
-    """One axis after another. Of real numbers, half of the last axis is kept: it is the first of a transform, the last back."""
+    """One axis after another. For real numbers half of the last axis is kept. It is the first axis of a
+    transform, and the last of an inverse."""
     rank, half, inverse = len(x.full), "rfft" in call.op, "_i" in call.op
     if dim is None:
         dim = list(range(rank - len(s) if s else 0, rank)) if call.op.endswith("n") else -1
@@ -98,7 +99,8 @@ def wave_matrices(w, rows, size):
 
 
 def stft_weight(w, rows, n_fft, win_length, window, scale):
-    """The window times the cosines, then the sines backwards, of each frequency, [2 rows, n_fft]; and the window."""
+    """The window times the cosines, then the negative sines, of each frequency, [2 rows, n_fft]; and the
+    window."""
     length = win_length or n_fft
     own = w.torch.ones(length) if window is None else window.tensor
     own = w.torch.nn.functional.pad(own.double(),
@@ -110,7 +112,7 @@ def stft_weight(w, rows, n_fft, win_length, window, scale):
 @operation("stft")
 def stft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, normalized=False, onesided=True,
          return_complex=None, **_):
-    """A convolution with a channel for each row of the weight."""
+    """A convolution with one channel for each row of the weight."""
     count = n_fft // 2 + 1 if onesided is not False else n_fft
     weight, _ = stft_weight(w, count, n_fft, win_length, window, n_fft ** -0.5 if normalized else 1)
     rows, frames = x.full[:-1] or (1,), (x.full[-1] - n_fft) // (hop_length or n_fft // 4) + 1
@@ -124,7 +126,7 @@ def stft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, norma
 @operation("istft")
 def istft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False,
           onesided=None, length=None, return_complex=False):
-    """A transposed convolution of frames by the same weight, over what the windows' squares add up to."""
+    """A transposed convolution of frames with the same weight, divided by the sum of the windows' squares."""
     lead, (count, frames), hop = x.full[:-2], x.full[-2:], hop_length or n_fft // 4
     if return_complex or frames < 0:
         raise Refused(f"its frames are {size_name(frames)}" if frames < 0 else
@@ -174,7 +176,7 @@ def parts_of_complex(w, call, x):
     return stack(w, call, [x.real, x.imag], len(x.full)) if call.op == "view_as_real" else getattr(x, call.op)
 
 
-# of complex numbers, part by part
+# on complex numbers, part by part
 LINEAR = ("add", "sub", "rsub", "neg", "sum", "mean", "cumsum", "view", "reshape", "flatten", "unflatten",
           "squeeze", "unsqueeze", "permute", "transpose", "movedim", "slice", "select", "narrow", "cat",
           "stack", "expand", "clone", "contiguous", "detach", "roll", "flip", "slice_scatter",
@@ -187,7 +189,7 @@ OF_COMPLEX = ("mul", "multiply", "div", "divide", "true_divide", "abs", "absolut
 
 
 def of_complex(op):
-    """The operation where an operand is complex."""
+    """The operation if an operand is complex."""
     if op in LINEAR:
         return of_parts(OPERATIONS[op])
     if op in PRODUCTS:

@@ -7,13 +7,13 @@ from .registry import operation, reads
 
 
 def along(setting, axes):
-    """A setting of a window, one number for each spatial axis."""
+    """A setting of a window, as one number per spatial axis."""
     setting = [setting] if isinstance(setting, int) else list(setting)
     return setting * axes if len(setting) == 1 else setting
 
 
 def alike(setting):
-    """As the spec has it: one number where all are equal."""
+    """One number if all are equal, as the spec has it."""
     return setting[0] if len(set(setting)) == 1 else setting
 
 
@@ -30,7 +30,7 @@ def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=
     name, parts, given, added = (w.layer_name(weight=weight, bias=bias), {"weight": weight, "bias": bias}, {},
                                  None)
     kernel, channels = list(weight.full[2:]), weight.full[1] * groups if transposed else weight.full[0]
-    if name is None:  # another layer's, or computed
+    if name is None:  # another layer's weight, or a computed one
         name, parts, given = w.free_name(call), {}, {"weight": w.f32(w.whole(weight))}
         if isinstance(bias, Parameter):
             given["bias"] = w.tensor(bias)
@@ -40,7 +40,7 @@ def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=
     if padding == "same":
         missing = [d * (k - 1) for d, k in zip(along(dilation, axes), kernel)]
         padding = [m // 2 for m in missing]
-        if any(m % 2 for m in missing):  # PyTorch's one more at the end
+        if any(m % 2 for m in missing):  # PyTorch pads one more at the end
             before, after, padding = [0, 0] + padding, [0, 0] + [m - m // 2 for m in missing], 0
             x = w.add("pad", [x], tuple(d + b + a for d, b, a in zip(x.full, before, after)), before=before,
                       after=after)
@@ -85,7 +85,7 @@ def pool(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=
 
 
 def pool_reach(call, x, kernel, stride, padding, dilation):
-    """By axis, how many cells behind x the last window reaches."""
+    """For each axis, the cells behind x that the last window reaches."""
     sizes = call.shapes[0][0][-len(kernel):]
     ends = [(n - 1) * s + d * (k - 1) + 1 for n, k, s, d in zip(sizes, kernel, stride, dilation)]
     return [max(0, end - size - p) for end, size, p in zip(ends, x.full[2:], padding)]
@@ -100,7 +100,7 @@ def padded_by(w, x, before, after, value):
 
 
 def dilated_pool(w, call, x, kernel, stride, padding, dilation):
-    """Maxima with gaps in their windows, one axis after another: a slice for each cell of the kernel."""
+    """Maxima of dilated windows, one axis at a time: a slice for each cell of the kernel."""
     sizes = call.shapes[0][0][-len(kernel):]
     x = padded_by(w, x, padding, pool_reach(call, x, kernel, stride, padding, dilation), -math.inf)
     for axis, (n, k, s, d) in enumerate(zip(sizes, kernel, stride, dilation), 2):
@@ -128,7 +128,7 @@ def pool_with_indices(w, call, x, kernel_size, stride=None, padding=0, dilation=
 @operation("max_unpool2d", "max_unpool3d")
 @reads("stride", "padding")
 def unpool(w, call, x, indices, output_size=None, **_):
-    """Each value where it was the largest."""
+    """Puts each value where it was the maximum."""
     axes, shape = int(call.op[-2]), call.shapes[0][0]
     lead, cells = shape[:-axes], product(x.full[-axes:])
     blank = w.whole(w.view(w.tensor(0.0), lead + (product(shape[-axes:]),)))

@@ -37,7 +37,7 @@ def same(w, call, x, **_):
 def clone(w, call, x, **_):
     x = w.tensor(x)
     result = w.view(x, x.full)
-    result.memory = result  # PyTorch's copy
+    result.memory = result  # PyTorch's result is a copy
     return result
 
 
@@ -56,7 +56,7 @@ def to(w, call, x, **_):
 
 
 def rounded_to_half(w, x, dtype):
-    """x rounded to the nearest number of 16 bits, to the even one of two; the gradient passes unchanged."""
+    """x rounded to the nearest 16-bit number, ties to even. The gradient passes unchanged."""
     bits, least, most = (10, -14, 65504.0) if dtype == w.torch.float16 else (7, -126, 3.3895314e38)
     fixed = w.map("detach", x)
     unit = w.expr(f"exp2(max(floor(log2(max(abs(x), 1e-38))), {text(least)}) - {text(bits)})", fixed)

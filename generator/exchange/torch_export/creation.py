@@ -1,4 +1,4 @@
-"""Operators that make tensors of constants or random numbers, and dropout."""
+"""Operators that create constants or random numbers, and dropout."""
 from ..spec_writer import Constant, Refused, text
 from .operands import INDICES, check_mode, number, small_integers
 from .registry import operation, reads
@@ -24,7 +24,7 @@ def full(w, call, fill_value=None, s=None, **_):
     shape, dtype = call.shapes[0]
     value = (float("ones" in call.op) if fill_value is None and s is None else
              number(s if fill_value is None else fill_value))
-    fixed = shape if all(d >= 0 for d in shape) else ()  # of which a part may be changed
+    fixed = shape if all(d >= 0 for d in shape) else ()  # a part of it may be changed later
     return Constant(w.torch.full(fixed, value, dtype=dtype), shape)
 
 
@@ -68,7 +68,7 @@ def random_integers(w, call, high, low=0, **_):
 
 @operation("randperm")
 def permutation(w, call, n, **_):
-    """The order of random numbers."""
+    """A random permutation: the order of random numbers."""
     drawn = w.drawn("rand", call.shapes[0][0])
     return w.add("topk_indices", [drawn], drawn.shape, kind="i64", k=w.known_size(drawn, 0), dim=0)
 
@@ -84,7 +84,7 @@ def bernoulli(w, call, x, p=None, **_):
 @operation("normal", "normal_functional")
 @reads("size")
 def normal(w, call, x=None, mean=0.0, std=1.0, **_):
-    """x: of the shape of the result where it changes in place, else nothing."""
+    """x: has the shape of the result if it changes in place, else nothing."""
     return w.expr("x * y + z", w.drawn("randn", call.shapes[0][0]), std, mean)
 
 
@@ -100,8 +100,8 @@ def uniform(w, call, x, **given):
 
 @operation("multinomial")
 def multinomial(w, call, x, num_samples, replacement=False, **_):
-    """Of exponential variables with these rates the first one is each class with its probability, and the next ones follow so
-    without replacement."""
+    """The index of the smallest of exponential variables with these rates has the classes' probabilities. The
+    next smallest ones follow without replacement."""
     shape, lead = x.full, x.full[:-1]
     if replacement and num_samples > 1:
         shape = lead + (num_samples,) + x.full[-1:]

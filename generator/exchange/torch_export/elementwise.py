@@ -10,7 +10,7 @@ from ...sizes import varies
 
 
 def table_op(op):
-    """An op of gpunn.h's table over x, whose attributes have torch's names and defaults."""
+    """An op of gpunn.h's table over x. Its attributes have torch's names and defaults."""
     @reads(*[name for name, _ in op.attrs])
     def lower(w, call, x, **given):
         return w.map(op.name, x,
@@ -19,7 +19,7 @@ def table_op(op):
 
 
 UNARY = {op.name: op for op in table.ops().values() if op.arity == 1}
-OF_THEIR_OWN = ("abs", "clamp", "detach", "elu", "gelu")  # which have functions of their own
+OF_THEIR_OWN = ("abs", "clamp", "detach", "elu", "gelu")  # these have functions of their own below
 # The other ops of one operand in gpunn.h's table, such as relu and tanh, have the same names in PyTorch.
 for torch_name, own in {**{name: name for name in UNARY if name not in OF_THEIR_OWN},
                         "log_sigmoid": "logsigmoid",
@@ -29,7 +29,7 @@ for torch_name, own in {**{name: name for name in UNARY if name not in OF_THEIR_
 
 
 def formula(expression):
-    """expression over x, y, z with {name} for the operation's arguments."""
+    """An op from a formula. expression is over x, y, z, with {name} for the operation's arguments."""
     names = [name for _, name, _, _ in string.Formatter().parse(expression) if name]
 
     @reads(*names)
@@ -57,7 +57,7 @@ def of_two(w, call, x, other):
 
 @operation("round")
 def rounded(w, call, x, decimals=0):
-    """Halves to the even number; decimals below 0 are places before the point."""
+    """Rounds ties to even. Negative decimals are places before the point."""
     scale = text(10.0 ** abs(decimals))
     y = w.expr(f"x * {scale}" if decimals > 0 else f"x / {scale}", x) if decimals else x
     y = w.expr(named("round")["round"], y)
@@ -164,7 +164,7 @@ def mul(w, call, x, other):
 
 
 def batch_mean(w, x, batches):
-    """x / (batches times the batch), where x is a sum over the batch; None where it is none."""
+    """x / (batches times the batch), if x is a sum over the batch, else None."""
     entry = x.entry
     if entry.op.endswith("_loss") or entry.op in ("bce_with_logits", "kl_div", "cross_entropy"):
         if entry.attributes.get("reduction") != "sum" or entry.inputs[0].shape[:1] != (-1,):

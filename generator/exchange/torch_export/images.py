@@ -1,4 +1,4 @@
-"""Operators of images: resizing, sampling at points, and columns of windows; those of torchvision too."""
+"""Operators on images, also torchvision's: resizing, sampling at points, and columns of windows."""
 from ..spec_writer import Constant, Refused, is_number, product
 from .convolutions import alike, batched, conv
 from .registry import operation, reads
@@ -66,7 +66,7 @@ def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors
 @operation("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
 @reads("align_corners", "scale_factors", "output_size", "scales_h", "scales_w")
 def resample(w, call, x, **arguments):
-    """Each axis by a matrix, which is what PyTorch makes of that axis of the unit matrix."""
+    """Resizes each axis by a matrix: PyTorch's result for the unit matrix."""
     for axis, scale in ((2, "scales_h"), (3, "scales_w")):
         old, new = w.known_size(x, axis), call.shapes[0][0][axis]
         given = dict(arguments, output_size=[new, old], scales_h=arguments.get(scale), scales_w=None)
@@ -92,7 +92,7 @@ def grid_sample(w, call, x, grid, interpolation_mode=0, padding_mode=0, align_co
 
 @operation("roi_align")
 def roi_align(w, call, x, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned):
-    """Of torchvision."""
+    """torchvision's operator."""
     return w.add("roi_align", [w.f32(w.whole(x)), w.f32(w.whole(rois))], call.shapes[0][0],
                  output_size=alike([pooled_height, pooled_width]),
                  spatial_scale=None if spatial_scale == 1 else spatial_scale,
@@ -110,7 +110,8 @@ def other_regions(w, call, **_):
 @reads("use_mask")
 def deform_conv(w, call, x, weight, offset, mask, bias, stride_h, stride_w, pad_h, pad_w, dilation_h,
                 dilation_w, groups, offset_groups, use_mask):
-    """Of torchvision: the kernel's cells as points of one grid_sample, then a convolution of 1x1 over channels and cells."""
+    """torchvision's operator: the kernel's cells as points of one grid_sample, then a 1x1 convolution over
+    channels and cells."""
     (n, c), (count, own, kh, kw), (rows, columns) = x.full[:2], weight.full, call.shapes[0][0][2:]
     height, width = w.known_size(x, 2), w.known_size(x, 3)
     cells, parts, each = kh * kw, product([n, offset_groups]), c // offset_groups

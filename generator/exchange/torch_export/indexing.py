@@ -14,7 +14,7 @@ from ...sizes import varies
 
 @operation("masked_scatter")
 def masked_scatter(w, call, x, mask, source):
-    """The elements of source, one after another, where the mask holds."""
+    """Writes the elements of source, in order, where the mask holds."""
     inside = w.reshape(w.whole(w.view(w.tensor(truth(w, mask)), x.full)), (product(x.full),))
     source = w.reshape(source, (product(source.full),))
     order = w.add("cumsum", [inside], inside.shape, dim=0)
@@ -24,7 +24,7 @@ def masked_scatter(w, call, x, mask, source):
 
 
 def slice_of_size_scatter(w, call, x, src, dim, start, end, step, index):
-    """slice_scatter along an axis that varies: what is before src, src, and what is behind it."""
+    """slice_scatter along a varying axis: what is before src, src, and what follows it."""
     size = x.full[dim]
     if not varies(size) or step != 1:
         raise Refused(f"it changes parts of {size_name(size)}")
@@ -74,7 +74,8 @@ def embedding(w, call, weight, indices, padding_idx=-1, scale_grad_by_freq=False
 
 
 def bag_length(w, offsets, count):
-    """How many of `count` words each bag has, where the offsets are known to be so far apart; None: not all alike."""
+    """The number of words per bag out of `count`, if the offsets are known to be equally spaced. None: bags
+    differ."""
     if isinstance(offsets, Constant):
         places, length = offsets.tensor.tolist(), count // max(1, len(offsets.tensor)) if count > 0 else 0
         return length if length and places == list(range(0, count, length)) else None
@@ -86,7 +87,7 @@ def bag_length(w, offsets, count):
 
 
 def joined_bags(w, rows, offsets, op):
-    """Rows [words, ...] joined for each bag by "add" or "maximum", [bags, ...]; of empty bags 0 or -inf."""
+    """Rows [words, ...] joined for each bag by "add" or "maximum", [bags, ...]. Empty bags give 0 or -inf."""
     (count, *rest), bags = rows.full, offsets.full[0]
     length = bag_length(w, offsets, count)
     if length:
@@ -101,7 +102,7 @@ def joined_bags(w, rows, offsets, op):
 @operation("_embedding_bag", "_embedding_bag_forward_only", "embedding_bag")
 def embedding_bag(w, call, weight, indices, offsets, scale_grad_by_freq=False, mode=0,
                   per_sample_weights=None, include_last_offset=False, padding_idx=-1, **_):
-    """mode 0: sums, 1: means, 2: maxima of the rows that each bag names; padding does not count."""
+    """mode 0: sums, 1: means, 2: maxima of each bag's rows. Padding does not count."""
     if w.wanted - {0}:
         raise Refused("only the rows of the bags are possible")
     offsets = w.slice(offsets, 0, 0, -1) if include_last_offset else offsets
@@ -128,7 +129,7 @@ def gather(w, call, x, dim, index, **_):
 
 
 def is_batch_range(w, x):
-    """Whether x is 0, 1, ... of the batch, [N, 1, ...]."""
+    """Whether x is 0, 1, ... over the batch, [N, 1, ...]."""
     if not isinstance(x, Value) or x.full != (-1,) + (1,) * (len(x.full) - 1):
         return False
     entry = x.entry
@@ -138,7 +139,7 @@ def is_batch_range(w, x):
 
 
 def joined_index(w, indices, sizes):
-    """What indices into axes of these sizes are in the one axis that these become."""
+    """Joins indices into axes of these sizes to one index into the joined axis."""
     result, stride = Constant(w.torch.tensor(0)), product(sizes)
     if stride > 2 ** 24:
         raise Refused(f"it picks one of {stride} elements; gpunn counts to 2^24 there")
@@ -159,7 +160,7 @@ def joined_index(w, indices, sizes):
 
 
 def is_range(w, index, size):
-    """Whether an index of one axis of more than 1 is 0, 1, ... up to a size that varies."""
+    """Whether an index with one axis longer than 1 is 0, 1, ... up to a varying size."""
     if not isinstance(index, Value) or [n for n in index.full if n != 1] != [size] or size > 0:
         return False
     entry = index.entry
@@ -169,8 +170,8 @@ def is_range(w, index, size):
 
 
 def spread_by_ranges(w, x, indices):
-    """x indexed by such ranges of its first axes, each along another axis of the result: x[b, t] of b [N, 1, 1] and t [1, 1, T] is
-    x as [N, 1, T]. None: something else is indexed."""
+    """x indexed by ranges of its first axes, each along another axis of the result: x[b, t] with b [N, 1, 1]
+    and t [1, 1, T] is x as [N, 1, T]. None: other indices."""
     if None in indices or not all(is_range(w, y, size) for y, size in zip(indices, x.full)):
         return None
     rank = max(len(y.full) for y in indices)
@@ -192,14 +193,14 @@ def index_(w, call, x, indices):
 
 
 def picked(w, call, x, indices):
-    """The elements of x at the indices, of which those that are tensors broadcast."""
+    """The elements of x at the indices. Those that are tensors broadcast."""
     indices = indices + [None] * (len(x.full) - len(indices))  # one for each axis; None: all of it
     if any(index is not None and dtype_of(w, index) in ("bool", "u8") for index in indices):
         raise Refused("how many elements a mask takes depends on its values")
     by_sample = x.full[0] == -1 and is_batch_range(w, indices[0])
     if (by_sample and isinstance(x, Constant) and x.tensor.shape[0] == 1 and
         all(not isinstance(y, Value) for y in indices[1:])):
-        # alike for all samples
+        # the same for all samples
         others = [slice(None) if y is None else y.tensor.long().expand(y.full) for y in indices[1:]]
         one = w.torch.zeros((1,) * len(indices[0].full), dtype=w.torch.int64)
         return Constant(x.tensor.expand((1,) + x.full[1:])[tuple([one] + others)], call.shapes[0][0])
@@ -210,15 +211,15 @@ def picked(w, call, x, indices):
                           "it picks samples of the batch")
     taken, sizes, rest = ([indices[i] for i in axes], [x.full[i] for i in axes],
                           [i for i, y in enumerate(indices) if y is None])
-    # of the picks: in place of adjacent axes, else in front
+    # the result's axis of the picks: in place of adjacent axes, else first
     shape = broadcast([y.full for y in indices if y is not None])
     first = 1 if by_sample else axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
     x = w.permute(x, [0] * by_sample + rest[:first - by_sample] + axes + rest[first - by_sample:])
     lead, tail = x.full[:first], x.full[first + len(axes):]
     x, index = w.reshape(x, lead + (product(sizes),) + tail), joined_index(w, taken, sizes)
-    if isinstance(index, Constant) and index.full[-1:] == x.full[first:first + 1] == (product(index.full),) and \
-            w.torch.equal(index.tensor.expand(index.full).flatten(), w.torch.arange(index.full[-1])):
-        return w.reshape(x, call.shapes[0][0])  # all in their order
+    if (isinstance(index, Constant) and index.full[-1:] == x.full[first:first + 1] == (product(index.full),)
+            and w.torch.equal(index.tensor.expand(index.full).flatten(), w.torch.arange(index.full[-1]))):
+        return w.reshape(x, call.shapes[0][0])  # all, in order
     if not lead and product(tail) > 0:
         y = embedding(w, call, w.reshape(x, (product(sizes), product(tail))), w.reshape(index, shape))
     else:
@@ -239,7 +240,7 @@ def index_select(w, call, x, dim, index):
 
 
 def places(w, index, size):
-    """An index as gather and scatter_add read it, none below 0."""
+    """An index as gather and scatter_add read it, without negative values."""
     if isinstance(index, Constant):
         if size < 0 and index.tensor.min() < 0:
             raise Refused(f"it counts from the end of {size_name(size)}")
@@ -265,19 +266,19 @@ def scatter_reduce(w, call, x, dim, index, src, reduce, include_self=True):
 
 
 def part_of(w, x, full):
-    """The first elements along each axis, as many as full says."""
+    """The first elements along each axis, as many as full has."""
     for axis, size in enumerate(full):
         x = x if x.full[axis] == size else w.slice(x, axis, 0, size)
     return x
 
 
-# By PyTorch's names of reductions: how two elements are joined, and what joins without effect.
+# By PyTorch's names of reductions: the op that joins two elements, and its neutral element.
 JOINS = {"sum": ("add", 0.0), "mean": ("add", 0.0), "prod": ("mul", 1.0), "amax": ("maximum", -math.inf),
          "amin": ("minimum", math.inf)}
 
 
 def scattered(w, x, dim, index, src, reduce, include_self):
-    """src joined to x at the places of index; not include_self: to each other only."""
+    """src joined to x at the places of index. not include_self: only to each other."""
     (op, neutral), (x, src), count = JOINS[reduce], w.alike([w.whole(x), w.whole(src)]), None
     if reduce == "mean" or not include_self:
         count = w.scatter(w.zeros(x), dim, index, w.view(w.tensor(1.0), index.full), "add")
@@ -293,7 +294,7 @@ def scattered(w, x, dim, index, src, reduce, include_self):
 
 
 def slices_of(w, x, dim, index):
-    """index [count] as one for each element of the slices of x that it names."""
+    """index [count] expanded to one index for each element of the slices of x."""
     full = x.full[:dim] + index.full + x.full[dim + 1:]
     one = tuple(size if i == dim else 1 for i, size in enumerate(full))
     return w.view(w.tensor(w.reshape(places(w, index, x.full[dim]), one)), full)
@@ -320,7 +321,7 @@ def index_reduce(w, call, x, dim, index, source, reduce, include_self=True):
 
 @operation("index_put")
 def index_put(w, call, x, indices, values, accumulate=False, **_):
-    """Of places in the first axes, joined to one."""
+    """Indices into the first axes are joined to one."""
     if (any(index is None or dtype_of(w, index) in ("bool", "u8") for index in indices) or
         any(d < 0 for d in x.full)):
         raise Refused("only places in the first axes of a tensor without the batch are possible")

@@ -1,11 +1,12 @@
-"""Integers that 32-bit floats may not have: their operators, and shifts."""
+"""Operators on integers that may not fit float32, and shifts."""
 import functools
 
 from ..spec_writer import Constant, Refused
 from .operands import dtype_name, is_large, is_whole, whole_number
 from .registry import operation
 
-# Ops that integers have of their own, by torch's names; those of two operands with that of exchanged ones, where there is one.
+# gpunn's integer ops by torch's names. Those of two operands come with the op for exchanged operands, if
+# there is one.
 INTEGER_UNARY = {"neg": "neg", "negative": "neg", "abs": "abs", "absolute": "abs", "sign": "sign",
                  "sgn": "sign"}
 INTEGER_BINARY = {"add": ("add", "add"), "sub": ("sub", None), "subtract": ("sub", None),
@@ -17,7 +18,7 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def integer_pair(w, name, x, other):
-    """An op of two integers, of which one may be a number."""
+    """An op of two integers. One of them may be a number."""
     op, exchanged = INTEGER_BINARY[name]
     if whole_number(x) is not None:
         if exchanged:
@@ -28,7 +29,7 @@ def integer_pair(w, name, x, other):
 
 def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condition=None, mask=None,
             value=None, **arguments):
-    """The result of an op of integers that 32-bit floats may not have; None: it is none."""
+    """The result of an op on integers that may not fit float32. None: there is none."""
     x, other = arguments.get("x"), arguments.get("other")
     given = [y for y in (x, other, min, max, value) if y is not None]
     large = [y for y in given if is_whole(w, y) and is_large(w, y)]
@@ -70,7 +71,7 @@ def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condit
 
 @operation("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
 def shift(w, call, x, other):
-    """By a number of bits, which rounds down where bits are lost."""
+    """Shifts by a number of bits. A right shift rounds down."""
     op, bits = "mul" if "left" in call.op or "lsh" in call.op else "floor_divide", whole_number(other)
     if isinstance(other, Constant) and bool(((other.tensor >= 0) & (other.tensor < 63)).all()):
         return w.integer(op, x, Constant(w.torch.ones_like(other.tensor, dtype=w.torch.int64) << other.tensor,

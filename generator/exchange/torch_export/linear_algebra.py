@@ -12,7 +12,7 @@ def linear(w, call, x, weight, bias=None):
         return w.layer("linear", name, x, shape, {"weight": weight, "bias": bias},
                        out_features=weight.full[0], bias=False if bias is None else None)
     name = w.layer_name(bias=bias) if bias is not None else w.free_name(call)
-    if name and isinstance(weight, Parameter) and weight.value:  # another layer's
+    if name and isinstance(weight, Parameter) and weight.value:  # another layer's weight
         return w.layer("linear", name, x, x.full[:-1] + weight.full[:1], {"bias": bias},
                        out_features=weight.full[0], bias=False if bias is None else None, weight=weight.value)
     y = product_of(w, x, weight, True)
@@ -20,7 +20,7 @@ def linear(w, call, x, weight, bias=None):
 
 
 def product_of(w, a, b, transpose_b=False):
-    """torch.matmul, vectors too."""
+    """torch.matmul, also of vectors."""
     rank_a, rank_b = len(a.full), len(b.full)
     if rank_a == 1:
         a = w.reshape(a, (1,) + a.full)
@@ -43,7 +43,7 @@ def outer(w, call, x, vec2):
 
 @operation("bilinear")
 def bilinear(w, call, input1, input2, weight, bias=None):
-    """sum over i, j of x1[i] weight[k][i][j] x2[j]: each pair's products as one row."""
+    """sum over i, j of x1[i] weight[k][i][j] x2[j], with the products of each pair as one row."""
     (count, one, other), lead = weight.full, input1.full[:-1]
     pairs = w.map("mul", w.reshape(input1, lead + (one, 1)), w.reshape(input2, lead + (1, other)))
     y = product_of(w, w.reshape(pairs, lead + (one * other,)), w.reshape(weight, (count, one * other)), True)

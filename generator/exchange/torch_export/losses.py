@@ -9,7 +9,7 @@ def reduction_name(x):
 
 
 def loss(name, *options):
-    """A loss of two equal shapes; options: its further arguments, weights or numbers."""
+    """A loss of two equal shapes. options: its further arguments, weights or numbers."""
     @reads(*options)
     def lower(w, call, x, target, reduction=1, **arguments):
         x, target = w.f32(w.whole(x)), w.f32(w.whole(target))
@@ -87,7 +87,7 @@ def cosine_embedding_loss(w, call, input1, input2, target, margin=0.0, reduction
 
 
 def formula_loss(expression):
-    """expression over x, y, z, the loss's tensors, with {name} for its numbers."""
+    """A loss from a formula. expression is over x, y, z, the loss's tensors, with {name} for its numbers."""
     @reads("input1", "input2", "target", "margin")
     def lower(w, call, reduction=1, **arguments):
         tensors = [t for t in arguments.values() if isinstance(t, (Value, Constant, Parameter))]
@@ -104,7 +104,7 @@ for torch_name, expression in {
 
 
 def soft_cross_entropy(w, x, target, weight, reduction, label_smoothing):
-    """Against probabilities of the classes."""
+    """Cross entropy with class probabilities as target."""
     axis = 1 if len(x.shape) > 1 else 0
     if label_smoothing:
         target = w.expr(f"{text(1 - label_smoothing)} * x + {text(label_smoothing / x.shape[axis])}", target)

@@ -1,12 +1,11 @@
-"""Turns the calls of a captured graph into entries of the spec, and collects what cannot be expressed."""
+"""Converts the calls of a captured graph to entries of the spec, and collects what cannot be expressed."""
 import inspect
 
 from ... import sizes
 from ..spec_writer import Constant, Entry, Parameter, Refused, Value, shape_text, size_name
-from . import (attention, complex_fft, convolutions, copies, creation,
-               elementwise,  # noqa: F401 they fill OPERATIONS
-               images, indexing, integers, linear_algebra, losses, norms, recurrent, reductions, shapes,
-               sorting)
+from . import (attention, complex_fft, convolutions, copies,  # noqa: F401 they fill OPERATIONS
+               creation, elementwise, images, indexing, integers, linear_algebra, losses, norms, recurrent,
+               reductions, shapes, sorting)
 from .capture import Reference
 from .complex_fft import of_complex
 from .copies import to
@@ -18,7 +17,8 @@ from ...sizes import SizeError
 
 
 class Changed(Refused):
-    """It changes what others see, in a way that can be captured without changes."""
+    """The call changes a tensor that others see, in a way that a capture without in-place changes can
+    express."""
 
 
 RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal",
@@ -49,21 +49,22 @@ def references(x):
 
 
 def unexpected(call):
-    """What is said of a call that its operation did not expect: its arguments but for tensors."""
+    """The error for a call with unexpected arguments. It lists those that are no tensors."""
     given = {name: size_name(x.dim) if isinstance(x, Size) else x for name, x in call.arguments.items()}
     told = ", ".join(f"{name}={x}" for name, x in given.items() if isinstance(x, (int, float, str)) or (
         isinstance(x, list) and x and all(isinstance(y, int) for y in x)))
     return Refused(f"it is not possible with {told or 'these operands'}")
 
 
-# What an operation may leave unread: where and how the result is stored, and what changes no value of it. dtype: see Lowering.
+# Arguments that an operation may ignore: where and how the result is stored, and what changes no value of it.
+# dtype: see Lowering.
 UNREAD = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "generator",
           "implicit", "sorted", "stable", "half_to_float", "compute_mode", "cudnn_enable", "cudnn_enabled",
           "benchmark", "deterministic", "allow_tf32", "sparse", "out", "path", "unsafe", "requires_grad"}
 
 
 def check_all_read(function, call):
-    """Refuses a call of which the operation would not read an argument that is not at its default."""
+    """Raises Refused if the operation ignores an argument that is not at its default."""
     names = inspect.signature(function).parameters
     reads = {"self", "input", *UNREAD, *getattr(function, "reads", ()), *names}
     for name, x in call.arguments.items():
@@ -72,7 +73,7 @@ def check_all_read(function, call):
 
 
 class Lowering:
-    """Turns the calls of a Captured into entries; known: what each reference of its is."""
+    """Converts the calls of a Captured to entries. known: the value of each of its references."""
 
     def __init__(self, torch, captured, writer, known):
         self.torch, self.captured, self.writer, self.known = torch, captured, writer, known
@@ -106,7 +107,7 @@ class Lowering:
                 self.known[name] = result
 
     def stand_ins(self, call):
-        """What stands for the results of a call that was refused, so that the calls after it are looked at too."""
+        """Placeholders for the results of a refused call, so that later calls are checked too."""
         values = tuple(Value(shape, dtype="f32" if dtype.is_floating_point else "i64")
                        for shape, dtype in call.shapes or [((), self.torch.float32)])
         for value in values:
@@ -121,7 +122,7 @@ class Lowering:
                 isinstance(c.arguments["x"], Reference) and c.arguments["x"].name == call.results[0]]
 
     def results(self, call, index):
-        """One result for each name in call.results; a tuple stands for a list of PyTorch's."""
+        """One result for each name in call.results. A tuple stands for a list of PyTorch's."""
         if isinstance(call.arguments, Refused):
             raise call.arguments
         in_place = call.op.endswith("_") and not call.op.startswith("__")
@@ -142,7 +143,7 @@ class Lowering:
         if in_place and isinstance(given, Constant) and given.name and not given.tensor.is_floating_point():
             why = Refused(f"it reads the buffer {given.name} of integers after forward has changed it")
             self.known.update({name: why for name, x in self.known.items() if x is given})
-            return [why] * len(call.results)  # nothing reads the batches that batch_norm counts
+            return [why] * len(call.results)  # nothing reads batch_norm's count of batches
         constant = self.constant(call, arguments, index)
         if constant is not None:
             return list(constant) if len(call.results) > 1 else [constant]
@@ -176,14 +177,15 @@ class Lowering:
                                                      values[0]]
 
     def converted(self, call, op, arguments):
-        """The arguments of a sum or such, whose operand PyTorch converts first where it is given a dtype of integers."""
+        """The arguments of a sum or similar. PyTorch first converts the operand if an integer dtype is
+        given."""
         dtype, x = arguments.get("dtype"), arguments.get("x")
         if op not in REDUCTIONS or dtype is None or dtype.is_floating_point or is_whole(self.writer, x):
             return arguments
         return dict(arguments, x=to(self.writer, call._replace(shapes=[(x.full, dtype)]), x))
 
     def counted(self, value, call, op, arguments):
-        """A result as integers again, where it counts with integers that stay below 2^24: those that are computed here do."""
+        """A result as integers again, if it counts with integers that stay below 2^24."""
         w, dtype = self.writer, call.shapes[0][1] if call.shapes else self.torch.float32
         if (not isinstance(value, Value) or value.dtype != "f32" or dtype.is_floating_point or
             dtype == self.torch.bool):
@@ -196,7 +198,7 @@ class Lowering:
         return small_integers(w, value)
 
     def wrapped(self, value, call, op, arguments):
-        """A result of integers of 8 or 16 bits, of which PyTorch keeps the last bits where it has more."""
+        """A result of 8-bit or 16-bit integers, wrapped to these bits as in PyTorch."""
         torch, dtype = self.torch, call.shapes[0][1] if call.shapes else None
         least, count = {torch.uint8: (0, 256), torch.int8: (-128, 256),
                         torch.int16: (-32768, 65536)}.get(dtype, (0, 0))
@@ -211,13 +213,13 @@ class Lowering:
                      dtype=dtype_name(torch, dtype))
 
     def wanted(self, call):
-        """The numbers of the call's results that are read."""
+        """The indices of the call's results that are read."""
         if len(call.results) > 1:
             return {i for i, name in enumerate(call.results) if name in self.last_use}
         return {c.arguments["index"] for c in self.parts(call) if c.results[0] in self.last_use}
 
     def constant(self, call, arguments, index):
-        """The result of a call of constants only; None: it is none."""
+        """The result of a call on constants only. None: it has other operands."""
         values = [self.known[name] for name in references(list(call.arguments.values()))]
         sizes = [y for x in arguments.values()
                  for y in (x if isinstance(x, list) else [x]) if isinstance(y, Size)]
@@ -241,7 +243,8 @@ class Lowering:
         return tuple(Constant(r) for r in result) if isinstance(result, (list, tuple)) else None
 
     def expanded_constant(self, call):
-        """The same where something is expanded, to the batch say: a result that is alike for all samples of any batch."""
+        """The same for expanded constants, to the batch for example: the result is equal for all samples of
+        any batch."""
         def at(x, point):
             if isinstance(x, Constant):
                 return x.tensor.expand([sizes.value_at(d, point) for d in x.full])
@@ -263,7 +266,7 @@ class Lowering:
         return one if all(self.torch.equal(one.tensor.expand_as(x), x) for x in results) else None
 
     def change(self, given, result, index):
-        """An operation in place: from now on, the names of given stand for result."""
+        """An in-place operation: from now on, the names of given stand for result."""
         memory = given.memory if isinstance(given, Value) else None
         of_parameter = isinstance(given, Parameter) or (memory and
                                                         (memory.parameter or memory.entry.op == "parameter"))
@@ -274,7 +277,7 @@ class Lowering:
         self.known.update({name: result for name, x in self.known.items() if x is given})
 
     def need_no_other_view(self, given, index, copied=False):
-        """copied: it is a new tensor from now on, which shares its memory with none."""
+        """copied: it becomes a new tensor that shares its memory with none."""
         def storage(x):
             return x.tensor.untyped_storage().data_ptr()
 

@@ -31,7 +31,7 @@ def norm_with_statistics(w, op, x, parts, momentum, eps, **given):
 
 
 def batch_norm_of_batch(w, call, x, weight, bias, eps):
-    """Without running statistics, by those of the samples at hand in either mode."""
+    """Without running statistics: uses the batch's statistics in both modes."""
     parts = {} if weight is None and bias is None else {"weight": weight, "bias": bias}
     name = w.free_name(call) if not parts else w.layer_name(**parts) if None not in (weight, bias) else None
     if name and 2 <= len(x.full) <= 5:
@@ -45,7 +45,8 @@ def batch_norm_of_batch(w, call, x, weight, bias, eps):
 
 
 def norm_of_last(w, call, op, x, dims, eps, weight, bias):
-    """layer_norm or rms_norm over the last dims axes: a layer, or one without parameters, which are applied after it."""
+    """layer_norm or rms_norm over the last dims axes: a layer, or one without parameters, which are applied
+    after it."""
     default = 1e-5 if op == "layer_norm" else None
     eps, dims = None if eps == default else eps, None if dims == 1 else dims
     name = w.layer_name(weight=weight, bias=bias) if weight is not None else None
@@ -71,7 +72,7 @@ def rms_norm(w, call, x, normalized_shape, weight=None, eps=None):
 def instance_norm(w, call, x, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, **_):
     if running_mean is None:
         return group_norm(w, call, x, weight=weight, bias=bias, eps=eps)
-    if w.training and not use_input_stats:  # which no training changes
+    if w.training and not use_input_stats:  # which training never changes
         mean, var = [w.reshape(y, y.full + (1,) * (len(x.full) - 2)) for y in (running_mean, running_var)]
         return scaled_channels(w, w.expr(f"(x - y) / sqrt(z + {text(eps)})", x, mean, var), weight, bias)
     check_mode(w, use_input_stats)
@@ -93,7 +94,7 @@ def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, **
 
 
 def scaled_channels(w, x, weight, bias):
-    """x times weight plus bias, where these are given: one number a channel."""
+    """x times weight plus bias, if they exist, with one number per channel."""
     column = (x.full[1],) + (1,) * (len(x.full) - 2)
     y = x if weight is None else w.map("mul", x, w.reshape(weight, column))
     return y if bias is None else w.map("add", y, w.reshape(bias, column))

@@ -1,11 +1,11 @@
-"""What operators ask about operands: dtypes, known numbers, ranges of integers, places, complex parts."""
+"""Queries about operands: dtypes, known numbers, ranges of integers, indices, complex parts."""
 from ..spec_writer import Constant, Parameter, Refused, Value, is_number, normal_axis
 from .symbols import Size
 from ...sizes import varies
 
 
 def dtype_name(torch, dtype, of_input=False):
-    """gpunn's name of a dtype; what computes with 8 and 16 bits is i32, see Lowering.wrapped."""
+    """gpunn's name of a dtype. 8-bit and 16-bit integers are computed as i32, see Lowering.wrapped."""
     names = {torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool"}
     names.update({} if of_input else {torch.int8: "i32", torch.int16: "i32"})
     if not dtype.is_floating_point and dtype not in names:
@@ -14,7 +14,7 @@ def dtype_name(torch, dtype, of_input=False):
 
 
 def number(x):
-    """x as a float, where it is known and has no shape; else None."""
+    """x as a float, if it is a known scalar, else None."""
     if isinstance(x, Constant) and x.full == ():
         return float(x.tensor)
     return float(x) if is_number(x) else None
@@ -32,7 +32,7 @@ def truth(w, x):
 
 
 def is_large(w, x):
-    """Whether x may be an integer of 2^24 or more: one that is given, or such a constant."""
+    """Whether x may be an integer of 2^24 or more: an input, or such a constant."""
     if isinstance(x, (int, float)):
         return isinstance(x, int) and abs(x) >= 2 ** 24
     if isinstance(x, Constant):
@@ -47,34 +47,34 @@ def is_large(w, x):
 
 
 def whole_number(x):
-    """x as an integer, where it is known and has no shape; else None."""
+    """x as an integer, if it is a known scalar, else None."""
     if isinstance(x, Constant) and x.full == () and not x.tensor.is_floating_point():
         return int(x.tensor)
     return x if isinstance(x, int) else None
 
 
 def is_whole(w, x):
-    """Whether x is integers or bool, also where gpunn has them as floats."""
+    """Whether x is integers or bool, also if gpunn has them as floats."""
     if isinstance(x, Constant):
         return not x.tensor.is_floating_point()
     return isinstance(x, (bool, int)) or (isinstance(x, Value) and (x.is_bool or x.dtype != "f32"))
 
 
 def place_of(x, size):
-    """A place along an axis of that size as a number, or a dimension that varies."""
+    """An index along an axis of that size, as a number or a varying dimension."""
     if isinstance(x, Size) and not varies(x.dim):
         raise Refused("it cuts the batch" if size < 0 else "its place depends on the batch size")
     return x.dim if isinstance(x, Size) else x
 
 
 def place_from_start(x, size):
-    """The same, counted from the end where it is a number below 0."""
+    """The same. Negative numbers count from the end."""
     x = place_of(x, size)
     return x if varies(x) else normal_axis(x, size)
 
 
 def is_exact(w, x):
-    """Whether x holds integers that 32-bit floats may not have."""
+    """Whether x holds integers that may not fit float32."""
     return is_whole(w, x) and is_large(w, x)
 
 
@@ -91,7 +91,7 @@ class Complex:
 
 
 def complex_parts(x):
-    """Constants that are complex, as the two tensors that gpunn has of them."""
+    """Replaces complex constants by their two parts."""
     if isinstance(x, list):
         return [complex_parts(y) for y in x]
     if isinstance(x, complex):
@@ -113,7 +113,7 @@ INDICES = ("i64", "i32")
 
 
 def dtype_of(w, x):
-    """The dtype of an operand, bool for what is that in PyTorch."""
+    """The dtype of an operand, bool if it is that in PyTorch."""
     if isinstance(x, Constant):
         return dtype_name(w.torch, x.tensor.dtype)
     x = w.tensor(x)
@@ -121,7 +121,7 @@ def dtype_of(w, x):
 
 
 def has_gradient(x, of_inputs=True):
-    """Whether x is a learned parameter or computed from such, or from floating-point inputs."""
+    """Whether x is a learned parameter, or computed from such, or from floating-point inputs."""
     if not isinstance(x, Value):
         return isinstance(x, Parameter) and x.tensor.requires_grad
     found = {x.entry: None} if x.dtype == "f32" else {}

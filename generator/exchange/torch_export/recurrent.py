@@ -44,7 +44,8 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
 
 
 def unprojected(w, x, weights, w_hr, h_0):
-    """What a layer without proj_size reads in place of one with it, as gpunn_lstm has it: x, the weights, h_0."""
+    """The operands of a layer without proj_size that replaces one with it, as in gpunn_lstm: x, the weights,
+    h_0."""
     parts, directions, size = len(weights) // len(w_hr), len(w_hr), w_hr[0].shape[0]
     features = [x]
     for d, own in enumerate(w_hr):
@@ -60,7 +61,7 @@ def unprojected(w, x, weights, w_hr, h_0):
             features.append(w.add("pad", [start], x.shape[:2] + (size,), before=[d * behind, 0, 0],
                                   after=[behind - d * behind, 0, 0]))
         product = product_of(w, w_hh, own)
-        # F32, whatever it adds
+        # F32, whatever dtype it sums
         weights[d * parts + 1] = w.add("sum", [w.reshape(product, (1,) + product.shape)], product.shape,
                                        dims=[0])
     if h_0 is not None:
@@ -69,7 +70,7 @@ def unprojected(w, x, weights, w_hr, h_0):
 
 
 def projected(w, y, w_hr, axis):
-    """y of the directions, which share an axis of it, by their weights; by none, as it is."""
+    """y of the directions, which share an axis, multiplied by their projections, if there are any."""
     if not w_hr:
         return y
     size = y.shape[axis] // len(w_hr)

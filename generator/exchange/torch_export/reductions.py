@@ -1,4 +1,4 @@
-"""Reductions along axes: sums, extremes, running sums, statistics, norms, distances, softmax."""
+"""Reductions along axes: sums, extremes, cumulative sums, statistics, norms, distances, softmax."""
 import math
 
 from ..spec_writer import Constant, Refused, normal_axes, normal_axis, product, size_name, text
@@ -23,7 +23,7 @@ def amin(w, call, x, dim=None, keepdim=False):
 
 
 def score_of(w, x, dim):
-    """Floats whose first maximum along an axis stands where x's does."""
+    """Floats whose first maximum along an axis is at the same place as x's."""
     if not is_exact(w, x):
         return w.f32(w.whole(x))
     return w.f32(w.whole(w.integer("eq", x, w.reduce("max", x, dim, True))))
@@ -57,7 +57,7 @@ def cumprod(w, call, x, dim, **_):
 
 @operation("cummax", "cummin")
 def cummax(w, call, x, dim):
-    """The place of each is that of the last element that was as large as all before it."""
+    """The index is that of the last element that was as large as all before it."""
     dim, x = normal_axis(dim, len(x.full)), w.copied(w.whole(x))
     y = w.running("maximum" if call.op == "cummax" else "minimum", x, dim)
     if 1 not in w.wanted:
@@ -80,7 +80,8 @@ def count_nonzero(w, call, x, dim=None):
 
 
 def running_sum_of_size(w, x, axis):
-    """Along an axis that varies: a product with a triangle of ones. Up to 4096 integers below 2^36 have exact sums, by two parts."""
+    """Along a varying axis: a product with a triangle of ones. Two parts make sums of up to 4096 integers
+    below 2^36 exact."""
     if is_exact(w, x):
         low, high = [running_sum_of_size(w, w.f32(w.integer(op, x, 1 << 12)), axis)
                      for op in ("remainder", "floor_divide")]
@@ -101,7 +102,7 @@ def cumsum(w, call, x, dim, **_):
 
 
 def picked_with(index_of, w, call, x, dim, keepdim):
-    """The elements, and their places; of equals only the one that is picked has a gradient."""
+    """The elements, and their indices. Of equal elements only the picked one has a gradient."""
     x, dim = w.copied(w.whole(x)), normal_axis(dim, len(x.full))
     if not x.shape:
         return x, Constant(w.torch.tensor(0))
@@ -138,7 +139,7 @@ def var(w, call, x, dim=None, unbiased=True, correction=None, keepdim=False):
     if count < 0 and lost:
         raise Refused(f"the correction would depend on {size_name(count)}; use correction=0" if varies(count)
                       else "the correction would depend on the batch size; use correction=0")
-    for _ in range(2):  # again, since the mean of large values is rounded
+    for _ in range(2):  # twice, since the mean of large values is rounded
         x = w.map("sub", x, w.reduce("mean", x, axes, True))
     squares = w.map("square", x)
     if count - lost <= 0 and lost:
@@ -192,7 +193,7 @@ def pairwise_distance(w, call, x1, x2, p=2.0, eps=1e-6, keepdim=False):
 
 @operation("cdist", "_cdist_forward")
 def cdist(w, call, x1, x2, p=2.0, **_):
-    """Of all pairs, by their differences: what a product of matrices would round away near 0 stays."""
+    """Of all pairs, by their differences. A matrix product would round small distances away."""
     rank = len(x1.full)
     x1 = w.reshape(x1, x1.full[:-1] + (1,) + x1.full[-1:])
     x2 = w.reshape(x2, x2.full[:-2] + (1,) + x2.full[-2:])

@@ -1,12 +1,12 @@
 """The functions that export operators, by the operators' names in torch.ops.aten."""
 
-# Each gets the Writer, the Call and the arguments by the names of PyTorch's schema (its self and input are x here); the result is
-# a Value, a Constant, or a tuple of them.
+# Each gets the Writer, the Call, and the arguments by the names of PyTorch's schema (its self and input are x
+# here). The result is a Value, a Constant, or a tuple of them.
 OPERATIONS = {}
 
 
 def operation(*names):
-    """Names the operators, without overloads, that a function exports: each of them has one function."""
+    """Registers a function for these operators, without overloads. Each operator has one function."""
     def register(function):
         assert not OPERATIONS.keys() & set(names), names
         OPERATIONS.update({name: function for name in names})
@@ -15,7 +15,7 @@ def operation(*names):
 
 
 def reads(*names):
-    """Names the arguments that an operation reads besides those of its signature."""
+    """Declares the arguments that a function reads besides those in its signature."""
     def mark(function):
         function.reads = names
         return function

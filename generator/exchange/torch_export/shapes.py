@@ -152,13 +152,13 @@ def flip(w, call, x, dims):
 
 @operation("tril", "triu")
 def triangle(w, call, x, diagonal=0):
-    """Of matrices that a run computes."""
+    """For matrices that are computed in a run."""
     inside = inside_triangle(w, *x.full[-2:], call.op == "tril", diagonal)
     return w.integer("where", inside, x, 0) if is_exact(w, x) else w.map("where", inside, x, 0.0)
 
 
 def inside_triangle(w, rows, columns, lower=True, diagonal=0):
-    """1 below the diagonal and on it, or above it, else 0."""
+    """1 on and below the diagonal, or on and above it, else 0."""
     if rows < 0 or columns < 0:
         return w.triangle_of_sizes(rows, columns, lower, diagonal)
     ones = w.torch.ones(rows, columns)

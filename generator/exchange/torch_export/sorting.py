@@ -18,7 +18,8 @@ def topk(w, call, x, k, dim=-1, largest=True, **_):
 
 
 def topk_of_integers(w, x, k, dim, largest):
-    """By their last 24 bits, then by those before them, and so on: each sort leaves equals in the order of the one before."""
+    """A radix sort: by the last 24 bits, then by those before them, and so on. Each sort keeps the order of
+    equal elements."""
     x, count, places = w.integers(x, ("i64",)), w.known_size(x, dim), None
     for shift in (0, 24, 48):
         part = w.integer("floor_divide", x, 1 << shift) if shift else x
@@ -34,7 +35,7 @@ def topk_of_integers(w, x, k, dim, largest):
 
 @operation("sort", "argsort")
 def sort(w, call, x, dim=-1, descending=False, **_):
-    """By their places, of equals the first one first."""
+    """The order of x, with equal elements by index."""
     if not x.full:
         raise Refused("a single number is not sorted")
     y, places = topk(w, call, x, w.known_size(x, normal_axis(dim, len(x.full))), dim, descending)
@@ -43,7 +44,7 @@ def sort(w, call, x, dim=-1, descending=False, **_):
 
 @operation("kthvalue", "median")
 def kthvalue(w, call, x, k=None, dim=None, keepdim=False):
-    """median: the lower of two middle elements; NaN where one is."""
+    """median: the lower of two middle elements, NaN if x has one."""
     flat, dim = dim is None, normal_axis(dim or 0, max(1, len(x.full)))
     x = w.reshape(x, (product(x.full),)) if flat else x
     k = (w.known_size(x, dim) + 1) // 2 if k is None else k
@@ -57,7 +58,7 @@ def kthvalue(w, call, x, k=None, dim=None, keepdim=False):
 
 @operation("searchsorted")
 def searchsorted(w, call, sorted_sequence, x, right=False, side=None, sorter=None, **_):
-    """How many elements of the last axis of the sequence come before each x."""
+    """The number of elements, along the last axis of the sequence, that come before each x."""
     if sorter is not None:
         raise Refused("a sorter is not possible")
     row = sorted_sequence.full[:-1]
@@ -68,7 +69,7 @@ def searchsorted(w, call, sorted_sequence, x, right=False, side=None, sorter=Non
 
 @operation("histc")
 def histc(w, call, x, bins=100, min=0, max=0):
-    """How many elements lie in each of equal intervals from min to max; 0, 0: those of x."""
+    """The number of elements in each of equal intervals from min to max. 0, 0: those of x."""
     x = w.reshape(x, (product(x.full),))
     low, high = number(min), number(max)
     if low == high:

@@ -1,10 +1,9 @@
-"""The sizes of PyTorch's symbolic shapes as sums of generator/sizes.py, and the conditions on sizes under which a captured
-graph is the module's.
+"""PyTorch's symbolic sizes as sums of generator/sizes.py, and the conditions on sizes under which a captured
+graph equals the module.
 
-torch.export follows one branch of each Python condition on a size, and records that condition as a guard. A guard that the module
-itself asks about becomes a bound of the spec's size, or it is refused. The guards of PyTorch's own files are checks of shapes,
-which gpunn's shape rules make again.
-"""
+torch.export follows one branch of each Python condition on a size, and records that condition as a guard. A
+guard from the module's own code becomes a bound of the spec's size, or an error. Guards of PyTorch's own
+files check shapes. gpunn's shape rules check these again."""
 import contextlib
 import fractions
 import functools
@@ -32,16 +31,16 @@ RELATIONS = {"Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessT
 
 
 class Symbols:
-    """What PyTorch's symbols of sizes are, told by the axes of inputs that vary."""
+    """PyTorch's symbols for sizes, defined by the axes of inputs that vary."""
 
     def __init__(self):
         # by symbol: a sum of generator/sizes.py, a name, the example's size
         self.sums, self.names, self.examples = {}, {}, {}
-        self.bounds = {}  # by the name of a size: (least, most); math.inf: any
-        self.refused = {}  # by a symbol that is no sum: the Refused that tells why
+        self.bounds = {}  # by the name of a size: (least, most); math.inf: no limit
+        self.refused = {}  # by a symbol that is no sum: the Refused with the reason
 
     def define(self, size, dim, place):
-        """Makes an axis of an input, in PyTorch a symbol, that dimension."""
+        """Defines the dimension of an input's axis, which is a symbol in PyTorch."""
         symbol, name, own = (None if isinstance(size, int) else size.node.expr, size_name(dim),
                              sizes.sum_of(dim))
         if symbol is None or not symbol.is_Symbol:
@@ -54,12 +53,12 @@ class Symbols:
         return symbol
 
     def narrow(self, name, least, most=math.inf):
-        """Allows only sizes from least to most, and of those only the ones that were allowed before."""
+        """Restricts a size to least .. most, within its present bounds."""
         low, high = self.bounds.get(name, (1, math.inf))
         self.bounds[name] = max(low, least), min(high, most)
 
     def number(self, x):
-        """A whole number that may depend on sizes."""
+        """An integer that may depend on sizes."""
         if isinstance(x, int):
             return x
         try:
@@ -71,9 +70,9 @@ class Symbols:
         return Size(dim) if dim < 0 else dim
 
     def sum(self, x):
-        """An expression of sympy's as a sum."""
+        """A sympy expression as a sum."""
         kind, parts = type(x).__name__, x.args
-        if x.is_Symbol and x not in self.sums:  # of no input's size
+        if x.is_Symbol and x not in self.sums:  # no input has this size
             raise self.refused.get(x) or Refused("a size depends on values")
         if x.is_Symbol or x.is_Integer:
             return self.sums[x] if x.is_Symbol else sizes.number_or_size(int(x))
@@ -95,7 +94,8 @@ class Symbols:
         return self.refuse(x)
 
     def extreme(self, parts, sign):
-        """The part that is the least (sign 1) or the largest (-1) at the example's sizes; bounds make it so at all sizes."""
+        """The smaller (sign 1) or the larger (-1) part at the example's sizes. Bounds make it so at all
+        sizes."""
         chosen, *others = sorted(parts, key=lambda part: sign * int(part.xreplace(self.examples)))
         for other in others:
             self.hold(">=", sizes.plus(self.sum(other), self.sum(chosen), -1) if sign > 0 else
@@ -119,7 +119,8 @@ class Symbols:
                       f"multiple of the batch is")
 
     def open_slice(self, size, whole, start, end, step):
-        """Tells the size of a slice that PyTorch leaves open, since it clamps places outside: bounds leave those sizes out."""
+        """Defines the size of a slice that PyTorch leaves open because it clamps indices outside. Bounds
+        exclude those sizes."""
         symbol = None if isinstance(size, int) else size.node.expr
         if symbol is None or not symbol.is_Symbol or symbol in self.sums:
             return
@@ -134,13 +135,13 @@ class Symbols:
             self.refused[symbol] = why
 
     def place(self, x, whole):
-        """An index of a slice as a sum; whole: the size of the axis."""
+        """An index of a slice as a sum. whole: the size of the axis."""
         if not isinstance(x, int):
             return self.sum(x.node.expr)
         return whole if x > sizes.MOST else sizes.plus(whole, {(): x}) if x < 0 else sizes.number_or_size(x)
 
     def inside(self, whole, index, count):
-        """Makes `count` elements from an index on lie in their axis."""
+        """Requires that `count` elements from an index on are within their axis."""
         whole, index, count = [sizes.number_or_size(x) if isinstance(x, int) else self.sum(x.node.expr)
                                for x in (whole, index, count)]
         self.hold(">=", index)
@@ -148,7 +149,7 @@ class Symbols:
 
     # -- conditions --
     def guard(self, condition):
-        """Makes a condition of sympy's true of all sizes, by bounds, or refuses."""
+        """Makes a sympy condition hold for all sizes, by bounds. Raises Refused if it cannot."""
         relation = RELATIONS.get(type(condition).__name__)
         if relation is None:
             raise Refused(f"it takes another path where {condition} is false; give those axes fixed sizes")
@@ -158,7 +159,7 @@ class Symbols:
         self.hold(relation, sizes.plus(left, right, -1))
 
     def hold(self, relation, terms):
-        """Makes terms > 0, >= 0, == 0 or != 0 true of all sizes, by bounds, or refuses."""
+        """Makes terms > 0, >= 0, == 0 or != 0 hold for all sizes, by bounds. Raises Refused if it cannot."""
         if relation == ">":
             relation, terms = ">=", sizes.plus(terms, {(): 1}, -1)
         varying = {atoms: count for atoms, count in terms.items() if atoms}
@@ -176,12 +177,13 @@ class Symbols:
             self.bound(atoms[0], count, constant)
 
     def hold_positive(self, dim):
-        """Makes a dimension 1 or more at all sizes where a bound of one size can: gpunn has no tensors without elements."""
+        """Makes a dimension at least 1 for all sizes, if a bound of one size can do so. gpunn has no empty
+        tensors."""
         with contextlib.suppress(Refused):
             self.hold(">", sizes.sum_of(dim))
 
     def bound(self, atom, count, constant):
-        """Makes count * atom + constant >= 0 true by a bound of the size that the atom is made of."""
+        """Makes count * atom + constant >= 0 hold, by a bound of the size in the atom."""
         limit = -(constant // count) if count > 0 else constant // -count  # atom >= limit, or atom <= limit
         # a quotient rounded down: its sum is at least divisor * limit, or below divisor * (limit + 1)
         if atom.divisor:
@@ -194,7 +196,7 @@ class Symbols:
             self.narrow(atom.text, 1, limit * atom.multiple)
 
     def exclude(self, atom, count, constant, terms):
-        """Makes count * atom + constant != 0 true, where only the end of the allowed sizes is to be left out."""
+        """Makes count * atom + constant != 0 hold, if that only excludes the first or last allowed size."""
         least, most = self.bounds.get(atom.text, (1, math.inf))
         zero = -constant // count * atom.multiple
         if constant % count or atom.divisor or not least <= zero <= most:
@@ -205,7 +207,7 @@ class Symbols:
 
     @staticmethod
     def unrounded(terms):
-        """A sum without quotients that is 0 or more only where this one is, a whole number, not below 0."""
+        """A sum without quotients, which is 0 or more only if this one is."""
         total = 1
         for atoms, count in list(terms.items()):
             atom = atoms[0] if len(atoms) == 1 else None
@@ -219,7 +221,7 @@ class Symbols:
         return sizes.plus(terms, {(): total - 1})
 
     def least(self, terms, sign=1):
-        """A lower bound of a sum, with sign -1 of its negative."""
+        """A lower bound of a sum or, with sign -1, of its negative."""
         def limits(atom):
             if atom.divisor:
                 inner = dict(atom.terms)
@@ -236,7 +238,7 @@ class Symbols:
         return total
 
     def refuse_other_sizes(self, relation, terms):
-        """Names the condition, and what makes it true."""
+        """Raises Refused with the condition, and how to make it true."""
         left = sizes.sum_text({atoms: count for atoms, count in terms.items() if count > 0}) or "0"
         right = sizes.sum_text({atoms: -count for atoms, count in terms.items() if count < 0}) or "0"
         if left.isdigit():
@@ -250,7 +252,7 @@ class Symbols:
 
 
 def own_guards(torch, program):
-    """The conditions on sizes that files other than PyTorch's asked for, as (condition, its place in the source)."""
+    """The conditions on sizes in files other than PyTorch's, as (condition, its place in the source)."""
     values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
     symbolic = [size for x in values if isinstance(x, torch.Tensor)
                 for size in x.shape if isinstance(size, torch.SymInt)]

@@ -1,4 +1,4 @@
-"""The spec that is being written: the Writer of a module's tensors."""
+"""The Writer of a module's tensors, which keeps the spec's entries."""
 import math
 
 from ..spec_writer import Constant, Refused, Writer, size_name
@@ -13,16 +13,17 @@ class TorchWriter(Writer):
     def __init__(self, torch, root, taken, modules):
         super().__init__(set(taken) | modules)
         self.torch, self.training, self.modules = torch, root.training, modules
-        self.trains = root.trains  # gradients are wanted
+        self.trains = root.trains  # whether gradients are needed
         self.own_dtype = dtype_of_parameters(root)
-        self.points = []  # two sets of sizes, numbers by names
-        self.wanted = set()  # which results of the call at hand are read
+        self.points = []  # two sets of sizes, as numbers by names
+        self.wanted = set()  # indices of the current call's results that are read
         self.ranges = set()  # entries that count the samples: 0, 1, ...
         self.small = set()  # entries of integers that stay below 2^24
         self.steps = {}  # entries of 0, step, 2 step, ...: the step
 
     def rounds(self, dtype):
-        """Whether a cast to a dtype of floats rounds: to 16 bits, in a model that does not compute with these anyway."""
+        """Whether a cast to a float dtype rounds: to 16 bits, in a model that does not compute in 16 bits
+        anyway."""
         return dtype in (self.torch.float16, self.torch.bfloat16) and dtype != self.own_dtype
 
     def constant_of(self, x):
@@ -78,12 +79,12 @@ class TorchWriter(Writer):
         return super().slice(x, axis, start, end, step)
 
     def free_name(self, call):
-        """A name for a layer that has no parameter to tell it."""
+        """A name for a layer without a named parameter."""
         free = call.path not in self.layers and (call.path in self.modules or call.path not in self.taken)
         return call.path if call.path and free else self.unique(call.op)
 
 
 def dtype_of_parameters(module):
-    """The dtype of floats that all parameters have, or None."""
+    """The float dtype of all parameters, or None if they differ."""
     floats = {p.dtype for p in module.parameters() if p.is_floating_point()}
     return floats.pop() if len(floats) == 1 else None
