@@ -35,44 +35,56 @@ def ascii_of(text):
 
 
 def arguments(words):
-    parser = Arguments(prog="python3 -m generator",
-                       description="Writes fused kernels for a gpunn model: NAME_kernels.h and "
-                       "NAME_kernels.cu, to be compiled with the program, which calls gpunn_use_kernels.")
+    parser = Arguments(
+        prog="python3 -m generator", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Writes fused kernels for a gpunn model: NAME_kernels.h and NAME_kernels.cu.\n"
+        "Compile them with your program, which calls gpunn_use_kernels. Other options\n"
+        "write the whole model as C or CUDA.",
+        epilog="example:\n  python3 -m generator examples/kernels/simple_nn.json -o simple_nn --report")
     parser.add_argument("model", metavar="MODEL.json",
-                        help="the spec of the model: generator/model.schema.json describes it")
+                        help="spec of the model; generator/model.schema.json describes the format")
     parser.add_argument("values", metavar="WEIGHTS.safetensors", nargs="?", help="the same as --weights")
     parser.add_argument("-o", dest="output", metavar="NAME",
-                        help="path and C identifier that the files' names begin with")
+                        help="path of the output files without their endings; its last part must be a C "
+                        "identifier")
     parser.add_argument("--check", action="store_true",
-                        help="write nothing; fail if a file is not what would be written")
+                        help="write nothing; fail if a file differs from what would be written")
     parser.add_argument("--report", action="store_true",
-                        help="print groups, launches and bytes moved, before and after")
-    parser.add_argument("--registers", action="store_true", help="with --report: and what nvcc ($NVCC or "
-                        "nvcc) makes of the kernels, registers of a thread on each card")
+                        help="print groups, launches and bytes moved, with and without fused kernels")
+    parser.add_argument("--registers", action="store_true",
+                        help="with --report: compile the kernels with nvcc ($NVCC or nvcc), and print their "
+                        "registers per thread for each card")
     parser.add_argument("--emit-model", action="store_true",
                         help="also write NAME_model.h, which builds the model without JSON")
-    parser.add_argument("--embed", action="store_true", help="write NAME_embedded.h instead: the model with "
-                        "its weights, for programs that read no file")
-    parser.add_argument("--store", choices=("f32", "f16", "bf16"), help="how weights are stored. With "
-                        "--embed, default: as they are in their file; with --device: f32")
-    parser.add_argument("--math", choices=MATHS, help="instead of the spec's: fast maths where results are "
-                        "stored in 16 bits (auto), nowhere (accurate), everywhere (fast)")
+    parser.add_argument("--embed", action="store_true",
+                        help="write NAME_embedded.h instead: the model with its weights, for programs that "
+                        "read no files")
+    parser.add_argument("--store", choices=("f32", "f16", "bf16"),
+                        help="dtype of stored weights (default: with --embed as in the file, with --device "
+                        "f32)")
+    parser.add_argument("--math", choices=MATHS,
+                        help="fast math for results stored in 16 bits (auto), for none (accurate) or for all "
+                        "(fast); default: the spec's, else auto")
     alone = parser.add_argument_group("instead of kernels, the model as functions that need no gpunn")
     alone.add_argument("--inference", action="store_true",
-                       help="write NAME_inference.h, its evaluation in plain C99")
-    alone.add_argument("--device", action="store_true", help="write NAME_device.cuh, for one sample a thread "
-                       "within a CUDA kernel; --store says how its weights are stored")
+                       help="write NAME_inference.h: the model's evaluation in plain C99")
+    alone.add_argument("--device", action="store_true",
+                       help="write NAME_device.cuh: CUDA functions that evaluate one sample per thread, "
+                       "to be called within a kernel")
     alone.add_argument("--warp", action="store_true",
-                       help="with --device: and for the samples of a warp's lanes together, by tensor cores, "
-                       "with products of TF32, F16 or BF16 as weights are stored")
-    alone.add_argument("--weights", metavar="FILE", help="write the numbers of this safetensors file into it")
+                       help="with --device: also a function that evaluates the samples of a warp's lanes "
+                       "together on tensor cores; --store f32 multiplies in TF32")
+    alone.add_argument("--weights", metavar="FILE",
+                       help="include the weights of this safetensors file in the output")
     alone.add_argument("--outputs", metavar="NAMES",
-                       help="what it gives, with commas between; the spec's outputs if not given")
-    alone.add_argument("--batch", metavar="N", type=int, default=1, help="samples of a call; 1 if not given")
+                       help="tensors to compute, separated by commas (default: the spec's outputs)")
+    alone.add_argument("--batch", metavar="N", type=int, default=1,
+                       help="samples per call (default: %(default)s)")
     alone.add_argument("--int8", action="store_true",
-                       help="weights of products as bytes, each row with a scale; needs --weights")
-    alone.add_argument("--samples", metavar="FILE", help="inputs by name, for which to print what --int8 "
-                       "costs; needs a C compiler, $CC or cc")
+                       help="store the weights of products in 8 bits with a scale per row; needs --weights")
+    alone.add_argument("--samples", metavar="FILE",
+                       help="inputs by name (safetensors), with which to measure and print the error of "
+                       "--int8; needs a C compiler, $CC or cc")
     given = parser.parse_args(words)
     given.weights = given.weights or given.values
     check_embed(parser, given)

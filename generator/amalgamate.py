@@ -81,11 +81,12 @@ def write(path, text):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="generator.amalgamate", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python3 -m generator.amalgamate",
+                                     description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true",
-                        help="write nothing; fail where a file is not what its parts say")
+                        help="write nothing; fail if a file differs from its parts")
     parser.add_argument("--declarations", metavar="FILE",
-                        help="write gpunn.h without its implementation there, and nothing else")
+                        help="only write gpunn.h without its implementation to FILE")
     options = parser.parse_args(arguments)
     if options.declarations:
         write(options.declarations, declarations())

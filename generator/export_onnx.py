@@ -28,11 +28,13 @@ def export(path_json, path_safetensors, path_onnx):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python3 -m generator.export_onnx",
-                                     description="Turns a spec and weights into an ONNX model.")
-    parser.add_argument("spec", metavar="NAME.json")
-    parser.add_argument("weights", metavar="NAME.safetensors")
-    parser.add_argument("-o", dest="output", required=True, metavar="MODEL.onnx")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m generator.export_onnx", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Converts a spec and its weights to an ONNX model.",
+        epilog="example:\n  python3 -m generator.export_onnx net.json net.safetensors -o net.onnx")
+    parser.add_argument("spec", metavar="NAME.json", help="spec of the model")
+    parser.add_argument("weights", metavar="NAME.safetensors", help="weights of the model")
+    parser.add_argument("-o", dest="output", required=True, metavar="MODEL.onnx", help="file to write")
     options = parser.parse_args(arguments)
     try:
         export(options.spec, options.weights, options.output)

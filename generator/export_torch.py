@@ -288,22 +288,29 @@ def dynamic_axis(text_):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python3 -m generator.export_torch",
-                                     description="Turns a PyTorch module into a spec and weights.")
-    parser.add_argument("module", help="package.module:factory, a module or a function that returns one")
-    parser.add_argument("-o", dest="name", required=True, help="writes NAME.json and NAME.safetensors")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m generator.export_torch", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Converts a PyTorch module to a spec and weights. Needs PyTorch.",
+        epilog="example:\n  python3 -m generator.export_torch my_file:net -o net --input 1x3x32x32")
+    parser.add_argument("module", help="package.module:factory, where factory is a torch.nn.Module or a "
+                        "function that returns one")
+    parser.add_argument("-o", dest="name", metavar="NAME", required=True,
+                        help="write NAME.json and NAME.safetensors")
     parser.add_argument("--input", action="append", required=True, metavar="[NAME=]8x3x32x32[:DTYPE]",
-                        help="one for each input")
-    parser.add_argument("--fixed-batch", action="store_true", help="the batch size is the example's, always")
+                        help="shape of an input (default dtype: f32); repeat for each input")
+    parser.add_argument("--fixed-batch", action="store_true",
+                        help="fix the batch size to the example's (default: the first axis varies)")
     parser.add_argument("--dynamic", action="append", type=dynamic_axis, default=[],
                         metavar="INPUT:AXIS=NAME",
-                        help="an axis that varies between runs, under a name, which several may share")
-    parser.add_argument("--bounds", type=json.loads, default={}, metavar="JSON", help='of such names, where '
-                        'PyTorch does not find them: {"H": {"max": 512, "multiple": 4}}')
-    parser.add_argument(
-        "--loss", help="an output's name, or a loss of torch.nn.functional: the last --input is its target")
+                        help="let another axis vary between runs, as a size with this name; axes may share a "
+                        "name")
+    parser.add_argument("--bounds", type=json.loads, default={}, metavar="JSON",
+                        help='bounds of these sizes that PyTorch does not find: {"H": {"max": 512, '
+                        '"multiple": 4}}')
+    parser.add_argument("--loss", help="name of the output that is the loss, or a loss of "
+                        "torch.nn.functional, whose target is the last --input")
     parser.add_argument("--optimizer", type=json.loads, metavar="JSON",
-                        help='such as {"type": "adam", "lr": 0.001}')
+                        help='optimizer of the spec, such as {"type": "adam", "lr": 0.001}')
     options = parser.parse_args(arguments)
     try:
         import torch

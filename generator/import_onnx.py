@@ -78,25 +78,31 @@ def pair(text):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python3 -m generator.import_onnx",
-                                     description="Turns an ONNX model into a spec and weights.")
-    parser.add_argument("model", metavar="MODEL.onnx")
-    parser.add_argument("-o", dest="name", required=True, help="writes NAME.json and NAME.safetensors")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m generator.import_onnx", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Converts an ONNX model to a spec and weights.\n"
+        "Only --check needs packages: onnx and numpy.",
+        epilog="example:\n  python3 -m generator.import_onnx model.onnx -o model --size seq=128")
+    parser.add_argument("model", metavar="MODEL.onnx", help="the ONNX file")
+    parser.add_argument("-o", dest="name", metavar="NAME", required=True,
+                        help="write NAME.json and NAME.safetensors")
     parser.add_argument("--size", action="append", type=pair, default=[], metavar="NAME=SIZE",
-                        help="of an axis that the file only names, or of INPUT:AXIS")
+                        help="fix the size of an axis that has only a name in the file, or of INPUT:AXIS")
     parser.add_argument("--dynamic", action="store_true",
-                        help="axes that the file only names vary, as sizes of these names")
+                        help="let axes that have only a name vary between runs, as sizes with these names")
     parser.add_argument("--bounds", type=json.loads, default={}, metavar="JSON",
-                        help='of such sizes: {"height": {"max": 512, "multiple": 4}}')
+                        help='bounds of such sizes: {"height": {"max": 512, "multiple": 4}}')
     parser.add_argument("--batch", metavar="NAME|SIZE|none",
-                        help="the axis that varies, or the size it has always")
-    parser.add_argument("--fix", metavar="X",
-                        help="inputs that always have these values, .npz or .safetensors")
-    parser.add_argument("--check", metavar="X",
-                        help="inputs, .npz or .safetensors, to compare with ONNX's reference evaluator")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="of --check; default 1e-4")
-    parser.add_argument("--run-model", default=os.path.join(ROOT, "build", "run_model"),
-                        help="the program that --check runs")
+                        help="name of the batch axis, or a fixed size for it (default: the first axis that "
+                        "the file leaves open)")
+    parser.add_argument("--fix", metavar="X", help="file (.npz or .safetensors) of inputs with fixed values, "
+                        "which become constants")
+    parser.add_argument("--check", metavar="X", help="file (.npz or .safetensors) of inputs, with which to "
+                        "compare run_model and ONNX's reference evaluator")
+    parser.add_argument("--tolerance", type=float, default=1e-4,
+                        help="largest relative difference for --check (default: %(default)s)")
+    parser.add_argument("--run-model", metavar="PROGRAM", default=os.path.join(ROOT, "build", "run_model"),
+                        help="program for --check (default: build/run_model)")
     options = parser.parse_args(arguments)
     try:
         tensor_files.check_no_text(options.model)

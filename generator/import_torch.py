@@ -51,12 +51,15 @@ def convert(path, output, key=None):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python3 -m generator.import_torch",
-                                     description="Turns PyTorch's weights into safetensors.")
-    parser.add_argument("file", metavar="FILE.pt", help="of torch.save, or .npz or .gguf")
-    parser.add_argument("-o", dest="output", required=True, metavar="NAME.safetensors")
-    parser.add_argument("--key",
-                        help="the group of tensors in a checkpoint that holds several; . is the outermost")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m generator.import_torch", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Converts weights of PyTorch, NumPy or llama.cpp to safetensors, without PyTorch.",
+        epilog="example:\n  python3 -m generator.import_torch net.pt -o net.safetensors --key state_dict")
+    parser.add_argument("file", metavar="FILE.pt", help="file of torch.save, or .npz or .gguf")
+    parser.add_argument("-o", dest="output", required=True, metavar="NAME.safetensors",
+                        help="file to write")
+    parser.add_argument("--key", help="group of tensors in a checkpoint with several; . is the outermost "
+                        "(default: the only group)")
     options = parser.parse_args(arguments)
     try:
         for note in convert(options.file, options.output, options.key):

@@ -1,6 +1,9 @@
 """Writes the prototypes of elementwise ops, and of losses that are formulas, into gpunn.h from its own
-tables: `python3 -m generator.prototypes`. They are written out so that a search in the header finds them. No
-other text is changed."""
+tables. They are written out so that a search in the header finds them. No other text is changed.
+
+    python3 -m generator.prototypes
+"""
+import argparse
 import re
 
 from . import scalar, table
@@ -52,6 +55,7 @@ def fresh(text):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python3 -m generator.prototypes", description=__doc__.partition("\n\n")[0]).parse_args()
     CONTENT = fresh(table.header())
     with open(table.HEADER, "w", encoding="utf-8") as out:
         out.write(CONTENT)

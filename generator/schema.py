@@ -1,5 +1,9 @@
-"""Writes the ops and optimizers of gpunn.h's tables, with their arguments, into model.schema.json: `python3
--m generator.schema`. The kinds of values, and the frame of a spec, are written there by hand."""
+"""Writes the ops and optimizers of gpunn.h's tables, with their arguments, into model.schema.json. The kinds
+of values, and the frame of a spec, are written there by hand.
+
+    python3 -m generator.schema
+"""
+import argparse
 import json
 import os
 
@@ -148,6 +152,7 @@ def fresh():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python3 -m generator.schema", description=__doc__.partition("\n\n")[0]).parse_args()
     CONTENT = fresh()
     with open(PATH, "w", encoding="ascii") as out:
         out.write(CONTENT)

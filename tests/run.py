@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Runs test programs and sums them up: python3 tests/run.py [--jobs N] [--limit SECONDS] PROGRAM...
 
-Each program's line is printed when it ends. A program prints TAP lines ("ok 1 - name", "not ok 2 - name", "ok 3 - name # SKIP reason"), as
-cmocka does when asked; a .py file is run by Python, `name:program` says what to call it, and arguments may follow in the same word:
-"tests/x.py one two". Failures are printed in full; skips at the end, a line for each reason. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
+Each program's line is printed when it ends. A program prints TAP lines ("ok 1 - name", "not ok 2 - name", "ok
+3 - name # SKIP reason"), as cmocka does on request. A .py file is run by Python. `name:program` sets the
+program's name, and arguments may follow in the same word: "tests/x.py one two". Failures are printed in full,
+skips at the end with one line per reason. The last line is `N passed, N failed, N skipped`. The exit status
+is 1 if anything failed.
 
---seconds bounds all programs together: what has no time left is a failure. --log FILE receives every line as it is printed, its program's
-name before it. --resume starts a program of test.h's that ends before its last test again, behind the test in which it ended, so that every
-test has a verdict. --failures FILE receives a line `program, tab, number, tab, name` for each test that failed; no number: not a program of
-test.h's, or one that ended before its first test.
-"""
+--seconds bounds all programs together; what has no time left is a failure. --log FILE gets every line as it
+is printed, after its program's name. --resume restarts a program of test.h that ends before its last test,
+after the test in which it ended, so that every test has a verdict. --failures FILE gets a line `program, tab,
+number, tab, name` for each test that failed. The number is missing if it is no program of test.h, or ended
+before its first test."""
 import argparse
 import concurrent.futures
 import os
@@ -27,13 +29,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULT = re.compile(r"^(not ok|ok)\b(?: \d+)?(?: -)? ?(.*)$")  # the number may be left out
 
 
-CUT_OFF = 124  # the status of a program that ran longer than it may
-BEGINS = re.compile(r"^# test (\d+) (.*)$")  # test.h's line before a test, where it is asked for
+CUT_OFF = 124  # the status of a program that ran too long
+BEGINS = re.compile(r"^# test (\d+) (.*)$")  # test.h's line before a test, if requested
 
 
 class Verdicts:
-    """What a program's output says. failures: texts. skips: (test, reason). failed: (number or None, name) of the tests among them. next: where to go on if the
-    program ended before its last test."""
+    """A program's verdicts. failures: texts. skips: (test, reason). failed: (number or None, name) of failed
+    tests. next: where to resume if the program ended before its last test."""
 
     def __init__(self, text, code):
         self.passed, self.failures, self.skips, self.failed, self.next = 0, [], [], [], None
@@ -60,7 +62,7 @@ class Verdicts:
                     behind = True
                 before, running = [], None
             elif line.startswith("# ") and behind and not line.startswith(("# ok", "# not ok", "# skip")):
-                self.failures[-1] += "\n    " + line  # cmocka puts the place after the verdict
+                self.failures[-1] += "\n    " + line  # cmocka prints the place after the verdict
             elif line:
                 bailed = bailed or begun is not None and line.startswith("Bail out!")
                 before.append(line)
@@ -70,10 +72,10 @@ class Verdicts:
                f"it exited with {code}" if code else None)
         if code == CUT_OFF:
             end = "it was cut off"
-        if running:  # the program ended, or was ended, in this test
+        if running:  # the program ended, or was killed, in this test
             self.fail(f"{running[1]}: {end or 'it ended'} in this test" + tail, running)
             self.next = running[0] + 1
-        elif bailed:  # for what it says; the test that brought it about has its verdict
+        elif bailed:  # for its message; the test that caused it has its verdict
             self.next = begun + 1
         else:
             if planned is None:
@@ -96,7 +98,7 @@ class Verdicts:
 
 
 class Programs:
-    """Those that run now. They have sessions of their own, so that what they started ends with them."""
+    """The running programs. They have sessions of their own, so their children end with them."""
 
     def __init__(self, log):
         self.running, self.lock, self.log, self.ended = set(), threading.Lock(), log, False
@@ -108,14 +110,14 @@ class Programs:
             pass
 
     def stop_all(self, number, frame):
-        """On a signal that ends this."""
+        """Stops all programs on a signal."""
         self.ended = True
         for process in list(self.running):
             self.stop(process)
         sys.exit(128 + number)
 
     def run(self, name, arguments, environment, limit):
-        """(what it printed, its exit status or CUT_OFF). Not even a process that cannot be killed is waited for."""
+        """(output, exit status or CUT_OFF). It does not wait for a process that cannot be killed."""
         lines = []
         if self.ended:
             return "it was not begun", 1
@@ -142,7 +144,7 @@ class Programs:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
             late, code = f"\nit ran longer than {limit:.0f} s", CUT_OFF
-        self.stop(process)  # and what it left behind
+        self.stop(process)  # and its children
         reader.join(5)
         if late:
             try:
@@ -164,7 +166,7 @@ def reasons(skips):
 
 
 def run(word, folder, programs, end, options):
-    """Name, command and verdicts of a program, and the seconds it took."""
+    """Name, command and verdicts of a program, and its time in seconds."""
     name, colon, command = word.partition(":")
     if not colon:
         name, command = word, word
@@ -216,7 +218,7 @@ def main():
     programs = Programs(options.log)
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, programs.stop_all)
-    # Files are synced when saved: in memory that costs nothing.
+    # Saved files are synced, which costs nothing in memory.
     folder = tempfile.mkdtemp(prefix="gpunn-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     try:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the unittest files of a folder and prints TAP lines, for tests/run.py: python3 tests/tap.py tests/generator [test_ir ...]"""
+"""Runs the unittest files of a folder and prints TAP lines, for tests/run.py: python3 tests/tap.py
+tests/generator [test_ir ...]"""
 import os
 import sys
 import unittest

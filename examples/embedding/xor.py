@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""gpunn from Python without a package: trains exclusive or, saves the weights and reads them back into a second model.
+"""gpunn from Python without a package: trains exclusive or, saves the weights and reads them back into a
+second model.
 
     cc -O3 -march=native -shared -fPIC -DGPUNN_IMPLEMENTATION -x c gpunn.h -o libgpunn.so -lm -lpthread
     python3 examples/embedding/xor.py ./libgpunn.so
 
-What C calls by a macro is here the function with "_" behind its name. Its last argument is a struct by value, all zeros but for what is
-meant. The structs below are those of gpunn.h 0.2: another version of the library is refused.
+What C calls by a macro is here the function with "_" after its name. Its last argument is a struct by value,
+all zeros except for the fields in use. The structs below are those of gpunn.h 0.2. The program rejects
+another version of the library.
 
 Expect: four lines, near 0 where both inputs are equal and near 1 where they differ.
 Time:   less than a second on two cores.
-Next:   declare other structs of gpunn.h beside these, or bring a model of PyTorch's: generator/exchange/README.md.
+Next:   declare other structs of gpunn.h beside these, or bring a model of PyTorch's:
+        generator/exchange/README.md.
 """
 import ctypes
 import os

@@ -1,11 +1,10 @@
-"""The twins of bench.c's workloads in PyTorch. One workload per process:
+"""PyTorch versions of bench.c's workloads. One workload per process:
 
     bench_torch.py NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
 
-Names are bench.c's; resnet_forward also as resnet_forward_jit (frozen, optimised for inference) and resnet_train and cnn3d as
-resnet_train_cl and cnn3d_cl (channels last), since those are PyTorch's fastest there; adam as adam_fused where PyTorch has it; any as
-NAME_b16_autocast (under bfloat16 autocast) and NAME_b16_weights (all of it in bfloat16).
-"""
+Names are bench.c's. PyTorch's fastest forms have names of their own: resnet_forward_jit (frozen, optimized
+for inference), resnet_train_cl and cnn3d_cl (channels last), and adam_fused if PyTorch has it. Any name also
+exists as NAME_b16_autocast (under bfloat16 autocast) and NAME_b16_weights (all of it in bfloat16)."""
 import sys
 import time
 

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Examples in PyTorch, as examples/NAME.c has them: the same networks, batches, losses and optimizers. Prints milliseconds a step
-and what the example reaches: PYTHON_WITH_TORCH tests/bench/examples_torch.py vae|gan|actor_critic|forecast|sdf|unet [THREADS [AMOUNT]];
-AMOUNT: epochs or steps."""
+"""Examples in PyTorch: the same networks, batches, losses and optimizers as examples/NAME.c. Prints
+milliseconds per step, and the quality that the example reaches.
+
+    PYTHON_WITH_TORCH tests/bench/examples_torch.py vae|gan|actor_critic|forecast|sdf|unet [THREADS [AMOUNT]]
+
+AMOUNT is the number of epochs or steps."""
 import gzip
 import math
 import os

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Times generated kernels on a GPU against PyTorch, and prints a table: python3 tests/bench/fused_gpu.py [--build] [--json FILE] [NAME ...]
+"""Times generated kernels on a GPU against PyTorch, and prints a table: python3 tests/bench/fused_gpu.py
+[--build] [--json FILE] [NAME ...]
 
-Each case is a group of ops between heavy ones, forward and backward. fused_gpu.cu runs the group's kernels alone; PyTorch runs the same
-functions op by op ("eager", which is how gpunn runs without generated kernels, too) and under torch.compile, as one graph or not at all.
-All are captured into a CUDA graph, so that the host's work does not count, and held against the bandwidth of a copy on the same GPU by the
-bytes that the fused kernels have to move; microseconds are medians. Needs nvcc and, for the other columns, torch, which is asked for
---seconds. --build compiles only, and --built takes what it left.
-"""
+Each case is a group of ops between heavy ones, forward and backward. fused_gpu.cu runs the group's kernels
+alone. PyTorch runs the same functions op by op ("eager", which is also how gpunn runs without generated
+kernels), and under torch.compile as one graph. All are captured into a CUDA graph, so the host's work does
+not count. They are compared with the bandwidth of a copy on the same GPU, by the bytes that the fused kernels
+have to move. Microseconds are medians. It needs nvcc and, for the other columns, torch, which runs for at
+most --seconds. --build only compiles; --built uses what --build compiled."""
 import argparse
 import dataclasses
 import json
@@ -23,14 +24,15 @@ import toolkit
 from generator import emit_c, emit_cuda, lower, partition, schedule, spec
 from generator.program import KernelSet
 
-ELEMENTS = 1 << 26  # of the widest tensor, so that it does not fit into the second level cache
+ELEMENTS = 1 << 26  # elements of the widest tensor, so that it does not fit the second-level cache
 ADAMW = {"kind": "adamw", "momentum": 0.0, "dampening": 0.0, "beta1": 0.9, "beta2": 0.999, "alpha": 0.0,
          "eps": 1e-8, "nesterov": False,
          "centered": False, "maximize": False, "decoupled": False, "half_dtype": "bf16"}
 
 
 def rows(width, *ops, **more):
-    """Ops on x and r, [N, width], which others give that no kernel takes in; the last one, y, is read by such a one."""
+    """Ops on x and r, [N, width], which come from ops that no kernel includes. The last one, y, is read by
+    such an op."""
     ahead = [{"op": "input", "name": "i", "shape": ["N", 8]},
              {"op": "parameter", "name": "b", "shape": [width]},
              {"op": "linear", "name": "both", "inputs": ["i"], "out_features": 2 * width, "bias": False},
@@ -65,7 +67,7 @@ def add_norm(op, width):
 
 
 BIAS = {"op": "add", "id": "z", "inputs": ["x", "b"]}
-# Name: (the group, what PyTorch computes of x, r, b, weight and labels; None: see torch_case).
+# Name: (the group, what PyTorch computes from x, r, b, weight and labels; None: see torch_case).
 CASES = {
     "bias + relu": (rows(4096, BIAS, {"op": "relu", "id": "y", "inputs": ["z"]}), "F.relu(x + b)"),
     "bias + gelu_tanh": (rows(4096, BIAS, {"op": "gelu_tanh", "id": "y", "inputs": ["z"]}),
@@ -110,7 +112,8 @@ def kernel_set(names):
 
 
 def case_lines(found, small):
-    """The table that fused_gpu.cu includes: for each program its name, kernel, direction, batch, bytes and operands' bytes."""
+    """The table that fused_gpu.cu includes. For each program: name, kernel, direction, batch, bytes and
+    operands' bytes."""
     for name, kernel in found.items():
         batch = max(1, (ELEMENTS >> 14 if small else ELEMENTS) // CASES[name][0]["width"])
         for direction in ("forward", "backward"):
@@ -127,7 +130,7 @@ def case_lines(found, small):
 
 
 def build(folder, names, small=False):
-    """The nvcc command; what it compiles is written."""
+    """Writes the sources and returns the nvcc command."""
     kernels, found = kernel_set(names)
     os.makedirs(folder, exist_ok=True)
     for file, text in (("fused_gpu_kernels.h", emit_c.emit_header(kernels)),
@@ -145,10 +148,10 @@ def build(folder, names, small=False):
 
 # ---- PyTorch -----------------------------------------------------------------------------------------------
 def torch_case(name, device, elements):
-    """(what PyTorch computes of x and r; these; all that gradients are asked for)."""
+    """(PyTorch's function of x and r; these inputs; all that need gradients)."""
     import torch
     from torch.nn import functional as F
-    torch._dynamo.reset()  # it compiles only so many functions that lie in no file
+    torch._dynamo.reset()  # it compiles only a limited number of functions without a file
     case, text = CASES[name]
     width = case["width"]
     batch = max(1, elements // width)
@@ -164,12 +167,13 @@ def torch_case(name, device, elements):
     b, weight, x, r = (one.requires_grad_()
                        for one in (tensor(width), tensor(width), tensor(batch, width), tensor(batch, width)))
     names = {"F": F, "b": b, "weight": weight, "labels": torch.zeros(batch, device=device, dtype=torch.int64)}
-    exec("def function(x, r):\n    return " + text, names)  # of the table above; the compiler takes no eval
+    exec("def function(x, r):\n    return " + text, names)  # from the table above; the compiler rejects eval
     return names["function"], (x, r), (x, r, b, weight)
 
 
 def torch_times(names, seconds):
-    """{"name, direction": {"eager": us, "compile": us}}; what the time does not suffice for is named as cut off."""
+    """{"name, direction": {"eager": us, "compile": us}}. Cases for which the time is not enough are reported
+    as cut off."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -179,7 +183,7 @@ def torch_times(names, seconds):
     def microseconds(function):
         ahead, times = torch.cuda.Stream(), []
         ahead.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(ahead):  # as a capture asks for it
+        with torch.cuda.stream(ahead):  # as a capture requires
             for _ in range(3):
                 function()
         torch.cuda.current_stream().wait_stream(ahead)
@@ -209,7 +213,7 @@ def torch_times(names, seconds):
                 both = microseconds(
                     lambda: torch.autograd.grad(function(*inputs), leaves, dy, allow_unused=True))
                 forward = microseconds(lambda: function(*inputs))
-            except Exception as error:  # one case that PyTorch cannot compile does not keep the others from being timed
+            except Exception as error:  # one case that PyTorch cannot compile does not stop the others
                 print("# %s, %s: %s" % (name, mode, (str(error).splitlines() or [type(error).__name__])[0]))
                 continue
             parts = ({"forward": both} if CASES[name][0].get("loss") else

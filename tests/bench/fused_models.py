@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Times training steps with generated kernels and without: python3 tests/bench/fused_models.py [NAME:BATCH ...] [--threads 1,2] [--rounds 5]
+"""Times training steps with and without generated kernels: python3 tests/bench/fused_models.py [NAME:BATCH
+...] [--threads 1,2] [--rounds 5]
 
-The models are those of tests/generator/specs. One run_model is built for each, with its kernels, and run in turns with GPUNN_KERNELS=off
-and without it; a row has the median over rounds of the best step, and of the ratio in one round.
-"""
+The models are those of tests/generator/specs. One run_model is built for each, with its kernels. It runs
+alternately with and without GPUNN_KERNELS=off. A row has the median over rounds of the best step, and of the
+ratio within a round."""
 import argparse
 import array
 import os

@@ -1,23 +1,27 @@
-"""Times gpunn against PyTorch on a GPU and prints a table: python3 tests/bench/gpu.py PROGRAM [--json FILE] [--seconds 240] [NAME ...]
+"""Times gpunn against PyTorch on a GPU and prints a table.
 
-PROGRAM is built from gpu_bench.c, and with --kernels by gpu_kernels.py a second one, which uses generated kernels; PyTorch's side is
-gpu_torch.py under --python, once for each mode: eager, compile, reduce-overhead, graph (the eager step captured by hand) and, for the large
-models, max-autotune; --alone leaves it out. The peers of a workload open one after another, so that one that chooses kernels by their times
-has the GPU to itself. Then they stand ready beside each other and are timed in turns, in an order that turns round from one round to the
-next, each for about 50 ms a round with a synchronisation at its end.
+    python3 tests/bench/gpu.py PROGRAM [--json FILE] [--seconds 240] [NAME ...]
 
-ms: the median over the rounds. ratio: the median over the rounds of peer / gpunn in the same round, above 1: gpunn is faster. rate: of
-bytes beside a copy's, or of samples and, in 16 bits, of the model's operations beside what the GPU's maker promises (dense). Memory, on both
-sides while it is timed, after everything has been chosen, compiled and warmed up: the most held in tensors, libraries' workspaces that the
-allocator gives counted; what the allocator has taken from the GPU; what nvidia-smi says of the process, its context and code included.
-result: the loss of the eighth step or a sum over the output, from the same weights and inputs; peers that do not agree are named, which is
-a failure. What the time does not suffice for is named and told as cut off.
+PROGRAM is built from gpu_bench.c. With --kernels, a second program of gpu_kernels.py uses generated kernels.
+PyTorch's side is gpu_torch.py under --python, once for each mode: eager, compile, reduce-overhead, graph (the
+eager step captured by hand) and, for the large models, max-autotune. --alone leaves PyTorch out. The peers of
+a workload open one after another, so that one that chooses kernels by their times has the GPU to itself. Then
+they are timed alternately, in an order that rotates from round to round. Each runs for about 50 ms per round,
+with a synchronisation at the end.
 
-PyTorch's compiler takes minutes: --compile MODE --ready FILE only compiles, workload by workload into the compiler's cache, and adds
-those that are ready to FILE, unless they are there already. With --ready FILE and without --compile, what is not in FILE by then is not
-measured in that mode.
---cpu tries all of this in small sizes where there is no GPU. Standard library only.
-"""
+ms: the median over the rounds. ratio: the median over the rounds of peer / gpunn within a round; above 1
+gpunn is faster. rate: bytes compared with a copy's, or samples and, in 16 bits, the model's operations
+compared with the GPU's dense peak. Memory is taken on both sides while they are timed, after everything has
+been chosen, compiled and warmed up. It is the most held in tensors (with the libraries' workspaces from the
+allocator), what the allocator has taken from the GPU, and what nvidia-smi reports for the process (with its
+context and code). result: the loss of the eighth step or a sum over the output, from the same weights and
+inputs. Peers that disagree are named, which is a failure. What the time does not suffice for is reported as
+cut off.
+
+PyTorch's compiler takes minutes. --compile MODE --ready FILE only compiles, workload by workload, into the
+compiler's cache. It adds the workloads that are ready to FILE. With --ready FILE and without --compile,
+workloads that are not in FILE are not measured in that mode. --cpu runs all of this in small sizes without a
+GPU. Standard library only."""
 import argparse
 import collections
 import contextlib
@@ -36,16 +40,18 @@ import time
 from gpu_kernels import NAMES as GENERATED
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# bytes that must be moved in a run, or samples in it and the model's floating-point operations
+# bytes that a run must move, or its samples and the model's floating-point operations
 Work = collections.namedtuple("Work", "bytes samples unit operations", defaults=(0, 0, "", 0))
 
 
 def transformer(rows, width=768, layers=12, table=0):
-    """Operations of a token, forward: two for each weight, and attention's products (not halved where it is causal)."""
+    """Operations of a token, forward: two for each weight, and attention's products (not halved where it is
+    causal)."""
     return 2 * (12 * layers * width * width + width * table) + 4 * layers * width * rows
 
 
-# The most important first, for which the time is sure to suffice. copy, PyTorch's, gives the bandwidth that others are held against.
+# The most important first, for which the time is certainly enough. copy, PyTorch's, gives the bandwidth with
+# which others are compared.
 WORKLOADS = {
     "mlp20": Work(), "lenet4": Work(),
     "resnet18_bf16": Work(samples=64, unit="images", operations=3 * 64 * 2 * 1814073344),
@@ -61,7 +67,7 @@ WORKLOADS = {
 MODES = ("eager", "compile", "reduce-overhead", "graph", "max-autotune")
 OWN = ("gpunn", "gpunn kernels")
 AUTOTUNED = ("resnet18_bf16", "gpt2_bf16", "bert8_f16", "bert32_f16")
-CUT_OFF, LATE = 124, "cut off"  # timeout's status, and how the sentence begins that goes with it
+CUT_OFF, LATE = 124, "cut off"  # timeout's status, and the begin of its sentence
 # TFLOP/s in 16 bits, dense
 PROMISED = {"B200": 2250, "H200": 989, "H100": 989, "A100": 312, "L40": 181, "L4": 121, "T4": 65}
 
@@ -71,7 +77,7 @@ class Failure(Exception):
 
 
 class Peer:
-    """A process that is asked line by line. After a failure it is started anew by the next open."""
+    """A process that answers line by line. After a failure the next open restarts it."""
 
     def __init__(self, command):
         self.command, self.process = command, None
@@ -106,14 +112,14 @@ class Peer:
         if words[:1] != ["ok"]:
             self.listener.join(1)  # it ends when the process has said its last word
             said = [line for line in self.said if line]
-            # PyTorch goes on after these
+            # PyTorch goes on after these errors
             errors = [line for line in said if re.match(r"[\w.]*(Error|Exception)\b", line)]
             self.stop()
             raise Failure((errors or said or ["it ended without a word"])[-1])
         return words[1:]
 
     def stop(self):
-        """Waits a while, but not for a process that cannot be killed."""
+        """Waits for a while, but not for a process that cannot be killed."""
         if self.process:
             self.process.kill()
             try:
@@ -124,7 +130,7 @@ class Peer:
 
 
 def process_mib():
-    """{process id: MiB on the GPU}, as nvidia-smi tells; {} where it cannot."""
+    """{process id: MiB on the GPU}, from nvidia-smi; {} if that fails."""
     try:
         said = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory",
                                "--format=csv,noheader,nounits"], timeout=10,
@@ -137,8 +143,9 @@ def process_mib():
 
 
 def measure(name, peers, rounds, seconds, spare=20.0):
-    """{peer: {"ms": [of each round], "ratio", "peak", "reserved", "process", "result"}} and {peer: why it failed}. All peers open within
-    `seconds`; `spare` more are for rounds, of which one that hangs takes a quarter."""
+    """Returns {peer: {"ms": [of each round], "ratio", "peak", "reserved", "process", "result"}} and {peer:
+    why it failed}. All peers open within `seconds`. `spare` more seconds are for rounds; a round that hangs
+    takes a quarter of them."""
     failures, times, closed, end = {}, {}, {}, time.monotonic() + seconds
 
     def ask(peer, text, limit):
@@ -211,7 +218,7 @@ def rows(name, work, results, copy, promised):
 
 
 def best(workloads):
-    """A table of gpunn beside the fastest of PyTorch's modes and beside the one that takes least memory."""
+    """A table of gpunn beside the fastest of PyTorch's modes, and beside the one with the least memory."""
     yield ("\n| workload | | ms | fastest of PyTorch | its ms | ratio | MiB | least of PyTorch "
            "|\n|---|---|---|---|---|---|---|---|")
     for name, results in workloads.items():
@@ -228,7 +235,7 @@ def best(workloads):
 
 
 def said_by(*command):
-    """What a program prints, in one line; "" where it is missing, fails or hangs."""
+    """A program's output in one line; "" if it is missing, fails or hangs."""
     try:
         return subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                               timeout=20).stdout.strip()
@@ -266,7 +273,7 @@ def read_ready(path):
 
 
 def compile_ahead(mode, peer, names, seconds, path):
-    """The exit status: 0, all are ready; CUT_OFF, the time did not suffice; 1, PyTorch failed."""
+    """The exit status: 0: all are ready. CUT_OFF: the time was not enough. 1: PyTorch failed."""
     end, before, codes = time.monotonic() + seconds, read_ready(path), {0}
     for name in names:
         if name == "copy" or not is_meant(mode, name) or f"{mode} {name}" in before:
@@ -319,8 +326,8 @@ def main():
                       for mode in MODES if not (options.cpu and mode == "graph")})
     else:
         print("# gpunn alone" + ("" if options.alone else f": {options.python} has no torch"))
-    for peer in peers.values():  # they import torch beside each other
-        with contextlib.suppress(OSError):  # which measure() tells
+    for peer in peers.values():  # they import torch at the same time
+        with contextlib.suppress(OSError):  # which measure() reports
             peer.start()
     ready = read_ready(options.ready) if options.ready else None
     report = {"machine": machine(peers), "rounds": options.rounds, "workloads": {}, "failures": {},

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Builds gpu_bench with generated kernels: python3 tests/bench/gpu_kernels.py GPU_BENCH TARGET OBJECT... [--small] [-lz]
+"""Builds gpu_bench with generated kernels: python3 tests/bench/gpu_kernels.py GPU_BENCH TARGET OBJECT...
+[--small] [-lz]
 
-GPU_BENCH, the program without them, writes the workloads' specs; the generator makes their kernels; nvcc compiles these, and links TARGET
-with the OBJECTs, which are gpunn.h's and gpunn_cuda.cu's. --small: of the sizes in which gpu.py --cpu tries things. Standard library only.
-"""
+GPU_BENCH, the program without them, writes the workloads' specs. The generator writes their kernels. nvcc
+compiles these, and links TARGET with the OBJECTs of gpunn.h and gpunn_cuda.cu. --small: in the sizes of
+gpu.py --cpu. Standard library only."""
 import argparse
 import concurrent.futures
 import os

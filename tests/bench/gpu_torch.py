@@ -1,13 +1,14 @@
-"""PyTorch's side of the benchmarks on a GPU: does what tests/bench/gpu.py asks for on stdin, as gpu_bench.c does.
+"""PyTorch's side of the benchmarks on a GPU. It does what tests/bench/gpu.py asks for on stdin, as
+gpu_bench.c does.
 
     gpu_torch.py MODE [--cpu] [--small]
 
-MODE: eager; compile, reduce-overhead and max-autotune: torch.compile of model, loss and update in that mode (the update, which has no
-products to choose kernels for, in reduce-overhead where the rest is in max-autotune); graph: the eager step captured by hand into one CUDA
-graph. Also understood: version. PyTorch gets what makes it fast: cudnn.benchmark, fused updates where it has them, channels_last for the
-ResNet, autocast for BF16 training (F32 master weights, as gpunn keeps them), F16 weights for inference. TF32 only where the workload
-says so. Weights and inputs are gpunn's: workloads.h draws the same numbers.
-"""
+MODE is eager, graph, version or a mode of torch.compile. compile, reduce-overhead and max-autotune compile
+the model, the loss and the update in that mode. With max-autotune the update, which has no products, is
+compiled in reduce-overhead. graph captures the eager step by hand into one CUDA graph. PyTorch gets what
+makes it fast: cudnn.benchmark, fused updates if available, channels_last for the ResNet, autocast for BF16
+training (with F32 master weights, as in gpunn), F16 weights for inference. TF32 is used only if the workload
+says so. Weights and inputs are gpunn's: workloads.h draws the same numbers."""
 import gc
 import os
 import sys
@@ -60,7 +61,7 @@ def classes(batch, count):
 
 
 def noise(*shape, row=0):
-    """workloads.h's: number i of that row at element i."""
+    """As in workloads.h: number i of that row at element i."""
     count = 1
     for size in shape:
         count *= size
@@ -83,7 +84,7 @@ def write_weights(model):
 
 
 def fused(optimizer, model, **options):
-    """torch.compile fuses updates itself; a step captured by hand keeps its count on the GPU."""
+    """torch.compile fuses updates itself. A step captured by hand keeps its count on the GPU."""
     options["fused"] = MODE in ("eager", "graph")
     if MODE == "graph" and optimizer is not torch.optim.SGD:
         options["capturable"] = True
@@ -218,7 +219,7 @@ class Workload:
         while (seconds := self.repeat(runs)) < 0.2:
             runs *= 2
         self.runs = int(0.05 * runs / seconds) + 1
-        # what it took to draw the numbers, to compile and to choose kernels is no memory of the workload
+        # memory for drawing the numbers, compiling and choosing kernels does not count
         if not CPU:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -246,7 +247,7 @@ class Workload:
 
 
 def answer(command):
-    """The words after "ok". The workload that is open is a global, so that nothing else keeps its memory."""
+    """The words after "ok". The open workload is a global, so that nothing else keeps its memory."""
     global workload
     if command[0] == "version":
         return f"{torch.__version__} {torch.version.cuda} {torch.backends.cudnn.version()}"
@@ -265,7 +266,7 @@ def answer(command):
 
 def main():
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what PyTorch prints is no answer
+    os.dup2(2, 1)  # PyTorch's own output is no answer
     for line in sys.stdin:
         print("ok", answer(line.split()), file=out, flush=True)
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The time of one sample through NAME_inference.h, beside gpunn's own forward pass and PyTorch's, as a table.
+"""Times one sample through NAME_inference.h, beside gpunn's forward pass and PyTorch's, and prints a table.
 
     ninja build/gpunn.o && python3 tests/bench/inference.py build/gpunn.o [--python PYTHON] [--rounds 5]
 
-PYTHON: an interpreter with torch; without it that column stays empty. One thread each. us: the median over rounds, in which the peers
-take turns, of each process's best of 400 repeats; ratios within a round. gpunn's is gpunn_forward alone, PyTorch's a call of the module
-under inference_mode. Standard library only.
-"""
+PYTHON is an interpreter with torch; without it that column stays empty. Each peer has one thread. us: the
+median over rounds, in which the peers alternate, of each process's best of 400 repeats. Ratios are within a
+round. gpunn's time is gpunn_forward alone, PyTorch's a call of the module under inference_mode. Standard
+library only."""
 import argparse
 import json
 import os
@@ -22,7 +22,7 @@ from generator import emit_inference, inference, spec, stamp
 
 
 def perceptron(*sizes):
-    """Its entries, without the input, and torch's text of it."""
+    """Its entries, without the input, and its text for torch."""
     entries, words = [], []
     for k, (size, out) in enumerate(zip(sizes, sizes[1:])):
         entries.append({"op": "linear", "name": "fc%d" % k, "inputs": ["h%d" % k if k else "x"],
@@ -83,7 +83,8 @@ int main(int argc, char **argv)
     gpunn_tensor *result = gpunn_spec_output(model, 0);
     if (%(reads)s) return 3;
     for (int i = 0; i < %(in)d; ++i) x[i] = sinf((float)i);
-    if (gpunn_write(gpunn_input_at(model, 0), x, sizeof x) || gpunn_forward(&result, 1) || gpunn_read(result, right, sizeof right)) return 4;
+    if (gpunn_write(gpunn_input_at(model, 0), x, sizeof x) || gpunn_forward(&result, 1) ||
+        gpunn_read(result, right, sizeof right)) return 4;
     m_forward(&weights, x, y, &scratch);
     for (int i = 0; i < %(out)d; ++i)
         if (!(fabsf(y[i] - right[i]) <= 1e-5f)) return 5;
@@ -119,7 +120,7 @@ print(1e6 * best)
 
 
 def prepared(name, folder, library, calls):
-    """The commands of the peers that need no torch, and torch's text."""
+    """The commands of the peers without torch, and torch's text."""
     shape, entries, layers = NETWORKS[name]
     text = json.dumps({"gpunn_spec": 1,
                        "tensors": [{"op": "input", "name": "x", "shape": ["N"] + shape}] + entries})

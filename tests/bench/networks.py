@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Times evaluations of small networks as one kernel and layer by layer: python3 tests/bench/networks.py [WIDTHxLAYERS ...] [--threads 1]
+"""Times evaluations of small networks as one kernel and layer by layer: python3 tests/bench/networks.py
+[WIDTHxLAYERS ...] [--threads 1]
 
-Each network is that many linear layers of the width with --activation between them. One program runs both in turns; a row has the
-best times of nine rounds, and the median of the ratio in one round. With --python, one that has PyTorch, behind it the same network's
-best time there, under inference_mode, and its ratio to the one kernel's.
-"""
+Each network has that many linear layers of the width, with --activation between them. One program runs both
+alternately. A row has the best times of nine rounds, and the median of the ratio within a round. With
+--python PYTHON, an interpreter with torch, it also has PyTorch's best time under inference_mode, and its
+ratio to the one kernel's."""
 import argparse
 import json
 import os

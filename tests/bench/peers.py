@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""gpunn beside ONNX Runtime, KANN with BLAS and tiny-dnn, at the same work in one run, as a table.
+"""Compares gpunn with ONNX Runtime, KANN with BLAS and tiny-dnn, at the same work in one run, and prints a
+table.
 
-    pip install onnxruntime onnx onnxscript torch && apt-get install libopenblas-dev && ninja build/gpunn.o build/run_model
-    python3 tests/bench/peers.py [--kann FOLDER] [--tiny-dnn FOLDER] [--only PATTERN] [--rounds 5] [--threads 1,2]
+    pip install onnxruntime onnx onnxscript torch && apt-get install libopenblas-dev
+    ninja build/gpunn.o build/run_model
+    python3 tests/bench/peers.py [--kann FOLDER] [--tiny-dnn FOLDER] [--only PATTERN] [--rounds 5]
+                                 [--threads 1,2]
 
-FOLDER: a checkout of github.com/attractivechaos/kann or github.com/tiny-dnn/tiny-dnn; without it that peer is left out. ONNX
-Runtime evaluates what torch.onnx writes of a module with random weights, called from Python with its input and output bound;
-gpunn what export_torch writes of it. With the others gpunn takes training steps, from the same weights on the same batch. They
-take turns. A time is ms, the median over rounds, each the least of a tenth of a second; the ratio, the peer's time by gpunn's,
-is the median over rounds. Difference: the largest of all outputs by the largest value; of losses after 20 steps of SGD, by what
-these changed. `nothing` adds 1 to two numbers: what a call takes. A row whose difference is too large has no times.
-"""
+FOLDER is a checkout of github.com/attractivechaos/kann or github.com/tiny-dnn/tiny-dnn; without it that peer
+is left out. ONNX Runtime evaluates what torch.onnx writes for a module with random weights. It is called from
+Python with its input and output bound. gpunn evaluates what export_torch writes for the module. Against the
+others gpunn takes training steps, from the same weights on the same batch. Peers alternate. ms: the median
+over rounds, each the best within a tenth of a second. ratio: the median over rounds of the peer's time
+divided by gpunn's. difference: the largest of all outputs, relative to the largest value. For losses after 20
+steps of SGD it is relative to their change. `nothing` adds 1 to two numbers, which shows the cost of a call.
+A row whose difference is too large has no times."""
 import argparse
 import itertools
 import os
@@ -27,7 +31,8 @@ sys.path.insert(0, ROOT)
 SECONDS = 0.1  # of a round
 TOLERANCE = {"evaluation": 1e-4, "training step": 1e-3}  # of a difference
 
-# What the programs share; the rest of each is make_own for gpunn, and peer_open, _weights (from gpunn's), _step, _sgd and _loss.
+# The part that the programs share. The rest of each is make_own for gpunn, and peer_open, _weights (from
+# gpunn's), _step, _sgd and _loss.
 PROGRAM = r"""
 static void own_step(void) { run(&w); }
 
@@ -62,7 +67,8 @@ static void restore(void)
 }
 
 /* Usage: peers THREADS ROUNDS SECONDS
- * Prints the loss, and both after 20 steps of SGD; then for each round ms of a step of gpunn's and of the peer's. */
+ * Prints the loss, and both after 20 steps of SGD; then for each round ms of a step of gpunn's and of
+  * the peer's. */
 int main(int argc, char **argv)
 {
     if (argc != 4) return 2;
@@ -95,7 +101,7 @@ int main(int argc, char **argv)
     return 0;
 }
 """
-# A perceptron: RMSprop, the optimizer that KANN has, whose small number is inside the root.
+# A perceptron with RMSprop, which is KANN's optimizer; its epsilon is inside the root.
 KANN = r"""#define _POSIX_C_SOURCE 200809L
 #include "gpunn.h"
 #include "workloads.h"
@@ -157,7 +163,8 @@ static void peer_open(int threads)
     x = (float *)room(BATCH * sizes[0], sizeof *x);
     y = (float *)calloc((size_t)(BATCH * sizes[LAYERS]), sizeof *y);
     for (int i = 0; i < BATCH * sizes[0]; i++) x[i] = noise(i, 0);
-    for (int i = 0; i < BATCH; i++) y[i * sizes[LAYERS] + (BINARY ? 0 : i * 7 %% sizes[LAYERS])] = BINARY ? (float)(i & 1) : 1;
+    for (int i = 0; i < BATCH; i++)
+        y[i * sizes[LAYERS] + (BINARY ? 0 : i * 7 %% sizes[LAYERS])] = BINARY ? (float)(i & 1) : 1;
     kann_feed_bind(ann, KANN_F_IN, 0, &x);
     kann_feed_bind(ann, KANN_F_TRUTH, 0, &y);
 }
@@ -176,7 +183,7 @@ static void peer_sgd(void)
 
 static double peer_loss(void) { return (double)kann_cost(ann, 0, 0); }
 """
-# LeNet of workloads.h; SGD without momentum, which tiny-dnn's fit would clear each time.
+# LeNet of workloads.h with SGD without momentum, which tiny-dnn's fit would reset each time.
 TINY_DNN = r"""#include <tiny_dnn/tiny_dnn.h>
 
 #include "gpunn.h"
@@ -213,7 +220,8 @@ static void peer_weights(void)
         read_weights(gpunn_find(w.model, (name + ".weight").c_str()), values.data(), values.size());
         read_weights(gpunn_find(w.model, (name + ".bias").c_str()), bias.data(), bias.size());
         const size_t outputs = bias.size(), inputs = weight.size() / outputs;
-        for (size_t k = 0; k < values.size(); k++) weight[name[0] == 'f' ? k %% inputs * outputs + k / inputs : k] = values[k];
+        for (size_t k = 0; k < values.size(); k++)
+            weight[name[0] == 'f' ? k %% inputs * outputs + k / inputs : k] = values[k];
     }
 }
 
@@ -246,7 +254,8 @@ static double peer_loss(void) { return net.get_loss<cross_entropy_multiclass>(x,
 
 
 def modules():
-    """For each title of what ONNX Runtime evaluates: a function that returns the module, and its input's shapes."""
+    """For each title of ONNX Runtime's evaluations: a function that returns the module, and its inputs'
+    shapes."""
     import torch
     from torch import nn
     from tests.bench import bench_torch
@@ -289,7 +298,7 @@ def best_of(session, x, repeats):
 
 
 def evaluations(pattern, rounds, threads_of):
-    """Rows of what ONNX Runtime evaluates."""
+    """Rows of ONNX Runtime's evaluations."""
     import numpy
     import torch
     from generator import export_torch
@@ -320,7 +329,8 @@ def evaluations(pattern, rounds, threads_of):
 
 
 def trained(program, rounds, threads, **environment):
-    """ms of both in each round, and the difference of their losses after 20 steps, relative to what these changed."""
+    """ms of both in each round, and the difference of their losses after 20 steps, relative to their
+    change."""
     done = subprocess.run([program, str(threads), str(rounds), str(SECONDS)], stdout=subprocess.PIPE,
                           check=True, text=True, env=dict(os.environ, **environment))
     (before, own, peer), *pairs = [list(map(float, line.split())) for line in done.stdout.splitlines()]
@@ -328,7 +338,7 @@ def trained(program, rounds, threads, **environment):
 
 
 def built(text, folder, compiler, *flags):
-    """The program of a peer's text and PROGRAM."""
+    """The program from a peer's text and PROGRAM."""
     program, source = (os.path.join(folder, "peers"),
                        os.path.join(folder, "peers.c" if compiler == "gcc" else "peers.cc"))
     with open(source, "w", encoding="ascii") as file:
@@ -341,7 +351,7 @@ def built(text, folder, compiler, *flags):
 
 
 def beside_kann(place, pattern, rounds, threads_of):
-    """Rows of perceptrons trained by KANN, each of whose threads has BLAS for itself."""
+    """Rows of perceptrons trained by KANN. Each of its threads has a BLAS of its own."""
     flags = ["-std=gnu11", "-DHAVE_CBLAS", "-DHAVE_PTHREAD", "-I" + place, os.path.join(place, "kautodiff.c"),
              os.path.join(place, "kann.c"), "-lopenblas"]
     for sizes, batch in ((20, 50, 1), 32), ((784, 256, 128, 10), 64):
@@ -357,7 +367,7 @@ def beside_kann(place, pattern, rounds, threads_of):
 
 
 def beside_tiny_dnn(place, pattern, rounds, threads_of):
-    """Rows of LeNet trained by tiny-dnn, whose threads are OpenMP's."""
+    """Rows of LeNet trained by tiny-dnn, which uses OpenMP threads."""
     for batch in 4, 128:
         title = "LeNet, training step"
         for threads in threads_of if re.search(pattern, title + " tiny-dnn") else []:

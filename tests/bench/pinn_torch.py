@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""examples/pinn.c in PyTorch: the same network, points, losses and optimizer. Prints as it does: milliseconds a step, and the largest
-error. PYTHON_WITH_TORCH tests/bench/pinn_torch.py [STEPS [THREADS]]"""
+"""examples/pinn.c in PyTorch: the same network, points, losses and optimizer. Prints milliseconds per step
+and the largest error, as the example does: PYTHON_WITH_TORCH tests/bench/pinn_torch.py [STEPS [THREADS]]"""
 import sys
 import time
 

@@ -3,14 +3,13 @@
 
 LAUNCHES is build/emulator/launches. It makes each workload's plan in full size on the emulated GPU. Its trace
 has each step's launches, the bytes of all operands and the operations. A step takes LAUNCH for each of its
-launches, and then as long as its bytes or its operations take, whichever is longer. A small step that shares a
-launch with others is done by one block: see shared(). Launches beside others, on a branch of the graph, take no
-time by themselves. What they read does, as if all else waited: see check(). No GPU has measured a prediction.
---steps NAME prints each step of one workload, on an H100.
+launches, and then as long as its bytes or its operations take, whichever is longer. A small step that shares
+a launch with others is done by one block: see shared(). Launches beside others, on a branch of the graph,
+take no time by themselves. What they read does, as if all else waited: see check(). No GPU has measured a
+prediction. --steps NAME prints each step of one workload, on an H100.
 
 What bounds a workload is the part that takes most of its time: launches, memory or arithmetic. What PyTorch
-should take is reckoned in the same way (PEERS) and is as little measured. Standard library only.
-"""
+should take is reckoned in the same way (PEERS) and is as little measured. Standard library only."""
 import argparse
 import collections
 import json
@@ -24,30 +23,34 @@ sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
 import gpu
 from generator.tiling import CARDS as CHIPS, FAR, LAUNCH, STAGED, THREADS
 
-# Measured on such cards: bytes a second of a device copy, both ways, and operations of an 8192^3 product in BF16.
+# Measured on such cards: bytes per second of a device copy (read and written), and operations of an 8192^3
+# product in BF16.
 COPY, TENSOR = {"H100": 3.0e12, "H200": 4.3e12}, 798e12
-# Other precisions: as the datasheet's dense rates are to 989.4 in BF16 (F16 the same, TF32 494.7, F32 66.9).
+# Other precisions are scaled by the datasheet's dense rates, with 989.4 for BF16 (F16 the same, TF32 494.7,
+# F32 66.9).
 RATES = {"bf16": TENSOR, "f16": TENSOR, "tf32": TENSOR * 494.7 / 989.4, "f32": TENSOR * 66.9 / 989.4}
 PRODUCTS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
-# Statistics come before what they normalise: x is read twice of x and y, x and dy twice of x, dy and dx.
+# Statistics come before what they normalise, so the forward pass reads x twice, and the backward pass x and
+# dy twice.
 PASSES = {("batch_norm", "forward"): 3 / 2, ("batch_norm", "backward"): 5 / 3}
-# operations at most of what one block does, and of products (gpunn_cuda.cu, >>short)
+# the most operations for one block, and for products (gpunn_cuda.cu, >>short)
 BLOCK = 1024, 4 * 24 * 2048
-# times that a block which makes an update waits for the second-level cache: gradients, twice what decides, parameters
+# how often a block that makes an update waits for the second-level cache: gradients, twice the decision,
+# parameters
 UPDATE = 4
-EIGHT = 150  # clocks of eight multiplications by each of its threads, as said there
-CACHE = 5.5e12  # bytes a second out of the second-level cache, of 50 MB; assumed
-# bytes of a gradient that it still holds for the kernel that looks for values that are not finite
+EIGHT = 150  # clocks of eight multiplications per thread, as in >>short
+CACHE = 5.5e12  # bytes per second from the second-level cache, of 50 MB; assumed
+# bytes of a gradient that the cache still holds for the kernel that checks for values that are not finite
 KEPT = 32 << 20
-OUTSIDE = 1  # launches of a run beside its graph's: the kernel that brings the run's numbers
-OPERATOR = 15e-6  # seconds of the host for each operator that PyTorch launches in training, eagerly; assumed
+OUTSIDE = 1  # launches per run besides its graph: the kernel that sets the run's numbers
+OPERATOR = 15e-6  # seconds of the host per operator that PyTorch launches in eager training; assumed
 
-# block: one block does it, in a row with others; cached: bytes from the second-level cache
-# waits: for that cache, of a block, one after another
+# block: one block does the step, in a row with others. cached: bytes from the second-level cache. waits: one
+# after another, of a block for that cache
 Step = collections.namedtuple("Step", "label launches bytes flops rate block cached waits",
                               defaults=(False, 0, 1))
 Time = collections.namedtuple("Time", "launches memory arithmetic")
-CHECKED = "check of gradients"  # which PyTorch does not do
+CHECKED = "check of gradients"  # PyTorch has none
 
 
 def precision(name):
@@ -55,7 +58,7 @@ def precision(name):
 
 
 def steps_of(trace, name):
-    """The steps of a trace, in which a launch takes 125 us."""
+    """The steps of a trace, in which each launch takes 125 us."""
     for event in trace["traceEvents"]:
         words = event["name"].split(" [")[0].split()
         op = words[-2] if event["cat"] == "backward" else words[-1]
@@ -63,28 +66,31 @@ def steps_of(trace, name):
         size = event["args"]["bytes"] * PASSES.get((op, event["cat"]), 1)
         rate, launches = RATES[precision(name) if is_product else "f32"], round(event["dur"] / 125)
         if event["cat"] == "update":
-            launches = min(launches, 1)  # without the check of gradients; 0: the steps' last launch makes it
+            launches = min(launches, 1)  # without the check of gradients; 0: the steps' last launch does it
             yield Step(event["name"], launches, size, flops, rate, launches == 0, waits=UPDATE)
             continue
         yield Step(event["name"], launches, size, flops, rate, flops <= BLOCK[is_product])
 
 
 def in_rows(steps):
-    """The same steps; of those small enough for one block only those are marked that share a launch."""
+    """The same steps. Of those that are small enough for one block, only those that share a launch are
+    marked."""
     for step, following in zip(steps, steps[1:] + steps[:1]):
         yield step._replace(block=step.block and (step.launches == 0 or following.launches == 0))
 
 
 def shared(step, chip):
-    """Seconds of a step that one block does in a row with others, after a wait for the second-level cache."""
+    """The seconds of a step that one block does in a row with others, after a wait for the second-level
+    cache."""
     return max(step.waits * FAR, step.bytes / STAGED, EIGHT * step.flops / (2 * 8 * THREADS)) / (
         chip.gigahertz * 1e9)
 
 
 def check(total, row, launches, gradients):
-    """What a step with so many launches does for the check of gradients, whose bytes are given, if of `total` launches `row` follow one
-    another: the last kernel is among these, or the update does its work. Where kernels run beside the steps, each
-    looks at a gradient that has just been written, else one at all of them."""
+    """The cost of the check of gradients, for a step with so many launches and gradients of these bytes.
+    `row` of `total` launches follow one another. The last kernel is among these, or the update does its work.
+    If kernels run beside the steps, each checks a gradient that has just been written. Otherwise one checks
+    all of them."""
     beside = total - row
     if not 0 <= row - launches <= 1:
         raise SystemExit(f"the steps have {launches} launches, and {row} of the graph's follow one another")
@@ -124,7 +130,7 @@ def attention(rows, width, length, back=1):
 
 
 def bert(batch):
-    """F16 throughout; GELU goes with the product before it, a sum with the norm behind it."""
+    """F16 throughout. GELU is fused with the product before it, a sum with the norm after it."""
     rows, width = 128 * batch, 768
     layer = [product(rows, width, width)] * 4 + [attention(rows, width, 128), moved(3 * 2 * rows * width)]
     feed_forward = [product(rows, width, 4 * width), product(rows, 4 * width, width),
@@ -133,7 +139,7 @@ def bert(batch):
 
 
 def gpt2():
-    """The sums of the residual stream are F32; each is one pass with the norm behind it, backward too."""
+    """The sums of the residual stream are F32. Each is one pass with the norm after it, backward too."""
     rows, width, tokens = 8192, 768, 50304
     value, weights = 2 * rows * width, 12 * 12 * width * width + tokens * width
     sizes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
@@ -149,7 +155,8 @@ def gpt2():
 
 
 def resnet18(own):
-    """Our convolutions, pools and norms, these in one launch more each; weights and gradients are cast."""
+    """gpunn's convolutions, pools and norms, with one more launch for each norm; weights and gradients are
+    cast."""
     steps = [step._replace(launches=step.launches + ("batch_norm" in step.label)) for step in own]
     return steps + [moved(2 * 6 * 11689512, 2 * 62)]
 
@@ -158,7 +165,7 @@ def copied(name):
     return lambda own, card: gpu.WORKLOADS[name].bytes / COPY[card]
 
 
-# Workload: (the goal, how many times PyTorch's time by gpunn's is to be, seconds of PyTorch's by our steps)
+# Workload: (the intended ratio of PyTorch's time to gpunn's, seconds of PyTorch's from gpunn's steps)
 PEERS = {
     "mlp20": ("eager PyTorch", 20, lambda own, card: 16 * OPERATOR),
     "lenet4": ("eager PyTorch", 20, lambda own, card: 36 * OPERATOR),
@@ -172,13 +179,14 @@ PEERS = {
 
 
 def alone(name, row):
-    """A copy, or an update without a model's steps. It reads no gradients twice that are known to be finite: that is a launch alone."""
+    """A copy, or an update without a model's steps. It does not read gradients twice: checking them is a
+    launch of its own."""
     known = [moved(0, row - 1)._replace(label=CHECKED)] if row > 1 else []
     return known + [moved(gpu.WORKLOADS[name].bytes)._replace(label=name)]
 
 
 def said_by(lines):
-    """{name: (launches, of these in a row, bytes of each gradient)}, as the program tells."""
+    """{name: (launches, of these in a row, bytes of each gradient)}, from the program's output."""
     said = {}
     for line in lines:
         words = line.split()
@@ -190,8 +198,8 @@ def said_by(lines):
 
 
 def plans(program, names):
-    """(name, its steps) of each, the run's numbers one of them, and launches beside these. gpu.py tells the bytes of an update and a
-    copy alone."""
+    """(name, its steps) of each, with a step for the run's numbers, and the launches beside these. gpu.py has
+    the bytes of a single update and copy."""
     with tempfile.TemporaryDirectory() as folder:
         command = [os.path.abspath(program), "--trace", folder, *(name for name in names if name != "copy")]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -211,7 +219,7 @@ def plans(program, names):
 
 
 def row(name, steps, beside):
-    """A line of the table, of each card two columns."""
+    """A line of the table, with two columns per card."""
     launches, size, flops = (sum(part) for part in list(zip(*steps))[1:4])
     cells = [name, f"{launches} + {beside}" if beside else str(launches)]
     cells += [f"{(size + sum(step.cached for step in steps)) / 1e6:.4g}", f"{flops / 1e9:.4g}"]

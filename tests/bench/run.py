@@ -1,13 +1,14 @@
-"""Runs bench.c's workloads alternately with their PyTorch twins and prints the ratios as a table, each row as soon as it is known.
+"""Runs bench.c's workloads alternately with their PyTorch versions and prints the ratios as a table, row by
+row.
 
     python3 tests/bench/run.py BENCH [--python PYTHON] [--threads 1,2] [--rounds 5] [--minutes 14] [NAME ...]
 
-BENCH is the program built from bench.c, PYTHON an interpreter with torch (default: python3); without torch gpunn is timed alone. What is
-timed is built first, or brought up to date, by ninja. Each figure is a fresh process; within a round the peers of a workload run
-back to back, and the order turns round from one round to the next. A workload has so many rounds, but after the first no more than its
-share of the minutes allows. ms: the median over rounds of each process's median. ratio: the median over rounds of peer / gpunn in the
-same round, so above 1 is faster than the peer. MiB: peak resident memory of the process. Standard library only.
-"""
+BENCH is the program built from bench.c. PYTHON is an interpreter with torch (default: python3); without torch
+gpunn is timed alone. ninja first builds what is timed, or brings it up to date. Each figure comes from a
+fresh process. Within a round the peers of a workload run one after another, and the order rotates from round
+to round. After the first round, a workload gets only as many rounds as its share of the minutes allows. ms:
+the median over rounds of each process's median. ratio: the median over rounds of peer / gpunn within a round;
+above 1 gpunn is faster. MiB: peak resident memory of the process. Standard library only."""
 import argparse
 import os
 import platform
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import time
 
-# The peers of each workload: twins in bench_torch.py, or, with a leading "=", programs beside BENCH and their argument.
+# The peers of each workload: names in bench_torch.py or, with a leading "=", programs beside BENCH with their
+# argument.
 PEERS = {
     "sgemm1024": ["sgemm1024"], "sgemm256": ["sgemm256"], "mlp20": ["mlp20"], "lenet4": ["lenet4"],
     "lenet128": ["lenet128"], "mlp784": ["mlp784"], "lstm": ["lstm"], "gru": ["gru"],
@@ -33,7 +35,7 @@ GFLOP = {"sgemm1024": 2 * 1024**3 / 1e9, "sgemm256": 2 * 256**3 / 1e9}
 
 
 def programs(names):
-    """Those that the workloads run, in BENCH's folder."""
+    """The programs of the workloads, in BENCH's folder."""
     own = {OWN.get(name, ["bench"])[0] for name in names}
     return sorted(own | {peer[1:].split()[0] for name in names
                          for peer in PEERS[name] if peer.startswith("=")})
@@ -61,7 +63,7 @@ def torch_version(python):
 
 
 def cpu_info():
-    """What Linux says of the processors."""
+    """Linux's description of the processors."""
     try:
         with open("/proc/cpuinfo") as file:
             return file.read()
@@ -75,7 +77,8 @@ def processor():
 
 
 def settings(threads, info):
-    """A peer's environment; processors with AVX-512 that OpenBLAS and PyTorch do not know yet are said to have it."""
+    """A peer's environment. If OpenBLAS and PyTorch do not know a processor with AVX-512, they are told to
+    use AVX-512."""
     env = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     return dict(env, OPENBLAS_CORETYPE="SKYLAKEX", ATEN_CPU_CAPABILITY="avx512") if "avx512f" in info else env
 

@@ -1,4 +1,4 @@
-"""tests/bench/predict.py: it leaves no workload and no step out, and follows its formulas."""
+"""tests/bench/predict.py: it covers all workloads and steps, and follows its formulas."""
 import math
 import os
 import sys
@@ -48,7 +48,7 @@ class Predict(unittest.TestCase):
                                delta=1e-3)
 
     def test_times(self):
-        """Launches add up; of bytes and operations the longer time counts."""
+        """Launches add up. Of the times of bytes and of operations the longer one counts."""
         self.assertEqual(predict.time_of(step(2, 3.0e12, 1), "H100"), (2 * predict.LAUNCH, 1, 0))
         self.assertEqual(predict.time_of(step(1, 4.3, 2 * predict.TENSOR), "H200"), (predict.LAUNCH, 0, 2))
         self.assertEqual(predict.time_of(step(0, 3.0e12, 1), "H100"), (0, 1, 0))
@@ -64,7 +64,7 @@ class Predict(unittest.TestCase):
         self.assertEqual(predict.total(both, "H100"), (2 * predict.LAUNCH, 1, 2))
 
     def test_check(self):
-        """Gradients that have just been written come out of the cache; a launch beside others takes no time."""
+        """Gradients that have just been written come from the cache. A launch beside others takes no time."""
         mega = 1 << 20
         beside = predict.check(14, 10, 10, [mega, 40 * mega, 2 * mega])
         self.assertEqual((beside.launches, beside.bytes, beside.cached), (0, 40 * mega, 3 * mega))
@@ -75,7 +75,7 @@ class Predict(unittest.TestCase):
             predict.check(14, 13, 10, [])
 
     def test_labels(self):
-        """Ops are told by the ends of labels, and passes that read again are counted."""
+        """Ops are recognized by the ends of labels, and passes that read again are counted."""
         work = {"dur": 250.0, "args": {"bytes": 30, "flops": 2000}}
         trace = {"traceEvents": [{"name": "0.q linear [8, 768]", "cat": "forward", **work},
                                  {"name": "0.bn batch_norm [8, 8]", "cat": "forward", **work},

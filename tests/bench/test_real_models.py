@@ -1,4 +1,5 @@
-"""tests/bench/real_models.py without times: each model whose wheel pip can fetch gives ONNX Runtime's values."""
+"""tests/bench/real_models.py without times: each model whose wheel pip can fetch gives ONNX Runtime's
+values."""
 import importlib.util
 import os
 import re

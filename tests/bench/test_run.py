@@ -1,4 +1,4 @@
-"""tests/bench/run.py: what it says, and when, of programs that only pretend to compute."""
+"""tests/bench/run.py: its output and its order, with programs that only pretend to compute."""
 import os
 import re
 import subprocess
@@ -20,7 +20,8 @@ class Run(unittest.TestCase):
             self.program(name, 'echo $1 $2 2.0 1.0 3.0')
 
     def program(self, name, text):
-        """Shell text; its arguments are those of bench.c's programs, which print NAME THREADS median minimum MiB."""
+        """Shell text; its arguments are those of bench.c's programs, which print NAME THREADS median minimum
+        MiB."""
         path = os.path.join(self.folder, name)
         with open(path, "w") as file:
             file.write("#!/bin/sh\n" + text + "\n")
@@ -59,7 +60,7 @@ class Run(unittest.TestCase):
                          [["mlp20", "1", "2", "torch mlp20", "8", "4.00", "3", "700", "2"]])
 
     def test_settings(self):
-        """Without AVX-512 nobody is told to use it: it would be an illegal instruction."""
+        """Without AVX-512 no peer is told to use it: it would be an illegal instruction."""
         self.assertEqual(run.settings(2, "flags : fma avx2"),
                          {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"})
         self.assertEqual(run.settings(1, "flags : avx2 avx512f")["ATEN_CPU_CAPABILITY"], "avx512")
@@ -95,7 +96,7 @@ class Run(unittest.TestCase):
         self.assertRegex(process.communicate()[0], r"\A\| lenet4 ")
 
     def test_time_is_bounded(self):
-        """A round at least; more only while the minutes last."""
+        """At least one round; more only while the minutes last."""
         self.program("bench", 'sleep 0.1; echo $1 $2 2.0 1.0 3.0')
         for minutes, most in ("0", 1), ("0.02", 24):
             done = self.run_it("--python", self.program("python", "exit 1"), "--rounds", "100", "--minutes",

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""What a token of GPT-2 124M takes: examples/gpt2.c beside ggml (llama.cpp) and Hugging Face's generate, as a table.
+"""Times a token of GPT-2 124M: examples/gpt2.c beside ggml (llama.cpp) and Hugging Face's generate, as a
+table.
 
     pip install torch transformers gguf && ninja build/gpt2
-    python3 tests/bench/tokens.py [--llama-bench llama.cpp/build/bin/llama-bench] [--rounds 5] [--contexts 64,256,1024] [--threads 1,2]
+    python3 tests/bench/tokens.py [--llama-bench llama.cpp/build/bin/llama-bench] [--rounds 5]
+                                  [--contexts 64,256,1024] [--threads 1,2]
 
-All three take the same random weights in F32 and make 24 tokens greedily, behind a prompt that fills the context up to them and whose
-keys and values are cached. They take turns; a figure is ms a token, the median over rounds (the least to the greatest), and a ratio
-the median over rounds of a peer's time by gpunn's. `read` is what summing as many bytes as the weights have takes, as fast as PyTorch
-does: a token cannot take less. What is not installed is left out.
-"""
+All three take the same random weights in F32 and generate 24 tokens greedily. The prompt before them fills
+the context, and its keys and values are cached. They alternate. A figure is ms per token, the median over
+rounds (minimum to maximum). A ratio is the median over rounds of a peer's time divided by gpunn's. `read` is
+the time to sum as many bytes as the weights have, as fast as PyTorch can. A token cannot take less. What is
+not installed is left out."""
 import argparse
 import json
 import os
@@ -72,7 +74,7 @@ def ggml(program, folder, context, threads):
 
 
 def hugging_face(model, context, threads):
-    """A run of all tokens less one that makes the first alone."""
+    """A run of all tokens, minus one that generates only the first."""
     import torch
     torch.set_num_threads(threads)
     prompt = torch.randint(0, 256, (1, context - TOKENS - 1))

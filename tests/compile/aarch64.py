@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compiles the library and test programs for aarch64, and runs them under qemu: python3 tests/compile/aarch64.py ops/golden ...
+"""Compiles the library and test programs for aarch64, and runs them under qemu: python3
+tests/compile/aarch64.py ops/golden ...
 
-cmocka for it: dpkg --add-architecture arm64 && apt-get update && apt-get install libcmocka-dev:arm64
-"""
+cmocka for it: dpkg --add-architecture arm64 && apt-get update && apt-get install libcmocka-dev:arm64"""
 import os
 import re
 import shutil

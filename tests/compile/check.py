@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Checks of gpunn.h that need compilers, not runs: python3 tests/compile/check.py OBJECT
 
-OBJECT is gpunn.h as ninja compiles it, strictly: what needs the library and not its text is linked with that. Every language and
-compiler under strict warnings, with and without the options; included twice; two files linked; exported names; what a static program has; a plug-in that is closed;
-the sections named by the table of contents. A compiler that is not installed is a skip. TAP lines, for tests/run.py.
-"""
+OBJECT is gpunn.h as ninja compiles it under strict warnings. Programs that need the library, not its text,
+are linked with it. The checks: every language and compiler under strict warnings, with and without the
+options; included twice; two files linked; exported names; the contents of a static program; a plug-in that is
+closed; the sections named by the table of contents. A missing compiler is a skip. TAP lines, for
+tests/run.py."""
 import concurrent.futures
 import ctypes
 import glob
@@ -26,12 +27,12 @@ EXAMPLES = os.path.join(ROOT, "examples")
 OBJECT, OBJECT_NEEDS = (os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else
                                         os.path.join(ROOT, "build", "gpunn.o")), "-lz -lm -lpthread")
 STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
-# GPUNN__WARN: the header's own text is warned of too, which no named arguments survive without the last of these.
+# GPUNN__WARN: warnings also apply to the header's own text. Named arguments always cause the last ones.
 STRICT_CXX = "-Wall -Wextra -Wpedantic -Werror -DGPUNN__WARN -Wno-missing-field-initializers"
-# what a program may ask for
+# options that a program may define
 USERS_CXX = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Werror"
 
-# A program that touches every kind of call, in the common part of C99 and C++17.
+# A program that uses every kind of call, in the common part of C99 and C++17.
 PROGRAM = """
 {before}
 #include "gpunn.h"
@@ -43,14 +44,18 @@ int {name}(void)
     gpunn_model *model = gpunn_model_create(dev);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8));
     gpunn_tensor *t = gpunn_input(model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
-    gpunn_tensor *h = gpunn_relu(gpunn_batch_norm2d(gpunn_conv2d(x, "conv", .out_channels = 2, .kernel_size = 3), "bn"));
-    gpunn_tensor *y = gpunn_linear(gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = 2)), "fc", .out_features = 3);
+    gpunn_tensor *h = gpunn_relu(
+        gpunn_batch_norm2d(gpunn_conv2d(x, "conv", .out_channels = 2, .kernel_size = 3), "bn"));
+    gpunn_tensor *y = gpunn_linear(gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = 2)), "fc",
+                                   .out_features = 3);
     gpunn_tensor *loss = gpunn_add(gpunn_cross_entropy(y, t), gpunn_mean(y, GPUNN_AXES(0, 1), false));
     gpunn_optimizer *opt = gpunn_adamw(model);
     static const float images[2 * 64] = {{1.0f}};
     static const int64_t labels[2] = {{1, 2}};
-    bool good = gpunn_write(x, images, sizeof images) == GPUNN_OK && gpunn_write(t, labels, sizeof labels) == GPUNN_OK &&
-                gpunn_train_step(opt, loss) == GPUNN_OK && gpunn_item(loss) > 0 && gpunn_forward(&y, 1) == GPUNN_OK;
+    bool good = gpunn_write(x, images, sizeof images) == GPUNN_OK &&
+                gpunn_write(t, labels, sizeof labels) == GPUNN_OK &&
+                gpunn_train_step(opt, loss) == GPUNN_OK && gpunn_item(loss) > 0 &&
+                gpunn_forward(&y, 1) == GPUNN_OK;
     gpunn_optimizer_destroy(opt);
     gpunn_model_destroy(model);
     gpunn_device_close(dev);
@@ -109,11 +114,12 @@ def warned(compiler, flags, ending=".c"):
 
 
 def named_calls():
-    """C++ functions that call each macro with named arguments with none, with its second field and its last, and with all."""
+    """C++ functions that call each macro with named arguments: with none, with its second field and its last,
+    and with all."""
     with open(HEADER) as file:
         text = re.sub(r"/\*.*?\*/|\\\n", " ", file.read(), flags=re.S)
     structs = dict(re.findall(r"typedef struct (gpunn_\w+_args) \{(.*?)\n\}", text, re.S))
-    for row in table.optimizers().values():  # whose structs and prototypes the table makes
+    for row in table.optimizers().values():  # the table makes their structs and prototypes
         structs[f"gpunn_{row.name}_args"] = "".join(
             f" {key};" for key in ["args_"] + [setting[0] for setting in row.settings])
         text += f"gpunn_optimizer *gpunn_{row.name}_(gpunn_model *model, gpunn_{row.name}_args args);\n"
@@ -131,7 +137,8 @@ def named_calls():
 
 
 def named(compiler, flags):
-    """A C++ program is not warned of any call with named arguments, but of its own faults in one, and of its own structs."""
+    """A C++ program gets no warning for calls with named arguments, but does for its own faults in one, and
+    in its own structs."""
     def check(folder):
         need(compiler)
         calls = list(named_calls())
@@ -163,9 +170,12 @@ gpunn_tensor *sizes(gpunn_model *model, const std::vector<size_t> &size, const s
 gpunn_tensor *sizes(gpunn_model *model, const std::vector<size_t> &size, const std::vector<float> &data)
 {
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, size[0], 2 * size.size()));
-    gpunn_tensor *h = gpunn_linear(gpunn_mean(x, GPUNN_AXES(size[1], -2), false), "fc", .out_features = size[0]);
-    gpunn_loader_destroy(gpunn_loader_create(model, .fields = {{.input = x, .samples = data.data()}}, .count = data.size(), .batch_size = size[2]));
-    return gpunn_forward(&h, size.size()) == GPUNN_OK ? gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, size[0] / 2, 2)) : nullptr;
+    gpunn_tensor *h = gpunn_linear(gpunn_mean(x, GPUNN_AXES(size[1], -2), false), "fc",
+                                   .out_features = size[0]);
+    gpunn_loader_destroy(gpunn_loader_create(model, .fields = {{.input = x, .samples = data.data()}},
+                                             .count = data.size(), .batch_size = size[2]));
+    return gpunn_forward(&h, size.size()) == GPUNN_OK
+               ? gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, size[0] / 2, 2)) : nullptr;
 }
 constexpr gpunn_shape fixed = GPUNN_SHAPE(GPUNN_BATCH, 3);
 static_assert(fixed.dim[0] == GPUNN_BATCH && fixed.dim[1] == 3 && fixed.dim[2] == 0, "as in C");
@@ -182,7 +192,7 @@ def sizes(compiler, flags):
 
 
 def foreign_macros():
-    """#define lines that no program survives in which they are expanded, of tests/compile/macros.txt; the words."""
+    """Lines #define of tests/compile/macros.txt that break any program that expands them, and their words."""
     with open(os.path.join(ROOT, "tests", "compile", "macros.txt")) as file:
         words = " ".join(line.split(":")[1] for line in file if not line.startswith("#")).split()
     plain = [word.replace("()", "") for word in words]
@@ -212,7 +222,8 @@ def behind_macros(compiler, flags, ending):
 
 
 def two_units(compiler, flags, ending, define):
-    """A second file of a program beside one with the implementation; with GPUNN_STATIC it has a copy of its own."""
+    """A second file of a program beside the one with the implementation. With GPUNN_STATIC it has a copy of
+    its own."""
     def check(folder):
         need(compiler)
         first, second = (source(folder, "one" + ending, define, "main"),
@@ -231,7 +242,8 @@ int plugin_run(void)
     static float values[1 << 18];
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2);
     gpunn_model *model = gpunn_model_create(dev);
-    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1 << 10)), *y = gpunn_relu(x);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1 << 10));
+    gpunn_tensor *y = gpunn_relu(x);
     bool good = gpunn_write(x, values, sizeof values) == GPUNN_OK && gpunn_forward(&y, 1) == GPUNN_OK;
     gpunn_model_destroy(model);
     gpunn_device_close(dev);
@@ -246,7 +258,8 @@ int main(void)
     for (int i = 0; i < 3; i++) {
         void *plugin = dlopen("./plugin.so", RTLD_NOW);
         int (*run)(void) = plugin ? (int (*)(void))dlsym(plugin, "plugin_run") : 0;
-        if (run == 0 || run() != 0 || dlclose(plugin) != 0 || dlopen("./plugin.so", RTLD_NOW | RTLD_NOLOAD)) return 1;
+        if (run == 0 || run() != 0 || dlclose(plugin) != 0 ||
+            dlopen("./plugin.so", RTLD_NOW | RTLD_NOLOAD)) return 1;
         usleep(2000);
     }
     return 0;
@@ -255,7 +268,8 @@ int main(void)
 
 
 def plugin(folder):
-    """A shared library whose other names are hidden exports gpunn, and can be closed once its device is: no thread is left in it."""
+    """A shared library that hides its other names exports gpunn. It can be closed once its device is closed,
+    since no thread remains."""
     need("nm")
     for name, text in ("plugin.c", PLUGIN), ("host.c", HOST):
         with open(os.path.join(folder, name), "w") as out:
@@ -277,7 +291,7 @@ def exported(folder):
     private = [name for name in names if name.startswith("gpunn__")]
     if private:
         raise Failure(f"private names exported: {private}")
-    # nothing global that can be written, but what belongs to one thread
+    # no global variable that can be written, except thread-local ones
     symbols = call(f"objdump -t {OBJECT}", folder)
     written = re.findall(r"^\S+ .{7} (?:\.data|\.bss|\.(?:data|bss)\.(?!rel\.ro)\S*|\*COM\*)\t\S+ (\S+)$",
                          symbols, re.M)
@@ -290,7 +304,8 @@ def exported(folder):
 
 
 def sections(folder):
-    """Every section that the table of contents names is there, in its order, and no other; those of the implementation by room."""
+    """The sections are those of the table of contents, in its order; those of the implementation are grouped
+    by folder."""
     text = open(HEADER).read()
     marks = [mark or
              other for mark, other in re.findall(r"^(?:/\* ==== >>([\w/]+)| \* >>(toc|doc)\b)", text, re.M)]
@@ -310,7 +325,7 @@ def sections(folder):
 
 
 def companions_sections(folder):
-    """The same of gpunn_cuda.cu, a line for each."""
+    """The same for gpunn_cuda.cu, with one line for each."""
     text = open(os.path.join(ROOT, "gpunn_cuda.cu")).read()
     marks, listed = (re.findall(r"^/\* ==== >>([\w/]+)", text, re.M),
                      re.findall(r"^ \* {5}(\w+/\w+) ", text[:text.index("*/")], re.M))
@@ -348,7 +363,7 @@ def parts_alone(name, ending, command):
 
 
 def own_ops(folder):
-    """A static program has the ops that it builds, those that its plans may add, and no others."""
+    """A static program contains the ops that it builds, those that its plans may add, and no others."""
     with open(os.path.join(folder, "app.c"), "w") as out:
         out.write(f"{STATIC}\n{IMPLEMENTATION}\n" + """#include "gpunn.h"
 int main(void)
@@ -378,13 +393,13 @@ def declarations_only(folder):
 
 
 def alone(example):
-    """An example by the cc line of its opening comment (ninja links it with the header compiled before)."""
+    """An example, by the cc line of its opening comment (ninja links it with the header compiled before)."""
     def check(folder):
         with open(os.path.join(EXAMPLES, example)) as file:
             line = re.search(r"^ \* Build: (cc .*?)(?:  .*)?$", file.read(), re.M)
         if not line:
             raise Failure("the opening comment has no line `Build: cc ...`")
-        # which reads the header in a quarter of the time
+        # it parses the header in a quarter of the time
         quick = re.sub(r"^cc\b", "clang" if shutil.which("clang") else "cc", line[1])
         call(quick + " -Wall -Wextra -Werror -Wno-unused-command-line-argument -fsyntax-only", ROOT)
     return check
@@ -402,14 +417,16 @@ int main(void)
     (void)gpunn_parameter(model, "a", GPUNN_SHAPE(3), init);
     for (int i = 0; i < 2; i++)
         for (int again = 0; again < 2; again++)
-            if (gpunn_save(model, paths[i]) != GPUNN_OK || gpunn_load(model, paths[i]) != GPUNN_OK) puts(gpunn_error(dev));
+            if (gpunn_save(model, paths[i]) != GPUNN_OK || gpunn_load(model, paths[i]) != GPUNN_OK)
+                puts(gpunn_error(dev));
     return gpunn_last_status(dev) != GPUNN_OK;
 }
 """
 
 
 def windows_paths(folder):
-    """The mingw program, and one that saves and loads under names in UTF-8 and in the code page of Western Europe, under Wine."""
+    """The mingw program under Wine, and one that saves and loads under names in UTF-8 and in the code page of
+    Western Europe."""
     mingw, wine = need("x86_64-w64-mingw32-gcc"), shutil.which("wine") or "/usr/lib/wine/wine64"
     if not os.path.exists(wine):
         raise Skip("Wine is not installed (wine64)")
@@ -428,7 +445,7 @@ def windows_paths(folder):
 
 
 def without_elf(folder):
-    """As macOS compiles it: linkers there have no weak references, and fsync is not enough."""
+    """As macOS compiles it: its linker has no weak references, and fsync is not enough."""
     compiled("gcc", f"-std=c99 -O0 -U__ELF__ -U__linux__ -D__APPLE__ -DF_FULLFSYNC=51 {STRICT}")(folder)
     weak = re.findall(r" w (gpunn_\w+)", call("nm app.out", folder))
     if weak:
@@ -436,7 +453,8 @@ def without_elf(folder):
 
 
 def fused_benchmark(folder):
-    """tests/bench/fused.c, which calls what is private in the header, with the kernels that it times: warnings, and right numbers."""
+    """tests/bench/fused.c, which calls the header's private functions, with the kernels that it times: no
+    warnings, right numbers."""
     call(f"{sys.executable} -m generator tests/bench/fused.json -o {folder}/fused", ROOT)
     call(f"gcc -std=c11 -O1 -march=native -Wall -Wextra -Wconversion -Werror -fsyntax-only -I{ROOT} "
          f"-I{folder} {ROOT}/tests/bench/fused.c", folder)
@@ -446,7 +464,7 @@ def fused_benchmark(folder):
 
 
 def nccl(folder):
-    """What gpunn_cuda.cu declares of NCCL, by NCCL's own header, and each function in its library."""
+    """gpunn_cuda.cu's declarations of NCCL against NCCL's own header, and each function in its library."""
     found = toolkit.Toolkit()
     path, library = found.headers["nccl.h"], found.libraries["libnccl"]
     if not (path and library):
@@ -478,7 +496,7 @@ GNU = re.compile(r"__attribute__|__asm__|\basm\b|__typeof|__extension__|__builti
 
 
 def without_gnu(folder):
-    """The C that the generator writes has nothing of GNU C for a compiler that is not GNU's, such as MSVC."""
+    """The generator's C uses no GNU extensions for compilers other than GNU's, such as MSVC."""
     clang, spec = need("clang"), os.path.join(EXAMPLES, "kernels", "simple_nn.json")
     for option in "--emit-model", "--inference":
         call(f"{sys.executable} -m generator {spec} -o {folder}/net {option}", ROOT)
@@ -517,7 +535,7 @@ def checks():
         yield f"{cxx} c++20", warned(cxx, f"-std=c++20 -march=native {STRICT_CXX}", ".cpp")
         for standard in "c++17", "c++20":
             yield f"{cxx} {standard}, named arguments", named(cxx, f"-std={standard}")
-            # which it has for a size_t in a named argument alone
+            # only for a size_t in a named argument
             narrowing = "-Wno-narrowing" if cxx == "g++" else ""
             yield (f"{cxx} {standard}, size_t",
                    sizes(cxx, f"-std={standard} -Wall -Wextra -Wpedantic -Werror {narrowing}"))

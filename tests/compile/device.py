@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compiles NAME_device.cuh of small networks within kernels and prints their registers: python3 tests/compile/device.py [--arch 75,90]
-[--only NAME]
+"""Compiles NAME_device.cuh of small networks within kernels and prints their registers.
 
-An error is: a warning, a register spilled, local memory for the values of a call whose loops are unrolled or of a warp's call, and
-other instructions of tensor cores than a warp's call should have.
-"""
+    python3 tests/compile/device.py [--arch 75,90] [--only NAME]
+
+Errors are: a warning, a spilled register, local memory for the values of a call whose loops are unrolled or
+of a warp's call, and instructions of tensor cores other than those of a warp's call."""
 import argparse
 import json
 import os
@@ -17,14 +17,14 @@ import kernels
 import toolkit
 from generator import emit_device, spec, stamp
 
-FIELD = [  # points in a hash grid, directions and a code, before a network of 3 + 8 + 9 + 4 numbers
+FIELD = [  # points for a hash grid, directions and a code, before a network of 3 + 8 + 9 + 4 numbers
     {"op": "input", "name": "x", "shape": ["N", 3]},
     {"op": "input", "name": "words", "dtype": "i32", "shape": ["N"]},
     {"op": "hash_grid_encoding", "name": "grid", "inputs": ["x"], "n_levels": 4, "log2_hashmap_size": 10},
     {"op": "spherical_harmonics_encoding", "id": "harmonics", "inputs": ["x"], "degree": 3},
     {"op": "embedding", "name": "code", "inputs": ["words"], "num_embeddings": 9, "embedding_dim": 4},
     {"op": "concat", "id": "h0", "inputs": ["x", "grid", "harmonics", "code"], "dim": 1}]
-# Of each network its activations and sizes, and how its weights are stored.
+# For each network its activations and sizes, and how its weights are stored.
 NETWORKS = {"relu_20_50_1": ("relu", (20, 50, 1), "f32 f16"),
             "silu_3_32_32_32_1": ("silu", (3, 32, 32, 32, 1), "f32 f16 bf16"),
             "relu_3_64_64_64_4": ("relu", (3, 64, 64, 64, 4), "f32 f16"),
@@ -38,13 +38,15 @@ __global__ void %(name)s_values(const %(kind)s *w, const float *x, const int *wo
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) %(name)s_forward(w, %(given)s, y + i * %(out)d);
 }
-__global__ void %(name)s_gradients(const %(kind)s *w, const float *x, const int *words, const float *dy, float *dx, int n)
+__global__ void %(name)s_gradients(const %(kind)s *w, const float *x, const int *words,
+                                     const float *dy, float *dx, int n)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) %(name)s_input_gradient(w, %(given)s, dy + i * %(out)d, dx + i * %(in)d);
 }
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= %(capability)d0
-__global__ void %(name)s_warps(const %(name)s_weights_warp *w, const float *x, const int *words, float *y, int n)
+__global__ void %(name)s_warps(const %(name)s_weights_warp *w, const float *x, const int *words,
+                                 float *y, int n)
 {
     const int thread = (int)(blockIdx.x * blockDim.x + threadIdx.x), lane = thread %% 32;
     const int i = thread / 32 * %(NAME)s_WARP_SAMPLES + lane;
@@ -59,7 +61,7 @@ __global__ void %(name)s_fill(const %(name)s_weights *w, %(name)s_weights_warp *
 
 
 def network(name):
-    """A graph.Model: between linear layers of its sizes the activations, one after another."""
+    """A graph.Model: linear layers of these sizes with the activations between them."""
     activations, sizes, _ = NETWORKS[name]
     entries = (FIELD[:] if name.startswith("field") else
                [{"op": "input", "name": "x", "shape": ["N", sizes[0]]}])

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Compiles generated CUDA kernels and looks at them: python3 tests/compile/fused.py [MODEL.json ...] [--arch 75,90] [--table]
+"""Compiles generated CUDA kernels and checks them: python3 tests/compile/fused.py [MODEL.json ...] [--arch
+75,90] [--table]
 
-The models are those of tests/generator/specs, in F32 and BF16, and small networks and training steps, one of each in all precisions, if
-none are named; with them come elementwise chains of which the cost in instructions is known, and the sets of the emitters' tests. An error
-is: a warning, a register spilled, local memory; a kernel that does not move all that has a value for each element by 128 bits, or moves
-other bytes than its launch declares; a BF16 chain, or an optimizer's step, with more instructions for an element than an H200 has time for
-at 90 % of its bandwidth; a network's or a training step's kernel without its precision's instructions of tensor cores where an
-architecture has them, or with more shared memory than a card has.
-"""
+If none are named, the models are those of tests/generator/specs, in F32 and BF16, and small networks and
+training steps, one of each in all precisions. Elementwise chains with a known cost in instructions are added,
+and the sets of the emitters' tests. An error is: a warning; a spilled register; local memory; a kernel that
+does not access all values of elements by 128 bits, or moves other bytes than its launch declares; a BF16
+chain, or an optimizer's step, with more instructions per element than an H200 has time for at 90 % of its
+bandwidth; a network's or training step's kernel without its precision's tensor core instructions on an
+architecture that has them, or with more shared memory than a card has."""
 import argparse
 import dataclasses
 import glob
@@ -27,13 +28,13 @@ from generator.program import WHOLE, Domain, Kernel, KernelSet, Launch, Operand,
 from tests.generator import sets
 
 ROOM = max(card.room for card in tiling.CARDS.values())  # bytes of shared memory that a block may have
-# instructions of an H200 for each byte: its lanes and clock, the bandwidth of a copy
+# instructions of an H200 per byte: from its lanes, its clock, and the bandwidth of a copy
 BUDGET = 132 * 128 * 1.755e9 / 4.3e12
 WIDTH = 768
 
 
 def chain(name, function):
-    """y = function(x + b), or its gradient for dy, in BF16; b has a value for each column."""
+    """y = function(x + b), or its gradient for dy, in BF16. b has a value for each column."""
     half = dict(role="value", dtype="bf16", place=WHOLE, count=(0, WIDTH))
     x, dy = Operand(name="x", index=0, read=True, **half), Operand(name="dy", index=1, read=True, **half)
     b = Operand("b", "value", 2, "f32", (1, WIDTH), (WIDTH, 0), read=True)
@@ -73,7 +74,7 @@ def chains():
 
 
 def kinds():
-    """One of each kind of launch and operand: those of the emitters' tests that partition could make."""
+    """One of each kind of launch and operand: the sets of the emitters' tests that partition could make."""
     made = [kernel for function in sets.SETS.values() for kernel in function().kernels
             if all(len(program.operands) <= lower.MOST_POINTERS
                    for program in (kernel.evaluation, kernel.forward, kernel.backward) if program)]
@@ -101,12 +102,12 @@ def launches(kernel_set):
 
 
 def wide(operands, pack):
-    """Accesses of 128 bits to packs of these."""
+    """128-bit accesses to packs of these."""
     return sum(schedule.BYTES[one.dtype] * pack // 16 for one in operands)
 
 
 def expected(one):
-    """Loads and stores of 128 bits in the kernel for packs."""
+    """128-bit loads and stores in the kernel for packs."""
     pack, stored = one.shape.pack, wide(one.stored(), one.shape.pack)
     stored += sum(schedule.BYTES[operand.half] * pack // 16 for operand in one.stored() if operand.half)
     sums = len(one.placed) * pack // 4  # a pack of a slice's sums
@@ -129,7 +130,7 @@ def expected(one):
 
 
 def moved(row, side):
-    """The accesses of 128 bits in a kernel, of which one of 256 is two."""
+    """The 128-bit accesses of a kernel. One of 256 bits counts as two."""
     return sum(count * bits // 128 for (kind, bits, _), count in row.items() if kind == side and bits >= 128)
 
 
@@ -154,7 +155,7 @@ def traffic_faults(kernel_set, table):
 
 
 def declared_streams(launch):
-    """Bytes for each element of what lower.traffic counts, but of narrower operands."""
+    """The bytes per element in lower.traffic, without narrower operands."""
     found = {}
     for operand in ir.loads([store.value for store in launch.stores] + [one.value for one in launch.sums]):
         found[operand.name, "read"] = operand
@@ -183,8 +184,8 @@ def code_sizes(path):
 
 
 def instruction_table(kernel_set, cubin):
-    """(name, instructions for an element, budget). What the last elements take, which are less than a pack, does not count: about
-    as much as the kernel for single ones has for each."""
+    """(name, instructions per element, budget). The last elements, less than a pack, do not count: they take
+    about as much as the kernel for single elements."""
     sizes = code_sizes(cubin)
     for one in launches(kernel_set):
         name = "%s_cuda::%s<%d>" % (kernel_set.name, one.kernel, one.shape.pack)
@@ -200,7 +201,8 @@ def instruction_table(kernel_set, cubin):
 
 
 def harmless(kernel, row):
-    """A division's slow path may save two registers in a kernel that only runs where memory is not aligned."""
+    """A division's slow path may spill two registers in a kernel that only runs where memory is not
+    aligned."""
     return kernel.endswith("<1>") and all(one.stack <= 8 for one in row.values())
 
 
@@ -220,7 +222,7 @@ def tile_forms(kernel_set):
 
 
 def tile_faults(kernel_set, source, nvcc, architectures, folder):
-    """Each form's instructions of tensor cores."""
+    """Each form's tensor core instructions."""
     for architecture in [one for one in (75, 80, 90) if one in architectures]:
         kernels.compile_to(nvcc, source, source + ".tiles", [architecture], "-I" + folder, "-ptx")
         with open(source + ".tiles") as file:
@@ -236,7 +238,7 @@ def tile_faults(kernel_set, source, nvcc, architectures, folder):
 
 
 def memory_faults(kernel_set, table):
-    """The shared memory of each form, and what the compiler has laid beside it."""
+    """The shared memory of each form, and what the compiler has added to it."""
     for name, form in tile_forms(kernel_set):
         beside, most = (max(one.shared for one in table[name].values()),
                         training.STATIC if "step_forward" in name else 0)

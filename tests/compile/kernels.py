@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compiles the CUDA companion and looks at its kernels: python3 tests/compile/kernels.py [FILE.cu] [-o OBJECT] [--arch 90] [--ptx]
+"""Compiles the CUDA companion and checks its kernels: python3 tests/compile/kernels.py [FILE.cu] [-o OBJECT]
+[--arch 90] [--ptx]
 
-For all architectures that nvcc has of sm_75 to sm_120, or those named, with every warning an error. A kernel that spills registers or
-has local memory is an error. -o keeps the object file, and beside it, in OBJECT.txt, a table of the registers of each kernel; else it
-is printed. --ptx in place of this prints how wide the kernels access global memory and their instructions of tensor cores, and compares the bytes that the streaming ones move
-for each element with STREAMS.
-"""
+It compiles for all of nvcc's architectures from sm_75 to sm_120, or for those named. Every warning is an
+error. So is a kernel that spills registers or has local memory. -o keeps the object file, and writes a table
+of each kernel's registers to OBJECT.txt; without -o the table is printed. --ptx instead prints the width of
+the kernels' global memory accesses and their tensor core instructions. It compares the bytes per element of
+the streaming kernels with STREAMS."""
 import argparse
 import collections
 import os
@@ -20,8 +21,9 @@ import toolkit
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 WARNINGS = "-Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror".split()
-# Bytes of F32 that a kernel reads and writes by 128 bits for each element, with all that it does only if asked: a gradient that is
-# added to (4 read), the 16-bit copy of a parameter (4 written, were it F32), PyTorch's 28 bytes of AdamW among the others.
+# Bytes of F32 that a kernel reads and writes by 128 bits for each element, including optional work: a
+# gradient that is added to (4 read), and the 16-bit copy of a parameter (4 written, counted as F32).
+# PyTorch's 28 bytes of AdamW are among the others.
 STREAMS = {
     "gpunn__map_forward_kernel<gpunn__op_relu>": (4, 4),
     "gpunn__map_forward_kernel<gpunn__op_gelu>": (4, 4),
@@ -36,12 +38,13 @@ STREAMS = {
     "gpunn__update_kernel<0>": (12, 8 + 4),
     "gpunn__update_kernel<1>": (16, 12 + 4),
 }
-# of those: more would keep threads from the multiprocessors that hide the memory's latency
+# registers of those: more would reduce the threads of a multiprocessor that hide the memory's latency
 MOST_REGISTERS = 64
 
 Kernel = collections.namedtuple("Kernel", "registers shared stack spilled")
 ACCESS = re.compile(
-    r"\b(ld|st)(?:\.(?:volatile|relaxed|weak))*\.global(?:\.(?:nc|L\w+|c[agsv]|wb|wt))*(?:\.v([248]))?\.([a-z])(8|16|32|64)\b")
+    r"\b(ld|st)(?:\.(?:volatile|relaxed|weak))*\.global"
+    r"(?:\.(?:nc|L\w+|c[agsv]|wb|wt))*(?:\.v([248]))?\.([a-z])(8|16|32|64)\b")
 
 
 class CompileError(Exception):
@@ -49,13 +52,13 @@ class CompileError(Exception):
 
 
 def cpu_seconds():
-    """Of the compilers, so that other work on the machine does not count."""
+    """CPU seconds of the compilers, which exclude other work on the machine."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def compile_to(nvcc, source, output, architectures, *more):
-    """(what nvcc said, seconds of CPU)."""
+    """(nvcc's output, seconds of CPU)."""
     targets = ([f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures] if "-ptx" not in more else
                [f"-arch=compute_{architectures[0]}"])
     command = [nvcc.nvcc, "-std=c++17", "-O3", *targets, *WARNINGS, *nvcc.flags, "-I" + ROOT, "-t", "2",
@@ -110,26 +113,27 @@ def entries(ptx):
 
 
 def accesses(ptx):
-    """{kernel: {("ld" or "st", bits, letter of the type): how many}} of the global accesses in the text of a PTX file."""
+    """{kernel: {("ld" or "st", bits, letter of the type): count}} of the global accesses in a PTX file's
+    text."""
     return {name: collections.Counter((kind, int(count or 1) * int(bits), letter)
                                       for kind, count, letter, bits in ACCESS.findall(text))
             for name, text in entries(ptx).items()}
 
 
 def products(ptx):
-    """{kernel: {shape and types: how many}} of the instructions of tensor cores in the text of a PTX file."""
+    """{kernel: {shape and types: count}} of the tensor core instructions in a PTX file's text."""
     return {name: collections.Counter(re.findall(r"\bmma\.sync\.aligned\.([\w.]+)", text))
             for name, text in entries(ptx).items()}
 
 
 def moved(row, side):
-    """Bytes of F32 for each of the 8 elements that a thread takes at once."""
+    """Bytes of F32 for each of the 8 elements that a thread processes at once."""
     return (sum(count * bits for (kind, bits, letter), count in row.items() if kind == side and
                 bits >= 128 and letter == "f") / 8 / 8)
 
 
 def narrow(table):
-    """Kernels in STREAMS that are not there, or that move other bytes, unrolled or not."""
+    """Kernels in STREAMS that are missing, or that move other bytes, unrolled or not."""
     for name, (read, written) in STREAMS.items():
         if name not in table:
             yield f"there is no kernel {name}"

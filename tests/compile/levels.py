@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Tests builds that choose their kernels at run time: python3 tests/compile/levels.py NATIVE CHOOSING PROGRAM ...
+"""Tests builds that choose their kernels at run time: python3 tests/compile/levels.py NATIVE CHOOSING PROGRAM
+...
 
-Runs each test program at every level that the processor has. NATIVE and CHOOSING are levels.c with a build for this processor and
-with one for any: at NATIVE's level both must compute the same, to the last bit.
-"""
+Runs each test program at every level that the processor has. NATIVE and CHOOSING are levels.c, built for this
+processor and for any. At NATIVE's level both must compute the same, to the last bit."""
 import os
 import re
 import subprocess
 import sys
 
-# what GPUNN_VECTORS says, gpunn_device_name, and what /proc/cpuinfo must have
+# the values of GPUNN_VECTORS, of gpunn_device_name, and the flags that /proc/cpuinfo must have
 LEVELS = (("sse2", "4 lanes", {"sse2"}), ("avx2", "AVX2", {"avx2", "fma", "bmi2"}),
           ("avx512", "AVX-512", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq"}),
           ("bf16", "AVX-512 BF16",
@@ -19,7 +19,7 @@ LEVELS = (("sse2", "4 lanes", {"sse2"}), ("avx2", "AVX2", {"avx2", "fma", "bmi2"
 
 
 def flags():
-    """What the processor has."""
+    """The processor's flags."""
     with open("/proc/cpuinfo") as file:
         return set((re.search(r"^flags\s*: (.*)$", file.read(), re.M) or [0, ""])[1].split())
 
@@ -35,7 +35,7 @@ def line(good, text, skip=""):
 
 
 def sums(native, choosing, level, name):
-    """That the level is taken, and what it computes where the native build has it too."""
+    """Checks that the level is used, and compares its results with the native build's at the same level."""
     wanted, found = (run(program, level).stdout.splitlines() for program in (native, choosing))
     count = line(found[:1] and found[0].endswith(name), f"{level}: the device is {found[:1]}")
     if not wanted[0].endswith(name):
@@ -61,7 +61,7 @@ def main():
             count += line(True, level, "the processor lacks " + " ".join(sorted(needs - has)))
         else:
             count += sums(native, choosing, level, name)
-            if level not in ("bf16", "amx"):  # of which the programs' models have nothing
+            if level not in ("bf16", "amx"):  # the programs' models have no use for these
                 count += sum(suite(program, level) for program in programs)
     print(f"1..{count}")
     return 0

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks of gpunn_cuda.cu that need nvcc and no GPU: python3 tests/compile/nvcc.py
 
-One example is built as the README says, under strict warnings, for one architecture (ninja cuda builds them all): no kernel spills or
-has local memory, and the streaming ones move no byte too many. Then it runs where no driver is found: it trains on the CPU, says so in one
-line, gives what the program that cc built gives, and starts with as little work. The host's part is compiled at -O1, which leaves the
-kernels as they are and takes a third of the time. TAP lines, for tests/run.py; without nvcc all are skipped.
-"""
+One example is built as the README says, under strict warnings, for one architecture (ninja cuda builds them
+all). No kernel may spill or have local memory, and the streaming ones move no byte too many. Then the example
+runs without a driver. It trains on the CPU, says so in one line, and gives the results of the program that cc
+built. It starts with as little work. The host's part is compiled at -O1, which does not change the kernels
+and takes a third of the time. TAP lines, for tests/run.py; without nvcc all checks are skipped."""
 import glob
 import os
 import re
@@ -17,7 +17,7 @@ import kernels
 
 EXAMPLE = "examples/simple_nn.c"
 ARCHITECTURE = 90
-SLOWER = 0.3  # seconds of CPU that the program with the CUDA backend may take more
+SLOWER = 0.3  # additional CPU seconds that the program with the CUDA backend may take
 
 
 class Failure(Exception):
@@ -25,7 +25,7 @@ class Failure(Exception):
 
 
 def run(*command):
-    # A driver, where there is one, is told to show no GPU.
+    # A driver, if there is one, is told to show no GPU.
     done = subprocess.run(command, cwd=kernels.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=""))
     if done.returncode != 0:
@@ -34,7 +34,7 @@ def run(*command):
 
 
 class Build:
-    """Both programs, and what nvcc told and left of the one."""
+    """Both programs, with nvcc's output and files for the first."""
 
     def __init__(self, nvcc, folder):
         self.nvcc, self.app, self.plain, self.folder = (nvcc, os.path.join(folder, "app"),
@@ -73,7 +73,7 @@ def bytes_moved(build):
 
 
 def waits_first(build):
-    """A kernel may be set up while those before it end: it touches no memory until they have."""
+    """A kernel may be set up before its predecessors end. It must not touch memory until they have ended."""
     kernels_seen = 0
     for path in glob.glob(os.path.join(build.folder, "gpunn_cuda*.ptx")):
         with open(path) as file:
@@ -91,14 +91,14 @@ def waits_first(build):
 
 
 def without_cudnn(build):
-    """As where cudnn.h is not found; the front end is enough."""
+    """As where cudnn.h is not found. The front end is enough."""
     run(build.nvcc.nvcc, "-ptx", f"-arch=compute_{ARCHITECTURE}", "-Xcicc", "-O0", "-DGPUNN_NO_CUDNN", "-I.",
         *build.nvcc.flags, *kernels.WARNINGS,
         "gpunn_cuda.cu", "-o", os.path.join(build.folder, "without.ptx"))
 
 
 def header_as_cuda(build):
-    """Generated C kernels in a file of CUDA that does not hold gpunn.h's own."""
+    """Generated C kernels in a CUDA file that does not contain gpunn.h's own."""
     run(build.nvcc.nvcc, "-cuda", "-std=c++17", f"-arch=sm_{ARCHITECTURE}", "-x", "cu",
         "-DSIMPLE_NN_KERNELS_IMPLEMENTATION", "-DGPUNN_NO_IMPLEMENTATION", "-I.", *build.nvcc.flags,
         *kernels.WARNINGS, "examples/kernels/simple_nn_kernels.h", "-o",
@@ -120,7 +120,7 @@ def trains_on_the_cpu(build):
 
 
 def starts_fast(build):
-    """CPU, of which other work on the machine takes none; the least of some starts."""
+    """CPU time, which excludes other work on the machine; the least of several starts."""
     taken = {build.app: [], build.plain: []}
     for _ in range(5):
         for program, seconds in taken.items():

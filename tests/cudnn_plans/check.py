@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Has cuDNN plan every graph that gpunn_cuda.cu can hand to it: python3 tests/cudnn_plans/check.py [libraries] [quick] [CARD...]
+"""Lets cuDNN plan every graph that gpunn_cuda.cu can build: python3 tests/cudnn_plans/check.py [libraries]
+[quick] [CARD...]
 
-cuDNN plans for a card from its description (the .json files, values of the data sheets), through the same code as a run, without
-a GPU or a driver. Needs nvcc and cuDNN 9.8 or later; without them it is a skip. `libraries`: attention is planned where the loader
-knows no folder of CUDA, as with Python's wheels; that needs root, for mounts that nobody else sees. `quick`: attention in one type a
-pass. Without arguments: all of it. TAP lines, for tests/run.py.
-"""
+cuDNN plans for a card from its description (the .json files, with values of the data sheets). This uses the
+same code as a run, without a GPU or a driver. It needs nvcc and cuDNN 9.8 or later; without them it is a
+skip. `libraries`: attention is planned where the loader knows no folder of CUDA, as with Python's wheels.
+This needs root, for private mounts. `quick`: attention in one type per pass. Without arguments: all of it.
+TAP lines, for tests/run.py."""
 import concurrent.futures
 import os
 import re
@@ -18,10 +19,10 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, "build", "cudnn_plans")
 PROGRAM = os.path.join(BUILD, "plans")
 CARDS = ["t4", "a100", "rtx4090", "h200", "b200", "rtx5090"]
-LIMIT = 3600  # seconds for one card, which takes half a minute: for hangs
+LIMIT = 3600  # seconds for one card, which takes half a minute: against hangs
 LAYOUTS = os.path.join(BUILD, "layouts")
 SITE = "lib/python3.13/site-packages/nvidia/"
-# Where the libraries lie, what the environment says of it, and whether NVRTC finds its builtins.
+# The libraries' folder, the environment variables for it, and whether NVRTC finds its builtins.
 PLACES = [
     ("wheels of CUDA 13", {"cudnn": SITE + "cudnn/lib", "other": SITE + "cu13/lib"}, {"VIRTUAL_ENV": "."},
      True),
@@ -31,12 +32,12 @@ PLACES = [
     ("folders", {"cudnn": "a", "other": "b"}, {"GPUNN_CUDNN_PATH": "a", "GPUNN_CUDA_PATH": "b"}, True),
     ("no builtins", {"cudnn": "lib64", "other": "lib64"}, {"CUDA_HOME": "."}, False),
 ]
-# in place of each, a file that is no library
+# a file that is no library, in place of each
 BROKEN = ["libcublasLt.so.", "libcudnn.so.9", "libcudnn_graph.so.9"]
 
 
 def build(nvcc):
-    """The program, and the driver library that it is shown; a failure's text."""
+    """The program, and the stub of the driver library that it sees; or a failure's text."""
     plans, driver = os.path.join(HERE, "plans.cu"), os.path.join(HERE, "libcuda.c")
     companion, header = os.path.join(ROOT, "gpunn_cuda.cu"), os.path.join(ROOT, "gpunn.h")
     library, core = os.path.join(BUILD, "libcuda.so.1"), os.path.join(BUILD, "gpunn.o")
@@ -60,7 +61,7 @@ def build(nvcc):
 
 
 def plan(card, extent):
-    """What the program prints for a card, and how it ended. extent: its arguments behind the card."""
+    """The program's output for a card, and its status. extent: the arguments after the card."""
     folders = [BUILD] + os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     environment = dict(os.environ, LD_LIBRARY_PATH=os.pathsep.join(f for f in folders if f))
     try:
@@ -96,7 +97,8 @@ def lay_out(name, folders, builtins, real):
 
 
 def hidden():
-    """Attention where nothing but gpunn_cuda.cu's own search finds the libraries: (ok, text) for each place; a str: why not."""
+    """Attention where only gpunn_cuda.cu's own search finds the libraries: (ok, text) for each place, or a
+    str with the reason why not."""
     real = {"cudnn": (known(r"libcudnn\.so\.9"), os.path.join(LAYOUTS, "real cudnn")),
             "other": (known(r"libnvrtc\.so\.[0-9]+"), os.path.join(LAYOUTS, "real other"))}
     if not all(folder for folder, _ in real.values()):
@@ -137,7 +139,7 @@ def hidden():
         text = said(root, variables)
         if builtins:
             good = re.search(rf"^ok 1 .*attention by {re.escape(root)}/", text, re.MULTILINE)
-        else:  # else nothing is hidden, and the others show nothing
+        else:  # else nothing is hidden, and the other cases show nothing
             good = re.search(r"^not ok 1 ", text, re.MULTILINE) and "NVRTC_SUCCESS" in text
         results.append((bool(good), f"libraries of {name}", text))
     return results

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The documents tell the truth: every C block of README.md and of the guides compiles and, when it has a main, runs, with the command that
-follows it where one does. So does the program in gpunn.h's comment. Every name, link, file, option and ninja target that they mention
-exists, and the pictures are fresh. reference.py has the checks of the reference. TAP lines, for tests/run.py.
+"""Checks that the documents are true. Every C block of README.md and of the guides compiles. If it has a
+main, it runs, with the command that follows it if there is one. So does the program in gpunn.h's comment.
+Every name, link, file, option and ninja target that they mention exists, and the pictures are fresh.
+reference.py has the checks of the reference. TAP lines, for tests/run.py.
 
-    python3 tests/docs/check.py OBJECT      gpunn.h as ninja compiles it, with which all but the first program is linked"""
+    python3 tests/docs/check.py OBJECT      gpunn.h as ninja compiles it; all but the first program link it"""
 import glob
 import os
 import re
@@ -48,7 +49,8 @@ def blocks(name):
 
 
 def program(text, command):
-    """Compiles and runs a C text by the document's own command, or strictly when it has none. What it calls gpunn must not fail."""
+    """Compiles and runs a C program by the document's own command, or under strict warnings if it has none.
+    Its gpunn calls must not fail."""
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.join(ROOT, "gpunn.h"), os.path.join(folder, "gpunn.h"))
         words = shlex.split(command) if command else []
@@ -80,7 +82,7 @@ def c_blocks(name):
 
 
 def three_commands():
-    """The way from a program to its fused kernels works as it stands, in an empty folder beside the sources."""
+    """The three commands to fused kernels work as documented, in an empty folder beside the sources."""
     text = next(text for language, text, line in blocks("generator/README.md") if language == "sh" and
                 "--report" in text)
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +98,7 @@ def three_commands():
 
 
 def manual_code():
-    """The pieces of code in gpunn.h's comment, by the heading that they stand under."""
+    """The pieces of code in gpunn.h's comment, by their headings."""
     comment = read("gpunn.h").split("#ifndef GPUNN_H")[0]
     comment = comment[comment.index(" * >>doc"):]
     heading, piece = "", []
@@ -111,7 +113,8 @@ def manual_code():
 
 
 def manual_runs():
-    """Each piece by itself, behind what A PROGRAM declares; all but those of BUILDING and LIBRARY, which are commands."""
+    """Compiles each piece by itself, after the declarations of A PROGRAM. BUILDING and LIBRARY are left out:
+    they are commands."""
     pieces = [(heading, text) for heading, text in manual_code() if heading not in ("BUILDING", "LIBRARY")]
     assert pieces[0][0] == "A PROGRAM" and pieces[1][1].startswith("gpunn_optimizer_destroy(o)"), pieces[:2]
     start, end = pieces[0][1], pieces[1][1]
@@ -132,7 +135,7 @@ def manual_runs():
 
 
 def xor_learns():
-    """The first block is a claim: the outputs are those of exclusive or."""
+    """The first block's claim: the outputs are those of exclusive or."""
     text, line = next((text, line) for language, text, line in blocks("README.md") if language == "c" and
                       "int main(" in text)
     values = re.findall(r"(\d) xor (\d) = ([\d.]+)", program(text, None))
@@ -146,7 +149,8 @@ def xor_learns():
 
 
 def sections(name, start):
-    """(tag, text without comments, strings and macros' bodies) of a file's tagged sections from `start` on."""
+    """(tag, text without comments, strings and macros' bodies) of a file's tagged sections, from `start`
+    on."""
     text = read(name)
     text = text[text.index(start):]
     found = list(re.finditer(r"^/\* ==== >>([\w/]+)", text, re.M))
@@ -156,7 +160,8 @@ def sections(name, start):
 
 
 def rooms_agree():
-    """An op's two functions stand in sections of one name; what dispatches them has its own, >>cpu/cpu and >>run/run."""
+    """An op's two functions are in sections with one name. Their dispatchers are in >>cpu/cpu and
+    >>run/run."""
     table = re.search(r"#define GPUNN_OTHER_OPS\(X\)(.*?)\n\n", read("gpunn.h"), re.S)[1]
     rooms = []
     for name, start, prefix in (("gpunn.h", "/* ==== >>common", "cpu"),
@@ -172,7 +177,8 @@ def rooms_agree():
 
 
 def functions(name):
-    """(name, body) of a file's functions, without comments, white space and what tells C++ from C and 32 bits from 64."""
+    """(name, body) of a file's functions, without comments, white space, and differences between C and C++ or
+    between 32 and 64 bits."""
     text = re.sub(r"/\*.*?\*/", "", read(name), flags=re.S)
     for found in re.finditer(r"^(?!typedef|#)\w[^;{}()=#]*?\b(gpunn__\w+)\([^;{}]*\)\n\{\n(.*?)^\}", text,
                              re.M | re.S):
@@ -183,7 +189,7 @@ def functions(name):
 
 
 def nothing_stands_twice():
-    """What both files compute alike is in gpunn.h's >>common."""
+    """Functions that both files would need are in gpunn.h's >>common."""
     own, companions = list(functions("gpunn.h")), list(functions("gpunn_cuda.cu"))
     assert len(own) > 900 and len(companions) > 400, (len(own), len(companions))
     names = {body: name for name, body in own if len(body) > 40}
@@ -240,12 +246,12 @@ def names_exist():
 
 
 def is_there(name, path):
-    """Whether a document's path is that of a file, seen from the root or from the document."""
+    """Whether a document's path is that of a file, relative to the root or to the document."""
     return any(os.path.exists(os.path.join(ROOT, start, path)) for start in ("", os.path.dirname(name)))
 
 
 def anchors(text):
-    """The names that a page's headings have as the ends of links."""
+    """The anchors of a page's headings."""
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
             for heading in re.findall(r"^#+ (.*)$", text, re.M)]
 
@@ -312,7 +318,7 @@ def commands(name):
 
 
 def source_of(command):
-    """The text of what a command runs, in which its options stand; None of what is not gpunn's."""
+    """The source of what a command runs, which contains its options. None for other programs."""
     module = re.match(r"python3 -m (generator(?:\.\w+)?)\b", command)
     script = re.match(r"(?:\w+=\S* )*(?:python3 )?((?:tests|examples)/[\w/]+\.(?:py|sh))\b", command)
     example = re.match(r"(?:build/|(?:mpirun -n 2 )?\./)(\w+)\b", command)
@@ -327,7 +333,7 @@ def source_of(command):
 
 
 def commands_exist():
-    """What commands run, the files that they read, and their options."""
+    """The commands' programs, the files that they read, and their options exist."""
     seen = 0
     for name in DOCUMENTS:
         for command in commands(name):
@@ -343,11 +349,13 @@ def commands_exist():
     assert seen > 25, seen
 
 
-# What lines of code within the documents' sentences and tables use without declaring it.
+# Names that code within the documents' sentences and tables uses without declaring them.
 DECLARED = """#include "gpunn.h"
 #include <math.h>
-static gpunn_tensor *x, *y, *z, *a, *b, *c, *d, *h, *i, *j, *k, *m, *n, *p, *q, *v, *x1, *x2, *w, *loss, *logits, *labels, *grid, *grids[2];
-static gpunn_tensor *boxes, *cache, *draw, *index, *indices, *lengths, *logp, *mask, *places, *positions, *src, *targets, *tokens;
+static gpunn_tensor *x, *y, *z, *a, *b, *c, *d, *h, *i, *j, *k, *m, *n, *p;
+static gpunn_tensor *q, *v, *x1, *x2, *w, *loss, *logits, *labels, *grid, *grids[2];
+static gpunn_tensor *boxes, *cache, *draw, *index, *indices, *lengths, *logp, *mask;
+static gpunn_tensor *places, *positions, *src, *targets, *tokens;
 static gpunn_tensor *operands[1];
 static gpunn_device *dev, *cpu;
 static gpunn_model *model;
@@ -366,7 +374,7 @@ static float norm;
 
 
 def calls_compile():
-    """The calls that stand within sentences and tables, each as a statement of its own."""
+    """The calls within sentences and tables compile, each as a statement of its own."""
     statements = []
     for name in DOCUMENTS:
         text = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), read(name),
@@ -394,7 +402,7 @@ def pictures_are_fresh():
 
 
 def prose(text):
-    """Its sentences, without headings, blocks, tables and what links lead to."""
+    """Its sentences, without headings, blocks, tables and link targets."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     text = re.sub(r"^(?:#|\||!\[).*$|\]\([^)]*\)", "", text, flags=re.M)
     return [sentence for part in re.split(r"\n\s*\n|^- ", text, flags=re.M)
@@ -411,7 +419,8 @@ def short_enough():
 
 
 def compile_lines_name_the_gpu():
-    """Without -arch a program holds code for nvcc's oldest GPU, which the driver compiles anew for seconds when it first starts."""
+    """Without -arch a program contains code for nvcc's oldest GPU. The driver then recompiles it for seconds
+    at the first start."""
     names = DOCUMENTS + ["gpunn.h", "gpunn_cuda.cu"] + [
         "examples/" + name
         for name in os.listdir(os.path.join(ROOT, "examples")) if not name.endswith((".ninja", ".md"))]

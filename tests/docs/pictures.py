@@ -1,9 +1,9 @@
 """Draws three pictures:
 
-    python3 tests/docs/pictures.py      check.py finds out whether they are fresh
+    python3 tests/docs/pictures.py      check.py tests whether they are fresh
 
-tests/bench/speed.svg has figures of tests/bench/RESULTS.md, generator/fusion.svg what the generator reports of a model. templates/trip.svg
-has the functions that the manual names under HOW IT WORKS."""
+tests/bench/speed.svg has figures of tests/bench/RESULTS.md. generator/fusion.svg has the generator's report
+on a model. templates/trip.svg has the functions that the manual names under HOW IT WORKS."""
 import json
 import math
 import os
@@ -17,13 +17,18 @@ MANUAL = "templates/gpunn/api/manual.h"
 WIDTH, LEFT, RIGHT, ROW, TOP = 920, 380, 60, 24, 64
 LEAST, MOST, TICKS = 0.5, 80, (0.5, 1, 2, 5, 10, 20, 50)
 STYLE = """<style>
-text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e } .right { text-anchor: end }
-.title { font-weight: bold } .tick { text-anchor: middle } line { stroke: #d1d9e0 } .one { stroke: #59636e; stroke-width: 1.5 }
-.PyTorch { fill: #bc4c00 } .ONNX { fill: #0969da } .ggml { fill: #8250df } .KANN { fill: #1a7f37 } .tiny-dnn { fill: #9a6700 }
-.op { fill: #f6f8fa; stroke: #d1d9e0 } .fused { fill: #ddf4ff; stroke: #0969da } .chip { font-family: ui-monospace, monospace; font-size: 12px }
+text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } \
+.small { font-size: 12px; fill: #59636e } .right { text-anchor: end }
+.title { font-weight: bold } .tick { text-anchor: middle } line { stroke: #d1d9e0 } \
+.one { stroke: #59636e; stroke-width: 1.5 }
+.PyTorch { fill: #bc4c00 } .ONNX { fill: #0969da } .ggml { fill: #8250df } .KANN { fill: #1a7f37 } \
+.tiny-dnn { fill: #9a6700 }
+.op { fill: #f6f8fa; stroke: #d1d9e0 } .fused { fill: #ddf4ff; stroke: #0969da } \
+.chip { font-family: ui-monospace, monospace; font-size: 12px }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .small { fill: #9198a1 } line { stroke: #3d444d } .one { stroke: #9198a1 }
-.PyTorch { fill: #f0883e } .ONNX { fill: #58a6ff } .ggml { fill: #ab7df8 } .KANN { fill: #3fb950 } .tiny-dnn { fill: #d29922 }
+.PyTorch { fill: #f0883e } .ONNX { fill: #58a6ff } .ggml { fill: #ab7df8 } .KANN { fill: #3fb950 } \
+.tiny-dnn { fill: #d29922 }
 .op { fill: #151b23; stroke: #3d444d } .fused { fill: #0c2d6b; stroke: #58a6ff } }
 </style>"""
 
@@ -109,7 +114,8 @@ def speed():
 
 
 def runs(groups):
-    """(group, its ops) of the steps from a model's inputs to its loss, neighbours of one group together."""
+    """(group, its ops) of the steps from a model's inputs to its loss, with neighbours in one group
+    together."""
     spec, found = json.loads(read(MODEL)), []
     for entry in spec["tensors"]:
         name = entry.get("name") or entry["id"]
@@ -136,7 +142,7 @@ def chips(steps, y):
 
 
 def fusion():
-    """A model's forward pass op by op and with fused kernels, and what that saves a training step."""
+    """A model's forward pass op by op and with fused kernels, and the savings of a training step."""
     report = subprocess.run([sys.executable, "-m", "generator", MODEL, "--report"], cwd=ROOT,
                             stdout=subprocess.PIPE, text=True, check=True).stdout
     groups = {node: group for group, nodes in re.findall(r"^(g\d+) .*\n +nodes: (.*)$", report, re.M)
@@ -158,7 +164,8 @@ STAGES = (  # of a tensor's trip: paragraph of the manual, when it is passed, wh
     ("Running", "in each run", "values and gradients"),
     ("Learning", "in a training step", "new parameters"),
 )
-CHIPS, RESULT, CHIP_ROW = 150, 810, 34  # where chips begin, where what a stage leaves stands, and the height of a row
+# where chips begin, where what a stage leaves stands, and the height of a row
+CHIPS, RESULT, CHIP_ROW = 150, 810, 34
 
 
 def stage_functions(name):
@@ -181,18 +188,21 @@ def stage_chips(functions, y):
         elements.append(f'<rect class="op" x="{x:.1f}" y="{y}" width="{width:.1f}" height="26" rx="5"/>'
                         f'<text class="chip" x="{x + 7:.1f}" y="{y + 17}">{name}</text>')
         if section:
-            elements.append(f'<text class="small right" x="{x + width - 7:.1f}" y="{y + 17}">{section}</text>')
+            elements.append(f'<text class="small right" x="{x + width - 7:.1f}" '
+                            f'y="{y + 17}">{section}</text>')
         x += width + 8
     return elements, y + CHIP_ROW
 
 
 def trip():
     """What a linear layer passes, from the call that makes it to the update of its weights."""
-    y, elements = 44, ['<text class="title" x="12" y="24">The trip of y = gpunn_linear(x, "fc", .out_features = 10)</text>',
-                       f'<text class="small" x="{CHIPS + 300}" y="24">functions without gpunn__, and their sections</text>']
+    y, elements = 44, [
+        '<text class="title" x="12" y="24">The trip of y = gpunn_linear(x, "fc", .out_features = 10)</text>',
+        f'<text class="small" x="{CHIPS + 300}" y="24">functions without gpunn__, and their sections</text>']
     for name, when, leaves in STAGES:
         chosen, below = stage_chips(stage_functions(name), y)
-        elements += [f'<text class="title" x="12" y="{y + 17}">{name}</text><text class="small" x="12" y="{y + 34}">{when}</text>', *chosen,
+        elements += [f'<text class="title" x="12" y="{y + 17}">{name}</text><text class="small" x="12" '
+                     f'y="{y + 34}">{when}</text>', *chosen,
                      f'<rect class="fused" x="{RESULT}" y="{y}" width="178" height="26" rx="5"/>',
                      f'<text class="tick" x="{RESULT + 89}" y="{y + 17}">{leaves}</text>']
         if y > 44:

@@ -1,4 +1,4 @@
-"""What the tests of builds share: each tries one as a stranger would, in an empty folder."""
+"""Shared by the tests of builds. Each tries a build as a stranger would, in an empty folder."""
 import os
 import re
 import shutil
@@ -9,7 +9,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FILES = os.path.join(ROOT, "examples", "embedding")
 
-# In the place of gpunn_cuda.cu, in C and C++: it has no GPU, and says so.
+# Replaces gpunn_cuda.cu, in C and C++: it has no GPU, and says so.
 COMPANION = """
 #include "gpunn.h"
 #include <stdio.h>
@@ -41,7 +41,7 @@ def program():
 
 
 class Case(unittest.TestCase):
-    """In a folder of its own."""
+    """A test in a folder of its own."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -55,14 +55,14 @@ class Case(unittest.TestCase):
             file.write(text)
 
     def call(self, command, **environment):
-        """What a shell's command printed, stderr too; it must not fail."""
+        """The output of a shell command, with stderr. It must not fail."""
         done = subprocess.run(command, shell=True, cwd=self.folder, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment})
         self.assertEqual(done.returncode, 0, f"$ {command}\n{done.stdout[-4000:]}")
         return done.stdout
 
     def learns(self, command):
-        """It prints exclusive or."""
+        """The program prints exclusive or."""
         values = re.findall(r"(\d) xor (\d) = ([\d.]+)", self.call(command))
         self.assertEqual(len(values), 4)
         for a, b, p in values:

@@ -1,16 +1,21 @@
-"""gpunn_cuda.cu in an archive: linkers take nothing from there for a weak reference. The library says so, and what it advises helps."""
+"""gpunn_cuda.cu in a static library: linkers do not pull it for a weak reference. The library says so, and
+its advice works."""
 from tests.embedding import COMPANION, ROOT, Case, need
 
 APP = """
 #include "gpunn.h"
 #include <stdio.h>
 #include <stdlib.h>
-static void log_line(void *user, gpunn_log_level level, const char *message) { (void)user, (void)printf("log %d: %s\\n", level, message); }
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user, (void)printf("log %d: %s\\n", level, message);
+}
 int main(int argc, char **argv)
 {
     gpunn_device_args args = {.type = (gpunn_device_type)atoi(argv[1]), .log_fn = argc > 2 ? log_line : NULL};
     gpunn_device     *dev = gpunn_device_open_(args);
-    (void)printf("%d GPUs, device %d, %s\\n", gpunn_cuda_device_count(), gpunn_device_type(dev), gpunn_error(NULL));
+    (void)printf("%d GPUs, device %d, %s\\n", gpunn_cuda_device_count(), gpunn_device_type(dev),
+                 gpunn_error(NULL));
     gpunn_device_close(dev);
 }
 """
@@ -20,12 +25,13 @@ REMEDIES = "-Wl,-u,gpunn_cuda_backend", "-DGPUNN_CUDA"
 
 class Archive(Case):
     def build(self, implementation="", link=""):
-        """libgpunn.a of both files, and an app that links it. The driver's file is one that is there."""
+        """libgpunn.a of both files, and an app that links it. The driver's file exists."""
         need("ar")
         for name, text in (("companion.c", COMPANION), ("app.c", APP),
                            ("gpunn.c", '#define GPUNN_IMPLEMENTATION\n#include "gpunn.h"\n')):
             self.write(name, text)
-        self.call(f"""cc -I{ROOT} -c -O0 -DGPUNN__DRIVER_FILES='"/nowhere", "driver"' {implementation} gpunn.c &&
+        self.call(f"""cc -I{ROOT} -c -O0 -DGPUNN__DRIVER_FILES='"/nowhere", "driver"' \\
+                      {implementation} gpunn.c &&
                       cc -I{ROOT} -c companion.c && ar rcs libgpunn.a gpunn.o companion.o &&
                       cc -I{ROOT} app.c -L. {link} -lgpunn -lm -lpthread -o app""")
 

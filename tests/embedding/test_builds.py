@@ -1,4 +1,5 @@
-"""examples/embedding's files for CMake, make, pkg-config and Meson, each used as its opening comment says, with a companion and without."""
+"""examples/embedding's files for CMake, make, pkg-config and Meson. Each is used as its opening comment says,
+with and without the companion."""
 import os
 import re
 import shutil
@@ -10,7 +11,11 @@ QUICK_CUDA = "-Xcicc -O0 -Xptxas -O0"
 CUDA_APP = """
 #include "gpunn.h"
 #include <stdio.h>
-int main(void) { return (void)printf("%d GPUs\\n", gpunn_cuda_device_count()), gpunn_device_open(.type = GPUNN_DEVICE_CPU) == NULL; }
+int main(void)
+{
+    (void)printf("%d GPUs\\n", gpunn_cuda_device_count());
+    return gpunn_device_open(.type = GPUNN_DEVICE_CPU) == NULL;
+}
 """
 
 
@@ -21,7 +26,7 @@ def comment(name):
 
 class Build(Case):
     def setUp(self):
-        """clone: what a build sees of the repository, with a small companion. app.c: a stranger's program."""
+        """clone: the repository as a build sees it, with a small companion. app.c: a stranger's program."""
         super().setUp()
         os.makedirs(os.path.join(self.folder, "clone", "examples"))
         os.symlink(os.path.join(ROOT, "gpunn.h"), os.path.join(self.folder, "clone", "gpunn.h"))
@@ -48,7 +53,7 @@ class CMake(Build):
         self.learns("build/app")
 
     def test_fetched(self):
-        """From a local path where the comment has a repository."""
+        """From a local path in place of the comment's repository."""
         how = comment("CMakeLists.txt").split("\n",
                                               1)[1].replace("GIT_REPOSITORY URL", f"URL {self.folder}/clone")
         self.assertIn("FetchContent_MakeAvailable", how)

@@ -1,4 +1,5 @@
-"""gpunn from Python by ctypes and from Fortran: both examples learn, built as their comments say, and declare the structs that gpunn.h has."""
+"""gpunn from Python by ctypes and from Fortran. Both examples learn, built as their comments say, and declare
+gpunn.h's structs."""
 import ctypes
 import importlib.util
 import os
@@ -62,7 +63,7 @@ class Languages(Case):
                                  f"{name}.{field[0]}")
 
     def test_fortran_structs(self):
-        """Of one size with C's, and the fields in C's order."""
+        """They have C's sizes, and the fields have C's order."""
         need("gfortran")
         structs = fortran_structs()
         self.assertGreater(len(structs), 4)
@@ -77,7 +78,7 @@ class Languages(Case):
             self.assertEqual(offsets, sorted(offsets), name)
 
     def test_python(self):
-        """With the shared library that the manual tells how to make."""
+        """With the shared library, built by the manual's command."""
         with open(os.path.join(ROOT, "gpunn.h"), encoding="utf-8") as file:
             line = re.search(r"^ \*\s+(cc .*-shared .*-o libgpunn\.so.*)$", file.read(), re.M)[1]
         self.assertIn(line, text_of("xor.py"))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Generates kernels for workloads of the benchmarks, compiled for the emulated GPU: bench_sets.py SPECS OUT.o "NAME..." COMPILER FLAG...
+"""Generates kernels for workloads of the benchmarks, compiled for the emulated GPU: bench_sets.py SPECS OUT.o
+"NAME..." COMPILER FLAG...
 
-SPECS, tests/bench/gpu_bench.c built without a GPU, writes the workloads' specs. OUT.o holds their kernels and OUT.h declares them as
-gpu_workloads.h's users want it. OUT.o.d tells ninja what they depend on. Standard library only.
-"""
+SPECS, tests/bench/gpu_bench.c built without a GPU, writes the workloads' specs. OUT.o holds their kernels,
+and OUT.h declares them for gpu_workloads.h. OUT.o.d lists the dependencies for ninja. Standard library
+only."""
 import glob
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""What the tests of the examples share: where the expected values lie, where the programs, and weights."""
+"""Shared by the tests of the examples: the folders of the expected values and of the programs, and
+weights."""
 import os
 import shutil
 import struct
@@ -12,12 +13,14 @@ if "GPUNN_EXAMPLES" not in os.environ:  # built without gpunn_cuda.cu, which the
 
 
 def program(name):
-    """build/NAME, or NAME in the folder that GPUNN_EXAMPLES names, as tests/gpu/run.sh does for those built for the GPU."""
+    """build/NAME, or NAME in the folder $GPUNN_EXAMPLES, which tests/gpu/run.sh sets for programs built for
+    the GPU."""
     return os.path.join(os.environ.get("GPUNN_EXAMPLES", os.path.join(ROOT, "build")), name)
 
 
 def comma_locale(folder):
-    """The environment of a program in a locale whose decimal point is a comma, made in that folder; None: localedef is missing."""
+    """The environment for a locale with a decimal comma, created in that folder. None: localedef is
+    missing."""
     made = os.path.join(folder, "de_DE.UTF-8")
     if shutil.which("localedef"):
         subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", made], stdout=subprocess.DEVNULL,
@@ -26,8 +29,8 @@ def comma_locale(folder):
 
 
 def drawn_weights(shapes):
-    """Tensors of these names and shapes. Multiples of 2^-15, which every float holds: of convolutions about as large as PyTorch's own,
-    of norms near 1 and 0."""
+    """Tensors with these names and shapes. Values are multiples of 2^-15, which every float can hold. Those
+    of convolutions are about as large as PyTorch's own, those of norms near 1 and 0."""
     tensors = {}
     for name, shape in shapes.items():
         count, fan_in, seed = 1, 1, zlib.crc32(name.encode())

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Compares examples/tokenizer.h with Hugging Face's tokenizers on hostile texts, thousands of them: each rule of tokenizer.json and
-sequences of them by chance, and the chains of well-known models, over small vocabularies. Prints one line each, and ends with 1 at the
-first difference. pip install tokenizers sentencepiece; python3 tests/examples/compare_tokenizers.py BUILD/tokenize [TEXTS [SEED [FILES]]]
+"""Compares examples/tokenizer.h with Hugging Face's tokenizers on thousands of hostile texts. It covers each
+rule of tokenizer.json, random sequences of rules, and the chains of well-known models, over small
+vocabularies. Prints one line each, and ends with status 1 at the first difference.
 
-FILES are tokenizer.json files of yours, which are compared instead."""
+    pip install tokenizers sentencepiece
+    python3 tests/examples/compare_tokenizers.py BUILD/tokenize [TEXTS [SEED [FILES]]]
+
+FILES are your own tokenizer.json files, which are compared instead."""
 import io
 import json
 import os
@@ -20,8 +23,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from make_tokenizer import SENTENCES, TEXTS, hostile
 from make_tokenizer_json import BEHAVIORS, EXPRESSIONS, TEXTS as MORE_TEXTS, byte_level, everything, sentences
 
-ODD = ("\ufb01\ufb03\u2460\u247d\u2167\u3392\u33c2\ufdfa\ufdfb\u212b\u2126\u1e9b\u0323\u0307\u0301\u0327\u0345\u3099\uff76\uff9e\u30ab\uff21\uff11\u3000\u00bd\u00b2\u00b5\u00aa\u00ba\u02b0\u1100\u1161\u11a8\uac00\uac01\u3131\u320e\ufffc\ufeff\u200b\u200c\u200d\u2028\u00a0\u00ad\u0600\u0661\u0e33\u0eb3\u0f77\u2a74\U0001d400\U0001d7d8\U0001f132\U0001ee00\U0002f800\ufa1b\u2581\u2581  "
-       "\t\n\r .,!?'`\"~$^_-0123aAzZ\u0130\u0131\u00df\u1e9e\u01c5\u4e2d\u3042\ua9c0\u093c\u0928\u24b6\u2160")
+ODD = ("\ufb01\ufb03\u2460\u247d\u2167\u3392\u33c2\ufdfa\ufdfb\u212b\u2126\u1e9b\u0323\u0307\u0301\u0327"
+       "\u0345\u3099\uff76\uff9e\u30ab\uff21\uff11\u3000\u00bd\u00b2\u00b5\u00aa\u00ba\u02b0\u1100\u1161"
+       "\u11a8\uac00\uac01\u3131\u320e\ufffc\ufeff\u200b\u200c\u200d\u2028\u00a0\u00ad\u0600\u0661\u0e33"
+       "\u0eb3\u0f77\u2a74\U0001d400\U0001d7d8\U0001f132\U0001ee00\U0002f800\ufa1b\u2581\u2581  \t\n\r .,!"
+       "?'`\"~$^_-0123aAzZ\u0130\u0131\u00df\u1e9e\u01c5\u4e2d\u3042\ua9c0\u093c\u0928\u24b6\u2160")
 RULES = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(),
          normalizers.StripAccents(), normalizers.Nmt(), normalizers.Lowercase(), normalizers.Strip(),
          normalizers.Strip(left=True, right=False), normalizers.Strip(left=False, right=True),
@@ -38,7 +44,7 @@ WORDS = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Whitespace(), pre_tok
 
 
 def odd(rng, count):
-    """Texts of what normal forms change, in runs, and of words."""
+    """Random texts of words, and of characters that normal forms change, in runs."""
     words = SENTENCES.split()
     for _ in range(count):
         text = ""
@@ -70,7 +76,7 @@ def ours(program, file, texts):
 
 
 def survived(call, *arguments):
-    """None where tokenizers panics, as its Replace does for some texts."""
+    """None if tokenizers panics, as its Replace does for some texts."""
     try:
         return call(*arguments)
     except BaseException as error:
@@ -80,7 +86,7 @@ def survived(call, *arguments):
 
 
 def theirs(made, text):
-    """The ids, and what they are decoded to."""
+    """Hugging Face's ids, and the text to which they decode."""
     encoded = survived(lambda: made.encode(text, add_special_tokens=False))
     return encoded and (encoded.ids, made.decode(encoded.ids))
 
@@ -103,7 +109,8 @@ def compare(program, name, made, texts):
 
 
 def exact(normalizer, pre_tokenizer, texts):
-    """Each character a piece, at the beginning of a word or within one, so that ids tell all that the rules do."""
+    """Each character is a piece, at the beginning of a word or within one, so that ids show all effects of
+    the rules."""
     made = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     found = set()
     for text in texts:
@@ -119,12 +126,12 @@ def exact(normalizer, pre_tokenizer, texts):
 
 
 def rules(rng, count):
-    """Each rule alone, each expression with each behavior, and sequences by chance."""
+    """Each rule alone, each expression with each behavior, and random sequences."""
     plain = pre_tokenizers.Split("\0", "isolated")
     for rule in RULES:
         yield repr(rule), rule, plain
     for form in normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD():
-        # tells what begins where the text does
+        # shows what begins at the text's start
         first = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
         yield (f"first {form!r}", form,
                pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"."), "isolated"), first]))
@@ -135,7 +142,8 @@ def rules(rng, count):
                 yield (f"split {name} {behavior} {invert}", None,
                        pre_tokenizers.Split(Regex(expression), behavior, invert))
     def whole(expression):
-        """Not an empty match, behind which tokenizers' Replace lets places go wrong, and what follows with them."""
+        """Excludes empty matches, after which tokenizers' Replace reports wrong offsets, and what follows
+        them."""
         said = normalizers.Replace(Regex(expression), "xx").normalize_str("\u0378")
         return not ("xx" in said and "\u0378" in said)
 
@@ -155,7 +163,7 @@ def rules(rng, count):
 
 
 def sentencepiece_table(name):
-    """SentencePiece's own table: nmt_nfkc is XLM-R's, T5's and others', nmt_nfkc_cf lowers too."""
+    """SentencePiece's own table: nmt_nfkc is XLM-R's, T5's and others', nmt_nfkc_cf also lowers."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES.strip().splitlines()),
                                              model_writer=model, vocab_size=400, normalization_rule_name=name,

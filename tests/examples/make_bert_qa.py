@@ -35,7 +35,8 @@ CASES = [
 
 
 def spans(start, end, mask, max_answer):
-    """What QuestionAnsweringPipeline.postprocess and select_starts_ends of transformers 4 do with one window's logits."""
+    """QuestionAnsweringPipeline.postprocess and select_starts_ends of transformers 4, for one window's
+    logits."""
     start, end = (numpy.where(mask, x.astype(numpy.float64), -10000.0) for x in (start, end))
     start, end = (numpy.exp(x - x.max()) for x in (start, end))
     start, end = start / start.sum(), end / end.sum()

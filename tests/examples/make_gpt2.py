@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
 """Makes expected_output/gpt2.safetensors with PyTorch: python3 tests/examples/make_gpt2.py
 
-weight/NAME  a small GPT-2 with Hugging Face's names and shapes      logits  of the first batch in evaluation mode
-losses       of 20 steps of AdamW with warm-up, cosine and clipping  after/NAME  some weights after them
-text         what examples/gpt2.c reads as bytes
-Everything is computed in float64 from float32 weights.
-"""
+weight/NAME  a small GPT-2 with Hugging Face's names and shapes      logits  of the first batch in evaluation
+mode losses       of 20 steps of AdamW with warm-up, cosine and clipping  after/NAME  some weights after them
+text         what examples/gpt2.c reads as bytes Everything is computed in float64 from float32 weights."""
 import math
 import os
 import sys
@@ -31,7 +29,8 @@ def batch(text, number):
 
 
 def weights():
-    """As transformers.GPT2Model has them: its Conv1D keeps [in, out]. Coarse, so that the file packs well."""
+    """As in transformers.GPT2Model: its Conv1D has [in, out]. Values are coarse, so that the file compresses
+    well."""
     shapes = {"wte.weight": (VOCABULARY, WIDTH), "wpe.weight": (POSITIONS, WIDTH)}
     for i in range(LAYERS):
         parts = {"ln_1": (WIDTH,), "attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH),
@@ -43,7 +42,7 @@ def weights():
 
 
 def made(name, shape):
-    """Weights that the test makes again by the same rule, so that the file need not hold them."""
+    """Weights that the test computes by the same rule, so that the file need not contain them."""
     count, key = math.prod(shape), sum(ord(c) * (i + 1) for i, c in enumerate(name))
     values = [((mixed(key * 1000003 + i) >> 40) / (1 << 24) - 0.5) * 0.15 for i in range(count)]
     offset = 1.0 if "ln_" in name and name.endswith("weight") else 0.0

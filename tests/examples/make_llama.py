@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes expected_output/llama.safetensors with transformers: python3 tests/examples/make_llama.py
 
-For each of test_llama's configurations NAME, with weights that the test makes again by its rule, computed in float64:
-NAME/logits  of the prompt's tokens      NAME/text  the prompt and what greedy choice writes on, the same with a cache and without
-"""
+For each of test_llama's configurations NAME, computed in float64, with weights that the test computes by the
+same rule:
+    NAME/logits  of the prompt's tokens
+    NAME/text    the prompt and its greedy continuation, the same with and without a cache"""
 import os
 import sys
 
@@ -30,7 +31,7 @@ def load(config):
 
 
 def write_on(net):
-    """Greedy, from the cache; each logit as of the whole text."""
+    """Greedy, with a cache. The logits are those of the whole text."""
     tokens, cache, text = torch.tensor([PROMPT]), None, list(PROMPT)
     for _ in range(WRITTEN):
         step = net(tokens, past_key_values=cache, use_cache=True)

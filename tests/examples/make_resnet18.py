@@ -2,9 +2,9 @@
 """Makes expected_output/resnet18.safetensors, what PyTorch computes with test_resnet18.py's weights: python3
 tests/examples/make_resnet18.py
 
-Of the images of examples/resnet18.c and the network of width 8, in float64: the scores of the first ten and of parts of the first, the
-losses of 20 steps of the head alone and of all layers, and the saliency maps of two images. With torchvision its names are compared with
-those of the network here."""
+It has the images of examples/resnet18.c and the network of width 8, in float64: the scores of the first ten
+images and of parts of the first, the losses of 20 steps of the head alone and of all layers, and the saliency
+maps of two images. With torchvision, its names are compared with those of the network here."""
 import os
 import struct
 import sys

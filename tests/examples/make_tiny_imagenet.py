@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Makes expected_output/tiny_imagenet.safetensors with PyTorch: python3 tests/examples/make_tiny_imagenet.py
 
-Pictures, the weights to begin with, and the losses of 20 steps of the same network over them in float64: batches of 8 in order,
-no augmentation.
-"""
+Pictures, the weights to begin with, and the losses of 20 steps of the same network over them in float64:
+batches of 8 in order, no augmentation."""
 import os
 
 import torch

@@ -10,19 +10,25 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXPECTED = os.path.join(HERE, "expected_output")
 SENTENCES = """
-The quick brown fox jumps over the lazy dog, doesn't it? They've said that we'll see what I'd done; you're right.
+The quick brown fox jumps over the lazy dog, doesn't it? They've said that we'll see what I'd done; \
+you're right.
 How many layers does the model have? The model has twelve layers, 768 hidden units and 110,000,000 parameters.
-I'm not able to read this; unaffable, unbelievable, embeddings, tokenization, transformers, transforming, transformed.
-Le café était fermé, où l'élève naïf a mangé une crêpe à Noël pour 3,50 €. L'œuvre où Zoë dîne n'a ni tête ni façade.
-Größe, Übung, Straße und Füße: die Mädchen möchten süße Äpfel. El niño mañana comerá piñas en España ¿verdad? ¡Sí!
+I'm not able to read this; unaffable, unbelievable, embeddings, tokenization, transformers, \
+transforming, transformed.
+Le café était fermé, où l'élève naïf a mangé une crêpe à Noël pour 3,50 €. L'œuvre où Zoë dîne n'a \
+ni tête ni façade.
+Größe, Übung, Straße und Füße: die Mädchen möchten süße Äpfel. El niño mañana comerá piñas en \
+España ¿verdad? ¡Sí!
 Příliš žluťoučký kůň úpěl ďábelské ódy. Zażółć gęślą jaźń. Árvíztűrő tükörfúrógép. İstanbul'da ışık ve ağaç.
-Съешь же ещё этих мягких французских булок, да выпей чаю. Їжак їсть, ґудзик; йод и ёлка. Београд, ћуприја и ђак.
+Съешь же ещё этих мягких французских булок, да выпей чаю. Їжак їсть, ґудзик; йод и ёлка. Београд, \
+ћуприја и ђак.
 Ξεσκεπάζω την ψυχοφθόρα βδελυγμία. Ὁ ἄνθρωπος ἐστὶν ἀγαθός· Σίσυφος ΣΊΣΥΦΟΣ ὀδυσσεύς.
 Nếu bạn đi nhanh, hãy đi một mình; tiếng Việt rất đẹp và phức tạp.
 我们在北京学习机器学习,模型有十二层。東京タワーへ行きました。がんばってください、パーティー!
 한국어 형태소 분석기는 좋은 값을 얻었다. 서울에서 만나요.
 اللغة العربية جميلة، أليس كذلك؟ مُحَمَّد. עברית היא שפה יפה, נכון?
-I've we've you've they've; I'll you'll they'll; I'd you'd; we're you're they're; it's he's; can't don't won't; I'm 'M 'VE.
+I've we've you've they've; I'll you'll they'll; I'd you'd; we're you're they're; it's he's; can't \
+don't won't; I'm 'M 'VE.
 豈 丽 更 한 각 ㄱ
 हिन्दी भाषा में ड़ और ढ़ हैं; नमस्ते। বাংলা ভাষা কোনো। ภาษาไทยไม่มีช่องว่าง
 """
@@ -53,8 +59,10 @@ def corpus():
 
 
 def hostile(rng, count):
-    """Texts of characters from everywhere, favouring those that the tokenizers treat in ways of their own."""
-    odd = " \t\n'’.,-_#[]<>|stredvmlSTé\u0301\u0308\u200d\u00ad\u00a0\u3000中日가각한がパाَ½²٣😀\ufffd\0\x7f\x85\u2028ΣİßǅⅧ"
+    """Texts of characters from everywhere. Characters that the tokenizers treat specially are more
+    frequent."""
+    odd = (" \t\n'’.,-_#[]<>|stredvmlSTé\u0301\u0308\u200d\u00ad\u00a0\u3000"
+           "中日가각한がパाَ½²٣😀\ufffd\0\x7f\x85\u2028ΣİßǅⅧ")
     for _ in range(count):
         kind, length = rng.random(), rng.randrange(1, 60)
         draw = ((lambda: rng.choice(odd)) if kind < 0.5 else

@@ -16,9 +16,11 @@ from make_tokenizer import EXPECTED, SENTENCES, write
 QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n"
         r"]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
-GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n"
-         r"\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| "
-         r"?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 EXPRESSIONS = {
     "llama3": LLAMA3, "qwen2": QWEN, "gpt4o": GPT4O,
@@ -56,12 +58,12 @@ TEXTS = ["<s>of the</s> model <mask> of<mask>the", "the<|end|>\n of <|end|> <|en
          "\u02b0\u00b5 \ufb03 \u00b2\u24b6_x\u200cy",
          "a\u0305\u0301 e\u0301\u0305", "<|end|>>of<|end|>", "\u00ad\u200bof", "Xbc bc Xb \u2603"]
 
-# whose places in the text are compared: others change it on the way
+# their offsets into the text are compared; other files change the text first
 PLACED = "llama", "llama3", "wordpiece", "wordpiece_lower"
 
 
 def charsmap():
-    """SentencePiece's table of some rules, of one character or several, to nothing, one or several."""
+    """SentencePiece's table of some rules, from one character or several to none, one or several."""
     rules = {"\ufb01": "fi", "\u00bd": "1/2", "\u3000": " ", "\t": " ", "\n": " ", "\u00ad": "", "\u200b": "",
              "e\u0301": "\u00e9",
              "\u2460": "1", "a\u0301": "\u00e1", "b\u0308\u0301": "B", "\u1100\u1161": "\uac00"}
@@ -103,7 +105,7 @@ def unigram(table):
 
 
 def t5(pieces, table):
-    """Another way to the same: words between spaces first, and bytes for what is unknown."""
+    """Another way to the same result: words between spaces first, and bytes for unknown characters."""
     bytes_ = [(f"<0x{byte:02X}>", -20.0 - byte / 256) for byte in range(256)]
     made = Tokenizer(models.Unigram([tuple(piece) for piece in pieces] + bytes_, unk_id=3,
                                     byte_fallback=True))
@@ -119,7 +121,7 @@ def t5(pieces, table):
 
 
 def llama(fallback):
-    """As Llama's: BPE of characters without words, unknown ones as bytes; or as the unknown piece."""
+    """As Llama's: BPE of characters without words. Unknown ones become bytes or the unknown piece."""
     trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
@@ -191,7 +193,7 @@ def falcon():
 
 
 def words():
-    """Whole words, added ones that stand within none, and what a normalizer turns these into."""
+    """Whole words, added ones that are never within another, and what a normalizer makes of these."""
     vocab = dict.fromkeys(word.strip(".,;?") for word in SENTENCES.lower().split())
     made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *vocab])},
                                       unk_token="[UNK]"))
@@ -205,7 +207,7 @@ def words():
 
 
 def few():
-    """Pieces between which the unknown one's score decides."""
+    """Pieces between which the unknown piece's score decides."""
     made = Tokenizer(models.Unigram([("<unk>", 0.0), ("b", -1.0), ("Xb", -9.0), ("c", -9.9), ("bc", -0.5),
                                      (" ", -2.0)], unk_id=0))
     made.decoder = decoders.Fuse()
@@ -280,7 +282,8 @@ def everything():
 
 
 def expressions(texts):
-    """Where words end, counted in characters, by each expression, and by some with each behavior; and what Replace makes of texts."""
+    """The ends of words, counted in characters, for each expression, and for some with each behavior; and the
+    results of Replace."""
     splits = [(name, "isolated", False) for name in EXPRESSIONS]
     splits += [(name, behavior, invert) for name in ("blanks", "two", "words", "lines", "gpt2")
                for behavior in BEHAVIORS for invert in (False, True)]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes expected_output/unet.safetensors, what PyTorch computes with test_unet.py's weights: python3 tests/examples/make_unet.py
 
-The pictures are those of examples/unet.c. In float64: logits of ten sizes, each seventh, and the losses of five steps."""
+The pictures are those of examples/unet.c. In float64: every seventh logit for ten sizes, and the losses of
+five steps."""
 import os
 import struct
 import sys
@@ -52,7 +53,7 @@ class UNet(nn.Module):
 
 
 class Drawing:
-    """examples/unet.c's pictures, in its order."""
+    """examples/unet.c's pictures, drawn in its order."""
     drawn = 0
 
     def numbers(self, count):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes examples/unicode.h: what Hugging Face's tokenizers do with each character, asked of them one by one.
+"""Writes examples/unicode.h: how Hugging Face's tokenizers treat each character, tested one by one.
 
 pip install tokenizers; python3 tests/examples/make_unicode.py"""
 import functools
@@ -13,7 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 WIDTH = 125
 CATEGORIES = (
     "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cs Cn".split())
-# the only symbols that \w takes for letters
+# the only symbols that match \w
 CIRCLED = (0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189)
 COMPATIBILITY = (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)  # the blocks of CJK's compatibility ideographs
 
@@ -29,7 +29,7 @@ def ranges(points):
 
 
 def runs(mapping):
-    """[first, last, step, to of first]: each step-th character moves by the same distance."""
+    """[first, last, step, image of first]: each step-th character moves by the same distance."""
     found = []
     for c, to in sorted(mapping.items()):
         if found:
@@ -53,7 +53,7 @@ def table(comment, declaration, items):
 
 
 def parts_of(split, text):
-    """The pieces of a text, which holds no surrogates."""
+    """The pieces of a text, which contains no surrogates."""
     return [piece for piece, _ in split.pre_tokenize_str(text)]
 
 
@@ -64,7 +64,7 @@ def matching(expression, every):
 
 
 def ask_categories(every):
-    """The place in CATEGORIES of each character's, as tokenizers' expressions see it."""
+    """The index in CATEGORIES of each character's category, as in tokenizers' expressions."""
     found = {}
     for place, name in enumerate(CATEGORIES):
         found.update(dict.fromkeys(matching(rf"\p{{{name}}}", every), place))
@@ -98,7 +98,8 @@ def ask():
 
 
 def swallowing():
-    """A Precompiled that turns each cluster of characters, or each character alone where a cluster has 6 bytes or more, into Z."""
+    """A Precompiled that replaces by Z each cluster of characters, or each character of a cluster of 6 bytes
+    or more."""
     units = [256 << 10] + [0] * 1023
     for byte in range(1, 256):
         at = 256 ^ byte
@@ -109,7 +110,7 @@ def swallowing():
 
 
 def ask_clusters():
-    """The characters that extend a cluster, begin one, and end one before any accent."""
+    """The characters that extend a cluster, that begin one, and that end one before any accent."""
     one, sets = swallowing(), {"extends": set(), "prepends": set(), "breaks": set()}
     for c in (c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000):
         if one.normalize_str("a" + chr(c)) == "Z":
@@ -122,8 +123,8 @@ def ask_clusters():
 
 
 def ask_forms(every):
-    """Lower case, canonical decompositions into two (or one and 0), which of them compose, the order of accents, and what else than
-    those characters stand for (NFKD)."""
+    """Lower case; canonical decompositions into two characters (or one and 0); which of these compose; the
+    order of accents; and compatibility decompositions of other characters (NFKD)."""
     lowercase, nfd, nfc, nfkd = (normalizers.Lowercase(), normalizers.NFD(), normalizers.NFC(),
                                  normalizers.NFKD())
     lower = {c: lowercase.normalize_str(chr(c)) for c in every}
@@ -148,7 +149,8 @@ def ask_forms(every):
 
 
 def category_runs(found):
-    """Where a category begins, times 32, and its place; capitals and small letters in turn are one run."""
+    """The beginning of each run of a category, times 32, and its index. Alternating capitals and small
+    letters are one run."""
     turn, runs_ = len(CATEGORIES), []
     for c, place in sorted(found.items()):
         last = runs_[-1] if runs_ else (None, None, None)
@@ -162,8 +164,8 @@ def category_runs(found):
 
 
 def compatible_rows(compatible):
-    """[first, last, parts, at]: characters that become as many parts each, which stand one after another from `at` on in the second list;
-    or parts 0: that become one character, `at` further on each."""
+    """[first, last, parts, at]: characters that become as many parts each. The parts are in sequence from
+    `at` on in the second list. With parts 0 they become one character, `at` further on."""
     rows, units, singles = [], [], {c: ord(text) for c, text in compatible.items() if len(text) == 1}
     long = [run for run in runs(singles) if run[2] == 1 and run[1] - run[0] >= 2]
     rows = [[first, last, 0, to] for first, last, _, to in long]
@@ -193,8 +195,8 @@ def main():
     combining = {c for c in every if strip.normalize_str(chr(c)) == ""}
     sets = {**ask(), **ask_clusters(), "spaces": spaces, "combining": combining,
             "han": matching(r"\p{Han}", text)}
-    assert spaces & sets["controls"] == {0x0B, 0x0C, 0x85}  # controls are asked for first
-    # what tokenizer.h writes as expressions
+    assert spaces & sets["controls"] == {0x0B, 0x0C, 0x85}  # controls are tested first
+    # what tokenizer.h has as expressions
     later = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
     assert matching(r"\p{N}", text) | later == {c for c in every
                                                 if len(digits.pre_tokenize_str("a" + chr(c))) == 2}
@@ -252,9 +254,9 @@ def main():
             same.append([c, c, k])
     lines += table("How accents that follow each other are sorted: from, to, place.",
                    "uint32_t unicode_orders[][3]", [f"{{{a:#x},{b:#x},{k}}}" for a, b, k in same])
-    lines += [f"enum "
-              f"{{ UNICODE_ORDERS = {max(classes.values())}, UNICODE_MOST_PARTS = {max(map(len, compatible.values()))} }}; "
-              f"/* places; parts of one */", "/* clang-format on */", "#endif"]
+    orders, parts = max(classes.values()), max(map(len, compatible.values()))
+    lines += [f"enum {{ UNICODE_ORDERS = {orders}, UNICODE_MOST_PARTS = {parts} }}; "
+              "/* places; parts of one */", "/* clang-format on */", "#endif"]
     with open(os.path.join(ROOT, "examples", "unicode.h"), "w", encoding="ascii") as file:
         file.write("\n".join(lines) + "\n")
 

@@ -1,4 +1,4 @@
-"""The pair of volumes that test_register3d.py registers and make_register3d.py knows: 12 x 15 x 18 bytes each."""
+"""The pair of volumes of test_register3d.py and make_register3d.py: 12 x 15 x 18 bytes each."""
 import math
 
 SIZE = (12, 15, 18)

@@ -1,4 +1,4 @@
-"""examples/cpu_vs_gpu.c: every work runs and is timed, and what it does not understand it says."""
+"""examples/cpu_vs_gpu.c: every workload runs and is timed, and errors in its arguments are reported."""
 import subprocess
 import unittest
 

@@ -1,4 +1,5 @@
-"""examples/csv.h reads the columns that a header names as Python's csv module does, and names what is wrong with a table."""
+"""examples/csv.h reads the columns that a header names like Python's csv module, and reports errors in a
+table."""
 import csv
 import io
 import math

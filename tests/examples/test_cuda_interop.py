@@ -1,4 +1,5 @@
-"""examples/cuda_interop.cu: the network learns the solver's stencil. On the emulated GPU no step copies to or from the host, too."""
+"""examples/cuda_interop.cu: the network learns the solver's stencil. On the emulated GPU, also: no step
+copies to or from the host."""
 import os
 import re
 import subprocess
@@ -10,7 +11,8 @@ EMULATED = "GPUNN_EXAMPLES" not in os.environ
 
 
 def run(steps):
-    """Status, the stencil, and what the emulated GPU counted: copies by the host, captures, launches of graphs."""
+    """Status, the stencil, and the emulated GPU's counts: copies by the host, captures, launches of
+    graphs."""
     done = subprocess.run([program("emulator/cuda_interop" if EMULATED else "cuda_interop"), str(steps)],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     counts = re.fullmatch(r"host copies (\d+), captures (\d+), graph launches (\d+), left 0\n" if EMULATED

@@ -1,4 +1,5 @@
-"""examples/cifar10.c, fashion_mnist.c, gan.c and vae.c: data that is missing or broken is told once, with what to do about it, and nothing is written."""
+"""examples/cifar10.c, fashion_mnist.c, gan.c and vae.c report missing or broken data once, with a remedy, and
+write nothing."""
 import gzip
 import os
 import struct

@@ -135,7 +135,7 @@ class Gpt2(unittest.TestCase):
         self.assertIn("abc", likeliest)
 
     def test_cache(self):
-        """Each greedy token is the likeliest where the whole text is run at once."""
+        """Each greedy token is the most likely one when the whole text runs at once."""
         tensor_file.save(self.weights_path, self.weights)
         length, text = 48, self.path("greedy.txt")
         common = ["--weights", self.weights_path, "--steps", "0", "--threads", "1", "--context", str(length)]
@@ -153,7 +153,7 @@ class Gpt2(unittest.TestCase):
                          104)
 
     def test_built_in_text(self):
-        """It learns to count, and does."""
+        """It learns to count, and continues to count."""
         text = run("--steps", "400", "--context", "64", "--generate", "60", "--temperature",
                    "0").stdout.decode()
         self.assertLess(self.losses(text)[-1], 0.2)
@@ -170,7 +170,7 @@ class Gpt2(unittest.TestCase):
                       self.good("--steps", "1", "--context", "8", "--vocab", self.path("tokenizer")))
 
     def test_half_precision_weights(self):
-        """As hubs hold them: read into F32."""
+        """Half-precision weights, as on model hubs, are read into F32."""
         halves = {}
         for name, (_, shape, data) in self.weights.items():
             values = struct.unpack("<%df" % (len(data) // 4), data)

@@ -37,7 +37,7 @@ def made(name, shape):
 
 
 def weights(config):
-    """Those of queries and keys are large, so that attention looks at few rows and positions matter."""
+    """Weights of queries and keys are large, so that attention selects few rows and positions matter."""
     heads, inner = config["num_attention_heads"], config["intermediate_size"]
     width, words = config["hidden_size"], config["vocab_size"]
     head = config.get("head_dim", width // heads)
@@ -98,7 +98,7 @@ class Llama(unittest.TestCase):
             self.assertLessEqual(abs(a - b), 3e-5 + 3e-5 * abs(b), f"{name}, number {i}: {a} and {b}")
 
     def test_logits(self):
-        """Of the whole prompt at once, in pieces, and token by token."""
+        """The whole prompt at once, in pieces, and token by token."""
         for name, config in CONFIGS.items():
             self.model(config)
             for chunk in ("512", "4", "1"):
@@ -125,7 +125,8 @@ class Llama(unittest.TestCase):
         self.assertEqual(text, list(tensor_file.values(self.golden["grouped/text"]))[:21])
 
     def test_old_forms(self):
-        """rope_theta and rope_scaling as before transformers 5, a head in the file that is tied, and weights in shards."""
+        """rope_theta and rope_scaling as before transformers 5, a tied head that is also in the file, and
+        weights in shards."""
         config = {**CONFIGS["linear"], "rope_theta": 10000.0,
                   "rope_scaling": {"type": "linear", "factor": 4.0}}
         del config["rope_parameters"]

@@ -1,4 +1,5 @@
-"""nms.h keeps the boxes that torchvision.ops.nms's definition keeps, in its order: python3 -m unittest tests.examples.test_nms"""
+"""nms.h keeps the boxes of torchvision.ops.nms's definition, in its order: python3 -m unittest
+tests.examples.test_nms"""
 import math
 import os
 import random
@@ -15,7 +16,7 @@ def f32(x):
 
 
 def expected(boxes, threshold):
-    """By numbers whose sums and products F32 has exactly."""
+    """Uses numbers whose sums and products are exact in F32."""
     order = sorted(range(len(boxes)), key=lambda i: (not math.isnan(boxes[i][4]),
                                                      0 if math.isnan(boxes[i][4]) else -boxes[i][4], i))
     keep = []
@@ -59,7 +60,7 @@ class Nms(unittest.TestCase):
         self.check(same, 1.0)
         self.check([(0, 0, 10, 10, 0.5), (0, 0, 10, 5, math.nan), (0, 0, 10, 10, math.inf),
                     (20, 0, 30, 10, -math.inf)], 0.5)
-        # what is just as much as the threshold stays
+        # an overlap equal to the threshold is kept
         self.check([(0, 0, 10, 10, 0.9), (0, 0, 10, 5, 0.8)], 0.5)
         self.check([(5, 5, 5, 5, 0.9), (5, 5, 5, 5, 0.8), (0, 0, 10, 10, 0.7)], 0.1)  # without an area
 

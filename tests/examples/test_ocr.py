@@ -1,4 +1,5 @@
-"""examples/ocr.c learns to read, and its ctc.h finds what a search in Python finds, and where all texts are kept the likeliest one."""
+"""examples/ocr.c learns to read. Its ctc.h finds the same as a search in Python and, if all texts are kept,
+the most likely text."""
 import itertools
 import math
 import os
@@ -28,7 +29,7 @@ def collapse(path):
 
 
 def every_text(steps):
-    """Each text with the logarithm of its probability, over all ways to it."""
+    """Each text with the logarithm of its probability, over all paths to it."""
     texts = {}
     for path in itertools.product(range(len(steps[0])), repeat=len(steps)):
         text = collapse(path)
@@ -37,7 +38,8 @@ def every_text(steps):
 
 
 def search(steps, width):
-    """Prefix beam search: text -> logarithms of the probabilities of the ways that end with a blank, and with its last label."""
+    """Prefix beam search: text -> logarithms of the probabilities of the paths that end with a blank, and
+    with its last label."""
     beams = {(): (0.0, -math.inf)}
     for step in steps:
         found = {}
@@ -57,7 +59,7 @@ def search(steps, width):
 
 
 def drawn(rng, steps, classes, sharp):
-    """Logarithms of probabilities, as F32 holds them; labels stay for some steps."""
+    """Random logarithms of probabilities, in F32. Labels stay for some steps."""
     rows, at = [], 0
     for _ in range(steps):
         at = rng.randrange(classes) if rng.random() < 0.5 else at
@@ -114,7 +116,7 @@ class Ocr(unittest.TestCase):
                 self.assertEqual(text, want)
                 self.assertAlmostEqual(score, probability, delta=1e-4 if plain else 2e-6)
                 differ += text != best
-        self.assertGreater(differ, 5)  # else the best classes would do
+        self.assertGreater(differ, 5)  # else the best classes would be enough
 
     def test_learns(self):
         done = self.run_program("--epochs", 2)

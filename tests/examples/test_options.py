@@ -1,4 +1,5 @@
-"""examples/options.h: every example explains its options, its opening comment names no other, and what it cannot read ends it with status 2."""
+"""examples/options.h: every example explains its options, its opening comment names no others, and an invalid
+option ends it with status 2."""
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from tests.examples import program
 EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
                         "examples")
 NAMES = sorted(name[:-2] for name in os.listdir(EXAMPLES) if name.endswith(".c"))
-NEEDED = {"run_model": ["m.json", "--input", "x", "--output", "y"]}  # without these it asks for them first
+NEEDED = {"run_model": ["m.json", "--input", "x", "--output", "y"]}  # without these it first asks for them
 
 
 def run(name, *arguments):
@@ -19,7 +20,7 @@ def run(name, *arguments):
 
 
 def options(name):
-    """Words of --help's usage: "--text FILE" as ("--text", "FILE"), a flag as ("--cpu", "")."""
+    """The words of --help's usage: "--text FILE" as ("--text", "FILE"), a flag as ("--cpu", "")."""
     done = run(name, "--help")
     assert (done.returncode, done.stderr) == (0, ""), done
     usage = re.match(r"usage: .*\n( {7}.*\n)*", done.stdout)[0]
@@ -47,7 +48,7 @@ class Options(unittest.TestCase):
             self.assertLessEqual(told, {"--help", *(word for word, _ in options(name))}, name)
 
     def test_explanations(self):
-        """--help has a line for each option of the table, with a default of what has one."""
+        """--help has a line for each option of the table, and shows defaults."""
         for name, _ in self.programs:
             lines = run(name, "--help").stdout.splitlines()
             explained = dict(re.findall(r"^  (\S+(?: \S+)?)  +(\S.*)$", "\n".join(lines), re.M))
@@ -83,7 +84,7 @@ class Options(unittest.TestCase):
                                     word, wrong)
 
     def test_folder_of_results(self):
-        """Made where there is none, out/ by default; nothing is written beside it."""
+        """The folder is created if it is missing, out/ by default. Nothing is written outside of it."""
         with tempfile.TemporaryDirectory() as folder:
             for way in [], ["--out", "mine"]:
                 done = subprocess.run([program("register3d"), "--synthetic", "8", "--steps", "1", *way],
@@ -97,7 +98,7 @@ class Options(unittest.TestCase):
             self.assertIn("out/\n", file.readlines())
 
     def test_results_that_cannot_be_written(self):
-        """Told before the work, not after it; and asking changes no file."""
+        """Reported before the work, not after it. The check changes no file."""
         places = (("char_lstm", "--save"), ("char_lstm", "--checkpoint"), ("gpt2", "--save"),
                   ("gpt2", "--checkpoint"), ("gpt2", "--logits"),
                   ("resnet18", "--save"), ("resnet18", "--saliency"), ("roberta_classify", "--save"),

@@ -1,4 +1,4 @@
-"""examples/vector_add.c and custom_op.c: an op of one's own equals the formula and the generated kernels."""
+"""examples/vector_add.c and custom_op.c: a user's own op equals the formula and the generated kernels."""
 import json
 import os
 import re

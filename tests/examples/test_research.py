@@ -1,4 +1,4 @@
-"""examples/actor_critic.c, forecast.c, gan.c, sdf.c and vae.c: each learns what it is about, and draws it."""
+"""examples/actor_critic.c, forecast.c, gan.c, sdf.c and vae.c: each learns its task, and draws it."""
 import os
 import re
 import struct
@@ -27,7 +27,7 @@ class Research(unittest.TestCase):
         return float(re.search(pattern, text).group(1))
 
     def pixels(self, name):
-        """Of a grey PNG: its width, its height, and how many different bytes it has."""
+        """For a grey PNG: its width, its height, and its number of different bytes."""
         with open(os.path.join(self.folder.name, name), "rb") as file:
             data = file.read()
         width, height = struct.unpack(">II", data[16:24])
@@ -67,7 +67,7 @@ class Research(unittest.TestCase):
         likeness, divergence = (self.number(name + r" ([\d.]+)", text) for name in ("likeness", "divergence"))
         self.assertTrue(200 < loss < 275, loss)
         self.assertAlmostEqual(loss, likeness + divergence, delta=0.02)
-        self.assertGreater(divergence, 5)  # the code says something of the image
+        self.assertGreater(divergence, 5)  # the code carries information on the image
         self.assertEqual(self.pixels("vae.png")[:2], (16 * 28, 5 * 28))
 
     @unittest.skipUnless(os.path.isdir(FASHION), "dataset-fashion-mnist is not installed")

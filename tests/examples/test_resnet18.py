@@ -100,7 +100,7 @@ class Resnet18(unittest.TestCase):
         text = self.run_with(self.weights, "--train", "20", "--all", "--save", self.saved)
         losses = self.losses(text)
         self.compare(losses[:2], self.golden["all"][:2], 2e-5)
-        # rounding soon moves a maximum: PyTorch's own in float32 are as far off
+        # rounding soon moves a maximum: PyTorch in float32 differs as much
         self.compare(losses, self.golden["all"], 0.02)
         self.assertNotEqual(tensor_file.load(self.saved)["conv1.weight"][2], self.weights["conv1.weight"][2])
         last = self.run_program("--weights", self.saved, "--train", "0")
@@ -117,7 +117,7 @@ class Resnet18(unittest.TestCase):
         maps = [level for row in range(2 * 64) for level in pixels[128 * row + 64:128 * row + 128]]
         off = [abs(level - exact) for level, exact in zip(maps, self.golden["saliency"])]
         self.assertGreater(max(maps), 250)
-        self.assertLess(sum(x > 1 for x in off), len(off) // 200)  # a relu or a maximum of another side
+        self.assertLess(sum(x > 1 for x in off), len(off) // 200)  # a relu or a maximum on the other side
 
     def test_replaced_head(self):
         of_another_task = dict(weights(classes=1000), **{"bn1.num_batches_tracked": ("I64", [], bytes(8))})

@@ -80,13 +80,14 @@ class Values(Case):
         after = tensor_file.load(self.path("after.safetensors"))
         self.assertEqual(set(after), set(golden["after"]))
         for name, want in golden["after"].items():
-            # its gradient is 0 but for rounding, of which Adam makes whole steps
+            # its gradient is 0 except for rounding, which Adam turns into whole steps
             if not name.endswith("key.bias"):
                 for a, b in zip(tensor_file.values(after[name]), want):
                     self.assertAlmostEqual(a, b, delta=1e-4, msg=name)
 
     def test_resume(self):
-        """Shuffled, with dropout, stopped in the middle of an epoch and at its end: the same bytes as in one go."""
+        """Shuffled, with dropout, stopped in the middle of an epoch and at its end: the same bytes as without
+        a stop."""
         for stop in 9, 14:
             for name in "whole", "parts":
                 if os.path.exists(self.path(name)):
@@ -126,7 +127,8 @@ class Values(Case):
                          r"(?s)^2700 texts .*step 3 of 3: loss .*macro-F1 [0-9.]+ on 300 texts\n$")
 
     def test_records(self):
-        """Quotes, empty lines, both line ends, a byte order mark; a text longer than the model's is cut and counted."""
+        """Quotes, empty lines, both line ends, a byte order mark. A text longer than the model's is cut and
+        counted."""
         self.write("train.csv",
                    '\ufefflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"' + "x " * 100 + '"')
         done = run(*self.options(validation=self.path("train.csv"), epochs=1))

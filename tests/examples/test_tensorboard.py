@@ -32,7 +32,7 @@ class Files(unittest.TestCase):
     def test_bytes(self):
         with open(os.path.join(EXPECTED, "tensorboard.tfevents"), "rb") as file:
             want = file.read()
-        for count in range(1, 4):  # in one second, too, no file takes the place of another
+        for count in range(1, 4):  # even within one second, no file replaces another
             self.write()
             names = os.listdir(self.folder)
             self.assertEqual(len(names), count)

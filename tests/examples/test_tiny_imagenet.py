@@ -82,7 +82,8 @@ class TinyImageNet(unittest.TestCase):
                 self.assertLess(abs(one - other), 2e-4 * abs(other))
 
     def test_layouts(self):
-        """Tiny ImageNet's own, and one without parts, of whose pictures every tenth is left to validation."""
+        """Tiny ImageNet's own layout, and one without parts, in which every tenth picture is for
+        validation."""
         first, data = self.losses(), os.path.join(self.folder, "data")
         for name in CLASSES:
             train = os.path.join(data, "train", name)
@@ -124,7 +125,8 @@ class TinyImageNet(unittest.TestCase):
         write(b"", data, "empty\x1b]0;x\x07\x9b.jpeg")
         self.refuse("3 broken pictures found; repair or remove them, or skip them with --skip-broken")
         self.refuse(os.path.join(data, "cut.png") + " is broken: ")
-        self.refuse(os.path.join(data, "empty?]0;x???.jpeg") + " is broken: ")  # no command for a terminal
+        # no escape sequence for a terminal
+        self.refuse(os.path.join(data, "empty?]0;x???.jpeg") + " is broken: ")
         status, text, fault = self.run_program("--skip-broken", "--steps", "1")
         self.assertEqual(status, 0)
         self.assertIn("24 training and 6 validation pictures", text)

@@ -24,7 +24,7 @@ def run(*arguments, env=None):
 
 
 def encode(texts, *arguments):
-    """The tokens of each text, [id, start, end], and what they are decoded to where that was asked for."""
+    """The tokens of each text, [id, start, end], and the decoded text if it was requested."""
     with tempfile.NamedTemporaryFile() as file:
         for text in texts:
             file.write(struct.pack("<I", len(text)) + text)
@@ -91,13 +91,13 @@ class Values(unittest.TestCase):
             self.assertEqual([end - start for _, start, end in tokens], [sizes[i] for i, _, _ in tokens])
 
     def test_not_utf8(self):
-        """Bytes that are no characters are dropped by WordPiece and break no word."""
+        """WordPiece drops invalid bytes, and they break no word."""
         good, bad = self.encode([b"the model", b"\xffthe\xc0 mo\xed\xa0\x80d\xf5el\xe0\x81\xa1\xe4\xb8"],
                                 "cased", VOCAB)
         self.assertEqual([token[0] for token in bad], [token[0] for token in good])
 
     def test_long_words_take_no_long_time(self):
-        """A million letters in one word, for which a search through all of them after each merge would take hours."""
+        """A million letters in one word. A search through all of them after each merge would take hours."""
         text = b"the" * 400000
         tokens, = self.encode([text], "bpe", *BPE)
         self.assertEqual(tokens[-1][2], len(text))
@@ -130,7 +130,7 @@ class Json(unittest.TestCase):
             for text, (tokens, said), (ids, want, *places) in zip(self.texts, done, entry["rows"]):
                 self.assertEqual([token[0] for token in tokens], ids, (name, ascii(text)))
                 self.assertEqual(said.decode(errors="replace"), want, (name, ascii(text)))
-                at = [i for i, c in enumerate(text) for _ in c.encode()]  # theirs count characters
+                at = [i for i, c in enumerate(text) for _ in c.encode()]  # Hugging Face counts characters
                 got = [x for _, start, end in tokens
                        for x in ((at[start], at[end - 1] + 1) if end > start else (0, 0))]
                 if places:
@@ -143,7 +143,7 @@ class Json(unittest.TestCase):
             self.assertEqual([[token[0] for token in tokens], said.decode()], entry["around"], name)
 
     def test_not_utf8(self):
-        """Bytes that are no characters are kept where a model knows bytes, and break nothing elsewhere."""
+        """Invalid bytes are kept if a model has byte tokens, and do no harm elsewhere."""
         text = b"of \xff the\xc0 \xed\xa0\x80\xf5 \xe0\x81\xa1\xe4\xb8"
         for name, entry in self.golden.items():
             (tokens, said), = encode([text], "json", self.path(entry["file"]))
@@ -219,7 +219,8 @@ class Json(unittest.TestCase):
             self.refuse({"normalizer": {"type": "Replace", "pattern": {"Regex": expression}, "content": ""}}, why)
 
     def test_bad_charsmap(self):
-        """Each beginning of a table, others of its bytes, and what is no base64; such as lead back to themselves take no time."""
+        """Each prefix of a table, tables with changed bytes, and invalid base64. Tables that lead back to
+        themselves take no time."""
         step, = (step for step in self.golden["unigram"]["file"]["normalizer"]["normalizers"]
                  if step["type"] == "Precompiled")
         table = base64.b64decode(step["precompiled_charsmap"])
@@ -260,7 +261,7 @@ class Json(unittest.TestCase):
                 self.assertEqual(said.decode(), want, (expression, ascii(text)))
 
     def test_expressions_take_no_long_time(self):
-        """What takes others as long as 2 to the power of the text's length."""
+        """Expressions for which other engines need 2 to the power of the text's length."""
         for expression in ("(a*)*b", "(a|a)*b", "(a|aa)+$b", "(?:a?){40}a{40}b", "(?=(a|a)*b)a",
                            "(?>(a|a)*b)|b", "(?:(a+)+){3}b", "()*b|(a?)*?b"):
             file = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
@@ -270,7 +271,8 @@ class Json(unittest.TestCase):
 
 
 class NormalForms(unittest.TestCase):
-    """Python's, for what Unicode 9 has: tokenizers, and so unicode.h, know no later decompositions and orders."""
+    """Python's, for the characters of Unicode 9: tokenizers, and so unicode.h, have no later decompositions
+    and orders."""
     LATER = ((0x7fd, 0x7fd), (0x898, 0x89f), (0x8ca, 0x8d3), (0x9fe, 0x9fe), (0xc3c, 0xc3c), (0xd3b, 0xd3c),
              (0xeba, 0xeba), (0x1715, 0x1715), (0x1abf, 0x1ace), (0x1df6, 0x1dfa), (0x32ff, 0x32ff),
              (0xa7f2, 0xa7f4), (0xa82c, 0xa82c), (0xab69, 0xab69), (0x10781, 0x107ba),
@@ -291,7 +293,7 @@ class NormalForms(unittest.TestCase):
                      0xAC00 <= ord(c) < 0xD7A4]
 
     def normalize(self, form, texts):
-        """Texts without newlines, by way of a vocabulary of bytes."""
+        """Texts without newlines, through a vocabulary of bytes."""
         model = {"type": "BPE", "vocab": {f"<0x{byte:02X}>": byte for byte in range(256)}, "merges": [],
                  "byte_fallback": True}
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:

@@ -12,7 +12,7 @@ from tests.examples import EXPECTED, drawn_weights, program
 PROGRAM = program("unet")
 WIDTH, DEPTH, CLASSES, STEPS = 4, 3, 4, 5
 SIZES = (8, 8), (9, 8), (8, 15), (17, 23), (33, 20), (47, 50), (64, 64), (31, 9), (12, 40), (65, 19)
-EACH = 7  # so many logits stand for one in the golden file
+EACH = 7  # the golden file has one of so many logits
 
 
 def shapes(width=WIDTH):
@@ -75,7 +75,7 @@ class Unet(unittest.TestCase):
         text = self.run_program("--steps", "200", "--width", "8")
         means = [float(x) for x in re.findall(r"\d+ x \d+ .*mean ([\d.]+)\n", text)]
         self.assertEqual(len(means), 4)
-        self.assertGreater(min(means), 0.3)  # a quarter where all is background
+        self.assertGreater(min(means), 0.3)  # a quarter if all is background
         with open(self.path("unet.ppm"), "rb") as file:
             head, pixels = file.readline(), file.read()
         self.assertEqual((head, len(pixels)), (b"P6 512 192 255\n", 512 * 192 * 3))

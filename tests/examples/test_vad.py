@@ -1,5 +1,5 @@
-"""examples/vad.c: its probabilities are those of the formulas of Silero VAD's network, with random weights and with the real ones of
-the wheel silero-vad, where pip can fetch it; sounds that are none are named."""
+"""examples/vad.c: its probabilities are those of the formulas of Silero VAD's network. Weights are random, or
+the real ones of the wheel silero-vad if pip can fetch it. Files that are no sounds are reported."""
 import array
 import glob
 import math
@@ -35,7 +35,8 @@ def sigmoid(x):
 
 
 def convolved(x, weight, bias, stride):
-    """relu of a convolution of 3 cells, padded by 1; x: rows of channels, of which it gives others."""
+    """relu of a convolution with a kernel of 3, padded by 1. x: rows of channels; returns rows of the output
+    channels."""
     length, cells = len(x[0]), 3
     padded = [[0.0] + row + [0.0] for row in x]
     places = range(0, length, stride)
@@ -44,7 +45,7 @@ def convolved(x, weight, bias, stride):
 
 
 class Detector:
-    """The network in Python's floats; w: by name, a list of numbers, of a weight rows of them."""
+    """The network in Python's floats. w: by name, a list of numbers, or rows of them for a weight."""
 
     def __init__(self, tensors):
         self.w, self.context, self.h, self.c = {}, [0.0] * CONTEXT, [0.0] * HIDDEN, [0.0] * HIDDEN
@@ -97,7 +98,7 @@ class Vad(unittest.TestCase):
                               stderr=subprocess.PIPE, text=True)
 
     def compare(self, weights):
-        """On two and a half chunks, each of which changes what the next ones say."""
+        """Runs two and a half chunks. Each changes the results of the next ones."""
         tones = random.Random(3)
         samples = [int(6000 * math.sin(0.1 * i) * math.sin(0.003 * i) + tones.uniform(-900, 900))
                    for i in range(CHUNK * 5 // 2)]

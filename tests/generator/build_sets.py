@@ -2,10 +2,10 @@
 """The kernels of fused.c's models: python3 tests/generator/build_sets.py generate LIST
                                     python3 tests/generator/build_sets.py OUT.o h|cu COMPILER FLAG...
 
-fused.c lists the sets: NAME_PRECISION is specs/small/NAME.json in that precision. generate writes each, and its kernels, into
-build/generated, where fused.c reads the spec, and their names into LIST. Then they are compiled into one object; h: the C kernels, cu:
-those for a GPU, by nvcc or, for the emulated one, by a C++ compiler. LIST.d and OUT.o.d tell ninja what they depend on.
-"""
+fused.c lists the sets: NAME_PRECISION is specs/small/NAME.json in that precision. generate writes each spec,
+from which fused.c reads it, and its kernels into build/generated, and their names into LIST. Then they are
+compiled into one object. h stands for the C kernels. cu stands for the GPU's, compiled by nvcc or, for the
+emulated GPU, by a C++ compiler. LIST.d and OUT.o.d list the dependencies for ninja."""
 import concurrent.futures
 import glob
 import json

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Exports architectures of torchvision, timm and transformers with random weights, runs them, and compares with PyTorch.
+"""Exports architectures of torchvision, timm and transformers with random weights, runs them, and compares
+with PyTorch.
 
-    pip install torch torchvision timm transformers && ninja build/run_model && python3 tests/generator/foreign_models.py [PATTERN]
+    pip install torch torchvision timm transformers && ninja build/run_model
+    python3 tests/generator/foreign_models.py [PATTERN]
 
-Each is the smallest of its family, or a tiny configuration of it, in evaluation mode. It is equal, refused with reasons, or wrong:
-its outputs differ from PyTorch's by more than 1e-4 of their largest value. "batch": the spec's batch varies; "fixed": PyTorch's
-capture or gpunn has the architecture with one size only. Nothing is downloaded but the packages.
-"""
+Each is the smallest of its family, or a tiny configuration of it, in evaluation mode. It is equal, refused
+with reasons, or wrong: its outputs differ from PyTorch's by more than 1e-4 of their largest value. "batch":
+the spec's batch varies. "fixed": PyTorch's capture or gpunn supports only one size. Nothing is downloaded
+except the packages."""
 import argparse
 import collections
 import logging
@@ -28,7 +30,7 @@ from generator.exchange.torch_export.capture import flat
 
 TOLERANCE = 1e-4
 
-# by name, the sides of the pictures; torchvision's and timm's own names
+# torchvision's and timm's names, with the sides of the pictures
 TORCHVISION = {
     "alexnet": 64, "convnext_tiny": 32, "deeplabv3_mobilenet_v3_large": 64, "densenet121": 32,
     "efficientnet_b0": 32, "efficientnet_v2_s": 32, "fcn_resnet50": 64, "googlenet": 64, "inception_v3": 96,
@@ -66,7 +68,7 @@ FOUR_STAGES = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32], "num_att
 T5 = {"d_kv": 8, "d_ff": 48, "d_model": 32, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "moe_intermediate_size": 16,
            "shared_expert_intermediate_size": 16, "experts_implementation": "batched_mm"}
-# by name, the settings of the configuration beside TINY, and the inputs
+# by name, the configuration's settings besides TINY, and the inputs
 TRANSFORMERS = {
     "LlamaForCausalLM": ({}, WORDS), "Qwen2ForCausalLM": ({}, WORDS),
     "Qwen3ForCausalLM": ({"head_dim": 8}, WORDS),
@@ -133,7 +135,7 @@ TRANSFORMERS = {
 
 
 class Flat(torch.nn.Module):
-    """A model of transformers with its inputs in a row and its first result."""
+    """A model of transformers with positional inputs and its first result."""
 
     def __init__(self, model, names):
         super().__init__()
@@ -180,7 +182,7 @@ def of_transformers(name):
 
 
 def stirred(model):
-    """The model with other values wherever it starts with equal ones: norms, biases, tables of zeros."""
+    """The model with random values where it starts with equal ones: norms, biases, tables of zeros."""
     with torch.no_grad():
         for name, x in list(model.named_parameters()) + list(model.named_buffers()):
             if x.is_floating_point() and (x == x.flatten()[:1]).all() and "Inf" not in name:
@@ -189,7 +191,7 @@ def stirred(model):
 
 
 def exported(model, inputs, name):
-    """Writes NAME.json and NAME.safetensors; returns how, or raises Unsupported."""
+    """Writes NAME.json and NAME.safetensors. Returns how, or raises Unsupported."""
     for how, dynamic in (("batch", True), ("fixed", False)):
         try:
             export_torch.export(model, inputs, name + ".json", name + ".safetensors", dynamic_batch=dynamic)
@@ -200,7 +202,8 @@ def exported(model, inputs, name):
 
 
 def difference(model, inputs, folder):
-    """The largest of all outputs, relative to each one's largest value, and how the model was exported."""
+    """The largest difference of all outputs, each relative to its largest value, and how the model was
+    exported."""
     name = os.path.join(folder, "model")
     how = exported(model, inputs, name)
     names = export_torch.input_names_of(model, len(inputs), None)
@@ -220,7 +223,7 @@ def difference(model, inputs, folder):
 
 
 def outcome(make, name):
-    """equal, refused or wrong, and what to say of it."""
+    """equal, refused or wrong, and a sentence on it."""
     torch.manual_seed(1)
     model, inputs = make(name)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The kernels in examples/kernels are those of the examples' models: python3 tests/generator/fresh.py [--renew] [BUILD]
+"""Checks that examples/kernels holds the kernels of the examples' models: python3 tests/generator/fresh.py
+[--renew] [BUILD]
 
-Each example writes its spec, from which the generator makes its kernels; both must be what examples/kernels holds. --renew writes them
-there instead. BUILD (build) is the folder of the examples' programs. TAP lines, for tests/run.py."""
+Each example writes its spec, from which the generator makes its kernels. Both must equal the files in
+examples/kernels. --renew writes them there instead. BUILD (default: build) is the folder of the examples'
+programs. TAP lines, for tests/run.py."""
 import filecmp
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""References for tests: a model's nodes one by one, and programs launch by launch, with lists of Python floats as memory."""
+"""References for tests: evaluate a model's nodes one by one, and programs launch by launch. Memory is lists
+of Python floats."""
 import itertools
 import math
 
@@ -15,14 +16,14 @@ def count(shape):
 
 
 def keep_factor(site, p, i):
-    """A stand-in for the random numbers of dropout: any function of the site and the element will do."""
+    """Replaces dropout's random numbers: any function of the site and the element will do."""
     kept = int((1 - p) * 65536 + 0.5)
     return 65536 / kept if (i * 40503 + site * 30011 + 12345) * 2654435761 % 2 ** 32 / 2 ** 16 < kept else 0.0
 
 
 # ---- nodes -------------------------------------------------------------------------------------------------
 def broadcast_index(narrow, wide):
-    """For each element of shape `wide`, which of shape `narrow` it reads."""
+    """For each element of shape `wide`, the index of the element of shape `narrow` that it reads."""
     narrow = (1,) * (len(wide) - len(narrow)) + tuple(narrow)
     steps, step = [0] * len(wide), 1
     for axis in reversed(range(len(wide))):
@@ -32,7 +33,7 @@ def broadcast_index(narrow, wide):
 
 
 def lines(shape, axes):
-    """Elements that are the same but along the axes: lists of their numbers."""
+    """Lists of the elements that differ only along the axes."""
     found = {}
     for number, index in enumerate(itertools.product(*map(range, shape))):
         found.setdefault(tuple(0 if axis in axes else at for axis, at in enumerate(index)), []).append(number)
@@ -52,7 +53,7 @@ def norm(row, eps, centered=True):
 
 
 def row_loss(row, label, weight, attrs, log):
-    """What one row costs, and its weight in a mean."""
+    """The loss of one row, and its weight in a mean."""
     if label == attrs["ignore_index"]:
         return 0.0, 0.0
     below = softmax(row, True) if log else row
@@ -133,7 +134,8 @@ def compute(model, node, values, batch, training, sites):
 
 # ---- programs ----------------------------------------------------------------------------------------------
 class Run:
-    """Runs a program over data {(role, index): list of floats}; None in it: not there. sites: the numbers of the group's."""
+    """Runs a program on data {(role, index): list of floats}. None in a list's place: absent. sites: the
+    numbers of the group's random nodes."""
 
     def __init__(self, program, data, batch, sites=(), accumulate=()):
         self.data, self.batch, self.sites, self.accumulate = data, batch, sites, accumulate

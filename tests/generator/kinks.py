@@ -1,5 +1,6 @@
-"""Values and gradients that PyTorch 2.15.0 gives in float32 where elementwise ops have kinks, and at NaN, zeros and infinities:
-{op: (values, gradient of each operand)}, one for each of the points. Made with torch.autograd.grad of a gradient of 1."""
+"""PyTorch 2.15.0's float32 values and gradients of elementwise ops at kinks, NaN, zeros and infinities: {op:
+(values, gradient of each operand)}, one for each of the points. Made with torch.autograd.grad of a gradient
+of 1."""
 INF, NAN = float("inf"), float("nan")
 
 POINTS = (NAN, -INF, INF, -0.0, 0, -3, -1, 0.5, 1, 2, 3, 6, 100)

@@ -1,7 +1,6 @@
 """Writes expected/microsoft.json: what ONNX Runtime computes for each case of test_import_microsoft.py.
 
-python3 tests/generator/make_microsoft.py   (needs the packages onnxruntime and numpy)
-"""
+python3 tests/generator/make_microsoft.py   (needs the packages onnxruntime and numpy)"""
 import json
 import os
 import sys

@@ -37,7 +37,7 @@ INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "scatter_add": (1, graph.INDEX_DTYPES), "scatter": (1, graph.INDEX_DTYPES),
     "rotary_embedding": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES),
     "ctc_loss": (1, graph.INDEX_DTYPES)}
-COMPANIONS = (  # the other ops of a model; one that is added here changes all models
+COMPANIONS = (  # the other ops of a model; a new one changes all models
     "input", "parameter", "state", "constant", "linear", "embedding", "conv1d", "conv2d", "conv_transpose2d",
     "batch_norm2d", "group_norm", "layer_norm", "prelu", "matmul", "multi_head_attention", "max_pool2d",
     "adaptive_avg_pool1d", "interpolate", "dropout", "rand_like", "reshape", "flatten", "permute", "concat",
@@ -70,7 +70,7 @@ class Maker:
         return 1 + self.random.randrange(most)
 
     def value(self, part, x):
-        """Something that the schema of an attribute allows, with luck something that fits operand x."""
+        """A value that the schema of an attribute allows, and that probably fits operand x."""
         name, rank = part.get("$ref", "").split("/")[-1], len(x.shape)
         if name[:-2] in ("window", "padding"):
             low = name[:-2] == "window"
@@ -159,7 +159,7 @@ class Maker:
             if not any(t.label == "signs" for t in tensors):
                 return None
             entry["inputs"] = ["a", "a", "signs"]
-        if op == "custom":  # the tests' programs have one: of two operands, the result as the first
+        if op == "custom":  # the tests' programs have one, with two operands and a result like the first
             entry.update(inputs=[x.label, self.pick(floats).label], kind="own", shape=dims(x))
         if op == "einsum":
             entry["equation"] = self.equation(entry, x)
@@ -191,7 +191,7 @@ class Maker:
         return dict(entry, in_training=self.random.randrange(2) == 1)
 
     def equation(self, entry, x):
-        """Of x, or of x twice with letters in common."""
+        """An equation of x, or of x twice with letters in common."""
         rank = len(x.shape)
         own = [self.random.sample("abcdefghijklm"[:rank], rank)]
         if self.random.randrange(3):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Makes the files of expected/pytorch/ from the models in zoo.py, with PyTorch: python3 tests/generator/make_zoo.py [NAME...]
 
-NAME.json is what the exporter writes; everything in NAME.safetensors is computed in float64 from float32 values:
+NAME.json is what the exporter writes. Everything in NAME.safetensors is computed in float64 from float32
+values:
     weight/NAME   parameters and running statistics     in/NAME     inputs
-    eval/NAME     outputs in evaluation mode            train/NAME  in training mode, where that draws no random numbers
+    eval/NAME     outputs in evaluation mode            train/NAME  in training mode, unless that is random
     grad/NAME     the loss's gradients of parameters and inputs in training mode
-    step/NAME     parameters and running statistics after the steps of the spec's optimizer whose number is in steps
-    K:in/NAME     inputs of further sizes, K from 1 on, where sizes vary; K:eval/NAME and so on are of these
-"""
+    step/NAME     parameters and running statistics after `steps` steps of the spec's optimizer
+    K:in/NAME     inputs of further sizes, K from 1 on, if sizes vary; K:eval/NAME ... belong to these"""
 import os
 import sys
 import warnings
@@ -32,7 +32,7 @@ def outputs_of(module, inputs, loss, names):
 
 
 def of_floats(tensors):
-    """The same with complex tensors as their two parts, by the exporter's names of these."""
+    """The same, with complex tensors as their two parts, by the exporter's names."""
     result = {}
     for name, x in tensors.items():
         parts = {f"{name}.real": x.real, f"{name}.imag": x.imag} if x.is_complex() else {name: x}
@@ -67,7 +67,7 @@ def make(name, folder):
             return module.train(training)
 
         def passes(inputs, prefix=""):
-            """The inputs as they are computed with, after one pass in each mode."""
+            """The inputs as they are used in the computation, after one pass in each mode."""
             tensors.update({f"{prefix}in/{key}": x for key, x in zip(input_names, inputs)})
             given = [exact(x) for x in inputs]
             with torch.no_grad():

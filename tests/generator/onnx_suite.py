@@ -3,10 +3,9 @@
 
     python3 tests/generator/onnx_suite.py [--kind node] [--only PATTERN] [--reasons] [-v]
 
-Needs the packages onnx and numpy, and build/run_model. Each case is imported, run, and compared with the suite's tolerance: it
-passes, is refused with a reason that names its op, or is wrong. Where a case hands over as inputs what decides shapes (axes,
-pads, sizes), these inputs are fixed as --fix does, which is counted.
-"""
+Needs the packages onnx and numpy, and build/run_model. Each case is imported, run, and compared with the
+suite's tolerance. It passes, is refused with a reason that names its op, or is wrong. If inputs of a case
+determine shapes (axes, pads, sizes), they are fixed as --fix does, which is counted."""
 import argparse
 import collections
 import glob
@@ -30,10 +29,11 @@ from generator.exchange.spec_writer import Refused, json_text, save_safetensors 
 
 DATA = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data")
 KINDS = ("node", "pytorch-operator", "pytorch-converted", "simple", "light")
-# by case, what its expected zeros are off by
+# by case, the error of its expected zeros
 NOISE = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}
-DRAWN = re.compile("test_bernoulli")  # cases that expect the very numbers that NumPy draws
-# Cases whose numbers ONNX Runtime and PyTorch contradict: they divide by the whole number of results, these by scale * cells.
+DRAWN = re.compile("test_bernoulli")  # cases that expect exactly NumPy's random numbers
+# Cases with numbers that ONNX Runtime and PyTorch contradict: those divide by the whole number of results,
+# these by scale * cells.
 CONTRADICTED = re.compile("test_resize_downsample_scales_(linear|cubic)_align_corners$")
 Case = collections.namedtuple("Case", "name model sets rtol atol")
 
@@ -73,14 +73,14 @@ def stored_cases(kind):
 
 
 class Lazy:
-    """A tensor of a file, read when it is needed: not every file of the suite holds tensors."""
+    """A tensor of a file, read when it is needed, since not every file of the suite contains tensors."""
 
     def __init__(self, chunk):
         self.chunk = chunk
 
 
 def light_cases():
-    """Architectures whose weights are constants, on the numbers that the suite makes up."""
+    """Architectures whose weights are constants, with the suite's artificial numbers."""
     for path in sorted(glob.glob(os.path.join(DATA, "light", "*.onnx"))):
         model = onnx.load(path)
         given = {t.name for t in model.graph.initializer}
@@ -100,7 +100,7 @@ def cases_of(kind):
 
 
 def array_of(x):
-    """What the suite hands over as an Array; None for what is no tensor of numbers."""
+    """The suite's data as an Array; None if it is no tensor of numbers."""
     if isinstance(x, onnx.TensorProto):
         x = numpy_helper.to_array(x)
     if isinstance(x, Lazy):
@@ -121,14 +121,15 @@ class Failure(Exception):
 
 
 def check_range(node, name, x):
-    """Refuses doubles that no 32-bit float holds."""
+    """Rejects doubles that no 32-bit float holds."""
     if x.kind == "float64" and any(3.5e38 < abs(v) < float("inf") for v in x.values):
         raise Refused("%s '%s': its operand '%s' has values beyond 32-bit floats" %
                       (node.op, node.place, name))
 
 
 def imported(model, arrays):
-    """The spec and weights; inputs that decide shapes are fixed to these arrays. Also how many were."""
+    """The spec and weights, with the inputs that determine shapes fixed to these arrays. Also their
+    number."""
     fixed = {}
     while True:
         try:
@@ -142,7 +143,7 @@ def imported(model, arrays):
 
 
 def run_set(folder, case, inputs, outputs):
-    """Runs one data set; returns how many inputs were fixed."""
+    """Runs one data set. Returns how many inputs were fixed."""
     path = os.path.join(folder, "model.onnx")
     with open(path, "wb") as file:
         file.write(case.model)
@@ -186,7 +187,7 @@ def compare(name, got, expected, case):
 
 
 def outcome(case):
-    """pass, refused or wrong, and why."""
+    """pass, refused or wrong, and the reason."""
     if DRAWN.match(case.name):
         return "refused", "Bernoulli '%s': the numbers expected are another generator's" % case.name
     if CONTRADICTED.match(case.name):
@@ -201,7 +202,7 @@ def outcome(case):
             return "refused", str(why).rpartition(path_end)[2]
         except Failure as why:
             return "wrong", str(why)
-        except Exception as error:  # what an importer must never raise
+        except Exception as error:  # an importer must never raise these
             return "crash", "%s: %s" % (type(error).__name__, error)
 
 
@@ -221,7 +222,7 @@ def run(kind, only, verbose):
 
 
 def reason(text):
-    """The op that a refusal names, and why without names and numbers."""
+    """The op that a refusal names, and the reason without names and numbers."""
     op, _, why = text.partition(" '")
     return "%s: %s" % (op, why.partition("': ")[2][:60]) if why else text[:60]
 

@@ -1,4 +1,4 @@
-"""Small kernel sets, built by hand, on which the emitters are tried: one for each kind of launch and of operand."""
+"""Small kernel sets for the emitters' tests, built by hand: one for each kind of launch and of operand."""
 import os
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ def update(kind, half_dtype="f32", **settings):
 
 
 class Builder:
-    """One program: operands as they are asked for, and launches."""
+    """One program. Operands are created when they are first used."""
 
     def __init__(self, per_batch, inner=1):
         self.graph, self.per_batch, self.inner = ir.Graph(), per_batch, inner
@@ -100,7 +100,8 @@ def relu(dtype="f32"):
 
 
 def mixed():
-    """Operands of every kind at once, some of them not there: integers, masks, rows, short periods, strides, scalars."""
+    """Operands of every kind at once, some of them absent: integers, masks, rows, short periods, strides,
+    scalars."""
     b = Builder(12 * 35)
     graph = b.graph
     x, flags, numbers = (b.load("x"), b.load("flags", dtype="bool"),
@@ -148,7 +149,7 @@ def batch_norm(channels=3, plane=70):
 
 
 def layer_norm(inner=99, dtype="f32"):
-    """h = x + r, y = layer_norm(h) with its statistics kept; backward with the gradients of weight and bias."""
+    """h = x + r, y = layer_norm(h) with stored statistics; backward with the gradients of weight and bias."""
     b = Builder(4 * inner, inner)
     graph = b.graph
     h = graph.round(dtype, graph.add(b.load("x", dtype=dtype), b.load("r", dtype=dtype)))
@@ -184,7 +185,8 @@ def layer_norm(inner=99, dtype="f32"):
 
 
 def group_norm(groups=2, channels=6, plane=35, dtype="f32"):
-    """y = group_norm(x) + r with its statistics kept; backward, where the sums for each channel are a launch of their own."""
+    """y = group_norm(x) + r with stored statistics; backward, where the sums for each channel are a launch of
+    their own."""
     inner, place = channels // groups * plane, (plane, channels)
     b = Builder(channels * plane, inner)
     graph = b.graph
@@ -238,7 +240,8 @@ def cross_entropy(classes=10, dtype="i64", smoothing=0.1, weighted=False):
 
 
 def softmax(inner=40, long=False):
-    """y = softmax(x / temperature + position), where position has a period of three rows and temperature is a row's."""
+    """y = softmax(x / temperature + position). position has a period of three rows; temperature has a value
+    per row."""
     inner = 9001 if long else inner
     b = Builder(3 * inner, inner)
     graph = b.graph

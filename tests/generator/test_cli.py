@@ -1,4 +1,5 @@
-"""python3 -m generator: what it writes, --check, and that every failure is one sentence and leaves no half-written file."""
+"""python3 -m generator: its output, --check, and that every failure is one sentence and leaves no partial
+file."""
 import array
 import contextlib
 import io
@@ -63,7 +64,7 @@ class Cli(unittest.TestCase):
         return out
 
     def bad(self, sentence, *words, code=1):
-        """Runs it, expects one line of error, and no file that was not there."""
+        """Runs it, and expects one line of error and no new file."""
         before = self.tree()
         found, out, err = self.run_main(*words)
         self.assertEqual((found, out), (code, ""), err)
@@ -139,8 +140,8 @@ class Cli(unittest.TestCase):
         self.assertIn(" --inference --device --warp --store f16\n", text)
         self.assertIn("void small_forward(const small_weights_f16 *weights, const float *x, float *ln)\n",
                       text)
-        self.assertIn("void small_forward_warp(const small_weights_warp *weights, const float *x, float *ln,\n" +
-                      " " * 42 + "bool active)\n", text)
+        self.assertIn("void small_forward_warp(const small_weights_warp *weights, const float *x, "
+                      "float *ln,\n" + " " * 42 + "bool active)\n", text)
         self.bad("--warp needs --device", *words[:-1], "--warp", code=2)
         self.bad("do not go together", *words, "--inference", "--int8", "--weights", self.path("w"), code=2)
         self.good(*words, "--outputs", "g")
@@ -303,7 +304,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(os.stat(elsewhere).st_mode & 0o777, 0o666)
 
     def fifo(self, *names):
-        """A pipe of that name; what a thread has read from it when it is joined."""
+        """A pipe of that name. When its thread is joined, it has what was read."""
         read = []
         os.mkfifo(self.path(*names))
         thread = threading.Thread(target=lambda: read.append(self.bytes(self.path(*names))), daemon=True)
@@ -318,7 +319,8 @@ class Cli(unittest.TestCase):
         self.assertIn(b"gpunn_kernel_set", read[0])
 
     def test_outputs(self):
-        """What exporters and importers write goes into a pipe, where a link leads to, and nowhere after a failure."""
+        """Output of exporters and importers goes into a pipe, to a link's target, and nowhere after a
+        failure."""
         thread, read = self.fifo("pipe")
         outputs.write(self.path("pipe"), [b"a", b"b"])
         thread.join(60)

@@ -1,4 +1,4 @@
-"""cut.py: the cheapest set that suffices, against every possible set; and what it keeps of well-known groups."""
+"""cut.py: the cheapest sufficient set, against every possible set; and the result for well-known groups."""
 import itertools
 import random
 import unittest
@@ -64,8 +64,9 @@ class Cut(unittest.TestCase):
         self.assertEqual(cut.keep([half], lambda node: 0), [])
 
     def kept(self, build):
-        """Of a group in training: which values its backward pass reads, when whole ones cost 4 bytes, twice that if they are not
-        stored anyway, and narrow ones next to nothing. build(graph) -> (result, [(op, attrs, operands, value), ...])."""
+        """For a group in training: the values that its backward pass reads. Whole ones cost 4 bytes, twice
+        that if they are not stored anyway, and narrow ones almost nothing. build(graph) -> (result, [(op,
+        attrs, operands, value), ...])."""
         graph = ir.Graph()
         y, entries = build(graph)
         forward = {node.id for node in graph.nodes}

@@ -1,5 +1,5 @@
-"""NAME_device.cuh, compiled as C++ with the emulator's words of CUDA, against run_model: values, by one thread and by warps on the
-emulated GPU, and gradients of the input."""
+"""NAME_device.cuh, compiled as C++ with the emulator's CUDA, against run_model: values, by one thread and by
+warps on the emulated GPU, and gradients of the input."""
 import array
 import json
 import math
@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 EMULATOR = os.path.join(ROOT, "tests", "emulator")
 SANITIZE = "-g -fsanitize=address,undefined -fno-sanitize-recover=all".split()
-SAMPLES = 45  # the last warp has lanes left over
+SAMPLES = 45  # the last warp has unused lanes
 TOLERANCE = {"y": 1e-5, "grad.x": 1e-4}
 # factors of products are rounded to 10 bits of mantissa, or to 7
 OF_WARP = {"f32": 5e-3, "f16": 5e-3, "bf16": 4e-2}
@@ -58,7 +58,7 @@ BODIES = {  # of models from x [N, 6] to y
         {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 90},
         {"op": "relu", "id": "b", "inputs": ["fc2"]},
         {"op": "linear", "name": "fc3", "inputs": ["b"], "out_features": 2}],
-    "fillings": [  # 0 is no number for the formula, and no such number is to be counted
+    "fillings": [  # 0 is no number for the formula, and must not be counted
         {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 5},
         {"op": "expr", "id": "a", "inputs": ["fc1"], "expression": "x * x / abs(x)"},
         {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 7},
@@ -95,7 +95,7 @@ BODIES = {  # of models from x [N, 6] to y
         {"op": "sum", "id": "bag", "inputs": ["codes"], "dims": [1, 2]},
         {"op": "linear", "name": "fc", "inputs": ["bag"], "out_features": 3}]}
 WORDS = {"op": "input", "name": "words", "dtype": "i64", "shape": ["N", 2]}
-INPUTS = {"fields": [WORDS], "words": [dict(WORDS, dtype="i32")]}  # beside x, or, of words, in its place
+INPUTS = {"fields": [WORDS], "words": [dict(WORDS, dtype="i32")]}  # besides x or, for words, instead of it
 IN_F32 = ("fields",)  # their hash grids' tables
 MAIN = """#include <cuda_runtime.h>
 #include <stdio.h>
@@ -135,7 +135,8 @@ static void by_threads(const Weights *weights, const float *dy, int n, int in, i
     float *y = floats((size_t)(n * out), 0), *dx = floats((size_t)(n * in), 0);
     for (int i = 0; i < n; i++) {
         forward(weights, inputs.of(i)..., y + i * out);
-        if constexpr (!std::is_null_pointer_v<decltype(gradient)>) gradient(weights, inputs.of(i)..., dy, dx + i * in);
+        if constexpr (!std::is_null_pointer_v<decltype(gradient)>)
+            gradient(weights, inputs.of(i)..., dy, dx + i * in);
     }
     fwrite(y, sizeof(float), (size_t)(n * out), stdout);
     fwrite(dx, sizeof(float), (size_t)(n * in), stdout);
@@ -146,7 +147,8 @@ static void by_threads(const Weights *weights, const float *dy, int n, int in, i
 template <auto forward, typename Weights, typename... Inputs>
 static __global__ void kernel(const Weights *weights, float *y, int n, int out, int samples, Inputs... inputs)
 {
-    const int thread = (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * (threadIdx.z + blockDim.z * blockIdx.x)));
+    const int thread = (int)(threadIdx.x + blockDim.x * (threadIdx.y +
+                       blockDim.y * (threadIdx.z + blockDim.z * blockIdx.x)));
     const int i = thread / 32 * samples + thread %% 32;
     forward(weights, inputs.of(i)..., y + i * out, thread %% 32 < samples && i < n);
 }
@@ -158,8 +160,11 @@ static void by_warps(const Weights *weights, int n, int out, int samples, Inputs
     float *const y = floats((size_t)((n + 1) * out), 12345);
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) exit(3);
     const unsigned blocks = (unsigned)((n + samples * 2 - 1) / (samples * 2));
-    auto launch = emulator_prepare(stream, "forward", blocks, dim3(4, 8, 2), kernel<forward, Weights, Inputs...>);
-    if (launch(weights, y, n, out, samples, inputs...) != cudaSuccess || cudaStreamSynchronize(stream) != cudaSuccess) exit(4);
+    auto launch = emulator_prepare(stream, "forward", blocks, dim3(4, 8, 2),
+                                   kernel<forward, Weights, Inputs...>);
+    if (launch(weights, y, n, out, samples, inputs...) != cudaSuccess ||
+        cudaStreamSynchronize(stream) != cudaSuccess)
+        exit(4);
     for (int i = 0; i < out; i++)
         if (y[n * out + i] != 12345) exit(5);
     fwrite(y, sizeof(float), (size_t)(n * out), stdout);
@@ -198,7 +203,7 @@ def random_body(numbers):
         return name
 
     def some(fits=lambda width: True):
-        """A value of a width that fits, the latest with more probability."""
+        """A value of a fitting width. Later ones are more likely."""
         for name, width in sorted(values, key=lambda _: numbers.random())[:2] + values[::-1]:
             if fits(width):
                 return name, width
@@ -277,7 +282,7 @@ BODIES.update((name, random_body(random.Random(name))) for name in RANDOM)
 
 
 class Device(unittest.TestCase):
-    programs = {}  # of all models, by how weights are stored
+    programs = {}  # of all models, by storage of weights
 
     @classmethod
     def setUpClass(cls):
@@ -320,7 +325,7 @@ class Device(unittest.TestCase):
 
     @staticmethod
     def bodies(stored):
-        """Names of models whose weights may be stored so."""
+        """Names of models whose weights may be stored in this form."""
         return [name for name in BODIES if stored == "f32" or name not in IN_F32]
 
     @classmethod
@@ -329,7 +334,7 @@ class Device(unittest.TestCase):
 
     @classmethod
     def program(cls, stored):
-        """That of all models with weights stored so."""
+        """The program of all models with this storage of weights."""
         if stored not in cls.programs:
             includes, cases = [], []
             for name in cls.bodies(stored):
@@ -363,7 +368,8 @@ class Device(unittest.TestCase):
         return cls.programs[stored]
 
     def results(self, name, stored, plan, weights, dy, inputs):
-        """What the program writes: y, the gradient of x if there is one, and y of warps. All given by name as tensor_file has it."""
+        """The program's output: y, the gradient of x if there is one, and y of warps. All tensors are by
+        name, as in tensor_file."""
         done = subprocess.run([self.program(stored), name], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               input=b"".join(
                                   [weights[t.name][2] for t in plan.weights] + [dy[2]] +
@@ -372,7 +378,7 @@ class Device(unittest.TestCase):
         return done.stdout
 
     def check(self, name, stored, exact=False):
-        """exact: of numbers that products round to themselves."""
+        """exact: with numbers that products round to themselves."""
         plan, drawn = self.plan(name, stored), random.Random(name)
 
         def tensor(*shape):
@@ -449,7 +455,7 @@ class Device(unittest.TestCase):
                 emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), "m", warp=True)
 
     def test_groups(self):
-        """Wide layers leave a warp's registers room for half as many samples, in F32 sooner than in 16 bits."""
+        """Wide layers leave registers of a warp for half as many samples, in F32 earlier than in 16 bits."""
         for width, groups in ((64, (2, 2)), (72, (2, 2)), (73, (1, 2)), (96, (1, 2)), (144, (1, 1)),
                               (192, (0, 1))):
             wide = [{"op": "linear", "name": "l%d" % k, "inputs": ["l%d" % (k - 1) if k else "x"],
@@ -462,12 +468,12 @@ class Device(unittest.TestCase):
                     self.assertRaises(inference.Refused, emit_device.groups_of, plan, stored)
 
     def test_exact(self):
-        """Every number of a tile meets its own weight."""
+        """Every number of a tile is multiplied by its own weight."""
         for stored in emit_device.STORAGES:
             self.check("wide", stored, exact=True)
 
     def test_indices_outside(self):
-        """Make NaN of their samples alone, and read nothing."""
+        """They give NaN for their samples only, and read nothing."""
         for stored in emit_device.STORAGES:
             plan = self.plan("words", stored)
             weights = {t.name: ("F32", list(t.shape), array.array("f", [1] * plan.count(t.id)).tobytes())

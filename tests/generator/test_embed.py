@@ -1,4 +1,5 @@
-"""NAME_embedded.h: a program that reads no file computes what the weights' file says, of any type of numbers."""
+"""NAME_embedded.h: a program without files computes the same as with the weights' file, for any type of
+numbers."""
 import contextlib
 import io
 import os
@@ -18,7 +19,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SPEC = """{"gpunn_spec": 1, "name": "tiny", "tensors": [
   {"op": "input", "name": "x", "shape": ["N", 2]},
   {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 3},
-  {"op": "batch_norm1d", "name": "bn", "inputs": ["fc"]}], "outputs": ["bn"], "optimizer": {"type": "sgd", "lr": 0.1}}"""
+  {"op": "batch_norm1d", "name": "bn", "inputs": ["fc"]}],
+  "outputs": ["bn"], "optimizer": {"type": "sgd", "lr": 0.1}}"""
 WEIGHTS = {"fc.weight": ((3, 2), [1.0, 2.0, -3.0, 0.5, 1 / 3, 1 / 7]),
            "fc.bias": ((3,), [0.25, -1.0, 1 / 11]),
            "bn.weight": ((3,), [1.0, 1.0, 2.0]), "bn.bias": ((3,), [0.0, 1.0, 0.0]),
@@ -33,7 +35,9 @@ int main(void)
     %(name)s_tensors t;
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 1);
     gpunn_model *model = %(name)s_load(dev, &t);
-    if (model == NULL || gpunn_write(t.x, x, sizeof x) || gpunn_forward(&t.bn, 1) || gpunn_read(t.bn, y, sizeof y)) puts(gpunn_error(dev));
+    if (model == NULL || gpunn_write(t.x, x, sizeof x) || gpunn_forward(&t.bn, 1) ||
+        gpunn_read(t.bn, y, sizeof y))
+        puts(gpunn_error(dev));
     else printf("%%.9g %%.9g %%.9g\\n", (double)y[0], (double)y[1], (double)y[2]);
     gpunn_model_destroy(model);
     gpunn_device_close(dev);
@@ -120,7 +124,7 @@ class Embedded(unittest.TestCase):
             self.assertEqual(struct.unpack("<H", data)[0], half, hex(bits))
 
     def test_other_types(self):
-        """Integers as weights are kept as they are, or rounded to the type of --store."""
+        """Integers are kept, or rounded to the type of --store."""
         tensors = {name: ("F32", list(shape), struct.pack("<%df" % len(values), *values))
                    for name, (shape, values) in WEIGHTS.items()}
         tensors["fc.bias"] = ("I8", [3], struct.pack("<3b", -1, 0, 127))

@@ -1,4 +1,5 @@
-"""emit_c: its text against checked files, its code under strict compilers, its kernels against the interpreter of programs."""
+"""emit_c: its text against golden files, its code under strict compilers, its kernels against the interpreter
+of programs."""
 import contextlib
 import math
 import os
@@ -72,7 +73,7 @@ class Text(unittest.TestCase):
 
 
 class Philox(interpret.Run):
-    """The interpreter with gpunn.h's own dropout, and operands that may not be there."""
+    """The interpreter with gpunn.h's own dropout, and optional operands."""
     seed, step = 0x123456789ABCDEF0, (3 << 32) + 7
 
     def keep(self, site, p, i):
@@ -127,7 +128,7 @@ class Compiled(unittest.TestCase):
         return done.stdout
 
     def test_strict_compilers(self):
-        """All sets in one file: nothing of one may disturb another."""
+        """All sets in one file do not disturb each other."""
         source = "".join('#define %s_KERNELS_IMPLEMENTATION\n' % name.upper() +
                          2 * ('#include "%s_kernels.h"\n' % name) for name in sets.SETS)
         for suffix, compiler in (("c", ["gcc", "-std=c99", "-O1"]),
@@ -154,8 +155,8 @@ class Compiled(unittest.TestCase):
 
     def case(self, name, direction, batch, missing=(), accumulate=(), threads=1, given=None, path=None,
              seed=1):
-        """Runs a program on both sides, on random values but for those given by an operand's name. Returns {operand name:
-        (expected, found)}, the status, and the raw answer."""
+        """Runs a program on both sides, on random values, or on those passed by an operand's name. Returns
+        {operand name: (expected, found)}, the status, and the raw answer."""
         program = getattr(sets.SETS[name]().kernels[0], direction)
         operands = [one for one in program.operands if one.role != "stat"]
         generator, data = random.Random(seed), {}
@@ -187,7 +188,7 @@ class Compiled(unittest.TestCase):
             copies = {key: None if values is None else list(values) for key, values in data.items()}
             flat = {one.name: one for one in operands}
             added = {(flat[one].role, flat[one].index) for one in accumulate}
-            # C kernels keep such operands as floats
+            # C kernels store such operands as floats
             with mock.patch.dict(floats.ROUND, bf16=floats.f32, f16=floats.f32):
                 Philox(program, copies, batch, (5, 9), added)
             for operand in operands:
@@ -385,12 +386,12 @@ def _apart(update):
 
 
 def _decay(update):
-    """The place of weight_decay among the settings."""
+    """The index of weight_decay among the settings."""
     return [key for key, *_ in table.optimizers()[update["kind"]].settings].index("weight_decay")
 
 
 def _once(update, given, first):
-    """The numbers of a kind's row: given ones where they follow from lr or a number of steps."""
+    """The numbers of a kind's row. Those that follow from lr or a number of steps are fixed."""
     *_, rate, shrink, root_scale, lead = given
     values = {"rate": rate, "shrink": shrink if _apart(update) else 1, "root_scale": root_scale, "lead": lead,
               "enough": not first}
@@ -403,7 +404,7 @@ def _once(update, given, first):
 
 
 def _reference_update(update, arrays, given, first):
-    """torch.optim's formulas in double, for one step."""
+    """One step of torch.optim's formulas in double."""
     scale, limit, decay, rate, shrink, root_scale, lead = given
     apart = _apart(update)
     shrink = shrink if apart else 1

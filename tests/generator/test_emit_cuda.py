@@ -1,4 +1,5 @@
-"""emit_cuda.py: its kernels on the emulated GPU, under the address sanitizer, against the interpreter; and what nvcc says of them."""
+"""emit_cuda.py: its kernels on the emulated GPU, under the address sanitizer, against the interpreter; and
+nvcc's output for them."""
 import importlib.util
 import itertools
 import os
@@ -45,7 +46,7 @@ def output(name, dtype="f32", place=WHOLE, count=(0, 1), **more):
 
 
 def elements(dtype):
-    """Two streams, a scalar, an operand that may be missing, dropout, a result that is added to and one that may be unwanted."""
+    """Two streams, a scalar, an optional operand, dropout, an accumulated result and an optional one."""
     g = ir.Graph()
     x, y, k = operand("x", dtype), operand("y"), operand("k", place=SCALAR, count=(1, 0))
     maybe = operand("double", dtype, optional=True, absent=2.0)
@@ -73,7 +74,7 @@ def narrow():
 
 
 def total(fixed):
-    """Two sums of all, one result of each element, and what follows from the sums."""
+    """Two sums of everything, one result for each element, and what follows from the sums."""
     g, count = ir.Graph(), (1003, 0) if fixed else (0, 1)
     x, y, loss = (operand("x", count=count), output("y", count=count),
                   output("loss", place=SCALAR, count=(1, 0)))
@@ -90,7 +91,7 @@ def total(fixed):
 
 
 def columns(width, dtype):
-    """The gradients of y = relu(x + bias) * scale[row], with a sum of all beside it."""
+    """The gradients of y = relu(x + bias) * scale[row], with a sum of everything beside it."""
     g = ir.Graph()
     dy, y = operand("dy", dtype, count=(0, width)), operand("y", dtype, count=(0, width))
     scale, weight = operand("scale", place=(width, 0)), operand("weight", dtype, (1, width), (width, 0))
@@ -174,7 +175,7 @@ def norm(width, dtype, dropout=False):
 
 
 def in_place():
-    """A gradient that is read and written in its memory; the operand that shares it may be NULL."""
+    """A gradient that is read and written in place. The operand that shares its memory may be NULL."""
     g = ir.Graph()
     y, dy = operand("y", "bf16"), operand("dy", "bf16", role="gradient", written=True)
     dx = output("dx", "bf16", role="gradient", shares="dy", optional=True)
@@ -211,7 +212,7 @@ def philox(key, c):
 
 
 class Reference(interpret.Run):
-    """With gpunn.h's own dropout, and operands that may not be there."""
+    """The interpreter with gpunn.h's own dropout, and optional operands."""
 
     def keep(self, site, p, i):
         drawn = (philox(SEED, (i // 8, self.sites[site], STEP & 0xFFFFFFFF,
@@ -257,7 +258,7 @@ def memory_of(case):
 
 
 def wants_half(case, one):
-    """Whether the case asks for an operand's 16-bit form: where it wants all operands."""
+    """Whether the case asks for an operand's 16-bit copy: if it asks for all optional operands."""
     return one.half is not None and not case.nulls
 
 
@@ -284,7 +285,7 @@ def close(one, got, wanted):
 
 
 def write(folder, kernels):
-    """The name of the .cu file of a set."""
+    """The name of a set's .cu file."""
     for file, text in (("t_kernels.h", emit_c.emit_header(kernels)),
                        ("t_kernels.cu", emit_cuda.emit_cuda(kernels))):
         with open(os.path.join(folder, file), "w", encoding="ascii") as out:
@@ -315,8 +316,8 @@ def build(folder, kernels):
 
 
 LOOPED = {"looped": True, "threads": 64}
-# Pairs of forward and backward programs, schedules, and the batches that they run with; the last one also without what is optional, adding to what
-# may be added to, and with memory that is not aligned.
+# Pairs of forward and backward programs, with schedules and batches. The last batch also runs without
+# optional operands, with accumulation, and with unaligned memory.
 MAPS = ((elements("f32"), elements("bf16"), {}, (1, 7, 257, 1003)),
         (elements("f16"), narrow(), {"threads": 64}, (1, 3)),
         (total(False), total(True), {"packs": 3}, (1, 1003, 5000)),
@@ -355,7 +356,7 @@ class Emulated(unittest.TestCase):
         cls.program = build(cls.folder.name, kernel_set(*(pair[:3] for pair in MAPS + ROWS), updates=UPDATES))
 
     def ask(self, questions, environment=()):
-        """What the program answers, and what it prints."""
+        """The program's answer, and its output."""
         done = subprocess.run([self.program], input=b"".join(questions), stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, env=dict(os.environ, **dict(environment)))
         said = done.stderr.decode()[:3000]
@@ -363,7 +364,7 @@ class Emulated(unittest.TestCase):
         return done.stdout, said
 
     def check(self, cases, **environment):
-        """Every case gives what the interpreter gives."""
+        """Every case equals the interpreter."""
         cases = list(cases)
         memories = [memory_of(case) for case in cases]
         (answer, printed), at = self.ask(map(question, cases, memories), environment), 0
@@ -402,14 +403,15 @@ class Emulated(unittest.TestCase):
         self.check(cases_of(ROWS, len(MAPS)), EMULATOR_ORDER="descending", CAPTURE="yes")
 
     def test_blocks_that_finish(self):
-        """Sums of all slices, in one group of them or in several, in whatever order the blocks come."""
+        """Sums of all slices, in one group or in several, in any order of the blocks."""
         summing = [case for case in cases_of(MAPS + ROWS, 0)
                    if any(launch.finals for launch in case.program.launches) and not case.offset]
         self.check(summing, EMULATOR_MULTIPROCESSORS="1")
         self.check(summing, EMULATOR_MULTIPROCESSORS="132", EMULATOR_ORDER="descending")
 
     def test_updates(self):
-        """torch.optim's formulas; nothing is written where the numbers say so; the 16-bit copy is the new parameter, rounded."""
+        """torch.optim's formulas. Nothing is written if the numbers say so. The 16-bit copy is the new
+        parameter, rounded."""
         rng, given, questions, memories = random.Random(3), (0.5, 0.3, 0.01, 0.2, 0.999, 1.5, 0.07), [], []
         scale, limit, decay, rate, *_ = given
         kinds = list(itertools.product(range(len(UPDATES)), ((True, False, 1003, 0), (True, True, 3, 0),
@@ -452,7 +454,8 @@ class Emulated(unittest.TestCase):
 
 class Text(unittest.TestCase):
     def test_nvcc(self):
-        """Without a warning, a spill or local memory; all architectures and what the kernels move: tests/compile/fused.py."""
+        """No warning, spill or local memory. tests/compile/fused.py checks all architectures and the bytes
+        that kernels move."""
         found = toolkit.Toolkit()
         if found.nvcc is None or 90 not in found.architectures():
             self.skipTest("there is no nvcc")
@@ -468,7 +471,8 @@ class Text(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout[:3000])
 
     def test_instructions_that_an_architecture_has(self):
-        """CUDA 12 still builds for GPUs before sm_75, which have no tanh of their own, and those before sm_80 do not round to BF16."""
+        """CUDA 12 still builds for GPUs before sm_75, which lack tanh, and before sm_80, which lack rounding
+        to BF16."""
         functions = template.load("math_cuda.h", name="m", fn="FN")
         for architecture in 60, 70, 75, 80, 90:
             left = subprocess.run(["cc", "-E", "-P", "-x", "c", "-D__CUDA_ARCH__=%d0" % architecture, "-"],
@@ -478,7 +482,7 @@ class Text(unittest.TestCase):
             self.assertIn("ex2.approx", left)
 
     def test_only_what_is_needed(self):
-        """No helper that no kernel calls."""
+        """Every helper is called by some kernel."""
         text = emit_cuda.emit_cuda(kernel_set((in_place(), None)))
         for word in ("reduce", "narrow", "kept", "final_threads", "struct sum"):
             self.assertNotIn(word, text)
@@ -488,7 +492,7 @@ class Text(unittest.TestCase):
         self.assertRaises(emit_cuda.EmitError, emit_cuda.shape_of, launch)
 
     def test_sets_that_are_made_elsewhere(self):
-        """The kernels that tests/compile/fused.py looks at and tests/bench/fused_gpu.py times, both of which need nvcc."""
+        """The kernels for tests/compile/fused.py and tests/bench/fused_gpu.py, which need nvcc themselves."""
         def load(folder, name):
             spec = importlib.util.spec_from_file_location(name,
                                                           os.path.join(ROOT, "tests", folder, name + ".py"))

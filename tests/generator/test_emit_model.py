@@ -1,4 +1,4 @@
-"""NAME_model.h builds, through gpunn's public builders, a model with the same text as the spec's, in C and in C++."""
+"""NAME_model.h builds a model with the spec's text through gpunn's public builders, in C and in C++."""
 import glob
 import os
 import re
@@ -43,7 +43,8 @@ class EmittedModel(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout[:4000])
 
     def test_models_are_the_specs(self):
-        """The program builds each model, compares its text's hash and saves it as a spec, which must say what the first did."""
+        """The program builds each model, compares its text's hash and saves it as a spec, which must equal
+        the first."""
         program = ['#define GPUNN_IMPLEMENTATION', '#include "gpunn.h"']
         calls, expected = [], list(models())
         for number, model in enumerate(expected):
@@ -84,7 +85,7 @@ class EmittedModel(unittest.TestCase):
 
     @staticmethod
     def facts(model):
-        """What a spec says of its model, but for names that only the spec gives."""
+        """A spec's facts on its model, without names that only the spec has."""
         named = [(t.name if t.kind in ("input", "parameter", "buffer") else None, t.layer, t.init,
                   t.trainable, (t.decay, t.lr_scale) if t.kind == "parameter" else None, repr(t.values))
                  for t in model.tensors]

@@ -1,4 +1,5 @@
-"""The exporter to ONNX: PyTorch's models there and back again, and, where the package onnx is installed, its checker and reference."""
+"""The exporter to ONNX: PyTorch's models are exported and imported again. If the package onnx is installed,
+its checker and reference evaluator are used."""
 import glob
 import importlib.util
 import json
@@ -55,7 +56,7 @@ class Export(unittest.TestCase):
         return tensor_files.read_safetensors(self.path("out"))
 
     def export_integers(self):
-        """All ops of integers, of tensors and with numbers; the inputs, and what gpunn computes of them."""
+        """All ops of integers, on tensors and with numbers; the inputs, and gpunn's results."""
         entries = [{"op": "input", "name": name, "dtype": dtype, "shape": ["N", 6]}
                    for name, dtype in (("a", "i64"), ("b", "i64"), ("c", "i32"), ("d", "u8"))]
         for op, (count, _) in table.integers().items():
@@ -123,7 +124,7 @@ class Golden(Export):
                      "the package onnx is not here")
 class Reference(Export):
     def evaluated(self, inputs):
-        """The results by name: of ONNX Runtime, where it is installed, else of the reference evaluator."""
+        """The results by name, from ONNX Runtime if it is installed, else from the reference evaluator."""
         import numpy
         import onnx
         model = onnx.load(self.path("m.onnx"))

@@ -1,4 +1,5 @@
-"""The exporter: what it writes, what it refuses and how it says so. Needs PyTorch; test_run_model.py compares values."""
+"""The exporter: what it writes, and what it refuses with which sentence. Needs PyTorch. test_run_model.py
+compares values."""
 import contextlib
 import io
 import json
@@ -27,7 +28,7 @@ BY_EXPORT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
 
 
 class Net(nn.Module):
-    """forward is the function given, whose first argument is the module; parts are attributes."""
+    """forward is the given function, whose first argument is the module. parts are attributes."""
 
     def __init__(self, function, **parts):
         super().__init__()
@@ -50,7 +51,7 @@ class Export(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def export(self, module, *inputs, **options):
-        """The spec; it has passed spec.load, and the weights file holds what it needs."""
+        """The spec. It has passed spec.load, and the weights file has what it needs."""
         written = export_torch.export(module, inputs, self.path("net.json"), self.path("net.safetensors"),
                                       **options)
         model = spec.load(self.path("net.json"))
@@ -92,7 +93,7 @@ class Zoo(Export):
                 self.assertEqual(own.text(), committed.text())
 
     def test_a_trace_gives_the_same_model(self):
-        """The way of older PyTorch, at models that it has operators for."""
+        """Older PyTorch's way, for models whose operators it supports."""
         if not BY_EXPORT:
             self.skipTest("it is the only way here")
         for name in ("lenet", "resnet", "transformer_encoder_layer", "gpt", "vit", "losses_divergence",
@@ -196,7 +197,7 @@ class Written(Export):
                                   torch.rand(2, 4, 5)), ["input", "input", "matmul"])
 
     def test_masks_of_attention(self):
-        """A float mask has a gradient where a model trains; the op of attention gives it none."""
+        """A float mask has a gradient if a model trains; the op of attention does not provide it."""
         def forward(self, x, mask):
             q, key = self.fc(x), self.fc(x[:, :2] if self.grouped else x)
             y = F.scaled_dot_product_attention(q, key, key, attn_mask=mask, enable_gqa=self.grouped)
@@ -223,7 +224,7 @@ class Written(Export):
                          ["input", "mul_scalar", "add_scalar", "reshape", "relu"])
 
     def test_parts_in_place(self):
-        """What two views of one tensor see is captured again, without changes in place."""
+        """If two views of one tensor show a change, the model is captured again, without in-place changes."""
         if not BY_EXPORT:
             self.skipTest("a trace has no such form")
 
@@ -371,7 +372,8 @@ class Refusals(Export):
                          "packed|cannot capture it")
 
     def test_weights_that_change(self):
-        """Together with a part in place, for which the model is captured again: its outputs are no others then."""
+        """Together with an in-place change of a part, for which the model is captured again. Its outputs stay
+        the same."""
         def forward(self, x):
             with torch.no_grad():
                 self.fc.weight.mul_(2)
@@ -392,7 +394,7 @@ class Refusals(Export):
 
 @unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
 class Varying(Export):
-    """What make_zoo.py has no values of: names, bounds, and what is refused."""
+    """Cases without values from make_zoo.py: names, bounds, and refusals."""
 
     def shapes(self, function, bounds=None, **parts):
         written = self.export(Net(function, **parts), torch.rand(3, 6, 8),
@@ -416,7 +418,7 @@ class Varying(Export):
         self.assertEqual([t["shape"] for t in written["tensors"][:2]], [["T", 5], ["T", 5]])
 
     def test_no_size_is_0(self):
-        """Where PyTorch has tensors without elements, or clamps a slice, a bound leaves those sizes out."""
+        """Where PyTorch has empty tensors, or clamps a slice, a bound excludes those sizes."""
         for least, function in (
                 (6, lambda x: x.mean(1, keepdim=True) * torch.arange(x.shape[1] - 5).float()[None, :, None]),
                 (6, lambda x: x.sum(1, keepdim=True).expand(-1, x.shape[1] - 5, -1) * 2),
@@ -474,7 +476,7 @@ class Varying(Export):
 
 
 class Exact(Export):
-    """What cannot be as PyTorch has it is refused, in one sentence."""
+    """Operators that cannot equal PyTorch's are refused, in one sentence."""
 
     def test_a_backward_of_its_own(self):
         class Through(torch.autograd.Function):
@@ -520,7 +522,8 @@ class Exact(Export):
 
 @unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
 class Branches(Export):
-    """Python conditions on sizes, of which PyTorch follows one branch: a bound of the spec, or refused by name."""
+    """Python conditions on sizes, of which PyTorch follows one branch: a bound of the spec, or a refusal with
+    their place."""
 
     def bounds(self, condition, bounds=None):
         net = Net(lambda self, x: x * 2 if condition(x.shape[0], x.shape[1], x.shape[2]) else x + 1)

@@ -1,4 +1,5 @@
-"""grad.py: gradients against central differences, and at kinks, NaN and infinities against PyTorch's values."""
+"""grad.py: gradients against central differences and, at kinks, NaN and infinities, against PyTorch's
+values."""
 import math
 import random
 import unittest
@@ -15,11 +16,11 @@ def operand(name, place=ir.WHOLE, dtype="f32"):
     return Operand(name, "value", 0, dtype, place, (0, 1))
 
 
-# whose gradient is another than the slope
+# whose gradient differs from the derivative
 OPS = [op for op in table.ops().values() if op.arity and op.name != "detach"]
 
 class Tape:
-    """Nodes of a model as they come: values, and gradients by walking back."""
+    """Nodes of a model in order: values, and gradients by walking back."""
 
     def __init__(self, inner=1):
         self.graph, self.inner, self.entries, self.row = ir.Graph(), inner, [], {}
@@ -30,7 +31,7 @@ class Tape:
         return y
 
     def gradients(self, y, g):
-        """{node: its gradient}; what is one number a row gathers the gradients of the whole row."""
+        """{node: its gradient}. A node with one number a row gets the sum of the row's gradients."""
         place = ir.places([y] + [node for entry in self.entries for node in entry[2] if node], self.inner)
         adjoints = {y: g}
         for op, attrs, operands, value in reversed(self.entries):
@@ -48,8 +49,8 @@ class Tape:
 
 class Differences(unittest.TestCase):
     def check(self, tape, y, names, points):
-        """Derivatives of y for the loads of these names, at all points at once. Returns how many could be compared, and how many
-        not because a factor of the derivative is infinite."""
+        """Derivatives of y for the loads of these names, at all points at once. Returns how many were
+        compared, and how many were not because a factor of the derivative is infinite."""
         graph = tape.graph
         adjoints = tape.gradients(y, graph.const(1))
         loads = {node.attr.name: node for node in graph.nodes if node.op == "load"}
@@ -66,7 +67,7 @@ class Differences(unittest.TestCase):
                 right, left = (above[i] - middle[i]) / STEP, (middle[i] - below[i]) / STEP
                 if (not max(abs(right), abs(left), abs(middle[i])) < 1e3 or
                     abs(right - left) > 1e-3 * (1 + abs(right))):
-                    continue  # no number, too steep, or a kink
+                    continue  # NaN, too steep, or a kink
                 if not math.isfinite(slope):
                     lost += 1
                     continue
@@ -109,7 +110,8 @@ class Differences(unittest.TestCase):
         self.assertLess(lost, count / 200)
 
     def rows(self, build, names="x", wanted=None, label=0, tries=6, inner=5):
-        """build(tape, loads) -> y. Compares d(sum over the row of r * y) for every element of each wanted operand."""
+        """build(tape, loads) -> y. Compares d(sum over the row of r * y) for every element of each wanted
+        operand."""
         rng = random.Random(4)
         for _ in range(tries):
             tape = Tape(inner)
@@ -148,7 +150,7 @@ class Differences(unittest.TestCase):
                   ("x", "w", "b"))
 
     def test_chains_of_row_ops(self):
-        """A row's own numbers, used by all of it, gather gradients from all of it."""
+        """Values of a row that all of it uses get gradients from all of it."""
         def chain(tape, n):
             h = tape.apply("layer_norm", {"eps": 1e-3}, (n["x"], n["w"], None))
             h = tape.apply("gelu", {}, (tape.apply("add", {}, (h, n["x"])),))
@@ -223,7 +225,8 @@ class Differences(unittest.TestCase):
 
 
 class Edges(unittest.TestCase):
-    # Where PyTorch is not of one mind (vector code, scalar code and versions differ), or where gpunn's table takes C's value.
+    # Points at which PyTorch disagrees with itself (vector code, scalar code and versions differ), or at
+    # which gpunn's table takes C's value.
     UNLIKE = (("relu6", "nan"), ("hardtanh", "nan"), ("hardtanh(-2, 3)", "nan"), ("hardswish", "nan"),
               ("gelu", "inf"), ("softsign", "inf"), ("softsign", "-inf"), ("pow_scalar(0.5)", "-inf"),
               ("pow_scalar(0.5)", "-0.0"))
@@ -316,7 +319,7 @@ class Edges(unittest.TestCase):
                     self.assertAlmostEqual(a, b, delta=3e-7 * (1 + abs(b)), msg=(op, names, found, wanted))
 
     def test_dead_branches_are_not_multiplied(self):
-        """d/dx where(x > 0, sqrt(x), 0) at 0 is 0, not 0 * inf; and so through a chain."""
+        """d/dx where(x > 0, sqrt(x), 0) at 0 is 0, not 0 * inf, also through a chain."""
         for ops in (("sqrt",), ("neg", "abs", "sqrt"), ("sqrt", "sqrt", "mul_scalar"), ("log",),
                     ("reciprocal", "square")):
             tape = Tape()
@@ -336,7 +339,7 @@ class Edges(unittest.TestCase):
         self.assertEqual(ir.evaluate([slope], 4, lambda o, i: (1, 2, 2, 2)[i]), [[0, 1, 1, 1]])
 
     def test_labels(self):
-        """Ignored rows cost 0, labels that are no class NaN; neither has a gradient."""
+        """Ignored rows cost 0, labels out of range give NaN. Neither has a gradient."""
         for op in ("cross_entropy", "nll"):
             for ignore in (-100, 2, 7):
                 for label in (-100, -1, 0, 2, 3, 7):

@@ -1,4 +1,4 @@
-"""The ops of ONNX Runtime's domain com.microsoft, beside its own results, which make_microsoft.py writes."""
+"""The ops of ONNX Runtime's domain com.microsoft, against its own results, which make_microsoft.py writes."""
 import json
 import math
 import os
@@ -16,7 +16,7 @@ SCALES = {"uint8": (127, 128), "int8": (127, 0), "int32": (500, 0)}
 
 
 def numbers(name, shape, kind="float32"):
-    """A name's own numbers between -1 and 1, or over the range of bytes."""
+    """Fixed numbers for a name, between -1 and 1 or over the range of bytes."""
     unit = [math.sin(12.9898 * (i + 1) + sum(name.encode())) for i in range(math.prod(shape))]
     scale, shift = SCALES.get(kind, (1, 0))
     return [x if is_float(kind) else round(scale * x) + shift for x in unit]
@@ -73,7 +73,7 @@ CELL = [("w", (1, 3, 16), "int8"), ("r", (1, 4, 16), "int8"), ("b", (1, 32)), No
         ("rs", (1, 16), "float32", [0.005 + 0.0002 * i for i in range(16)]),
         ("rz", (1, 16), "int8", [0] * 16)]
 BITS = {"K": 40, "N": 3, "bits": 4, "block_size": 16}
-WIDE, PACKED = ("x", (2, 40)), [("w", (3, 3, 8), "uint8"), ("s", (9,))]  # of which the last block is not full
+WIDE, PACKED = ("x", (2, 40)), [("w", (3, 3, 8), "uint8"), ("s", (9,))]  # their last block is not full
 ROW, ZEROS = ("x", (2, 3), "uint8"), ("z", (6,), "uint8")
 CASES = [
     Case("Gelu", [X]), Case("BiasGelu", [X], NORM[1:]),
@@ -187,7 +187,7 @@ class Microsoft(Import):
                 self.refused(case.model(), part, batch="none")
 
     def attention(self, shapes, last, **attributes):
-        """softmax(q k + mask) v, in whose last product the weights have the name last."""
+        """softmax(q k + mask) v. The weights have the given name in the last product."""
         nodes = [node("com.microsoft.FusedMatMul", "q k", "s", alpha=0.5, **attributes),
                  node("Add", "s mask", "m"), node("Softmax", "m", "p", axis=-1), node("Identity", "p", "z"),
                  node("MatMul", last + " v", "y")]
@@ -200,7 +200,7 @@ class Microsoft(Import):
         return self.ops(written), {"y": (y.shape, y.values)}
 
     def test_attention_of_fused_products(self):
-        """As ONNX Runtime leaves that of PyTorch's files. An Identity before the last product hides it."""
+        """As ONNX Runtime writes it for PyTorch's files. An Identity before the last product hides it."""
         rows, columns = (1, 2, 4, 4), (1, 2, 4, 5)
         for shapes, given in (([rows, rows, rows], {"transB": 1}), ([rows, columns, (1, 2, 5, 4)], {}),
                               ([rows, (1, 2, 3, 4), (1, 2, 3, 6)], {"transB": 1})):

@@ -1,4 +1,5 @@
-"""The importer of ONNX models: files made by hand, hostile ones, and, where the package onnx is installed, its backend suite."""
+"""The importer of ONNX models: files made by hand, hostile ones and, if the package onnx is installed, its
+backend suite."""
 import contextlib
 import importlib.util
 import io
@@ -74,7 +75,7 @@ def model(*parts, opset=17, domains=()):
 
 
 def small():
-    """y = relu(x fc + bias) of a batch, its weights as PyTorch's exporter leaves them."""
+    """y = relu(x fc + bias) of a batch, with weights as PyTorch's exporter writes them."""
     return model([node("MatMul", "x onnx::MatMul_3", "m"), node("Add", "fc.bias m", "a"),
                   node("Relu", "a", "y")], [value("x", ["N", 3])], [value("y", ["N", 2])],
                  [tensor("onnx::MatMul_3", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
@@ -95,7 +96,7 @@ class Import(unittest.TestCase):
         return self.path(name)
 
     def imported(self, data, **options):
-        """The spec that is written, which spec.py and the weights' names must agree with."""
+        """The written spec. spec.py must accept it, and the weights' names must match."""
         written, _ = import_onnx.import_model(self.write(data), self.path("net"), **options)
         loaded = spec.load(self.path("net.json"))
         weights = tensor_files.read_safetensors(self.path("net.safetensors"))
@@ -111,7 +112,7 @@ class Import(unittest.TestCase):
         return caught.exception
 
     def run_model(self, **inputs):
-        """What run_model computes; inputs: Arrays."""
+        """run_model's results. inputs: Arrays."""
         if not os.path.exists(RUN_MODEL):
             self.skipTest("build/run_model is not there: ninja build/run_model")
         save_safetensors(self.path("in"), {name: tensor_files.for_gpunn(x) for name, x in inputs.items()})
@@ -151,7 +152,8 @@ class ByHand(Import):
             self.assertIn(name.encode(), done.stdout)
 
     def test_quantised_weights_become_floats(self):
-        """QuantizeLinear, DequantizeLinear: a layer whose weights are bytes, a scale and a zero point for each of its outputs."""
+        """QuantizeLinear, DequantizeLinear: a layer with 8-bit weights, and a scale and a zero point for each
+        output."""
         data = model([node("QuantizeLinear", "x xs xz", "xq"), node("DequantizeLinear", "xq xs xz", "xf"),
                       node("DequantizeLinear", "W ws wz", "wf", axis=0),
                       node("Gemm", "xf wf B", "y", transB=1)],
@@ -226,7 +228,7 @@ class ByHand(Import):
         self.assertEqual(self.ops(self.imported(data)), ["input", "layer_norm", "gelu"])
 
     def test_gelu_of_jax(self):
-        """The cube's factor is multiplied with x first, and constants stand in front."""
+        """x is first multiplied by the cube's factor, and constants are the first operands."""
         data = model([node("Mul", "cube x", "a"), node("Mul", "x a", "b"), node("Mul", "x b", "c"),
                       node("Add", "x c", "d"), node("Mul", "root d", "e"), node("Tanh", "e", "t"),
                       node("Add", "one t", "f"), node("Mul", "half f", "g"), node("Mul", "x g", "y")],
@@ -258,7 +260,7 @@ class ByHand(Import):
         self.assertEqual(self.run_model(x=Array("float32", (1, 2), [1.0, 0.0]))["y"].values, [9.0, 12.0])
 
     def test_cubic_grid_samples(self):
-        """By the sum over the 16 cells around each point, those outside being 0."""
+        """By the sum over the 16 cells around each point. Cells outside are 0."""
         def keys(d):
             d = abs(d)
             return (1.25 * d - 2.25) * d * d + 1 if d <= 1 else ((-0.75 * d + 3.75) * d - 6) * d + 3
@@ -349,7 +351,7 @@ class ByHand(Import):
                                      bounds={"X": {"max": 3}})
 
     def test_cubic_of_sizes_that_vary(self):
-        """As of fixed ones, of which the importer makes products by constants."""
+        """Equal to those of fixed sizes, which the importer computes by products with constants."""
         weights = [tensor("r", (0,), []), tensor("s", (4,), [1.0, 1.0, 1.5, 2.0])]
         for mode in ("half_pixel", "align_corners"):
             resize = node("Resize", "x r s", "y", mode="cubic", coordinate_transformation_mode=mode)
@@ -364,7 +366,7 @@ class ByHand(Import):
                 self.assertAlmostEqual(fixed, varying, places=5)
 
     def test_axes_that_have_neither_a_size_nor_a_name(self):
-        given = [value("x", ["?", 3, "?"]), value("h", [2, "", 4])]  # "" is how a file says nothing
+        given = [value("x", ["?", 3, "?"]), value("h", [2, "", 4])]  # "" means unknown in a file
         data = model([node("Relu", "x", "y"), node("Relu", "h", "z")], given,
                      [value("y", []), value("z", [])])
         self.refused(data, "give it one with --size x:2=SIZE", "give it one with --size h:1=SIZE")
@@ -392,7 +394,7 @@ class ByHand(Import):
         self.assertTrue(layers[0]["name"].endswith("block;fc") and len(layers[0]["name"]) < 200)
 
     def loop(self, steps):
-        """x is doubled and 1 added in so many steps; each step's value is kept."""
+        """x is doubled and incremented in so many steps. Each step's value is kept."""
         body = graph([node("Add", "v v", "d"), node("Add", "d one", "w"), node("Identity", "w", "s"),
                       node("Identity", "c", "c2")],
                      [value("i", [], "int64"), value("c", [], "bool"), value("v", ["N", 2])],
@@ -423,7 +425,7 @@ class ByHand(Import):
                          [0.0, 1.0, 2.0, 3.0, math.inf, 1.0])
 
     def test_a_shape_that_is_scattered(self):
-        """PyTorch's older exporter computes the shape of an index so."""
+        """PyTorch's older exporter computes the shape of an index with it."""
         data = model([node("Shape", "x", "s"), node("ScatterElements", "s one three", "t"),
                       node("Expand", "i t", "e"), node("GatherElements", "x e", "y", axis=1)],
                      [value("x", [2, 4])], [value("y", [2, 3])],
@@ -434,7 +436,8 @@ class ByHand(Import):
         self.assertEqual(list(y["y"].values), [2.0, 0.0, 1.0, 6.0, 4.0, 5.0])
 
     def test_large_integers(self):
-        """They stay exact where gpunn has the op for integers; what computes with them in floats says so, or is refused."""
+        """They stay exact if gpunn has the op for integers. Ops that compute with floats add a note, or are
+        refused."""
         x, y = [value("x", ["N", 4], "int64")], [value("y", ["N", 4], "int64")]
         i, known = [value("i", ["N", 4], "int64")], [tensor("k", (1,), [3], "int64"),
                                                      tensor("m", (1,), [7.0])]
@@ -481,7 +484,7 @@ class ByHand(Import):
         self.imported(model([narrow, node("Equal", "a a", "y")], x, [value("y", ["N", 4], "bool")]))
 
     def test_numbers_that_are_drawn(self):
-        """Nothing but where they lie is to be seen."""
+        """Only their range can be tested."""
         data = model([node("RandomUniform", "", "u", low=2.0, high=5.0, shape=[2, 300]),
                       node("RandomNormal", "", "n", shape=[2, 300]), node("Bernoulli", "x", "b"),
                       node("Multinomial", "x", "m", sample_size=9), node("Add", "u n", "un")],
@@ -496,7 +499,7 @@ class ByHand(Import):
         self.assertTrue(0 <= min(y["m"].values) and max(y["m"].values) < 300 and len(set(y["m"].values)) > 9)
 
     def test_what_a_loop_computes_of_its_weights_is_one(self):
-        """As tf2onnx writes a GRU of Keras."""
+        """As in tf2onnx's GRU of Keras."""
         body = graph([node("Squeeze", "k axis", "own"), node("Add", "v own", "w"),
                       node("Identity", "c", "c2")],
                      [value("i", [], "int64"), value("c", [], "bool"), value("v", ["N", 2])],
@@ -518,7 +521,7 @@ class ByHand(Import):
             self.imported(self.loop(3))
 
     def test_flatten_of_one_row(self):
-        """skl2onnx makes a row [1, n] of a column, and flattens it again."""
+        """skl2onnx makes a row [1, n] from a column, and flattens it again."""
         data = model([node("Flatten", "x", "a", axis=0), node("Flatten", "a", "b", axis=1),
                       node("Reshape", "b column", "y")], [value("x", ["N", 1])], [value("y", ["N", 1])],
                      [tensor("column", (2,), [-1, 1], "int64")])
@@ -546,7 +549,8 @@ def sigmoid(x):
 
 
 def gru_states(x, w, r, reverse):
-    """The states of one unit after each step, of weights z, r, h; the reset gate acts before the product."""
+    """The states of one unit after each step, with weights z, r, h. The reset gate acts before the
+    product."""
     h, states = 0.0, []
     for step in reversed(x) if reverse else x:
         z, reset = sigmoid(w[0] * step + r[0] * h), sigmoid(w[1] * step + r[1] * h)
@@ -556,10 +560,10 @@ def gru_states(x, w, r, reverse):
 
 
 class Numbers(Import):
-    """Results where formulas of ops leave room, as ONNX Runtime has them."""
+    """Results that ops' formulas leave open, as ONNX Runtime has them."""
 
     def compute(self, op, x, initializers=(), opset=13, **attributes):
-        """y of one node, whose further operands are the initializers."""
+        """y of one node. The initializers are its further operands."""
         kind = x.kind
         names = " ".join(["x"] + [one.name for one in initializers])
         self.imported(model([node(op, names, "y", **attributes)], [value("x", x.shape, kind)],
@@ -656,7 +660,7 @@ KERNELS = {"LINEAR": dot, "POLY": lambda a, b: (0.5 * dot(a, b) + 0.25) ** 3,
 
 
 def coupled(chances, pairs, count):
-    """libsvm's multiclass_probability; chances: of the first class of each pair."""
+    """libsvm's multiclass_probability. chances: of the first class of each pair."""
     r = {pair: min(max(c, 1e-7), 1 - 1e-7) for pair, c in zip(pairs, chances)}
     r.update({(j, i): 1 - c for (i, j), c in list(r.items())})
     r.update({(i, i): 0.0 for i in range(count)})
@@ -683,7 +687,7 @@ class MachineLearning(Import):
     """The ops of the domain ai.onnx.ml."""
 
     def test_a_classifier(self):
-        """Scaled, told by two sums that softmax makes probabilities, with labels that are no places."""
+        """Scaled, with two sums that softmax turns into probabilities, and labels that are no indices."""
         data = model([node("ai.onnx.ml.Scaler", "x", "s", offset=[1.0, -1.0], scale=[2.0, 0.5]),
                       node("ai.onnx.ml.LinearClassifier", "s", "label p",
                            coefficients=[1.0, 0.5, -1.0, 0.25, 0.0, 0.0],
@@ -778,7 +782,7 @@ class MachineLearning(Import):
                 self.assertAlmostEqual(got, expected, places=5)
 
     def compute(self, op, outputs, x, **attributes):
-        """What an op of ai.onnx.ml makes of x."""
+        """The result of an op of ai.onnx.ml for x."""
         self.imported(model([node("ai.onnx.ml." + op, "x", outputs, **attributes)],
                             [value("x", ["N"] + list(x.shape[1:]), x.kind)],
                             [Message(VALUE, name=name) for name in outputs.split()]))
@@ -811,7 +815,7 @@ class MachineLearning(Import):
                     vectors_per_class=[owners.count(i) for i in range(count)])
 
     def pair_sums(self, given, owners, pairs, row):
-        """Of the kernels of both classes' vectors, which have their weights at the other class."""
+        """Of the kernels of both classes' vectors, with their weights for the other class."""
         vectors, weights = given["support_vectors"], given["coefficients"]
         near = [KERNELS["RBF"](row, vectors[2 * k:2 * k + 2]) for k in range(len(owners))]
         return [b + sum(weights[(j - 1 if owner == i else i) * len(owners) + k] * near[k]
@@ -819,7 +823,8 @@ class MachineLearning(Import):
                 for (i, j), b in zip(pairs, given["rho"])]
 
     def test_classifiers_of_support_vectors(self):
-        """Each pair's sum is a vote; far away each of 3 classes has one. Of 2 the scores are -sum and sum."""
+        """Each pair's sum is a vote. Far away each of 3 classes has one. For 2 classes the scores are -sum
+        and sum."""
         x = [(1.5 * math.sin(5.0 * i), math.cos(7.0 * i)) for i in range(40)] + [(50.0, 50.0)]
         for owners in ([0, 0, 1, 2, 2], [0, 0, 1, 1]):
             given, count = self.classifier(owners), owners[-1] + 1
@@ -929,7 +934,7 @@ class BadFiles(Import):
 
     def test_what_no_protocol_buffer_can_be(self):
         path = self.write(b"")
-        os.truncate(path, (1 << 31) + 1)  # without contents, and so without room on the disk
+        os.truncate(path, (1 << 31) + 1)  # sparse, so it takes no space on the disk
         with self.assertRaises(onnx_file.OnnxError) as caught:
             import_onnx.import_model(path, self.path("net"))
         self.assertIn("larger than 2 GiB", str(caught.exception))
@@ -945,7 +950,7 @@ class BadFiles(Import):
         self.refused(data, "nested deeper than")
 
     def test_mutations(self):
-        """Whatever is done to a file's bytes, it is imported or refused, and nothing else happens."""
+        """Whatever is changed in a file's bytes, it is imported or refused, and nothing else happens."""
         chance, data, seen = random.Random(1), small(), 0
         for _ in range(1500):
             bad = bytearray(data[:chance.randrange(len(data))] if chance.random() < 0.2 else data)
@@ -983,7 +988,7 @@ class Files(Import):
 @unittest.skipUnless(importlib.util.find_spec("onnx") and importlib.util.find_spec("numpy"),
                      "the package onnx is not here")
 class Suite(Import):
-    """The cases of ONNX's own backend suite; onnx_suite.py prints the whole table."""
+    """The cases of ONNX's own backend suite. onnx_suite.py prints the whole table."""
 
     def run_suite(self, *words):
         if not os.path.exists(RUN_MODEL):
@@ -1021,7 +1026,7 @@ class Suite(Import):
 
 
 class Peers(Import):
-    """Models that other programs have written, beside what they compute."""
+    """Models that other programs have written, with their results."""
 
     def compare(self, wanted, **inputs):
         """wanted: arrays in the order of the outputs."""
@@ -1045,7 +1050,7 @@ class Peers(Import):
         self.addCleanup(logging.disable, logging.NOTSET)
         warnings.simplefilter("ignore")
         for name in ("mlp_highway", "lenet", "resnet", "gpt", "vit", "transformer_encoder_layer", "masked"):
-            # the older one refuses it
+            # the older one rejects it
             for dynamo in (True, False) if name != "transformer_encoder_layer" else (True,):
                 with self.subTest(model=name, dynamo=dynamo):
                     module, inputs, loss, _ = zoo.make(name)

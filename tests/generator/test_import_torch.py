@@ -1,4 +1,5 @@
-"""The importer of PyTorch's weights: files as torch.save writes them, made here, and hostile ones; real ones where PyTorch is."""
+"""The importer of PyTorch's weights: files in torch.save's formats, made here, and hostile ones; real ones if
+PyTorch is installed."""
 import collections
 import importlib.util
 import io
@@ -26,7 +27,7 @@ Storage = collections.namedtuple("Storage", "kind key data")
 
 
 def fake_torch():
-    """Modules whose names a pickle of torch.save holds."""
+    """Modules for the names in torch.save's pickles."""
     modules = {name: types.ModuleType(name) for name in ("torch", "torch._utils")}
     for module, name in (("torch._utils", "_rebuild_tensor_v2"), ("torch", "FloatStorage"),
                          ("torch", "HalfStorage")):
@@ -145,7 +146,7 @@ class Weights(Import):
                                  "as floats only"])
 
     def test_floats_of_8_bits(self):
-        """All patterns, by the formula of each type; the note names the first."""
+        """All bit patterns, by the formula of each type. The note names the first."""
         tensors = {name: (kind, [2, 128], bytes(range(256)))
                    for name, kind in (("a", "F8_E4M3"), ("b", "F8_E5M2"))}
         tensor_file.save(self.path("w"), tensors)
@@ -165,7 +166,7 @@ class Weights(Import):
             self.assertEqual(x.encoded(), bytes(range(256)))
 
     def test_integers_become_the_nearest_floats(self):
-        def nearest(x):  # by fractions: of the two floats beside x the nearer one, or the even one
+        def nearest(x):  # with fractions: of the two floats beside x the nearer one, or the even one
             step = 1 << max(abs(x).bit_length() - 24, 0)
             return round(Fraction(x, step)) * step
 
@@ -196,11 +197,13 @@ def gguf_file(tensors, facts=(), alignment=32):
     return head + bytes(-len(head) % alignment) + body
 
 
-# By hand, as llama.cpp describes its blocks: part i of Q4_K has these scales and minima, part i of Q6_K the scale i - 8.
+# By hand, from llama.cpp's description of its blocks: part i of Q4_K has these scales and minima, part i of
+# Q6_K the scale i - 8.
 SCALES, MINIMA = (1, 2, 3, 4, 5 + 16, 6 + 32, 7, 8 + 48), (0, 1, 2, 3, 4, 5 + 16, 6, 7)
 Q8 = struct.pack("<e32b", 0.5, *range(-16, 16))
-Q4 = struct.pack("<ee", 2, 0.5) + bytes([1 | 64, 2 | 128, 3, 4 | 192, 0, 1 | 64, 2, 3] + [5 | 4 << 4, 6 | 5 << 4, 7 | 6 << 4, 8 | 7 << 4]) + \
-    bytes(i % 16 | (15 - i % 16) << 4 for i in range(128))
+Q4 = (struct.pack("<ee", 2, 0.5) + bytes([1 | 64, 2 | 128, 3, 4 | 192, 0, 1 | 64, 2, 3]) +
+      bytes([5 | 4 << 4, 6 | 5 << 4, 7 | 6 << 4, 8 | 7 << 4]) +
+      bytes(i % 16 | (15 - i % 16) << 4 for i in range(128)))
 Q4_NUMBERS = [2.0 * SCALES[part] * (15 - i % 16 if part % 2 else i % 16) - 0.5 * MINIMA[part]
               for part in range(8) for i in range(32)]
 Q6 = bytes([7 | 9 << 4] * 128) + bytes([0 | 1 << 2 | 2 << 4 | 3 << 6] * 64) + struct.pack(
@@ -263,7 +266,7 @@ class RealGguf(Import):
 
 
 class Plain:
-    """As a module is, an object of a class that no tensor needs."""
+    """An object of a class that no tensor needs, as a module is."""
 
 
 def members(chunks):

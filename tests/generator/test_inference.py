@@ -48,7 +48,8 @@ STORED = {"f32": "F32", "i64": "I64", "i32": "I32", "u8": "U8", "bool": "BOOL"}
 
 
 def main_text(plan, name, text):
-    """A program that reads the weights, if they are not in the text, and the inputs from stdin, and writes the outputs."""
+    """A program that reads the weights, unless they are in the text, and the inputs from stdin, and writes
+    the outputs."""
     can_fail, numbers = "bool %s_forward" % name in text, "%s_trained" % name in text
     lines = ["#include <stdio.h>", '#include "%s_inference.h"' % name, "int main(void)", "{"]
     arguments = []
@@ -81,7 +82,7 @@ class Inference(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        # at most: run_model has no products of BF16 then, as plain C has none
+        # at most: run_model has no BF16 products then, like plain C
         os.environ["GPUNN_VECTORS"] = "avx512"
         cls.run_model = os.environ.get("GPUNN_RUN_MODEL", os.path.join(ROOT, "build", "run_model"))
         if not os.path.exists(cls.run_model):
@@ -111,7 +112,7 @@ class Inference(unittest.TestCase):
         return self.path(name)
 
     def results(self, plan, program, data, code=0):
-        """The outputs by label, as tensor_file has them."""
+        """The outputs by label, as in tensor_file."""
         done = subprocess.run([program], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, code, done.stderr.decode()[:3000])
         result, at = {}, 0
@@ -166,7 +167,7 @@ class Inference(unittest.TestCase):
                 self.assertLessEqual(difference(tensor, tensors["eval/" + label]), TOLERANCE)
 
     def test_int8(self):
-        """The same as floats that are bytes times scales; and near those that were given."""
+        """The same as with floats that are bytes times scales, and near the original ones."""
         self.assertEqual(self.embedded("mlp_shared", True)[2], {})  # its weights are read by other ops too
         for name in ("lenet", "recurrent", "tagger", "tied_words", "unet_volume"):
             plan, numbers, small, tensors = self.embedded(name, True)
@@ -215,7 +216,7 @@ class Inference(unittest.TestCase):
                           name, ", int8" if int8 else "", *size, said["stack"]))
 
     def on_cortex_m(self, plan, numbers, small, tensors):
-        """Sizes, and what the program says."""
+        """Sizes, and the program's output."""
         text = emit_inference.emit_inference(plan, stamp.Source("0" * 64, "command"), "m", weights=numbers,
                                              quantized=small)
         self.write("m_inference.h", text)
@@ -267,13 +268,14 @@ class Inference(unittest.TestCase):
 
     # ---- against run_model ----
     def named(self, path):
-        """The path of the spec with a name for each of its entries that has none: run_model writes tensors by their names."""
+        """The path of the spec with a name for each entry without one, since run_model writes tensors by
+        their names."""
         with open(path, encoding="utf-8") as file:
             root = json.load(file)
         made = {t.label for t in spec.load(path).tensors}
         for k, entry in enumerate(root["tensors"]):
             key = "as" if "as" in spec.ops()[entry["op"]]["properties"] else "name"
-            if key not in entry and entry.get("id") in made | {None}:  # else it hands on another one
+            if key not in entry and entry.get("id") in made | {None}:  # else it only passes another one on
                 entry[key] = entry.pop("id", "unnamed%d" % k)
         return self.write(os.path.basename(path), json.dumps(root))
 
@@ -311,7 +313,8 @@ class Inference(unittest.TestCase):
 
 
 def without_infinities(one, other):
-    """Both tensors with 0 where they have the same infinity, or NaN both. Beyond 1e37 counts as infinite: a denormal divisor may be 0."""
+    """Both tensors with 0 where both have the same infinity, or NaN. Values beyond 1e37 count as infinite: a
+    denormal divisor may be 0."""
     pairs = [[math.copysign(math.inf, x) if abs(x) > 1e37 else x for x in pair]
              for pair in zip(tensor_file.values(one), tensor_file.values(other))]
     same = [not math.isfinite(a) and (a == b or (a != a and b != b)) for a, b in pairs]

@@ -1,4 +1,5 @@
-"""ir.py: equal expressions are one node; rewrites keep every result; places, rounding and the reference are right."""
+"""ir.py: equal expressions are one node; rewrites keep every result; places, rounding and the reference are
+right."""
 import math
 import random
 import struct
@@ -21,7 +22,7 @@ def bits(value):
 
 
 class Naive:
-    """Builds closures instead of nodes: what an expression means before any rewrite."""
+    """Builds closures instead of nodes: the meaning of an expression before any rewrite."""
 
     def const(self, value):
         return lambda point: floats.f32(value)
@@ -80,8 +81,9 @@ class Nodes(unittest.TestCase):
                       g.where(c, zero, g.where(d, g.div(y, x), zero)))
 
     def test_rewrites_keep_every_result(self):
-        """Random expressions over awkward values, each built with and without rewrites: the same bits, zeros' signs and NaN too.
-        Constants are powers of two, since the product of two others may round otherwise."""
+        """Random expressions over awkward values, each built with and without rewrites, give the same bits,
+        including signed zeros and NaN. Constants are powers of two, since other products may round
+        differently."""
         rng = random.Random(1)
         names = ("add", "sub", "mul", "div", "neg", "min", "max", "abs", "sign", "floor", "sqrt", "exp")
         for _ in range(4000):

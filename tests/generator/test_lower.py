@@ -1,4 +1,4 @@
-"""Programs against the nodes that they stand for: values, and gradients by central differences."""
+"""Programs against the nodes that they replace: values, and gradients by central differences."""
 import json
 import math
 import random
@@ -46,7 +46,7 @@ def values_of(model, feeds, batch, training):
 
 
 class Checker:
-    """Runs the kernels of one model in place of its nodes."""
+    """Runs the kernels of one model instead of its nodes."""
 
     def __init__(self, case, model, batch=3, seed=1, tolerance=3e-7, name=""):
         self.case, self.model, self.batch, self.tolerance, self.name = case, model, batch, tolerance, name
@@ -76,7 +76,7 @@ class Checker:
                 if operand.role == "value" and operand.index < 0 and operand.written}
 
     def values(self, training):
-        """All values with the kernels in the place of their nodes."""
+        """All values, with the kernels in place of their nodes."""
         values, group_of = dict(self.feeds), {}
         for instance in self.kernels.training if training else self.kernels.evaluation:
             kernel, nodes, externals = self.split(instance)
@@ -132,7 +132,8 @@ class Checker:
         return sum(g * y for number, part in incoming.items() for g, y in zip(part, values[number]))
 
     def check_gradients(self, samples=3):
-        """Each backward program alone: its gradients against differences of sum(incoming gradient * value)."""
+        """Checks each backward program alone: its gradients against differences of sum(incoming gradient *
+        value)."""
         values = values_of(self.model, self.feeds, self.batch, True)
         checked = 0
         for instance in self.kernels.training:
@@ -266,7 +267,7 @@ class Programs(unittest.TestCase):
         self.assertEqual(self.kernel.sites, 0)
 
     def test_one_gradient_for_two(self):
-        """It is put into the memory of the node's own gradient, which both may share."""
+        """It is written to the memory of the node's own gradient, which both may share."""
         shuffle = [op("reshape", "s", "x", shape=["N", 2, 3]), par("w", 2, 1), op("mul", "t", "s", "w")]
         for name in "ab":
             shuffle += [op("permute", "p" + name, "t", dims=[0, 2, 1]),
@@ -278,7 +279,7 @@ class Programs(unittest.TestCase):
                          [("grad_a", False, "grad_y"), ("grad_b", False, "grad_y"), ("grad_y", True, None)])
 
     def test_memory_handed_on_is_not_written(self):
-        """c's gradient is y's; what a and b share must lie elsewhere."""
+        """c's gradient is y's. What a and b share must be elsewhere."""
         shuffle = [op("reshape", "s", "x", shape=["N", 2, 3]), par("w", 2, 1), op("mul", "t", "s", "w")]
         for name in "abc":
             shuffle += [op("permute", "p" + name, "t", dims=[0, 2, 1]),
@@ -294,7 +295,7 @@ class Programs(unittest.TestCase):
             self.assertEqual(homes["grad_a"] is not None, bool(written))
 
     def test_gradients_of_inputs(self):
-        """Only where they cost no further reading of something large."""
+        """Only if they cost no further reading of something large."""
         other = data("r", 6)
         self.check([X, other, par("w", 6), op("mul", "m", "x", "w"), op("tanh", "t", "m"),
                     op("mul", "y", "t", "r")])
@@ -358,7 +359,8 @@ class Programs(unittest.TestCase):
                     op("silu", "y", "n")])
 
     def test_group_norm(self):
-        """Groups of channels are rows; weight and bias have a value for each channel, their gradients a launch of their own."""
+        """Groups of channels are rows. weight and bias have a value per channel; their gradients are a launch
+        of their own."""
         for shape, groups, place in (((4, 2, 3), 2, (6, 4)), ((4, 2, 3), 4, (6, 4)), ((4, 2, 3), 1, (6, 4)),
                                      ((1, 5), 1, (1, 1)),
                                      ((6,), 2, (1, 6)), ((6,), 1, (1, 6)), ((3, 1, 1, 2), 3, (2, 3))):
@@ -447,7 +449,7 @@ class Programs(unittest.TestCase):
                 self.assertIn("grad_h", [operand.name for operand in self.kernel.forward.operands])
 
     def test_casts(self):
-        """Masks and class numbers are read as they are."""
+        """Masks and class indices are read in their own dtypes."""
         mask = {"op": "input", "name": "mask", "dtype": "bool", "shape": ["N", 6]}
         self.check([X, mask, layer(), op("where", "w", "mask", "h", "x"), op("tanh", "y", "w")])
         self.assertEqual([t.split()[0] for t, _ in self.kernel.nodes], ["cast", "where", "tanh"])
@@ -479,7 +481,7 @@ class Programs(unittest.TestCase):
                     op("mean", "loss", "c")], end=False)
 
     def test_class_losses_of_rows(self):
-        """Not reduced: each row's is weighted on."""
+        """Without reduction: each row's loss is then weighted."""
         labels, row = {"op": "input", "name": "labels", "dtype": "i64", "shape": ["N"]}, data("r")
         column = op("reshape", "f", "m", shape=["N", 1])
         for rest in ([op("mean", "loss", "m")], [column, op("mul", "y", "f", "x")] + END,
@@ -495,7 +497,8 @@ class Programs(unittest.TestCase):
                     op("kl_div", "loss", "m", "e", reduction="batchmean")], end=False)
 
     def test_16_bits_beside_f32(self):
-        """In a model of 16 bits what a kernel stores in F32 can be had in these too: results, and gradients handed on."""
+        """In a 16-bit model, what a kernel stores in F32 is also available in 16 bits: results, and gradients
+        that are passed on."""
         tensors = [X, linear("h", "x", 6), op("add", "a", "x", "h"),
                    {"op": "layer_norm", "name": "ln", "inputs": ["a"], "dims": 1, "as": "n"},
                    linear("y", "n", 6), op("add", "s", "n", "y")]

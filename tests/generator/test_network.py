@@ -54,7 +54,7 @@ class Network(unittest.TestCase):
         self.assertEqual((kernels[0], evaluation[0].tensors), made.network)
 
     def test_lookups(self):
-        """What a sample takes of tables counts, not these."""
+        """What a sample reads of tables counts, not the tables."""
         names, made = self.network(
             {"op": "input", "name": "words", "dtype": "i32", "shape": ["N", 2]},
             {"op": "input", "name": "p", "shape": ["N", 3]},
@@ -116,7 +116,7 @@ class Network(unittest.TestCase):
         return tiling.tile_plan(made.network[0].evaluation.network), made
 
     def test_forms(self):
-        """Each fits its shared memory; any GPU has the last one, and small batches have small tiles."""
+        """Each fits its shared memory. Any GPU can run the last one, and small batches have small tiles."""
         for widths in ((50, 1), (64, 64, 64), (256, 256, 256)):
             plan, made = self.plan(*widths)
             forms = tiling.forms(plan)
@@ -131,7 +131,7 @@ class Network(unittest.TestCase):
                               (form.samples, form.floats, str(form.whole).lower()), text)
 
     def test_images(self):
-        """Of a GPU alone, by single samples or some, and of F32."""
+        """Only on GPUs, with tiles of one or a few samples, in F32."""
         made = self.network(*images(28, 28, 6))[1]
         evaluation = made.network[0].evaluation
         plan, text = tiling.tile_plan(evaluation.network), emit_cuda.emit_cuda(made)
@@ -151,8 +151,9 @@ class Network(unittest.TestCase):
                           partition.network_fault(model_of(*images(28, 28, 6), precision=precision)))
 
     def test_long_rows(self):
-        """The repository's own network of images is one launch where a block has room for its 21632 values behind the convolution; the
-        product of 5408 numbers is all threads', and relu is done before a value is stored."""
+        """The repository's own network of images is one launch if a block has shared memory for its 21632
+        values after the convolution. All threads share the product of 5408 numbers, and relu is applied
+        before a value is stored."""
         path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "kernels",
                             "fashion_mnist_simple.json")
         made = partition.partition(spec.load(path), "simple")
@@ -166,7 +167,7 @@ class Network(unittest.TestCase):
         self.assertIsNone(tiling.form_on(plan, 1, tiling.CARDS["T4"]))
 
     def test_choice(self):
-        """Small batches of small networks are one launch; those whose products take the time are not."""
+        """Small batches of small networks are one launch. Those dominated by products are not."""
         small, wide = self.plan(50, 1)[0], self.plan(256, 256, 256)[0]
         self.assertEqual(tiling.form_for(small, 1, 132, 232448, 90).samples, 16)
         self.assertEqual(tiling.form_for(small, 132 * 64, 132, 232448, 90).samples, 64)
@@ -177,7 +178,7 @@ class Network(unittest.TestCase):
         self.assertIn("step by step should be quicker", tiling.refusal(wide))
 
     def test_precisions(self):
-        """Tensor cores where a GPU has them for the precision; TF32 has a form for others, too."""
+        """Tensor cores if a GPU has them for the precision. TF32 has a form for other GPUs, too."""
         for precision, by_capability in (("f32", {70: "f32", 75: "f32", 90: "f32"}),
                                          ("tf32", {70: "f32", 75: "f32", 80: "tf32"}),
                                          ("bf16", {75: None, 80: "bf16"}),
@@ -245,7 +246,7 @@ class Step(unittest.TestCase):
         return self.step(given, *tensors, **rest)
 
     def test_classes(self):
-        """A loss by labels: they are read, and what they divide by is one more sum."""
+        """A loss by labels: they are read, and their divisor is one more sum."""
         for op, rest, scalars in (("cross_entropy", {}, 2),
                                   ("cross_entropy", {"label_smoothing": 0.1, "reduction": "sum"}, 2),
                                   ("nll_loss", {"ignore_index": 1}, 2)):
@@ -276,7 +277,7 @@ class Step(unittest.TestCase):
                      "embedding_dim": width}, **more)
 
     def fields(self, **grid):
-        """Of a hash grid, and of two lookups in one embedding."""
+        """A hash grid, and two lookups in one embedding."""
         point = {"op": "slice", "name": "point", "inputs": ["x"], "dim": 1, "start": 0, "end": 3}
         given = {"op": "hash_grid_encoding", "name": "grid", "inputs": ["point"], "n_levels": 4,
                  "log2_hashmap_size": 8, "base_resolution": 4}
@@ -286,7 +287,8 @@ class Step(unittest.TestCase):
                             linear("y", "both", 3), self.loss("y"))
 
     def test_tables(self):
-        """Gradients of tables are no sums of blocks: what they are made of is a record of each sample, and launches behind add that up."""
+        """Gradients of tables are no sums of blocks. Each sample leaves a record for them, and later launches
+        add the records up."""
         made = partition.partition(self.fields())
         plan, text = made.step[0].forward.step, emit_cuda.emit_cuda(made)
         self.assertEqual([(t.op, place) for t, place in plan.records()],
@@ -304,7 +306,7 @@ class Step(unittest.TestCase):
                            training.tables_seconds(plan, 256, card))
 
     def test_bytes(self):
-        """Images of bytes are floats from the kernel's entrance on."""
+        """Images of bytes become floats at the kernel's begin."""
         image = {"op": "input", "name": "image", "dtype": "u8", "shape": ["N", 24]}
         cast = {"op": "cast", "name": "pixels", "inputs": ["image"], "dtype": "f32"}
         layers = (image, cast, linear("a", "pixels", 16), relu("b", "a"), linear("y", "b", 3))
@@ -329,7 +331,7 @@ class Step(unittest.TestCase):
             self.assertEqual(partition.step_fault(self.classes(*tensors, self.loss("y"))), reason)
 
     def test_many_layers(self):
-        """Eight layers with biases and residuals have room among a kernel's operands."""
+        """Eight layers with biases and residuals fit into a kernel's operands."""
         layers = [linear("l0", "x", 16)]
         for k in range(1, 7):
             layers += [linear("l%d" % k, "r%d" % (k - 1) if k > 1 else "l0", 16), relu("h%d" % k, "l%d" % k),
@@ -381,7 +383,8 @@ class Step(unittest.TestCase):
                          "more than 8 dropout")
 
     def test_forms(self):
-        """Values and gradients that are needed at one time have places of their own, and each form has room for them and for weights."""
+        """Values and gradients with overlapping lifetimes have different places. Each form has memory for
+        them and for weights."""
         model = self.step(linear("a", "x", 50), relu("b", "a"), linear("c", "b", 21),
                           {"op": "add", "name": "d", "inputs": ["c", "c"]},
                           linear("y", "d", 3), self.loss("y"))
@@ -395,7 +398,7 @@ class Step(unittest.TestCase):
                 apart = (one.place + plan.room_for(one) <= other.place or
                          other.place + plan.room_for(other) <= one.place)
                 self.assertTrue(apart or one.last < other.first or other.last < one.first)
-        # relu's result tells its slope
+        # relu's result gives its derivative
         self.assertIs(plan.at[tensors["a"]][0].root(), plan.at[tensors["b"]][0].root())
         self.assertLess(plan.floats, sum(map(plan.room_for, blocks)))
         for form in training.forms(plan):
@@ -410,7 +413,7 @@ class Step(unittest.TestCase):
         self.assertIsNone(training.form_for(plan, 32, replace(tiling.CARDS["H100"], room=8192)))
 
     def test_slopes(self):
-        """An elementwise step reads its result on the way back where that is enough, or else its operands."""
+        """In the backward pass an elementwise step reads its result if that is enough, else its operands."""
         for op, read in (("relu", "b"), ("tanh", "b"), ("sigmoid", "b"), ("gelu", "a"), ("silu", "a")):
             model = self.step(linear("a", "x", 5), {"op": op, "name": "b", "inputs": ["a"]},
                               linear("y", "b", 3), self.loss("y"))
@@ -433,7 +436,7 @@ class Step(unittest.TestCase):
         self.assertIn("(int)samples, false);", text)
 
     def test_precisions(self):
-        """Products are those of tensor cores where a card has them, and values are written as memory has them."""
+        """Products use tensor cores if a card has them, and values are rounded as in memory."""
         layers = (linear("a", "x", 128), relu("b", "a"), linear("c", "b", 128), relu("d", "c"),
                   linear("y", "d", 3), self.loss("y"))
         for precision, by_card in (("tf32", {"H100": "tf32"}),

@@ -1,4 +1,4 @@
-"""parse.py: the same nodes as gpunn_expr, names of one's own, and nothing but SpecError for whatever is no expression."""
+"""parse.py: the same nodes as gpunn_expr, user-chosen names, and only SpecError for invalid expressions."""
 import os
 import random
 import unittest
@@ -10,7 +10,7 @@ EXPRESSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected
 
 
 def build(text, names="xyz", consts=None):
-    """A model of three inputs and the expression; (tensors behind the inputs, the value)."""
+    """A model of three inputs and the expression; (tensors after the inputs, the value)."""
     model = graph.Graph()
     inputs = [model.input("input%d" % i, "f32", (-1, 4)) for i in range(3)]
     operands = dict(zip(names, inputs))
@@ -37,7 +37,7 @@ def describe(text, *rest):
 
 class Expressions(unittest.TestCase):
     def test_as_gpunn_expr(self):
-        """The file holds what C's gpunn_expr makes of each; tests/unit/graph.c checks that side."""
+        """The file has the nodes of C's gpunn_expr for each. tests/unit/graph.c checks that side."""
         with open(EXPRESSIONS, encoding="ascii", newline="") as file:
             lines = file.read().split("\n")[:-1]
         self.assertGreater(len(lines), 500)
@@ -97,7 +97,7 @@ class Hostile(unittest.TestCase):
             self.assertTrue(message.isprintable() and message.isascii() and len(message) < 300, repr(message))
 
     def test_mutations(self):
-        """Whatever is done to a text, it is an expression or a SpecError; and no node is of an op that the tables lack."""
+        """Any change of a text gives an expression or a SpecError, and every node's op is in the tables."""
         rng = random.Random(8)
         with open(EXPRESSIONS, encoding="ascii", newline="") as file:
             seeds = [line for line in file.read().split("\n")[::2] if len(line) < 200] + list(

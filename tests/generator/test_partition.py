@@ -21,7 +21,7 @@ def source(name):
 
 
 def random_tensors(draw):
-    """A model of two or three layers with random things between and behind them; rows of 4 or of 6."""
+    """A model of two or three layers with random ops between and after them; rows of 4 or of 6."""
     width = draw.choice((4, 6))
     tensors = [{"op": "input", "name": "x", "shape": ["N", width]}, par("w0", width), par("w1", 1),
                par("w2", 2, 1)]
@@ -88,7 +88,8 @@ class Random(unittest.TestCase):
             yield seed, model_of(random_tensors(random.Random(seed)))
 
     def test_kernels_in_place_of_nodes(self):
-        """Runs every group once all that it reads is there: a cycle would stop it; values and gradients stay the same."""
+        """Runs every group once all that it reads is computed, so a cycle would stop it. Values and gradients
+        stay the same."""
         gradients = kernels = 0
         for seed, model in self.models():
             checker = Checker(self, model, batch=3, seed=seed, tolerance=1e-6, name="seed %d: " % seed)
@@ -157,7 +158,7 @@ class Random(unittest.TestCase):
             self.assertEqual(launch.family == "row", launch.domain.inner > 1)
 
     def test_half_precision(self):
-        """What is stored in 16 bits, or kept, is read as it was rounded."""
+        """What is stored in 16 bits is read as rounded."""
         for seed in range(20):
             model = model_of(random_tensors(random.Random(seed)), precision="bf16")
             for kernel in partition.partition(model).kernels:
@@ -292,7 +293,7 @@ class Rules(unittest.TestCase):
         self.assertEqual([instance.kernel for instance in kernels.evaluation], [0, 0])
 
     def test_bias_gelu_residual(self):
-        """Over images, by channels: one kernel forward, one backward, x and r read and written once."""
+        """Over images, by channels: one kernel forward, one backward; x and r are read and written once."""
         image = {"op": "input", "name": "image", "shape": ["N", 256, 28, 28]}
         tensors = [image, {"op": "max_pool2d", "id": "x", "inputs": ["image"], "kernel_size": 1},
                    par("s", 1, 256, 1, 1), par("b", 1, 256, 1, 1), op("mul", "m", "x", "s"),

@@ -1,4 +1,4 @@
-"""The numbers of --report: against a count by hand, and what the kernels must save."""
+"""The numbers of --report: against a count by hand, and the savings that the kernels must reach."""
 import contextlib
 import io
 import os
@@ -55,7 +55,8 @@ class ByHand(unittest.TestCase):
         self.check(tensors, 4 * 8 * 16, (5 + 2, 13 + 3), (5 + 1, 19 + 3), (4 + 1, 7 + 2), (4, 12 + 1))
 
     def test_transformer_block(self):
-        """Its attention left out: 5 launches and 18 units forward, 11 and 37 backward, one unit being the residual stream."""
+        """Without its attention: 5 launches and 18 units forward, 11 and 37 backward. One unit is the
+        residual stream."""
         tensors = [data("x", 4), linear("stem", "x", 8, bias=False),
                    {"op": "layer_norm", "name": "ln1", "inputs": ["stem"], "dims": 1},
                    linear("qkv", "ln1", 24), op("slice", "part", "qkv", dim=1, start=0, end=8),
@@ -63,8 +64,8 @@ class ByHand(unittest.TestCase):
                    {"op": "layer_norm", "name": "ln2", "inputs": ["r1"], "dims": 1}, linear("fc1", "ln2", 32),
                    op("gelu_tanh", "g", "fc1"), linear("fc2", "g", 8), op("add", "r2", "fc2", "r1"),
                    linear("head", "r2", 8, bias=False), op("square", "q", "head"), op("sum", "loss", "q")]
-        # after: two norms (2 and a number or two a row), two residuals and gelu's operand that layers read or write; backward the
-        # norms, gelu's operand, two additions in place
+        # after: two norms (2 and a number or two per row), two residuals, and gelu's operand, which layers
+        # read or write; backward the norms, gelu's operand, two additions in place
         rows = 2 * 2 * 4 / (4 * 8)
         self.check(tensors, 4 * 8, (5 + 2, 18 + 3), (11 + 1, 37 + 3), (2 + 1, 4 + rows + 2 + 4 + 2),
                    (2, 6 + rows + 4 + 2))
@@ -75,7 +76,8 @@ class ByHand(unittest.TestCase):
                    {"op": "group_norm", "name": "gn", "inputs": ["stem"], "num_groups": 2},
                    op("silu", "s", "gn"),
                    dict(conv, name="head", inputs=["s"]), op("square", "q", "head"), op("sum", "loss", "q")]
-        # after: x and y, x and dy for the sums of the channels, x, dy and dx; and a mean and 1 / deviation of each of two groups
+        # after: x and y, x and dy for the sums of the channels, x, dy and dx; and a mean and 1 / deviation of
+        # each of two groups
         rows = 2 * 2 / (8 * 16)
         self.check(tensors, 4 * 8 * 16, (2 + 2, 4 + 3), (3 + 1, 8 + 3), (1 + 1, 2 + rows + 2),
                    (2, 5 + 2 * rows))
@@ -109,7 +111,8 @@ class Savings(unittest.TestCase):
 
 
 PTXAS = """\
-ptxas info    : Compiling entry function '_ZN8net_cuda15net_sum1_kernelILi%d%sEEEvNS_23net_sum1_kernel_operandsEjj' for 'sm_90'
+ptxas info    : Compiling entry function \
+'_ZN8net_cuda15net_sum1_kernelILi%d%sEEEvNS_23net_sum1_kernel_operandsEjj' for 'sm_90'
 ptxas info    : Function properties for _ZN8net_cuda15net_sum1_kernelILi1EEEvNS_23net_sum1_kernel_operandsEjj
     %d bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used %d registers, used 1 barriers, 144 bytes smem

@@ -16,12 +16,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 FUSED = ("llama_mlp", "mlp", "norms", "norms_of_channels", "reductions", "resnet", "sized_image",
          "sized_text", "transformer_encoder_layer")
-# What float32 may cost, relative to a tensor's largest value: one pass, its gradients, many steps.
+# Tolerances for float32, relative to a tensor's largest value: one pass, its gradients, many steps.
 TOLERANCE = {"eval": 1e-5, "train": 1e-5, "grad": 1e-4, "step": 1e-3}
 
 
 def difference(got, expected):
-    """The largest difference, relative to the largest expected value (to 1e-3 where that is less); infinite for NaN."""
+    """The largest difference, relative to the largest expected value (at least 1e-3); infinite for NaN."""
     if got is None or got[:2] != expected[:2]:
         return math.inf
     got, expected = tensor_file.values(got), tensor_file.values(expected)
@@ -89,7 +89,7 @@ class Models:
 
 
 class RunModel(Models, unittest.TestCase):
-    """Every model, by GPUNN_RUN_MODEL or what the build made."""
+    """Every model, by GPUNN_RUN_MODEL or the build's program."""
 
     @classmethod
     def setUpClass(cls):
@@ -102,7 +102,7 @@ class RunModel(Models, unittest.TestCase):
 
 
     def results(self, text, length):
-        """What it writes for two samples of that length."""
+        """Its output for two samples of that length."""
         spec, inputs, output = (os.path.join(self.folder, "sized" + ending)
                                 for ending in (".json", "_in", "_out"))
         with open(spec, "w", encoding="ascii") as file:
@@ -116,7 +116,7 @@ class RunModel(Models, unittest.TestCase):
         return tensor_file.load(output)
 
     def test_sizes_that_vary(self):
-        """Beside the same model with numbers there."""
+        """Equal to the same model with fixed sizes."""
         with open(os.path.join(HERE, "specs", "small", "sized_text.json"), encoding="ascii") as file:
             text = file.read()
         for length in (3, 8, 40):
@@ -131,7 +131,8 @@ class RunModel(Models, unittest.TestCase):
 
 
 class Fused(Models, unittest.TestCase):
-    """Some models with their kernels: generated, compiled, linked with the library as ninja compiled it or, where it has not, compiled once."""
+    """Some models with generated kernels. They are compiled, and linked with ninja's build of the library or,
+    if it is missing, with one compiled once."""
 
     @classmethod
     def setUpClass(cls):

@@ -1,4 +1,4 @@
-"""Specs: the hashes that C and Python share, the schema against the code, and what is refused, with its place."""
+"""Specs: the hashes that C and Python share, the schema against the code, and refusals with their place."""
 import inspect
 import json
 import os
@@ -13,8 +13,9 @@ from generator.json_text import SpecError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-INPUT = '{"op":"input","name":"x","shape":["N",4,8,8]},\n{"op":"input","name":"y","shape":["N"],"dtype":"i64"},\n' \
-        '{"op":"input","name":"v","shape":["N",4]},\n'
+INPUT = ('{"op":"input","name":"x","shape":["N",4,8,8]},\n'
+         '{"op":"input","name":"y","shape":["N"],"dtype":"i64"},\n'
+         '{"op":"input","name":"v","shape":["N",4]},\n')
 
 
 def vectors():
@@ -160,7 +161,7 @@ class Schema(unittest.TestCase):
                                  name in ("input", "parameter", "state") or "as" in part["properties"], name)
 
     def test_form(self):
-        """Everything has a sentence for messages, and only what spec.py understands occurs."""
+        """Everything has a sentence for messages, and only what spec.py supports is used."""
         known = {"$ref", "title", "type", "enum", "const", "anyOf", "items", "minItems", "maxItems",
                  "minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMaximum", "properties",
                  "required", "additionalProperties",
@@ -199,7 +200,7 @@ class Schema(unittest.TestCase):
 
 class Sizes(unittest.TestCase):
     def test_texts(self):
-        """One text a number, whatever the way to it; tests/unit/sizes.c has C's."""
+        """A number has one text, however it is reached. tests/unit/sizes.c tests C's."""
         for formulas, text in (
                 (("2 * T - T", "T", "(T)", "T * 1"), "T"),
                 (("(T + 1) * (T - 1)", "T * T - 1"), "T * T - 1"),
@@ -501,7 +502,7 @@ class Refused(unittest.TestCase):
 
 
 class Fuzz(unittest.TestCase):
-    """Mutated specs: what comes out is a model or a SpecError with a place."""
+    """Mutated specs give a model or a SpecError with a place."""
     PIECES = ('"', "{", "}", "[", "]", ",", ":", "0", "-1", "1e9", "1e400", "null", "true", '""', '"N"',
               '"x"', "\\", "\n", "\u00e9", "{}", "[]",
               "99999999999999999999", '"op"', '"inputs"', "2147483647", "4294967296", '"inf"', "-0.0", '"9N"',
@@ -515,7 +516,7 @@ class Fuzz(unittest.TestCase):
         return text
 
     def values(self, rng, value):
-        """The same tree with one value exchanged for another of the document."""
+        """The same tree with one value replaced by another of the document."""
         pool, places = [], []
 
         def walk(part):

@@ -1,4 +1,4 @@
-"""table.py: what it reads is what stands in gpunn.h, however that is laid out."""
+"""table.py: it reads the contents of gpunn.h, however that is formatted."""
 import os
 import re
 import unittest
@@ -20,7 +20,8 @@ class Table(unittest.TestCase):
         self.assertGreater(len(found), 75)
 
     def test_formulas_of_numbers_are_swept(self):
-        """tests/ops/sweep.c has a truth for each formula of one or two numbers; without one for an op it does not compile."""
+        """tests/ops/sweep.c has a reference for each formula of one or two numbers. Without one for an op it
+        does not compile."""
         with open(os.path.join(os.path.dirname(table.HEADER), "tests", "ops", "sweep.c"),
                   encoding="utf-8") as file:
             truths = set(re.findall(r"^ +X\((\w+),", file.read(), re.M))

@@ -1,4 +1,4 @@
-"""The templates' language, and that every template is read."""
+"""The template language, and that every template is used."""
 import os
 import re
 import unittest

@@ -1,8 +1,9 @@
-"""Small PyTorch models of everything that gpunn has: make_zoo.py computes their golden files, test_export_torch.py exports them.
+"""Small PyTorch models that cover all of gpunn. make_zoo.py computes their golden files, test_export_torch.py
+exports them.
 
-Each function decorated by @case returns (module, inputs) or (module, inputs, loss): module computes outputs from inputs, loss is
-a function of its result and the last input. Without it the module's own result "loss" is the loss.
-"""
+Each function decorated by @case returns (module, inputs) or (module, inputs, loss). module computes outputs
+from inputs. loss is a function of its result and the last input; without it the module's own result "loss" is
+the loss."""
 import math
 
 import torch
@@ -18,7 +19,8 @@ CASES = {}
 
 
 def case(optimizer=None, steps=20, train=True):
-    """optimizer: the spec's, for training `steps` steps; train False: the module draws random numbers when it trains."""
+    """optimizer: the spec's, for training `steps` steps. train False: the module draws random numbers in
+    training."""
     def register(function):
         CASES[function.__name__] = (function, optimizer, steps if optimizer else 0, train)
         return function
@@ -35,7 +37,7 @@ ADAGRAD = {"type": "adagrad", "lr": 0.01}
 
 
 class Net(nn.Module):
-    """A module of parts by name and a function of them and the inputs."""
+    """A module of named parts, and a function of them and the inputs."""
 
     def __init__(self, function, **parts):
         super().__init__()
@@ -220,7 +222,7 @@ def warp_volume():
 
 
 def regions():
-    """A feature map's parts, one box of each image and then a second one of the first; only with torchvision."""
+    """Parts of a feature map: one box per image and then a second one of the first. Only with torchvision."""
     def forward(self, x, corners):
         own = torch.arange(x.size(0), dtype=x.dtype)[:, None]
         h = F.relu(self.conv(x))
@@ -456,7 +458,7 @@ def generator_dcgan():
 
 @case(SGD, steps=10)
 def unet_segmentation():
-    """Skip connections and a class for each pixel, some of which do not count."""
+    """Skip connections and a class for each pixel, some of which are ignored."""
     def forward(self, x):
         a = F.leaky_relu(self.down1(x), 0.1)
         b = F.leaky_relu(self.down2(F.max_pool2d(a, 2)), 0.1)
@@ -501,7 +503,8 @@ def norms_of_channels():
 
 @case(SGD)
 def norms_tracked():
-    """instance_norm with running statistics, alone and behind a convolution; batch_norm of other ranks without them."""
+    """instance_norm with running statistics, alone and behind a convolution; batch_norm of other ranks
+    without them."""
     def forward(self, x):
         y = self.tracked(self.conv(x)).relu() + self.deep(x[:, :, :, :, None])[..., 0]
         return y + self.rows(x.mean((2, 3)))[:, :, None, None] + self.lines(x.flatten(2)).reshape_as(x)
@@ -589,7 +592,7 @@ def cross_attention():
 
 @case(SGD)
 def attention_float_mask():
-    """A float mask that is an input, of which a row lets nothing through, and grouped heads."""
+    """A float mask that is an input, with a fully masked row, and grouped heads."""
     def forward(self, x, mask):
         q, k, v = self.q(x), self.k(x[:, :2]), self.v(x[:, 1:3])
         return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True))
@@ -604,7 +607,7 @@ def attention_float_mask():
 
 @case(SGD)
 def attention():
-    """An encoder with padding, then heads that share keys and see no later rows."""
+    """An encoder with padding, then causal heads that share keys."""
     def forward(self, x, padding):
         y = self.encoder(x, src_key_padding_mask=padding)
         q, k = self.q(y).unflatten(2, (4, 4)).transpose(1, 2), self.k(y).unflatten(2, (2, 4)).transpose(1, 2)
@@ -634,7 +637,7 @@ def vit():
 
 @case(SGD)
 def transformer_decoder_layer():
-    """Two kinds of attention, one that looks back only, one that leaves out a part of the memory."""
+    """Causal self-attention, and cross-attention with a masked part of the memory."""
     causal = torch.full((3, 3), float("-inf")).triu(1)
     padding = torch.tensor([[False, False, True, False], [False, False, False, True]])
     net = Net(lambda self, x, memory, padding: self.layer(x, memory, tgt_mask=causal,
@@ -704,7 +707,8 @@ def deep_sets():
 # ---- words -------------------------------------------------------------------------------------------------
 @case(ADAM)
 def tied_words():
-    """As GPT-2: positions from a buffer, the words' vectors score the words, too; the padding has no vector."""
+    """As in GPT-2: positions from a buffer, and the output shares the embedding's weight. The padding's
+    embedding is zero."""
     def forward(self, tokens):
         h = self.words(tokens) + self.positions(self.numbers)
         h = h + F.gelu(self.fc(self.norm(h)), approximate="tanh")
@@ -718,7 +722,7 @@ def tied_words():
 
 @case(SGD)
 def tied_with_bias():
-    """As BERT: the scores have a bias; a second table has the first one's vectors."""
+    """As in BERT: the scores have a bias, and a second table shares the first one's weight."""
     def forward(self, tokens, others):
         h = self.words(tokens) * self.again(others) + F.embedding(others, self.plain, 0)
         return self.decoder(torch.tanh(h))
@@ -742,7 +746,7 @@ def gathers():
 # ---- recurrent layers: so many steps that their products come in pieces ------------------------------------
 @case(ADAM)
 def tagger():
-    """Two layers in both directions; each word has a class, and the last states tell one of the sentence."""
+    """Two bidirectional layers. Each word has a class, and the last states give one for the sentence."""
     def forward(self, tokens):
         y, (h, _) = self.rnn(self.words(tokens))
         return self.head(y).mT + self.whole(h[-2] + h[-1])[..., None]
@@ -826,7 +830,7 @@ def losses_margins():
 
 @case(SGD)
 def losses_of_distances():
-    """Of vectors that belong together or do not, and of scores; some terms are not above their margin."""
+    """Losses on vectors that belong together or do not, and on scores; some terms are below their margin."""
     def forward(self, x, y, labels, same):
         a, p, n = self.fc(x), self.fc(y), self.fc(y.roll(1, 1))
         each = F.triplet_margin_loss(a, p, n, margin=0.5, swap=True, reduction="none")
@@ -842,7 +846,7 @@ def losses_of_distances():
 
 @case(ADAM)
 def metrics():
-    """Predictions beside the loss."""
+    """Predictions besides the loss."""
     def forward(self, x, labels):
         y = self.fc(x)
         guess = y.argmax(1)
@@ -912,7 +916,7 @@ def shapes():
 @case(SGD)
 def repeats():
     class Keys(nn.Module):
-        """Attention with a learned key and value that every sample gets."""
+        """Attention with a learned key and value for every sample."""
         def __init__(self):
             super().__init__()
             self.attention = nn.MultiheadAttention(6, 2, add_bias_kv=True, batch_first=True)
@@ -981,7 +985,7 @@ def weights_of_convolutions():
 
 @case()
 def edges():
-    """Where plain formulas lose digits, overflow, or meet equals and limits."""
+    """Points at which plain formulas lose digits, overflow, or meet ties and limits."""
     def forward(self, x, token):
         y = self.fc(x)
         ties = torch.cat([y, y], 1)
@@ -1057,7 +1061,7 @@ def orders():
 
 @case(SGD)
 def drawn():
-    """Random numbers, of which nothing but where they lie is to be seen."""
+    """Random numbers, of which only the range can be tested."""
     def forward(self, x):
         whole = torch.floor(torch.rand(x.shape[0], 4)) + torch.floor(torch.rand_like(x))
         y = F.rrelu(self.fc(x), 0.25, 0.25, training=True)
@@ -1104,7 +1108,7 @@ def einsums_of_diagonals():
 
 @case(SGD)
 def math_rest():
-    """Angles, hyperbolas, remainders, and the sides of each of their pieces."""
+    """Trigonometric and hyperbolic functions and remainders, on both sides of each of their pieces."""
     def forward(self, x, other):
         y = self.fc(x)
         s, p = y.tanh() * 0.9, y.square() + 1.25
@@ -1139,7 +1143,7 @@ def rearranged():
 
 @case(SGD)
 def in_order():
-    """Products along axes, extremes so far, sorting."""
+    """Cumulative products and extremes along axes, sorting."""
     def forward(self, x):
         x = self.fc(x)
         a, places = x.sort(1, descending=True)
@@ -1171,7 +1175,7 @@ def scattered():
 
 @case(SGD)
 def masked():
-    """What is overwritten may be infinite or no number."""
+    """Values that are overwritten may be infinite or NaN."""
     def forward(self, x, index):
         x = self.fc(x)
         top, places = x.topk(3, dim=-1)
@@ -1207,7 +1211,7 @@ def scattered_joined():
 
 @case()
 def places_of_maxima():
-    """Where extremes lie, and values put back there; pools with a divisor; instances by running statistics; bits."""
+    """Indices of extremes, and unpooling; pools with a divisor; instance norm by running statistics; bits."""
     def forward(self, x, bits):
         x = self.conv(x)
         top, places = F.max_pool2d(x, 2, return_indices=True)
@@ -1230,7 +1234,7 @@ def places_of_maxima():
 
 @case(SGD)
 def hashed():
-    """Places in a table by integers that 32-bit floats do not have."""
+    """Indices into a table by integers that do not fit float32."""
     def forward(self, ids):
         keys = (ids[:, :, None] * 2654435761 + self.salt) % 1000000007
         places = torch.where(keys > ids[:, :, None], keys // 7, 12345 - keys).clamp(min=-5)
@@ -1245,7 +1249,7 @@ def hashed():
 
 @case(SGD)
 def cells():
-    """Recurrent cells in a loop of the program's own."""
+    """Recurrent cells in a loop of the program."""
     def forward(self, x):
         h = c = x.new_zeros(x.shape[0], 4)
         g, r = h, h
@@ -1288,7 +1292,7 @@ def norms_of_batches():
 
 @case(SGD)
 def resampled():
-    """Bicubic and antialiased resizing, windows apart and together again, changes of parts in place."""
+    """Bicubic and antialiased resizing, unfolding and folding, in-place changes of parts."""
     def forward(self, x):
         x = self.conv(x)
         a = F.interpolate(x, size=(9, 7), mode="bicubic") + F.interpolate(
@@ -1320,7 +1324,7 @@ def projected():
 
 @case(SGD)
 def spectra():
-    """Fourier transforms, complex numbers within."""
+    """Fourier transforms, with complex numbers in between."""
     def forward(self, x):
         x = self.fc(x)
         a = torch.fft.rfft(x, 9, norm="ortho")
@@ -1360,7 +1364,7 @@ def spectra_of_planes():
 
 # ---- sizes that vary ---------------------------------------------------------------------------------------
 def sized(shapes, others, bounds=None):
-    """shapes: of export; others: what the case is called with for further sizes."""
+    """shapes: export's. others: the case's name with further sizes."""
     def mark(function):
         function.dynamic_shapes, function.others, function.bounds = shapes, others, bounds
         return function
@@ -1394,7 +1398,8 @@ def sized_text(n=3, length=7):
 @sized({"input0": {2: "H", 3: "W"}, "target": {2: "H", 3: "W"}}, ((1, 4, 20), (2, 32, 8), (2, 12, 12)),
        {"H": {"multiple": 4, "max": 64}, "W": {"multiple": 4}})
 def sized_image(n=2, height=16, width=8):
-    """A U-Net with skip connections; windows, resizing both ways, moments of images, pools to a fixed size."""
+    """A U-Net with skip connections; windows, resizing both ways, moments of images, pools to a fixed
+    size."""
     def forward(self, x):
         a = F.relu(self.norm(self.down[0](x)))
         b = F.relu(self.down[1](F.max_pool2d(a, 2)))
@@ -1417,7 +1422,8 @@ def sized_image(n=2, height=16, width=8):
 @case(ADAM)
 @sized({"input0": {1: "T"}, "target": {1: "T"}}, ((1, 4), (3, 2)))
 def sized_rotations(n=2, length=6):
-    """Rotary positions as complex numbers, and a layer of Fourier space whose weights are complex, as FNO's."""
+    """Rotary positions as complex numbers, and a layer of Fourier space whose weights are complex, as
+    FNO's."""
     def forward(self, x):
         turned = torch.view_as_real(
             torch.view_as_complex(x.unflatten(2, (4, 2))) * self.turns[:x.shape[1]]).flatten(2)
@@ -1434,7 +1440,7 @@ def sized_rotations(n=2, length=6):
 @case(ADAM)
 @sized({"input0": {1: "T"}, "input1": {1: "T"}, "target": {1: "T"}}, ((2, 5), (3, 2)))
 def sized_masks(n=3, length=6):
-    """A decoder's mask as transformers makes it, of ranges of sizes that vary, and sequences that are packed in a row."""
+    """A decoder's mask as transformers makes it, from ranges of varying sizes, and packed sequences."""
     def forward(self, tokens, mask):
         batch, rows = torch.arange(tokens.shape[0])[:, None, None, None], torch.arange(tokens.shape[1])
         packed = (torch.diff(tokens, prepend=tokens[:, :1] - 1, dim=-1) != 1).cumsum(-1)
@@ -1454,7 +1460,7 @@ def sized_masks(n=3, length=6):
 
 @case(SGD)
 def bags():
-    """Bags of words, all of one length and of their own, with padding and weights; counts of a histogram."""
+    """Bags of words, of equal and of different lengths, with padding and weights; counts of a histogram."""
     def forward(self, i, flat, weights):
         offsets = torch.tensor([0, 2, 2, 7])
         own = [F.embedding_bag(flat, self.words, offsets, mode=mode, padding_idx=2)
@@ -1473,7 +1479,7 @@ def bags():
 
 @case(SGD)
 def masked_in_order():
-    """Elements of one tensor in the places of a mask in another, floats and large integers."""
+    """masked_scatter of floats and large integers."""
     def forward(self, x, mask, i):
         y = self.fc(x).masked_scatter(mask[:, :1].expand(-1, 4), self.words)
         large = (i + 2 ** 40).masked_scatter(mask, self.numbers + 2 ** 33)
@@ -1502,7 +1508,7 @@ def sized_cuts(n=3, length=9):
 
 @case(SGD)
 def exact_integers():
-    """Integers that 32-bit floats do not have, 8 bits that wrap, numbers in front of integers."""
+    """Integers that do not fit float32, 8-bit integers that wrap, numbers as first operands."""
     def forward(self, x, i):
         near = i + 2 ** 40
         values, places = near.sort(1, descending=True)
@@ -1521,7 +1527,7 @@ def exact_integers():
 
 @case(SGD)
 def integers_at_places():
-    """Scattered integers with their reductions, the bits of integers, products and extremes so far, powers."""
+    """Scattered integers with reductions, bits of integers, cumulative products and extremes, powers."""
     def forward(self, x, i, at):
         large = i + 2 ** 33
         counts = torch.zeros_like(i)
@@ -1546,7 +1552,7 @@ def integers_at_places():
 
 @case(ADAM)
 def casts_to_16_bits():
-    """Casts that round, to the even number of two, to infinity, and below the normal range."""
+    """Casts that round ties to even, to infinity, and below the normal range."""
     def forward(self, x):
         fixed = x.detach()
         half = [(fixed * scale).half().to(x.dtype) / scale for scale in (1, 2.0 ** -18, 2.0 ** -24)]
@@ -1559,7 +1565,7 @@ def casts_to_16_bits():
 
 @case(SGD)
 def decomposed():
-    """Operators that stand for others, and arguments that are not at their defaults."""
+    """Operators that PyTorch decomposes, and arguments that are not at their defaults."""
     def forward(self, x):
         y = self.fc(x)
         step = torch.zeros_like(y)
@@ -1578,14 +1584,15 @@ def decomposed():
 
 
 def make(name, *at):
-    """(module, inputs, loss, output names) of a case, the same at every call; at: other sizes than it has by itself."""
+    """(module, inputs, loss, output names) of a case, the same at every call. at: other sizes than its
+    own."""
     torch.manual_seed(sum(map(ord, name)))
     made = CASES[name][0](*at)
     return (made + (None,))[:3] + (getattr(CASES[name][0], "outputs", None),)
 
 
 def sizes_of(name):
-    """What export is told of sizes that vary, and further ones for make."""
+    """The varying sizes for export, and further sizes for make."""
     function = CASES[name][0]
     return ({key: getattr(function, key, None) for key in ("dynamic_shapes", "bounds")},
             getattr(function, "others", ()))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes attention.safetensors beside it with PyTorch: python3 tests/golden/attention.py. The form is make_golden.py's."""
+"""Writes attention.safetensors with PyTorch: python3 tests/golden/attention.py. The form is
+make_golden.py's."""
 import torch
 import torch.nn.functional as F
 
@@ -10,7 +11,7 @@ def attention(q, k, v, mask=None, is_causal=False, last=False, **options):
     q, k, v = (x.transpose(1, 2) if last else x for x in (q, k, v))
     if mask is not None and mask.is_floating_point():
         mask = mask.double()
-    if mask is not None and is_causal:  # which torch does not take together
+    if mask is not None and is_causal:  # torch rejects both together
         seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
         mask = mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, -inf)
         is_causal = False
@@ -132,7 +133,7 @@ def layers(out):
         add_case(out, name, fn, batch=batch, fixed=fixed, params=params, no_grad=("mask", "padding"))
 
     def first(name, module, call, average=None, **inputs):
-        """MultiheadAttention's result without the weights; average, of torch's: with them behind it."""
+        """MultiheadAttention's result, without the weights. average, as in torch: with them after it."""
         class First(torch.nn.Module):
             def __init__(self):
                 super().__init__()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Makes augment.safetensors beside it with PyTorch: python3 tests/golden/augment.py
+"""Writes augment.safetensors with PyTorch: python3 tests/golden/augment.py
 
-Images that gpunn_loader turns, changes in colour and mixes, by torchvision's formulas (0.29), with draws of Philox as the loader's."""
+Images that gpunn_loader rotates, changes in colour and mixes, by torchvision's formulas (0.29), with Philox
+draws as in the loader."""
 import math
 import struct
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes conv.safetensors, the convolutions of one and three axes and the transposed ones: python3 tests/golden/conv.py
+"""Makes conv.safetensors, the convolutions of one and three axes and the transposed ones: python3
+tests/golden/conv.py
 
 The names of the cases and the files' form: make_golden.py."""
 import torch

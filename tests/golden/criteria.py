@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes criteria.safetensors beside it with PyTorch: margin and similarity losses, Dice, CTC and likelihoods. python3 tests/golden/criteria.py"""
+"""Writes criteria.safetensors with PyTorch: margin and similarity losses, Dice, CTC and likelihoods. python3
+tests/golden/criteria.py"""
 import torch
 import torch.nn.functional as F
 
@@ -61,7 +62,8 @@ def cosines(out):
 
 
 def dice(x, target, smooth=1e-5, squared=False, batch=False, reduction="mean"):
-    """As MONAI's DiceLoss(include_background=True, smooth_nr=smooth, smooth_dr=smooth, squared_pred=squared, batch=batch)."""
+    """As MONAI's DiceLoss(include_background=True, smooth_nr=smooth, smooth_dr=smooth, squared_pred=squared,
+    batch=batch)."""
     axes = ([0] if batch else []) + list(range(2, x.dim()))
     both = [(t * t if squared else t).sum(axes) if axes else t for t in (x, target)]
     loss = 1 - (2 * (x * target).sum(axes) + smooth) / (both[0] + both[1] + smooth)
@@ -129,7 +131,7 @@ def counts(out):
 
 
 def formulas(out):
-    """What gpunn_expr makes along axes."""
+    """Formulas of gpunn_expr along axes."""
     for label, p in (("2", 2), ("3", 3), ("1", 1), ("inf", inf)):
         add_case(out, f"formula._norm_{label}",
                  lambda x: torch.linalg.vector_norm(x, p, (1, 2), keepdim=True) * x,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes derivatives.safetensors beside it: networks of three layers, their derivatives up to the third order, products with Jacobian
-and Hessian, and the gradients of a loss that is made of them. In double precision. python3 tests/golden/derivatives.py"""
+"""Writes derivatives.safetensors with PyTorch: networks of three layers, their derivatives up to the third
+order, products with Jacobian and Hessian, and the gradients of a loss made of these. In double precision.
+python3 tests/golden/derivatives.py"""
 import torch
 from make_golden import save
 from torch.func import hessian, jvp, vmap

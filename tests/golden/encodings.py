@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes encodings.safetensors beside it with PyTorch, from formulas. python3 tests/golden/encodings.py"""
+"""Writes encodings.safetensors with PyTorch, from formulas. python3 tests/golden/encodings.py"""
 import itertools
 import math
 
@@ -18,7 +18,7 @@ def one_blob(x, bins):
 
 
 def harmonics(v, degree):
-    """As tiny-cuda-nn has them."""
+    """As in tiny-cuda-nn."""
     x, y, z = v.unbind(-1)
     all_of = [torch.full_like(x, 0.28209479177387814),
               -0.48860251190291987 * y, 0.48860251190291987 * z, -0.48860251190291987 * x,
@@ -32,7 +32,7 @@ def harmonics(v, degree):
 
 
 def hash_grid(x, table, levels, log2_size, base, scale):
-    """As tiny-cuda-nn has it."""
+    """As in tiny-cuda-nn."""
     axes, first, cells, out = x.shape[-1], 0, float(base), []
     for _ in range(levels):
         resolution = math.ceil(cells - 1) + 1

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Makes the golden files beside it with PyTorch (any 2.x, or Debian's 1.13): python3 tests/golden/make_golden.py
+"""Writes the golden files beside it with PyTorch (any 2.x, or Debian's 1.13): python3
+tests/golden/make_golden.py
 
-Inputs are float32 values; everything is computed in float64 and rounded once at the end, so the files hold the truth and not some
-build's rounding. Each case is a group of tensors "case/role.name":
-    batch.x, in.x    an input, with its first dimension the batch or fixed       param.l.weight   a parameter or buffer
-    out              the result in training mode          eval    in evaluation mode, where it differs
-    grad_out         the gradient fed into out            grad.x  what comes out for an input or parameter
-    after.l.name     a buffer after one training step     attr    attributes of an elementwise op
-"""
+Inputs are float32 values. Everything is computed in float64 and rounded once at the end, so the files do not
+contain the rounding of some build. Each case is a group of tensors "case/role.name":
+    batch.x, in.x    an input, with its first dimension the batch or fixed
+    param.l.weight   a parameter or buffer
+    out              the result in training mode          eval    in evaluation mode, if it differs
+    grad_out         the gradient of out                  grad.x  the gradient of an input or parameter
+    after.l.name     a buffer after one training step     attr    attributes of an elementwise op"""
 import gzip
 import io
 import json
@@ -33,7 +34,8 @@ def raw(t):
 
 
 def save(name, tensors):
-    """A safetensors file, so that this script needs nothing but torch; sorted by size of element as the safetensors library does."""
+    """Writes a safetensors file, so this script needs only torch. Tensors are sorted by element size, as in
+    the safetensors library."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for key, t in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         chunk = raw(t)
@@ -56,7 +58,7 @@ def randn(*shape, scale=1.0, shift=0.0):
 
 
 def draw_for(name):
-    """What one op's cases draw does not change when another op is added."""
+    """The random numbers of one op's cases stay the same when another op is added."""
     torch.manual_seed(zlib.crc32(name.encode()))
 
 
@@ -179,7 +181,7 @@ def elementwise():
         x = torch.cat([values[values.abs() < 1] if name in INSIDE else values, drawn(name)])
         add_case(out, f"{label}", lambda x: fn_(x), batch={"x": x}, attr=attr,
                  gradient=name not in ("sign", "floor", "detach"))
-        # NaN, infinities and huge values forward only: the gradient there is a matter of taste
+        # NaN, infinities and huge values forward only: gradients there are a matter of convention
         special = f32(SPECIAL + ([0.0, -1.0] if name in POSITIVE else []))
         if name in ("sin", "cos"):
             special = f32([nan, inf, -inf, 100.0, -100.0, 1e-30])
@@ -224,7 +226,7 @@ def elementwise():
         c = (randn(*sc) > 0).float()
         add_case(out, f"where.{label}", lambda c, a, b: torch.where(c != 0, a, b),
                  fixed={"c": c, "a": randn(*sa), "b": randn(*sb)}, no_grad=("c",))
-    c = f32([0, 1, 0, 1, 1, 0])  # the branch not taken never shows
+    c = f32([0, 1, 0, 1, 1, 0])  # the branch not taken must not matter
     add_case(out, "where.special", lambda c, a, b: torch.where(c != 0, a, b),
              fixed={"c": c, "a": f32([nan, 1, inf, 2, nan, nan]), "b": f32([1, nan, 3, inf, 4, nan])},
              gradient=False)
@@ -548,7 +550,8 @@ def losses():
 
 # ---- optimizers: 20 steps with given gradients; the rate is halved after ten -------------------------------
 class Lion(torch.optim.Optimizer):
-    """Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", as in lion-pytorch."""
+    """Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", as in
+    lion-pytorch."""
 
     def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False):
         super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize))
@@ -566,8 +569,9 @@ class Lion(torch.optim.Optimizer):
 
 
 class LAMB(torch.optim.Optimizer):
-    """Algorithm 2 of You et al. 2020, "Large Batch Optimization for Deep Learning", with timm's and NVIDIA's choices: phi is the
-    identity, both biases are corrected, and a parameter without weight decay adapts only with always_adapt."""
+    """Algorithm 2 of You et al. 2020, "Large Batch Optimization for Deep Learning", with timm's and NVIDIA's
+    choices: phi is the identity, both biases are corrected, and a parameter without weight decay adapts only
+    with always_adapt."""
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, trust_clip=0.0,
                  always_adapt=False, maximize=False):
@@ -718,7 +722,7 @@ def schedules():
             elif t < total - 1:
                 schedule.step()
         out[name] = f32(rates)
-    # the closed form above is torch's own as long as that falls
+    # the closed form above equals torch's only as long as that falls
     opt = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
     schedule = sched.CosineAnnealingLR(opt, 100, 1e-3)
     for t in range(100):
@@ -806,7 +810,7 @@ def models():
     }
 
     def train(name, net, shape, classes, optimizer, batch):
-        # as torch saves it, num_batches_tracked and all
+        # as torch saves it, with num_batches_tracked
         state = {key: t.clone() for key, t in net.state_dict().items()}
         try:
             from safetensors.torch import save_file

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes norms.safetensors beside it, as make_golden.py: norms over groups of channels, instances and volumes, or beside each other.
-python3 tests/golden/norms.py"""
+"""Writes norms.safetensors, as make_golden.py does: norms over groups of channels, instances and volumes, or
+beside each other. python3 tests/golden/norms.py"""
 import torch
 import torch.nn.functional as F
 from make_golden import add_case, draw_for, randn, save

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes picks.safetensors beside it, as make_golden.py: elements that integers pick. python3 tests/golden/picks.py"""
+"""Writes picks.safetensors, as make_golden.py does: elements that integers select. python3
+tests/golden/picks.py"""
 import torch
 import torch.nn.functional as F
 from make_golden import add_case, draw_for, inf, nan, randn, save
@@ -55,7 +56,7 @@ def orders(out):
     special = torch.tensor([[1, nan, 3, -inf, inf, nan, -0.0, 0.0], [-inf, -inf, inf, inf, 2, -3, nan, 0]])
 
     def places(x, k, dim, largest=True):
-        """With the first of equals, which torch.topk does not promise."""
+        """With the first of equal elements, which torch.topk does not guarantee."""
         return torch.sort(x, dim=dim, descending=largest, stable=True)[1].narrow(dim, 0, k)
 
     def case(name, x, fn):
@@ -144,7 +145,8 @@ def scatters(out):
 
 
 def folds(out):
-    """torch.nn.Unfold and Fold: kernel, dilation, padding, stride, size of the image; a size that the windows do not fill."""
+    """torch.nn.Unfold and Fold: kernel, dilation, padding, stride, size of the image; a size that the windows
+    do not fill."""
     rest = torch.random.get_rng_state()
     for name, n, c, *options in (("plain", 3, 2, (2, 3), 1, 0, 1, (4, 5)), ("one", 1, 1, 1, 1, 0, 1, (1, 1)),
                                  ("all", 2, 3, (3, 2), (2, 1), (1, 2), (3, 2), (9, 7)),

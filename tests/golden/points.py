@@ -1,9 +1,8 @@
-"""Writes points.safetensors: values and gradients that PyTorch gives in float32 where elementwise ops have kinks and at zeros,
-infinities, NaN and the ends of the range. x are the points of one operand, a and b those of two; op: [value and gradients, points],
-those of a gradient of 1. PyTorch 2.15.0.
+"""Writes points.safetensors: PyTorch's float32 values and gradients of elementwise ops at kinks, zeros,
+infinities, NaN and the ends of the range. x are the points of one operand, a and b those of two. op: [value
+and gradients, points], for a gradient of 1. PyTorch 2.15.0.
 
-    python3 tests/golden/points.py
-"""
+    python3 tests/golden/points.py"""
 import itertools
 import os
 

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Makes pool.safetensors beside it with PyTorch, as make_golden.py does the others: python3 tests/golden/pool.py
+"""Writes pool.safetensors with PyTorch, as make_golden.py does: python3 tests/golden/pool.py
 
-Pools over one and three axes and adaptive ones.
-"""
+Pools over one and three axes and adaptive ones."""
 import torch
 import torch.nn.functional as F
 
@@ -67,7 +66,8 @@ def pools(out):
 
 
 def window_counts(sizes, kernel, stride, before, after, dilation, ceil):
-    """torch's rule, with a padding of its own on each side: windows that start in the one behind do not count."""
+    """torch's rule, with a padding of its own on each side: windows that start in the padding at the end do
+    not count."""
     counts = []
     for size, k, s, p, q, d in zip(sizes, kernel, stride, before, after, dilation):
         room = size + p + q - d * (k - 1) - 1
@@ -77,7 +77,8 @@ def window_counts(sizes, kernel, stride, before, after, dilation, ceil):
 
 
 def uneven(x, kind, kernel, stride, before, after, dilation=1, ceil=False, exclude=False):
-    """A pool of x padded so far that all windows are whole; a mean's divisor counts x's own cells or, with the padding, all."""
+    """A pool of x, padded so that all windows are whole. A mean's divisor counts x's own cells or, with the
+    padding, all."""
     axes = x.dim() - 2
     kernel, stride, before, after, dilation = ([v] * axes if isinstance(v, int) else list(v)
                                                for v in (kernel, stride, before, after, dilation))

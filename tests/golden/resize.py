@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Makes resize.safetensors beside it with PyTorch, as make_golden.py does the others: python3 tests/golden/resize.py
+"""Writes resize.safetensors with PyTorch, as make_golden.py does: python3 tests/golden/resize.py
 
-interpolate and pad. Which cell is the nearest is decided in float32, as it is for float32 values.
-"""
+interpolate and pad. The nearest cell is determined in float32, as for float32 values."""
 import torch
 import torch.nn.functional as F
 

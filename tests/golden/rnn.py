@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes rnn.safetensors with PyTorch: rnn, lstm, gru and their cells. python3 tests/golden/rnn.py"""
+"""Writes rnn.safetensors with PyTorch: rnn, lstm, gru and their cells. python3 tests/golden/rnn.py"""
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence

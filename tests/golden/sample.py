@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes sample.safetensors beside it with PyTorch and torchvision: python3 tests/golden/sample.py
+"""Writes sample.safetensors with PyTorch and torchvision: python3 tests/golden/sample.py
 
-grid_sample, roi_align, affine_grid, gradient_energy and ncc_loss, in the form that make_golden.py describes."""
+grid_sample, roi_align, affine_grid, gradient_energy and ncc_loss, in make_golden.py's form."""
 import torch
 import torch.nn.functional as F
 from torchvision.ops import roi_align
@@ -13,7 +13,7 @@ POINTS = {2: (4, 9), 3: (3, 4, 6)}
 
 
 def points(samples, shape, size, align_corners, reach=1.4):
-    """A grid whose points keep away from where the derivative jumps: whole and half cells."""
+    """A grid whose points avoid the jumps of the derivative: whole and half cells."""
     grid = torch.rand(samples, *shape, len(size), dtype=torch.float64) * 2 * reach - reach
     for k, cells in enumerate(reversed(size)):
         half = (cells - 1 if align_corners else cells) / 2
@@ -50,7 +50,7 @@ def grid_sample_cases(out):
         case("%dd_one_cell_border" % axes, randn(1, 2, *size[:-1], 1),
              points(1, POINTS[axes], size[:-1] + (1,), False), padding_mode="border", no_grad=("grid",))
         case("%dd_one_point" % axes, randn(2, 3, *size), points(2, (1,) * axes, size, False, 0.5))
-        # one cell is the sum of many points: they all lie between the same cells
+        # one cell is the sum of many points, all between the same cells
         case("%dd_crowd" % axes, randn(1, 1, *size), points(1, (7,) * axes, size, False, 0.08))
         size = (2,) * axes
         case("%dd_many" % axes, randn(3, 1, *size),
@@ -139,7 +139,7 @@ def ncc_cases(out):
 
 def roi_align_cases(out):
     def boxes(count, samples, height, width, reach=1.2):
-        """[count, 5]: a sample's number and two corners, the second one behind the first."""
+        """[count, 5]: a sample's index and two corners, the second one after the first."""
         x, y = ((torch.rand(2, count) * reach - (reach - 1) / 2).sort(0)[0] * size
                 for size in (width, height))
         corners = torch.stack([x[0], y[0], x[1], y[1]], 1)
@@ -167,7 +167,8 @@ def roi_align_cases(out):
     case("crowd", randn(1, 1, 6, 6), boxes(64, 1, 3, 3, 1.0), 2, ratio=2, aligned=True)
     case("twice", randn(4, 2, 5, 7), boxes(4, 4, 5, 7), 3, role="batch")
     case("many", randn(3, 5, 13, 17), boxes(37, 3, 13, 17), (7, 5), ratio=2, aligned=True)
-    # empty, turned round, beside x on each side, over its edges by less and by more than a cell, as large as many such x
+    # empty, turned round, beside x on each side, over its edges by less and by more than a cell, as large as
+    # many such x
     odd = [[2, 3, 2, 3], [4, 4, 1.5, 2], [-9, 1, -4, 3], [1, 20, 3, 25], [-1.75, -1.5, 1, 1],
            [4.5, 5, 8.75, 9], [-40, -30, 50, 60], [0.25, 0.25, 0.375, 0.5]]
     odd = f32([value for box in odd for value in [0] + box], len(odd), 5)

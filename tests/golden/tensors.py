@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tensors.safetensors beside it, as make_golden.py: integers, extremes with their places, scatter, diagonals in einsum, Fourier
-transforms. python3 tests/golden/tensors.py"""
+"""Writes tensors.safetensors, as make_golden.py does: integers, extremes with their indices, scatter,
+diagonals in einsum, Fourier transforms. python3 tests/golden/tensors.py"""
 import torch
 from make_golden import add_case, inf, nan, randn, save
 
@@ -20,7 +20,8 @@ def truncated(a, b):
 
 
 def integers(out):
-    """Whatever float arithmetic would round, wrap or sign otherwise: numbers above 2^53, the ends of the range, both signs."""
+    """Numbers that float arithmetic would round, wrap or change in sign: above 2^53, the ends of the range,
+    both signs."""
     a = whole([[7, -7, 7, -7, 0, 9007199254740993, HIGHEST],
                [LOWEST, -1, 1, 2 ** 62, -(2 ** 62) - 1, 6, HIGHEST]])
     b = whole([[2, 2, -2, -2, 3, 10, HIGHEST], [3, -1, LOWEST, 5, 2 ** 31, 6, -2]])
@@ -128,7 +129,7 @@ def extremes(out):
 
 
 def overwritten(x, axis, index, src):
-    """x.scatter(axis, index, src) of which the last of several for one place counts."""
+    """x.scatter(axis, index, src). Of several elements for one place, the last counts."""
     places = torch.arange(index.shape[axis]).reshape(
         [-1 if i == axis % index.dim() else 1 for i in range(index.dim())]).expand(index.shape)
     last = torch.full(x.shape, -1).scatter_reduce(axis, index, places, "amax")

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs tests that failed once more, each alone: python3 tests/gpu/again.py FAILURES --seconds N [--count 10] [--sanitizer PATH] [--out FILE]
+"""Runs failed tests once more, each alone: python3 tests/gpu/again.py FAILURES --seconds N [--count 10]
+[--sanitizer PATH] [--out FILE]
 
-FAILURES is what tests/run.py --failures wrote. Each test runs with a synchronisation behind every step: with the libraries' logs or, if
-it is given, under the sanitizer's memcheck. What they print goes to FILE, the end of it where it is long; a line for each says how it went.
-It is for the reader: the tests have failed already, and the status is 0.
-"""
+FAILURES is the file that tests/run.py --failures wrote. Each test runs with a synchronisation after every
+step. The libraries write logs or, if a path to it is given, the sanitizer's memcheck runs the test. Output
+goes to FILE, cut at the front if it is long. One line for each test says how it ended. This only helps the
+reader: the tests have failed already, and the status is 0."""
 import argparse
 import os
 import shlex
@@ -17,7 +18,7 @@ import run
 
 LOGS = {"CUDA_LAUNCH_BLOCKING": "1", "GPUNN_PLAIN": "1", "CUBLASLT_LOG_LEVEL": "5", "CUDNN_LOGLEVEL_DBG": "3",
         "CUDNN_LOGDEST_DBG": "stdout"}
-KEPT = 100000  # characters of what one test prints
+KEPT = 100000  # characters of one test's output
 
 
 def call(command, number, name):
@@ -44,7 +45,7 @@ def main():
         tests = [line.split("\t") for line in file.read().splitlines()]
     tests = list(dict.fromkeys((command, number, name if number else name.split(" [")[0].strip())
                                for command, number, name in tests))
-    chosen = tests[:options.count]  # a test of which parts failed is one
+    chosen = tests[:options.count]  # a test with failed parts is one test
     way, before, settings, most = "alone", [], LOGS, 20
     if options.sanitizer:
         before = [options.sanitizer, "--tool", "memcheck", "--error-exitcode", "9"]

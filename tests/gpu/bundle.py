@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The archive of programs that a machine with a GPU runs without compiling anything; tests/gpu/run.sh calls this.
+"""The archive of programs that a machine with a GPU runs without compiling anything. tests/gpu/run.sh calls
+this.
 
-    python3 tests/gpu/bundle.py pack FOLDER ARCHIVE      the programs of FOLDER and a stamp of what they were built from
+    python3 tests/gpu/bundle.py pack FOLDER ARCHIVE      the programs of FOLDER, and a stamp of their sources
     python3 tests/gpu/bundle.py unpack ARCHIVE FOLDER --arch sm_90
     python3 tests/gpu/bundle.py newest                   the source that was changed last
 
-unpack refuses an archive for another GPU or from other sources than those beside it, with a sentence and status 1. Then it starts each
-program with --help. A program that does not load is named and removed from FOLDER, so that run.sh builds it; an archive of which none
-loads, as with an older glibc, is refused. Standard library only.
-"""
+unpack rejects an archive for another GPU or from other sources, with a sentence and status 1. Then it starts
+each program with --help. A program that does not load is named and removed from FOLDER, so that run.sh builds
+it. An archive of which none loads, as with an older glibc, is rejected. Standard library only."""
 import argparse
 import concurrent.futures
 import hashlib
@@ -25,11 +25,11 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 ARCH = "sm_90"  # what toolkit.py compiles for
 MOST_BYTES = 24 << 20
 STAMP = "stamp.json"
-# What the programs are made from; the build itself generates the rest from these.
+# The sources of the programs; the build generates the rest from these.
 SOURCES = ["*.h", "*.c", "*.cu", "*.cpp", "generator", "templates", "examples/kernels",
            "tests/generator/specs", "tests/generator/build_sets.py", "tests/bench/gpu_kernels.py",
            "tests/bench/fused_gpu.py", ":!examples/kernels/*_kernels.*", ":!*.md", ":!*.svg"]
-BUILDERS = ["tests/gpu/programs.sh", "tests/gpu/toolkit.py"]  # what decides how
+BUILDERS = ["tests/gpu/programs.sh", "tests/gpu/toolkit.py"]  # they determine how
 
 
 class Unfit(Exception):
@@ -66,7 +66,7 @@ def programs(folder):
 
 
 def pack(folder, archive, stamp, most=MOST_BYTES):
-    """Returns the archive's bytes. One that is too large is not left behind."""
+    """Returns the archive's bytes. An archive that is too large is deleted."""
     with open(os.path.join(folder, STAMP), "w", encoding="utf-8") as file:
         json.dump(stamp, file, indent=1)
     names = programs(folder)
@@ -83,7 +83,7 @@ def pack(folder, archive, stamp, most=MOST_BYTES):
 
 
 def check(stamp, arch):
-    """Raises Unfit when the programs are not those of the sources here, or not for this GPU."""
+    """Raises Unfit if the programs have other sources, or are for another GPU."""
     if stamp["arch"] != arch:
         raise Unfit(f"it is for {stamp['arch']}, the GPU is {arch}")
     changed = [path for path, digest in stamp["sources"].items() if sha256(path) != digest]
@@ -93,8 +93,9 @@ def check(stamp, arch):
 
 
 def why_not_loaded(path):
-    """What the loader says of a program that it refuses; None for one that starts, whatever it does then."""
-    # A program of test.h's runs no test, and none that lacks --help has a GPU.
+    """The loader's message for a program that does not load. None for one that starts, whatever it does
+    then."""
+    # A program of test.h runs no test, and programs without --help find no GPU.
     settings = {**os.environ, "GPUNN_TEST_FROM": "1000000", "GPUNN_TEST_DEVICE": "cpu",
                 "CUDA_VISIBLE_DEVICES": ""}
     try:
@@ -111,7 +112,8 @@ def why_not_loaded(path):
 
 
 def unpack(archive, folder, arch):
-    """(stamp, programs, {program: why it does not load}). What an earlier call unpacked from the same archive is taken as it is."""
+    """(stamp, programs, {program: why it does not load}). What an earlier call unpacked from the same archive
+    is reused."""
     if not os.path.exists(archive):
         raise Unfit("it is not there; tests/gpu/run.sh --bundle makes it on a machine with nvcc")
     try:
@@ -135,7 +137,7 @@ def unpack(archive, folder, arch):
 
 
 def extract(tar, folder, text):
-    """The stamp comes last, so that what an interruption leaves is not taken for the whole."""
+    """The stamp comes last, so that an interrupted extraction is not taken as complete."""
     for one in tar:
         path = os.path.join(folder, os.path.basename(one.name))
         if one.name != STAMP:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What cuBLASLt answers on this GPU, beside what it answered before: python3 tests/gpu/products.py PROGRAM [--out FILE] [--tables FOLDER]
+"""Compares cuBLASLt's answers on this GPU with earlier ones: python3 tests/gpu/products.py PROGRAM [--out
+FILE] [--tables FOLDER]
 
-PROGRAM is built from products.cu. Its table is written to FILE as it is made; an algorithm that is offered and then refused is a failure.
-The tables in FOLDER (tests/gpu/products) were made on real GPUs, one for each card and release of cuBLASLt: where there is one, each line
-that differs in front of its bar is a failure; where there is none, the new table waits to be committed under the name that is told.
-"""
+PROGRAM is built from products.cu. Its table is written to FILE line by line. An algorithm that is offered and
+then rejected is a failure. The tables in FOLDER (tests/gpu/products) were made on real GPUs, one for each
+card and release of cuBLASLt. If one exists, each line that differs before its bar is a failure. If none
+exists, the new table should be committed under the reported name."""
 import argparse
 import difflib
 import os
@@ -16,7 +17,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def file_name(head):
-    """Of the table that begins with the line "# NVIDIA H200, 132 multiprocessors, ..., compute capability 9.0, cuBLASLt 130100"."""
+    """The name of the table that begins with the line "# NVIDIA H200, 132 multiprocessors, ..., compute
+    capability 9.0, cuBLASLt 130100"."""
     card, release = head.lstrip("# ").partition(",")[0], head.rpartition(" ")[2]
     return re.sub(r"\W+", "_", f"{card} cuBLASLt {release}") + ".txt"
 

@@ -1,4 +1,5 @@
-"""tests/gpu/again.py: each failed test alone, with the libraries' logs and under a checker, within its time."""
+"""tests/gpu/again.py: runs each failed test alone, with the libraries' logs and under a checker, within its
+time."""
 import os
 import subprocess
 import sys

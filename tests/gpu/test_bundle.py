@@ -1,4 +1,5 @@
-"""tests/gpu/bundle.py: what fits and what does not, sizes, programs that do not load; and tests/gpu/run.sh --prebuilt with programs that fail."""
+"""tests/gpu/bundle.py: archives that fit and that do not, sizes, programs that do not load; and
+tests/gpu/run.sh --prebuilt with programs that fail."""
 import os
 import re
 import subprocess
@@ -38,8 +39,10 @@ class Folder(unittest.TestCase):
         self.write(os.path.join(self.built, name), "#!/bin/sh\n" + text + "\n")
 
     def program_without_its_library(self, name):
-        for target, source, flags in ("libabsent.so", "int absent(void) { return 0; }", ["-shared", "-fPIC"]), \
-                ("built/" + name, "int absent(void); int main(void) { return absent(); }", [self.path("libabsent.so")]):
+        for target, source, flags in (
+                ("libabsent.so", "int absent(void) { return 0; }", ["-shared", "-fPIC"]),
+                ("built/" + name, "int absent(void); int main(void) { return absent(); }",
+                 [self.path("libabsent.so")])):
             subprocess.run(["cc", "-x", "c", "-", "-x", "none", *flags, "-o", self.path(target)],
                            input=source, text=True, check=True)
         os.remove(self.path("libabsent.so"))
@@ -55,7 +58,7 @@ class Bundle(Folder):
 
     def test_there_and_back(self):
         self.program("one")
-        self.program("two", "exit 3")  # which is no fault of the loader's
+        self.program("two", "exit 3")  # this is no fault of the loader's
         self.write(self.path("built", "log"), "")
         os.chmod(self.path("built", "log"), 0o644)
         self.assertEqual(bundle.pack(self.built, self.archive, STAMP), os.path.getsize(self.archive))
@@ -158,7 +161,7 @@ class Prebuilt(Folder):
         os.mkdir(self.path("venv"))
         self.write(self.path("bin", "nvcc"), NVCC.format(top=self.folder))
         self.write(self.path("bin", "cc"), "#!/bin/sh\nexit 1\n")
-        # which has no torch
+        # it has no torch
         self.write(self.path("venv", "python"), f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
         subprocess.run(["cc", "-shared", "-fPIC", "-DCOUNT=1", "-DMAJOR=9", "-x", "c", "-", "-o",
                         self.path("libcuda.so.1")], input=test_toolkit.DRIVER, text=True, check=True)
@@ -167,7 +170,7 @@ class Prebuilt(Folder):
         self.program("products", "[ $# -gt 0 ] || echo '# NVIDIA H100, cuBLASLt 130100'")
 
     def write_tests(self, **faults):
-        """A program for each, whose tests do what FAULTS says when they do not run alone."""
+        """A program for each, whose tests do what FAULTS says unless they run alone."""
         for name, fault in faults.items():
             self.write(self.path("built", name),
                        PROGRAM.replace("sys.argv[1:]",
@@ -206,16 +209,16 @@ class Prebuilt(Folder):
         self.assertRegex(failed, r"/device\t\t")
         with open(self.path("out", "tests.log")) as file:
             log = file.read()
-        self.assertIn("golden| ok 1 - name 3", log)  # behind the test that lost the device
+        self.assertIn("golden| ok 1 - name 3", log)  # after the test that lost the device
         self.assertIn("precision| ok 6 - name 5", log)
         self.assertRegex(summary, r"\n\d stages passed, 4 failed, 0 cut off, \d skipped, \d+ s\n$")
 
     def test_all_good(self):
         self.write_tests(golden="")
-        # beside the Python that is named lie the wheels, which programs look for along PATH
+        # the wheels are beside the Python that is named; programs look for them along PATH
         self.program("doctor", f"case :$PATH: in *:{self.path('venv')}:*) echo gpunn takes NVIDIA H100, 132 "
                      f"multiprocessors ;; esac")
-        self.program("group", "exit 1")  # which is not asked for
+        self.program("group", "exit 1")  # it is not requested
         code, said, summary = self.call("ops/golden")
         self.assertEqual(code, 0, said)
         self.assertIn("5 stages passed, 0 failed, 0 cut off, 0 skipped", summary)

@@ -1,4 +1,5 @@
-"""tests/bench/fused_gpu.py: what its column "compile" times is compiled, each case as one graph. Needs torch, but no GPU."""
+"""tests/bench/fused_gpu.py: its column "compile" times compiled code, with each case as one graph. Needs
+torch, but no GPU."""
 import importlib.util
 import os
 import sys

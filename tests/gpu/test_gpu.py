@@ -1,4 +1,5 @@
-"""tests/bench/gpu.py with peers that are scripts: each opens a workload once, one after another, and one that fails or hangs costs little."""
+"""tests/bench/gpu.py with scripts as peers: each opens a workload once, one after another, and one that fails
+or hangs costs little."""
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tests", "bench"))
 import gpu
 
-# Answers as gpu_bench.c does and writes down what it was asked; FAULT=COMMAND says with which one it fails.
+# Answers like gpu_bench.c and records the requests. FAULT=COMMAND makes it fail at that one.
 PEER = r'''
 import os, signal, sys, time
 name, log, ms, mib, *faults = sys.argv[1:]
@@ -21,7 +22,8 @@ for line in sys.stdin:
     with open(log, "a") as file:
         file.write(f"{name} {line}")
     if command == faults.get("end"):
-        print(faults.get("says", "it broke").replace("_", " ").replace("/", "\n"), file=sys.stderr, flush=True)
+        print(faults.get("says", "it broke").replace("_", " ").replace("/", "\n"), file=sys.stderr,
+              flush=True)
         sys.exit(1)
     if command == faults.get("hang"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""tests/gpu/products.py: a table that is new is written and said so; one that is known is compared, times apart."""
+"""tests/gpu/products.py: a new table is written and reported; a known one is compared, except for times."""
 import os
 import subprocess
 import sys

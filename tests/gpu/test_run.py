@@ -1,4 +1,5 @@
-"""tests/run.py: what it makes of programs that die, hang, lose the device, or leave something behind; and --resume with test.h itself."""
+"""tests/run.py with programs that die, hang, lose the device, or leave something behind; and --resume with
+test.h itself."""
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# A program of test.h's: tests 0 to 5, of which FAULT says what some do.
+# A program of test.h with tests 0 to 5. FAULT says what some of them do.
 PROGRAM = r'''
 import os, signal, sys, time
 first, faults = int(os.environ.get("GPUNN_TEST_FROM", 0)), dict(word.split("=") for word in sys.argv[1:])
@@ -58,7 +59,7 @@ class Run(unittest.TestCase):
         return code, said, failed
 
     def test_skips(self):
-        """A line for each reason, whoever skipped for it."""
+        """One line per reason, whichever program skipped."""
         lines = ["1..6", "ok 1 - a # SKIP nvcc is not installed", "# skip: no cuda device",
                  "ok 2 - cuda # SKIP", "ok 3 - b # SKIP nvcc is not installed",
                  *(f"ok {i} - c{i} # SKIP nvcc is not installed" for i in (4, 5, 6))]
@@ -166,7 +167,8 @@ static void slow(void **state) { (void)state; sleep(60); }
 static void dies(void **state) { (void)state; _exit(9); }
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(good), cmocka_unit_test(bad), cmocka_unit_test(slow), cmocka_unit_test(dies),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(good), cmocka_unit_test(bad), cmocka_unit_test(slow),
+                                       cmocka_unit_test(dies),
                                        test_with_device(good)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
@@ -174,7 +176,7 @@ int main(void)
 
 
 class Header(unittest.TestCase):
-    """test.h's side of it, with cmocka where it is installed, and with what stands in for it."""
+    """test.h's side of it, with cmocka if it is installed, and with its substitute."""
 
     @classmethod
     def setUpClass(cls):

@@ -1,4 +1,5 @@
-"""tests/gpu/stages.sh with stages that fail, hang, cannot be ended or say the wrong thing; and the plans of run.sh's calls."""
+"""tests/gpu/stages.sh with stages that fail, hang, cannot be ended or print the wrong thing; and the plans of
+run.sh's calls."""
 import os
 import re
 import shlex
@@ -70,7 +71,7 @@ class Stages(unittest.TestCase):
         self.assertEqual(code, 0, said)
 
     def test_what_cannot_be_ended_is_left_behind(self):
-        # A process that no signal reaches, played by a timeout that waits for ever.
+        # A process that no signal reaches, simulated by a timeout that waits for ever.
         tool = os.path.join(self.out, "timeout")
         with open(tool, "w") as file:
             file.write("#!/bin/sh\nexec sleep 30\n")
@@ -126,7 +127,7 @@ class Plans(unittest.TestCase):
         self.shares = [line.split(" ", 2) for line in done.stdout.splitlines()]
 
     def test_the_shares_add_up(self):
-        """Three calls of 780 s and what ends them leave a minute and more of fifteen."""
+        """Three calls of 780 s, and their ends, leave more than a minute of fifteen."""
         sums = {}
         for call, share, _ in self.shares:
             sums[call] = sums.get(call, 0) + int(share)

@@ -1,4 +1,5 @@
-"""tests/gpu/toolkit.py in folders made up for it: wheels, wrappers of nvcc, drivers that the loader does not know."""
+"""tests/gpu/toolkit.py in artificial folders: wheels, wrappers of nvcc, drivers that the loader does not
+know."""
 import os
 import subprocess
 import sys
@@ -20,7 +21,11 @@ DRIVER = """ /* of the name by which the loader finds a library that is open */
 int cuInit(unsigned flags) { return (int)flags; }
 int cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
 int cuDeviceGetName(char *name, int size, int device) { name[0] = 'G'; name[1] = 0; return size * device; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 75 ? MAJOR : device; return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    *value = attribute == 75 ? MAJOR : device;
+    return 0;
+}
 """
 
 
@@ -79,7 +84,7 @@ class Toolkit(unittest.TestCase):
         os.environ["PATH"] = self.folder
         tool = self.write("nvidia/cu13/bin/compute-sanitizer", "", 0o755)
         self.assertEqual(toolkit.Toolkit().sanitizer, tool)
-        tool = self.write("compute-sanitizer", "", 0o755)  # which comes first
+        tool = self.write("compute-sanitizer", "", 0o755)  # it comes first
         self.assertEqual(toolkit.Toolkit().sanitizer, tool)
 
     def test_the_named_compiler_comes_first(self):

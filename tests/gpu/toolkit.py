@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Finds CUDA in the system's places or in Python's wheels: nvcc, compute-sanitizer, the headers and the libraries of cuBLASLt, cuDNN and
-NCCL, and the driver.
+"""Finds CUDA in the system's folders or in Python's wheels: nvcc, compute-sanitizer, the headers and the
+libraries of cuBLASLt, cuDNN and NCCL, and the driver.
 
-    python3 tests/gpu/toolkit.py          says what is where
-    eval "$(python3 tests/gpu/toolkit.py --shell)"      sets what main() lists; GPU_ARCH, such as sm_90, is empty where there is no GPU
-    GPUNN_GPU_BUNDLE=1         in the environment: what is compiled is for bundle.py's archive, not for this machine
+    python3 tests/gpu/toolkit.py          lists what it found
+    eval "$(python3 tests/gpu/toolkit.py --shell)"    sets main()'s variables; GPU_ARCH is empty without a GPU
+    GPUNN_GPU_BUNDLE=1         in the environment: compile for bundle.py's archive, not for this machine
     python3 tests/gpu/toolkit.py --nvcc   the beginning of a compile line
 
-Standard library only; the wheels are looked for beside the Python that runs this.
-"""
+Standard library only. The wheels are searched beside the Python that runs this."""
 import ctypes
 import functools
 import glob
@@ -21,7 +20,7 @@ import sys
 
 
 def wheels():
-    """The folders nvidia/* of every place in which this Python looks for packages."""
+    """The folders nvidia/* on this Python's search path."""
     places = list(dict.fromkeys(sys.path + site.getsitepackages() + [site.getusersitepackages()]))
     return [folder for place in places
             for folder in sorted(glob.glob(os.path.join(place or ".", "nvidia", "*")))
@@ -39,7 +38,8 @@ def compilers():
 
 
 def root(nvcc):
-    """The toolkit's folder as nvcc itself takes it: the program that is called may be a script that calls another. None: it does not run."""
+    """The toolkit's folder, as nvcc reports it: the program may be a script that calls another. None: it does
+    not run."""
     try:
         done = subprocess.run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
@@ -54,7 +54,7 @@ def first(patterns):
 
 
 class Toolkit:
-    """nvcc is None where there is no compiler; flags are what it needs beside the files."""
+    """nvcc is None if there is no compiler. flags: what it needs beside the files."""
 
     def __init__(self):
         found = compilers()
@@ -63,7 +63,7 @@ class Toolkit:
                                       (None, None))
         own = ([self.folder] if self.folder else []) + ["/usr"]
         others = [os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) for nvcc in found]
-        beside = wheels() if self.folder in wheels() else []  # of one release with it
+        beside = wheels() if self.folder in wheels() else []  # of the same release
         everywhere = list(dict.fromkeys(own + beside + others + wheels()))
         self.headers = {name: first(os.path.join(folder, sub, name) for folder in everywhere for sub in
                                     ("include", "targets/*/include", "include/x86_64-linux-gnu")) for name in
@@ -94,15 +94,17 @@ class Toolkit:
         return [int(word.split("_")[1]) for word in self.run("--list-gpu-arch").split()]
 
     def arch(self):
-        """What -arch should be for the first GPU; without one, for a server's. A GPU newer than nvcc compiles PTX itself."""
+        """The value of -arch for the first GPU; without one, for a server's. If the GPU is newer than nvcc,
+        it is PTX for the driver."""
         capability = gpu()[1] or 90
         known = self.architectures() if self.nvcc else []
         return f"sm_{capability}" if capability in known or not known else f"compute_{max(known)}"
 
     def target(self):
-        """(nvcc's flags, the C compiler's) for the machine on which the programs run: this one, or one with an H100 or H200."""
+        """(nvcc's flags, the C compiler's) for the machine on which the programs run: this one, or one with
+        an H100 or H200."""
         if "GPUNN_GPU_BUNDLE" in os.environ:
-            # and GCC's libraries as they are there: static ones ask for this machine's glibc
+            # and GCC's libraries of that machine: static ones need this machine's glibc
             host = "-march=x86-64-v3"
             return ["-gencode=arch=compute_90,code=sm_90", "--compress-mode=size", "-Xcompiler", host], [host]
         return ["-lineinfo", "-arch=" + self.arch(), "-Xcompiler", "-march=native"], ["-march=native"]
@@ -115,7 +117,7 @@ MOUNTS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-l
 
 @functools.lru_cache(maxsize=None)  # a library that is open is found everywhere
 def driver():
-    """(the driver's library or None, the folder of it that the loader has to be told of or "")."""
+    """(the driver's library or None, its folder for the loader or "")."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     for folder in [""] + [one for one in folders if one] + list(MOUNTS):
         try:
@@ -126,7 +128,7 @@ def driver():
 
 
 def gpu():
-    """(the sentence, the compute capability such as 90 or None) of the first GPU."""
+    """(a sentence, the compute capability such as 90 or None) of the first GPU."""
     cuda = driver()[0]
     if cuda is None:
         return "no driver (libcuda.so.1)", None

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Ranks as processes over MPI: tests/group/mpi.c compiled by mpicc and run by mpirun on 1, 2, 3 and 4 ranks, and on 3 by MPICH's
-(mpicc.mpich, mpirun.mpich, as Debian names them beside Open MPI's); and on two machines, which are network namespaces; and examples, as
-README.md says. Without these, or where that is not allowed, a skip. TAP lines, for tests/run.py."""
+"""Ranks as processes over MPI. tests/group/mpi.c is compiled by mpicc and run by mpirun on 1, 2, 3 and 4
+ranks, and on 3 by MPICH's (mpicc.mpich, mpirun.mpich, as in Debian). Ranks also run on two machines, which
+are network namespaces, and in examples, as README.md says. Without these programs or permissions it is a
+skip. TAP lines, for tests/run.py."""
 import glob
 import os
 import re
@@ -17,7 +18,7 @@ TOOLS = "mpicc", "mpirun"
 
 
 def compiled(program, suffix, *sources, flags=()):
-    """The first source, made anew where one of them or the header is newer."""
+    """The program of the first source, rebuilt if one of them or the header is newer."""
     if os.path.exists(program) and os.path.getmtime(program) > max(
             os.path.getmtime(s) for s in (*sources, os.path.join(ROOT, "gpunn.h"))):
         return
@@ -28,12 +29,12 @@ def compiled(program, suffix, *sources, flags=()):
 
 def build(suffix=""):
     sources = (os.path.join(ROOT, "tests", "group", name) for name in ("mpi.c", "checks.h"))
-    # so that even these models take several
+    # so that even these models have several buckets
     compiled(PROGRAM + suffix, suffix, *sources, flags=["-std=gnu99", "-DGPUNN__MPI_PIECE=8"])
 
 
 def launch(ranks, program, *arguments, suffix="", options=(), **environment):
-    """What the program prints on so many ranks, and its exit status."""
+    """The program's output on so many ranks, and its exit status."""
     more = ["--oversubscribe", "--allow-run-as-root"] if "Open MPI" in subprocess.run(
         ["mpirun" + suffix, "--version"], capture_output=True, text=True).stdout else []
     done = subprocess.run(["mpirun" + suffix, *more, *options, "-n", str(ranks), program, *arguments],
@@ -42,7 +43,7 @@ def launch(ranks, program, *arguments, suffix="", options=(), **environment):
 
 
 def mpirun(ranks, *arguments, folder=None, suffix="", **how):
-    """The same of the checks' program; the ranks share a folder."""
+    """The same for the checks' program. The ranks share a folder."""
     with tempfile.TemporaryDirectory() as own:
         return launch(ranks, PROGRAM + suffix, folder or own, *arguments, suffix=suffix, **how)
 
@@ -60,7 +61,7 @@ def whole(ranks, *arguments, suffix=""):
 
 
 def hang(ranks, hanging, missing):
-    """Ranks that do not come are named by the others, within the time that they wait, and their processes end."""
+    """Other ranks name the missing ones within their waiting time, and their processes end."""
     out, _, error = mpirun(ranks, "hang", str(hanging))
     for rank in range(ranks - hanging):
         assert re.search(rf"^rank {rank}: \d+ the group has failed: all_gather: {missing} not arrived within 2 sec", out, re.M), \
@@ -68,7 +69,7 @@ def hang(ranks, hanging, missing):
 
 
 def kill():
-    """A rank that is killed ends the job, and other numbers of ranks go on from the checkpoint that it left."""
+    """A rank that is killed ends the job. Other numbers of ranks continue from its checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         out, code, error = mpirun(3, "kill", folder=folder)
         assert code != 0 and "is killed" in out, f"{out}{error[-2000:]}"
@@ -78,7 +79,7 @@ def kill():
 
 
 def threads():
-    """Ranks share the processors that mpirun leaves them, unless the user says how many threads they have."""
+    """Ranks share the processors that mpirun leaves them, unless the user sets the number of threads."""
     build()
     here = os.environ.pop("OMP_NUM_THREADS", None), len(os.sched_getaffinity(0))
     cases = [(n, "none", {}, max(1, here[1] // n)) for n in (1, 2, 4)] + [
@@ -96,7 +97,7 @@ def threads():
 
 
 def example(name, *arguments, flags=()):
-    """What an example says each time, of which there is the number of ranks and what follows on the command line."""
+    """An example's output for each number of ranks, with these arguments."""
     program = os.path.join(ROOT, "build", "group_" + name)
     sources = [os.path.join(ROOT, "examples", name + ".c"), *glob.glob(os.path.join(ROOT, "examples", "*.h"))]
     compiled(program, "", *sources, flags=flags)
@@ -109,12 +110,12 @@ def example(name, *arguments, flags=()):
 
 
 def losses(out):
-    """Of each step, which its line tells."""
+    """The loss of each step, from its line."""
     return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+):? loss ([\d.]+)", out, re.M)}
 
 
 def equal(outs, count):
-    """Whether all tell the same losses of as many steps, within rounding."""
+    """Whether all have the same losses for as many steps, within rounding."""
     first = losses(outs[0])
     for out in outs[1:]:
         own = losses(out)
@@ -123,7 +124,7 @@ def equal(outs, count):
 
 
 def gpt2():
-    """Four batches a step, of one rank or four, or of four and then, from the checkpoint, of two."""
+    """Four batches a step: of one rank or four, or of four and then, from the checkpoint, of two."""
     with tempfile.TemporaryDirectory() as folder:
         usual = ["--every", "1", "--generate", "0", "--batch", "2", "--context", "16", "--threads", "1",
                  "--peak", "1"]
@@ -142,7 +143,7 @@ def tiny_imagenet():
 
 
 def fashion_mnist():
-    """On images as few as will do; kernels are made first."""
+    """On as few images as possible; kernels are generated first."""
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "kernels"))
         for model in ("fashion_mnist_simple", "fashion_mnist_deep"):
@@ -161,7 +162,7 @@ def fashion_mnist():
 
 
 class Machine:
-    """A network and a host's name of its own; ends with its last process."""
+    """A machine with its own network and host name. It ends with its last process."""
 
     def __init__(self, name):
         self.process = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c",
@@ -182,7 +183,7 @@ class Machine:
 
 
 def machines():
-    """A rank on each of two machines, between which there is nothing but a cable."""
+    """A rank on each of two machines, connected only by a virtual cable."""
     build()
     both = [Machine("one"), Machine("two")]
     try:

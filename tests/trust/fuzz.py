@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the fuzzer on seeds of every format: python3 tests/trust/fuzz.py FUZZER [RUNS [ALTERED]].
 
-ALTERED specs are made of each whole one. GPUNN_TEST_SEED chooses these and what the fuzzer does; it is printed. A crash prints the input as
-base64; as a file, FUZZER FILE repeats it. tests/trust/corpus holds inputs of einsum, NIfTI and specs, and all that once found a defect.
-"""
+Each whole spec gives ALTERED variants. GPUNN_TEST_SEED, which is printed, determines these and the fuzzer's
+choices. A crash prints the input as base64; save it to a file and repeat it with FUZZER FILE.
+tests/trust/corpus holds inputs of einsum, NIfTI and specs, and all inputs that once found a defect."""
 import base64
 import copy
 import glob
@@ -30,7 +30,7 @@ WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F6
 
 
 def words():
-    """WORDS, and every op, key and constant that a spec may hold."""
+    """WORDS, and every op, key and constant of specs."""
     with open(os.path.join(ROOT, "generator", "model.schema.json"), encoding="ascii") as file:
         schema = json.load(file)["$defs"]
     parts = list(schema["ops"].values()) + list(schema["optimizers"].values())
@@ -43,7 +43,8 @@ def words():
 
 
 def altered(rng, text):
-    """A spec with one value exchanged for another of its own, or one item of a list repeated: JSON still, as bytes rarely are."""
+    """A spec with one value replaced by another of its own, or one item of a list repeated. It stays JSON,
+    which random bytes rarely are."""
     spec, places, lists, values = (json.loads(text), [], [],
                                    [0, -1, 2.5, 2147483647, "inf", None, True, [], {}])
 
@@ -89,7 +90,8 @@ def seeds(rng, altered_each):
     for kind in b"h", b"H":
         yield kind + ("{" + tensors + "}").encode()
         yield kind + ('{"__metadata__":{"format":"pt","x\\n":"\\\\"},' + tensors + "} ").encode()
-    header = b'{"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},"b":{"dtype":"F16","shape":[3],"data_offsets":[8,14]}}'
+    header = (b'{"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},'
+              b'"b":{"dtype":"F16","shape":[3],"data_offsets":[8,14]}}')
     for kind in b"s", b"k":
         yield kind + struct.pack("<Q", len(header)) + header + bytes(range(14))
     for pairs in '"a":"1","b":"2"', '"b":"2"', '"a":"2"', '"a":"1","a":"1","b":"3"', '"a":"../1"', "":
@@ -159,7 +161,9 @@ def seeds(rng, altered_each):
         model = {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1}}
         yield (b"y" + json.dumps({("normalizer", "pre_tokenizer")[i % 2]: step, "model": model}).encode() +
                b"\0" + text)
-    yield (b'q{"model_type":"bert","hidden_size":16,"num_attention_heads":2,"layer_norm_eps":1e-12,"hidden_act":"gelu","classifier_dropout":null,"id2label":{"0":"A","1":"B"},"architectures":["X"],"use_cache":true}')
+    yield (b'q{"model_type":"bert","hidden_size":16,"num_attention_heads":2,"layer_norm_eps":1e-12,'
+           b'"hidden_act":"gelu","classifier_dropout":null,"id2label":{"0":"A","1":"B"},'
+           b'"architectures":["X"],"use_cache":true}')
     yield b'r\xef\xbb\xbflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"x\n,,\n"""",""'
     yield b'R\xef\xbb\xbfb,"c ""d""",a\r\n1,x,2\r\n\r\n" 3e-2 ",,\n,"",nan\n'
 
@@ -180,7 +184,7 @@ def main():
         with open(dictionary, "w") as file:
             for word in words():
                 file.write('"' + "".join(f"\\x{b:02x}" for b in word.encode("latin-1")) + '"\n')
-        # seeds first, all of them, then what the fuzzer makes of them
+        # seeds first, all of them, then the fuzzer's own inputs
         command = [fuzzer, f"-dict={dictionary}", "-max_len=8192", "-timeout=600", "-rss_limit_mb=3000",
                    "-close_fd_mask=2", f"-runs={runs}",
                    f"-seed={seed}", f"-artifact_prefix={found}/", new, corpus]
