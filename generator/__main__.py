@@ -128,7 +128,7 @@ def check_alone(parser, given):
     if given.int8 and not given.weights:
         parser.error("--int8 needs --weights: the scales come from them")
     if given.samples and not given.int8:
-        parser.error("--samples needs --int8: it is for what that costs")
+        parser.error("--samples needs --int8, whose error it measures")
 
 
 def identifier(output):

@@ -95,8 +95,8 @@ def main(arguments=None):
              read(name) != text}
     for name, text in stale.items():
         if options.check:
-            print(f"{name} is not what the parts in templates say: change these, and run python3 -m "
-                  f"generator.amalgamate", file=sys.stderr)
+            print(f"{name} differs from its parts in templates: edit these, and run "
+                  "python3 -m generator.amalgamate", file=sys.stderr)
         else:
             write(os.path.join(ROOT, name), text)
     return 1 if options.check and stale else 0

@@ -38,7 +38,7 @@ def check(t, plan):
     if t.kind == "value" and t.op not in OPS and not is_elementwise(t):
         return "not written for one thread"
     if t.kind in ("input", "value") and plan.count(t.id) > MOST_VALUES:
-        return "%d elements; one thread has room for %d" % (plan.count(t.id), MOST_VALUES)
+        return "%d elements; one thread can hold %d" % (plan.count(t.id), MOST_VALUES)
     rest = plan.shape(t.id)
     if t.op in ROWS and rest[-1] != plan.count(t.id) or t.op in ROWS[:2] and t.attrs["dims"] != 1 or (
             t.op in ROWS[2:] and t.attrs["dim"] != len(rest) - 1):
@@ -421,10 +421,10 @@ def groups_of(plan, stored):
         if plan.count(t.id) != out:
             reason = "%d rows a sample, where a warp computes one" % (plan.count(t.id) // out)
         elif registers > MOST_REGISTERS:
-            reason = "%d to %d numbers, for which a warp has no registers" % (width, out)
+            reason = "%d to %d numbers, more than a warp's registers hold" % (width, out)
         reasons += ["linear%s: %s" % (" '%s'" % t.label if t.label else "", reason)] * bool(reason)
     if not most:
-        reasons.append("no linear layer, for which a warp would be there")
+        reasons.append("it has no linear layer, which a warp would compute on tensor cores")
     if reasons:
         raise Refused("no function for a warp: " + "; ".join(reasons))
     return 2 if most * 2 <= MOST_REGISTERS else 1
@@ -484,7 +484,7 @@ def plan_of(model, stored="f32"):
     plan = Plan(model, 1, check, False)
     if not plan.inputs or len(coordinates(plan)) > 1 or len(plan.outputs) != 1:
         raise Refused(
-            "%d inputs of floats and %d outputs; a thread takes one and gives one: concatenate them" % (
+            "it has %d float inputs and %d outputs, but a thread takes one of each; concatenate them" % (
                 len(coordinates(plan)), len(plan.outputs)))
     weights = {t.id for t in plan.weights}
     for step in plan.steps:

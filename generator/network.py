@@ -30,11 +30,11 @@ MOST_NODES = 100     # as many as a kernel's table can number
 def check(t, plan):
     """The reason why a value cannot be in such a kernel, or None."""
     if t.dtype != "f32" and not plan.is_given_integer(t):
-        return "%s values are not for it" % t.dtype
+        return "%s values are not supported" % t.dtype
     if t.kind == "value" and t.op not in OPS + IMAGE_OPS and not is_elementwise(t):
-        return "it is no op of single samples"
+        return "the op does not work on single samples"
     if t.kind == "value" and t.op in IMAGE_OPS and plan.model.precision != "f32":
-        return "of images a model in F32 alone is one kernel"
+        return "a model of images must be F32 to be one kernel"
     if t.attrs.get("dim") == 0 or t.op in NORMS and t.attrs["dims"] == len(t.shape):
         return "it works along the batch"
     if t.kind in ("value", "input"):
@@ -42,11 +42,11 @@ def check(t, plan):
             return "%s is not a value of each sample" % shape_text(t.shape)
         most = MOST_PIXELS if plan.has_images() else MOST_VALUES
         if plan.count(t.id) > most:
-            return "%d elements a sample, where %d are the most" % (plan.count(t.id), most)
+            return "%d elements per sample; at most %d are possible" % (plan.count(t.id), most)
     if t.op == "embedding" and plan.shape(t.inputs[1])[0] > MOST_ROWS:
-        return "%d rows, where %d are the most" % (plan.shape(t.inputs[1])[0], MOST_ROWS)
+        return "%d rows; at most %d are possible" % (plan.shape(t.inputs[1])[0], MOST_ROWS)
     if t.op == "linear" and t.shape[-1] > MOST_WIDE:
-        return "%d wide, where %d is the most" % (t.shape[-1], MOST_WIDE)
+        return "%d wide; at most %d is possible" % (t.shape[-1], MOST_WIDE)
     return None
 
 
@@ -96,7 +96,7 @@ def program(view):
     model = view.model
     outputs, reasons = outputs_of(view)
     if not outputs:
-        raise Refused("; ".join(reasons) or "no output has two linear layers or convolutions behind it")
+        raise Refused("; ".join(reasons) or "no output depends on two linear layers or convolutions")
     plan = plan_of(model, outputs)
     plan.storage = [view.storage[root] for root in view.root]
     try:

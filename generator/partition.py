@@ -375,7 +375,7 @@ class Partition:
         if len({(view.of_outputs[number], view.of_loss[number]) for number in members}) > 1:
             return "the outputs need one, the loss both"
         if self._waits(one, other):
-            return "what stands between them is no part of it"
+            return "the nodes between them cannot join it"
         norms = [number for number in members if self.kinds[number] == "norm" or
                  view.tensors[number].op in ROW_NORMS]
         if len(norms) > 1:

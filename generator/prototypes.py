@@ -55,7 +55,8 @@ def fresh(text):
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python3 -m generator.prototypes", description=__doc__.partition("\n\n")[0]).parse_args()
+    argparse.ArgumentParser(prog="python3 -m generator.prototypes",
+                            description=__doc__.partition("\n\n")[0]).parse_args()
     CONTENT = fresh(table.header())
     with open(table.HEADER, "w", encoding="utf-8") as out:
         out.write(CONTENT)

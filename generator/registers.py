@@ -68,7 +68,7 @@ def lines(found):
     """The lines in the report."""
     names = sorted({name for of_card in found.values() for name in of_card})
     width = max(map(len, names), default=0)
-    yield "registers of a thread, by nvcc, the most that a kernel's forms take" + (
+    yield "registers per thread (nvcc), the most among a kernel's forms" + (
         "" if any(use.stack for of_card in found.values() for use in of_card.values()) else
         "; nothing is spilled")
     yield "    %-*s %s" % (width, "", "".join("%10s" % card for card in found))

@@ -152,7 +152,8 @@ def fresh():
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python3 -m generator.schema", description=__doc__.partition("\n\n")[0]).parse_args()
+    argparse.ArgumentParser(prog="python3 -m generator.schema",
+                            description=__doc__.partition("\n\n")[0]).parse_args()
     CONTENT = fresh()
     with open(PATH, "w", encoding="ascii") as out:
         out.write(CONTENT)

@@ -185,7 +185,7 @@ class Loader:
             return self.ids[name]
         if name in self.later:
             self.fail(
-                at, "'%.60s' is built only in line %s; a tensor can only read those that stand before it" % (
+                at, "'%.60s' is built only in line %s; a tensor can only read earlier ones" % (
                     name, self.source.place(self.later[name]).split(":")[-2]))
         return self.fail(at, "there is no tensor '%.60s'%s" % (name, nearest(name, list(self.ids))))
 

@@ -247,7 +247,7 @@ def check(t, plan):
     if t.id in plan.labels:
         return None
     if t.dtype != "f32" and not plan.is_given_integer(t):
-        return "%s values are not for it" % t.dtype
+        return "%s values are not supported" % t.dtype
     if t.op in WEIGHTED:
         return check_layer(t, plan)
     if t.op in TABLES:
@@ -273,7 +273,7 @@ def check_layer(t, plan):
     if w and plan.count(t.id) != w.shape[0]:
         return "several rows a sample"
     if w and w.shape[0] > MOST_WIDE:
-        return "%d wide, where %d is the most" % (w.shape[0], MOST_WIDE)
+        return "%d wide; at most %d is possible" % (w.shape[0], MOST_WIDE)
     if along_batch(t):
         return along_batch(t)
     for i in t.inputs[1:]:
@@ -289,7 +289,7 @@ def check_table(t, plan):
     if table.kind == "value":
         return "its table '%s' is computed" % called(table)
     if t.op == "embedding" and table.shape[0] > MOST_ROWS:
-        return "%d rows, where %d are the most" % (table.shape[0], MOST_ROWS)
+        return "%d rows; at most %d are possible" % (table.shape[0], MOST_ROWS)
     return read_elsewhere(table.id, plan, TABLES)
 
 
@@ -325,14 +325,14 @@ def program(view):
     except Infeasible as fault:
         raise Refused(str(fault)) from None
     if group.outputs - {loss.id} - set(plan.outputs):
-        raise Refused("values of it are read by what is no part of it")
+        raise Refused("its values are also read outside of the step")
     operands = tuple(operands_of(plan, group))
     if len(operands) > MOST_OPERANDS or len(group.nodes) > MOST_NODES:
         raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" %
                       (
                           len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
     if not any(plan.sums()):
-        raise Refused("it trains tables alone" if any(plan.records()) else "it trains no weight")
+        raise Refused("it trains only tables" if any(plan.records()) else "it trains no weight")
     plan.sites = [t.id for t in group.nodes if plan.is_random(t)]
     if len(plan.sites) > MOST_SITES:
         raise Refused("more than %d dropout" % MOST_SITES)

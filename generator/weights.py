@@ -156,7 +156,7 @@ def compiled(folder, part, name, text):
         raise WeightsError("--samples needs a C compiler, but %s cannot be run: %s" %
                            (compiler[0], fault.strerror)) from None
     if done.returncode:
-        raise WeightsError("the C compiler %s refuses the text: %s" %
+        raise WeightsError("the C compiler %s rejects the generated code: %s" %
                            (compiler[0], done.stdout.decode(errors="replace")[:300]))
     return ctypes.CDLL(library)
 

@@ -184,7 +184,7 @@ def run(word, folder, programs, end, options):
     while first is not None:
         left = last - time.monotonic()
         if left < 1:
-            verdicts.fail(f"no time was left for test {first} and those behind it" if first else
+            verdicts.fail(f"no time was left for test {first} and those after it" if first else
                           "no time was left for it")
             break
         if options.resume:
@@ -209,7 +209,7 @@ def main():
     parser.add_argument("--failures", type=argparse.FileType("a"),
                         help="receives the failed tests' programs, numbers and names")
     parser.add_argument("--resume", action="store_true",
-                        help="starts a program that ended in a test again behind it")
+                        help="restarts a program that ended in a test, after that test")
     options = parser.parse_args()
     passed = failed = 0
     skipped = []

@@ -97,7 +97,7 @@ class OnnxWriter(Writer):
     @staticmethod
     def f32_bytes(tensor):
         if not is_float(tensor.kind) and any(abs(x) > 1 << 24 for x in tensor.values):
-            raise Refused("it computes with integers above 2^24, where gpunn has not every one")
+            raise Refused("it computes with integers above 2^24, which gpunn's floats cannot all represent")
         if any(isinstance(x, fold.Size) for x in tensor.values if not isinstance(x, float)):
             raise Refused("a size that varies is used as a number; fix it with --batch or --size")
         return tensor.f32_bytes()
@@ -614,7 +614,7 @@ def input_value(writer, value, sizes, fixed):
                        (value.name, kind or "no tensor type"))
     dtype = stored_dtype(kind)
     if value.type.tensor_type.shape is None:
-        raise Refused("it tells no shape; give it values with --fix, or a shape with onnx.shape_inference")
+        raise Refused("it has no shape; give it values with --fix, or a shape with onnx.shape_inference")
     result = writer.add("input", [], (), name=value.name, dtype=None if dtype == "f32" else dtype,
                         shape=sizes.shape(value))
     return writer.as_kind(result, kind)

@@ -284,7 +284,8 @@ def compared(name):
         if y is not None:
             return y
         if w.is_large(a) and w.is_large(b):
-            raise Refused("it compares integers that may lie above 2^24, where gpunn has not every integer")
+            raise Refused("it compares integers that may be above 2^24, which gpunn's floats "
+                          "cannot all represent")
         return w.map(name, w.rounded(a), w.rounded(b))
     return lower
 

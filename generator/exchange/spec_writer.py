@@ -92,7 +92,7 @@ def broadcast(shapes):
         sizes = sorted({s[-i] for s in shapes if len(s) >= i} - {1})
         if len(sizes) > 1:
             raise Refused("the shapes " + ", ".join(map(shape_text, shapes)) + " do not broadcast" + (
-                "; where some sizes make them equal, bounds tell these as a multiple" if any_varies(sizes)
+                "; if only some sizes make them equal, give bounds with a multiple" if any_varies(sizes)
                 else ""))
         shape.insert(0, sizes[0] if sizes else 1)
     return tuple(shape)
@@ -529,7 +529,7 @@ class Writer:
             cells = [(self.slice(y, axis, i * d, i * d + (n - 1) * s + 1, s), at + [i]) for y, at in cells
                      for i in range(k)]
         if len(cells) > MAX_CELLS:
-            raise Refused(f"windows of up to {MAX_CELLS} cells tell their places")
+            raise Refused(f"windows of up to {MAX_CELLS} cells can return indices")
         parts = [self.reshape(y, y.shape + (1,)) for y, _ in cells]
         rank = len(x.shape)
         y = self.add("concat", parts, parts[0].shape[:-1] + (len(parts),), dim=rank)

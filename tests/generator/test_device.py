@@ -448,7 +448,7 @@ class Device(unittest.TestCase):
                 (rows, "linear 'l': 3 rows a sample, where a warp computes one"),
                 (({"op": "tanh", "inputs": ["x"]},), "no linear layer"),
                 (({"op": "linear", "name": "l", "inputs": ["x"], "out_features": 290},),
-                 "linear 'l': 6 to 290 numbers, for which a warp has no registers")):
+                 "linear 'l': 6 to 290 numbers, more than a warp's registers hold")):
             plan = emit_device.plan_of(self.model(*tensors))
             emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), "m")
             with self.assertRaisesRegex(inference.Refused, "no function for a warp: " + reason):

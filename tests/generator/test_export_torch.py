@@ -326,7 +326,7 @@ class Refusals(Export):
                 ("depend on the batch size; use correction=0", lambda x: x.var(0), (3, 4)),
                 ("a mask takes depends on its values|a size depends on values", lambda x: x[x > 0.5], (3, 4)),
                 ("picks samples of the batch", lambda x: x[torch.tensor([0, 1])], (3, 4)),
-                ("up to 256 cells tell their places", lambda x: F.max_pool1d(x, 300, return_indices=True)[1],
+                ("up to 256 cells can return indices", lambda x: F.max_pool1d(x, 300, return_indices=True)[1],
                  (3, 400)),
                 ("up to 256 indices along the axis",
                  lambda x: x.scatter(1, torch.arange(300).expand(x.shape), x, reduce="multiply"), (3, 300)),
@@ -451,7 +451,7 @@ class Varying(Export):
                 ("unbind|only works with 6", lambda self, x: sum(x.unbind(1))),
                 ("use correction=0", lambda self, x: x.var(1)),
                 ("only works with 6: it cannot be the size T", lambda self, x: x * self.weight),
-                ("slice .*it takes another path unless T >= W",
+                ("slice .*it takes another branch unless T >= W",
                  lambda self, x: x[:, x.shape[1] - x.shape[2]:] * 2),
                 ("the size T and the size W only work where they are equal: give them one name|do not "
                  "broadcast", lambda self, x: x[:, :, :1] + x[:, :1].mT),
@@ -548,7 +548,7 @@ class Branches(Export):
 
     def test_conditions_that_no_bound_tells(self):
         for part, condition in (
-                (r"test_export_torch.py:\d+\) it takes another path unless batch <= 3; use "
+                (r"test_export_torch.py:\d+\) it takes another branch unless batch <= 3; use "
                  r"dynamic_batch=False", lambda n, t, w: n > 3),
                 ("unless batch > 1|unless batch >= 2", lambda n, t, w: n > 1),
                 ("unless T != 4", lambda n, t, w: t == 4),

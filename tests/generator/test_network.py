@@ -76,10 +76,10 @@ class Network(unittest.TestCase):
 
     def test_others_are_none(self):
         wide = ("a linear layer", (linear("a", "x", 257), linear("y", "a", 3)),
-                "linear 'a': 257 wide, where 256 is the most")
+                "linear 'a': 257 wide; at most 256 is possible")
         for what, tensors, reason in (
                 wide, ("one layer", (linear("y", "x", 3),),
-                       "no output has two linear layers or convolutions behind it"),
+                       "no output depends on two linear layers or convolutions"),
                 ("a mean of the batch",
                  (linear("a", "x", 4), linear("b", "a", 4), {"op": "mean", "name": "y", "inputs": ["b"]}),
                  "[] is not a value of each sample"),
@@ -90,18 +90,18 @@ class Network(unittest.TestCase):
                  ({"op": "input", "name": "z", "shape": ["N", 1, 4, 4, 4]},
                   {"op": "conv3d", "name": "c", "inputs": ["z"], "out_channels": 2, "kernel_size": 3},
                   {"op": "flatten", "name": "f", "inputs": ["c"]}, linear("a", "f", 4), linear("y", "a", 2)),
-                 "conv3d 'c': it is no op of single samples"),
-                ("large images", images(250, 250), "62500 elements a sample, where 58112 are the most"),
+                 "conv3d 'c': the op does not work on single samples"),
+                ("large images", images(250, 250), "62500 elements per sample; at most 58112 are possible"),
                 ("images that fill a block", images(238, 238), "values of 1 sample take"),
                 ("an embedding of many rows",
                  ({"op": "input", "name": "words", "dtype": "i64", "shape": ["N"]},
                   {"op": "embedding", "name": "e", "inputs": ["words"], "num_embeddings": (1 << 24) + 1,
                    "embedding_dim": 2}, linear("a", "e", 4), linear("y", "a", 2)),
-                 "embedding 'e': 16777217 rows, where 16777216 are the most"),
+                 "embedding 'e': 16777217 rows; at most 16777216 are possible"),
                 ("computed integers", ({"op": "cast", "name": "i", "inputs": ["x"], "dtype": "i32"},
                                        {"op": "cast", "name": "c", "inputs": ["i"], "dtype": "f32"},
                                        linear("a", "c", 4), linear("y", "a", 2)),
-                 "cast 'i': i32 values are not for it"),
+                 "cast 'i': i32 values are not supported"),
                 ("images of many products", images(60, 60, 64), "step by step should be quicker")):
             with self.subTest(what):
                 self.assertIsNone(self.network(*tensors)[0])
@@ -147,7 +147,7 @@ class Network(unittest.TestCase):
         self.assertEqual(tiling.form_for(plan, 1, 132, 232448, 90).samples, 1)
         self.assertEqual(tiling.form_for(plan, 8 * 132, 132, 232448, 90).samples, 8)
         for precision in ("bf16", "f16", "tf32"):
-            self.assertIn("of images a model in F32 alone is one kernel",
+            self.assertIn("a model of images must be F32 to be one kernel",
                           partition.network_fault(model_of(*images(28, 28, 6), precision=precision)))
 
     def test_long_rows(self):
@@ -326,8 +326,8 @@ class Step(unittest.TestCase):
         alone = (self.lookup("a", "classes", 9, 8), dict(linear("y", "a", 3), trainable=False))
         many = (self.lookup("a", "classes", (1 << 24) + 1, 1), linear("y", "a", 3))
         for tensors, reason in ((tied, "embedding 'a': its weight 'a.weight' is read elsewhere, too"),
-                                (alone, "it trains tables alone"),
-                                (many, "embedding 'a': 16777217 rows, where 16777216 are the most")):
+                                (alone, "it trains only tables"),
+                                (many, "embedding 'a': 16777217 rows; at most 16777216 are possible")):
             self.assertEqual(partition.step_fault(self.classes(*tensors, self.loss("y"))), reason)
 
     def test_many_layers(self):
@@ -363,7 +363,7 @@ class Step(unittest.TestCase):
                 (read + (self.loss("a"), {"op": "mean", "name": "late", "inputs": ["y"]}), None),
                 (outside + (self.loss("y"),), None),
                 ((linear("y", "x", 257), linear("z", "y", 3), self.loss("z")),
-                 "linear 'y': 257 wide, where 256 is the most"),
+                 "linear 'y': 257 wide; at most 256 is possible"),
                 ((relu("r", "x"), linear("y", "r", 3), self.loss("y"),
                   {"op": "relu", "name": "late", "inputs": ["loss"]}), None)):
             model = self.step(*tensors)

@@ -185,7 +185,7 @@ class Overrides(unittest.TestCase):
         self.assertEqual(self.formulas(always=[["b", "c"]]), ["c = sin(exp(tanh(h)))"])
         self.assertEqual(self.formulas(always=[["b", "c"]], never=[["a", "b"]]), ["c = sin(exp(a))"])
         with self.assertRaisesRegex(partition.FuseError,
-                                    "'a' and 'c' cannot be one kernel: what stands between them"):
+                                    "'a' and 'c' cannot be one kernel: the nodes between them"):
             self.formulas(always=[["a", "c"]])
         with self.assertRaisesRegex(partition.FuseError, "a kernel cannot hold 'h'"):
             self.formulas(always=[["h", "a"]])

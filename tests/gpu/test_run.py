@@ -105,7 +105,7 @@ class Run(unittest.TestCase):
         self.assertEqual((code, failed), (1, [["2", "name 2"]]))
         self.assertIn("FAILED name 2: it was cut off in this test", said)
         self.assertIn("it ran longer than", said)
-        self.assertIn("no time was left for test 3 and those behind it", said)
+        self.assertIn("no time was left for test 3 and those after it", said)
         with open(self.path("log")) as file:
             self.assertIn("p| ok 2 - name 1\n", file.read())
 

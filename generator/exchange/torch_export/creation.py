@@ -61,7 +61,7 @@ def random(w, call, *_, **__):
 def random_integers(w, call, high, low=0, **_):
     count = high - low
     if count > 2 ** 24 or max(abs(low), abs(high)) > 2 ** 24:
-        raise Refused("it draws integers above 2^24, where gpunn has not every integer")
+        raise Refused("it draws integers above 2^24, which gpunn's floats cannot all represent")
     y = w.expr(f"min(floor(x * {count}), {count - 1}) + {text(low)}", w.drawn("rand", call.shapes[0][0]))
     return y if call.shapes[0][1].is_floating_point else small_integers(w, y)
 

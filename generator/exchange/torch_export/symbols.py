@@ -152,7 +152,7 @@ class Symbols:
         """Makes a sympy condition hold for all sizes, by bounds. Raises Refused if it cannot."""
         relation = RELATIONS.get(type(condition).__name__)
         if relation is None:
-            raise Refused(f"it takes another path where {condition} is false; give those axes fixed sizes")
+            raise Refused(f"it takes another branch where {condition} is false; give those axes fixed sizes")
         left, right = map(self.sum, condition.args)
         if relation in ("<", "<="):
             left, right, relation = right, left, relation.replace("<", ">")
@@ -248,7 +248,7 @@ class Symbols:
                   "give the axis a fixed size, or bounds, a multiple for instance")
         not_one = terms in ({(sizes.BATCH,): 1, (): -1}, {(sizes.BATCH,): 1, (): -2}) and relation != "=="
         raise (NotOfOne if not_one else
-               Refused)(f"it takes another path unless {left} {relation} {right}; {remedy}")
+               Refused)(f"it takes another branch unless {left} {relation} {right}; {remedy}")
 
 
 def own_guards(torch, program):
