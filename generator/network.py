@@ -42,11 +42,11 @@ def check(t, plan):
             return "%s is not a value of each sample" % shape_text(t.shape)
         most = MOST_PIXELS if plan.has_images() else MOST_VALUES
         if plan.count(t.id) > most:
-            return "%d elements per sample; at most %d are possible" % (plan.count(t.id), most)
+            return "%d elements per sample, more than the limit of %d" % (plan.count(t.id), most)
     if t.op == "embedding" and plan.shape(t.inputs[1])[0] > MOST_ROWS:
-        return "%d rows; at most %d are possible" % (plan.shape(t.inputs[1])[0], MOST_ROWS)
+        return "%d rows, more than the limit of %d" % (plan.shape(t.inputs[1])[0], MOST_ROWS)
     if t.op == "linear" and t.shape[-1] > MOST_WIDE:
-        return "%d wide; at most %d is possible" % (t.shape[-1], MOST_WIDE)
+        return "%d wide, more than the limit of %d" % (t.shape[-1], MOST_WIDE)
     return None
 
 

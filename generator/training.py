@@ -273,7 +273,7 @@ def check_layer(t, plan):
     if w and plan.count(t.id) != w.shape[0]:
         return "several rows a sample"
     if w and w.shape[0] > MOST_WIDE:
-        return "%d wide; at most %d is possible" % (w.shape[0], MOST_WIDE)
+        return "%d wide, more than the limit of %d" % (w.shape[0], MOST_WIDE)
     if along_batch(t):
         return along_batch(t)
     for i in t.inputs[1:]:
@@ -289,7 +289,7 @@ def check_table(t, plan):
     if table.kind == "value":
         return "its table '%s' is computed" % called(table)
     if t.op == "embedding" and table.shape[0] > MOST_ROWS:
-        return "%d rows; at most %d are possible" % (table.shape[0], MOST_ROWS)
+        return "%d rows, more than the limit of %d" % (table.shape[0], MOST_ROWS)
     return read_elsewhere(table.id, plan, TABLES)
 
 

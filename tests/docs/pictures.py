@@ -169,7 +169,8 @@ CHIPS, RESULT, CHIP_ROW = 150, 810, 34
 
 
 def stage_functions(name):
-    """(function, its section or "") in the order in which the manual names them in that paragraph of HOW IT WORKS."""
+    """(function, its section or "") in the order in which the manual names them in that paragraph of HOW IT
+    WORKS."""
     text = read(MANUAL)
     text = re.sub(r"\n \* *", " ", text[text.index(" * HOW IT WORKS"):text.index(" * EXTENDING")])
     others = "|".join(other for other, _, _ in STAGES)

@@ -1,5 +1,5 @@
-"""examples/confusion.h, as fashion_mnist.c and cifar10.c use it: the table counts every test image, and the picture shows the worst
-mistakes under their names."""
+"""examples/confusion.h, as fashion_mnist.c and cifar10.c use it: the table counts every test image, and the
+picture shows the worst mistakes under their names."""
 import base64
 import os
 import random
@@ -13,7 +13,8 @@ import zlib
 
 from tests.examples import ROOT, program
 
-FASHION = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+FASHION = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+           "Ankle boot"]
 CIFAR = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 TESTED = 150
 
@@ -37,12 +38,14 @@ def pixels(png):
     width, height, depth, colour = struct.unpack(">IIBB", parts[0][1][:10])
     channels = {0: 1, 2: 3}[colour]
     assert depth == 8
-    data, rows = zlib.decompress(b"".join(data for kind, data in parts if kind == b"IDAT")), [bytes(width * channels)]
+    data, rows = (zlib.decompress(b"".join(data for kind, data in parts if kind == b"IDAT")),
+                  [bytes(width * channels)])
     for y in range(height):
         line = data[y * (width * channels + 1):][:width * channels + 1]
         row = bytearray()
         for x, byte in enumerate(line[1:]):
-            a, b, c = row[x - channels] if x >= channels else 0, rows[-1][x], rows[-1][x - channels] if x >= channels else 0
+            a, b, c = (row[x - channels] if x >= channels else 0, rows[-1][x],
+                       rows[-1][x - channels] if x >= channels else 0)
             row.append((byte + (0, a, b, (a + b) // 2, nearest(a, b, c))[line[0]]) & 255)
         rows.append(bytes(row))
     return rows[1:]
@@ -67,19 +70,24 @@ class Confusion(unittest.TestCase):
 
     def samples(self, count, size):
         """Noise, each class a little brighter than the one before it."""
-        return [(i % 10, bytes(self.random.randrange(150) + 10 * (i % 10) for _ in range(size))) for i in range(count)]
+        return [(i % 10, bytes(self.random.randrange(150) + 10 * (i % 10) for _ in range(size)))
+                for i in range(count)]
 
     def check(self, name, names, tested, height, channels):
-        done = subprocess.run([program(name), "--data", self.folder, "--out", self.folder, "--epochs", "1"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([program(name), "--data", self.folder, "--out", self.folder, "--epochs", "1"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertLessEqual(max(map(len, re.search(r"\n  class .*?\n\n", done.stdout, re.S)[0].splitlines())), 80)
-        table = [[int(word) for word in row.split()] for row in re.findall(r"^\d .{11} [ \d.]{6} %((?: +\d+){10})$", done.stdout, re.M)]
+        self.assertLessEqual(max(map(len,
+                                     re.search(r"\n  class .*?\n\n", done.stdout, re.S)[0].splitlines())), 80)
+        table = [[int(word) for word in row.split()]
+                 for row in re.findall(r"^\d .{11} [ \d.]{6} %((?: +\d+){10})$", done.stdout, re.M)]
         self.assertEqual([sum(row) for row in table], [TESTED // 10] * 10)
         right = sum(table[i][i] for i in range(10))
-        said = float(re.search(r"^test accuracy ([\d.]+) %|^accuracy on \d+ test images: ([\d.]+) %", done.stdout, re.M)[0].split()[-2])
+        said = float(re.search(r"^test accuracy ([\d.]+) %|^accuracy on \d+ test images: ([\d.]+) %",
+                               done.stdout, re.M)[0].split()[-2])
         self.assertAlmostEqual(said, 100 * right / TESTED, delta=0.051)
-        self.picture(os.path.join(self.folder, name + "_mistakes.svg"), names, tested, height, channels, TESTED - right)
+        self.picture(os.path.join(self.folder, name + "_mistakes.svg"), names, tested, height, channels,
+                     TESTED - right)
 
     def picture(self, path, names, tested, height, channels, wrong):
         root = xml.parse(path).getroot()
@@ -89,8 +97,10 @@ class Confusion(unittest.TestCase):
         sure = []
         for image, label, guess in zip(images, captions[::2], captions[1::2]):
             rows = pixels(base64.b64decode(image.get("href").partition("base64,")[2], validate=True))
-            shown = bytes(row[x] for k in range(channels) for row in rows for x in range(k, len(row), channels))
-            self.assertEqual((len(rows), [names[i] for i, data in tested if data == shown]), (height, [label]))
+            shown = bytes(row[x] for k in range(channels) for row in rows
+                          for x in range(k, len(row), channels))
+            self.assertEqual((len(rows), [names[i] for i, data in tested if data == shown]),
+                             (height, [label]))
             taken, _, share = guess.rstrip(" %").rpartition(" ")
             self.assertIn(taken, set(names) - {label})
             sure.append(float(share))
@@ -98,8 +108,10 @@ class Confusion(unittest.TestCase):
 
     def test_fashion_mnist(self):
         for part, samples in (("train", self.samples(200, 784)), ("t10k", self.samples(TESTED, 784))):
-            self.write(part + "-images-idx3-ubyte", struct.pack(">4I", 0x803, len(samples), 28, 28) + b"".join(data for _, data in samples))
-            self.write(part + "-labels-idx1-ubyte", struct.pack(">2I", 0x801, len(samples)) + bytes(label for label, _ in samples))
+            self.write(part + "-images-idx3-ubyte", struct.pack(">4I", 0x803, len(samples), 28, 28) +
+                       b"".join(data for _, data in samples))
+            self.write(part + "-labels-idx1-ubyte",
+                       struct.pack(">2I", 0x801, len(samples)) + bytes(label for label, _ in samples))
         self.check("fashion_mnist", FASHION, samples, 28, 1)
         name = "fashion_mnist_mistakes.svg"  # that of the guides is as fresh
         self.assertEqual(form(ROOT, "examples", "guides", name), form(self.folder, name))

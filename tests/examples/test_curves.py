@@ -1,4 +1,5 @@
-"""examples/curves.h draws each number where it belongs, within 80 columns; a training shows curves on a terminal and nowhere else."""
+"""examples/curves.h draws each number where it belongs, within 80 columns; a training shows curves on a
+terminal and nowhere else."""
 import fcntl
 import math
 import os
@@ -12,7 +13,8 @@ import unittest
 from tests.examples import program
 
 WIDE, HIGH = 2 * 66, 4 * 12  # dots
-BITS = {0: (0, 0), 1: (1, 0), 2: (2, 0), 3: (0, 1), 4: (1, 1), 5: (2, 1), 6: (3, 0), 7: (3, 1)}  # of U+2800: row and column of each
+# of U+2800: row and column of each
+BITS = {0: (0, 0), 1: (1, 0), 2: (2, 0), 3: (0, 1), 4: (1, 1), 5: (2, 1), 6: (3, 0), 7: (3, 1)}
 
 
 def draw(rows, locale="C.UTF-8", each=()):
@@ -53,7 +55,8 @@ class Curves(unittest.TestCase):
             else:
                 self.assertTrue(any(abs(y - row) < 0.51 for y in rows), (x, row, rows))
         self.assertLessEqual(max(map(len, lines)), 80)
-        self.assertEqual((float(lines[2][:10]), float(lines[13][:10])), (float(f"{high:.4g}"), float(f"{low:.4g}")))
+        self.assertEqual((float(lines[2][:10]), float(lines[13][:10])),
+                         (float(f"{high:.4g}"), float(f"{low:.4g}")))
         self.assertRegex(lines[14], rf"^ +1 +{len(values)}$")
 
     def test_dots(self):
@@ -90,13 +93,16 @@ class Curves(unittest.TestCase):
             self.assertEqual(draw(rows), [])
 
     def test_terminal(self):
-        """A training shows one line an epoch, which changes, and its curves at the end; where there is no terminal, no curves."""
+        """A training shows one line an epoch, which changes, and its curves at the end; where there is no
+        terminal, no curves."""
         command = [program("forecast"), "--epochs", "2"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, LC_ALL="C.UTF-8"), check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env=dict(os.environ, LC_ALL="C.UTF-8"), check=True)
         self.assertEqual(len(done.stderr.splitlines()), 2)
         main, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal, env=dict(os.environ, LC_ALL="C.UTF-8")) as training:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal,
+                              env=dict(os.environ, LC_ALL="C.UTF-8")) as training:
             os.close(terminal)
             text = b""
             try:

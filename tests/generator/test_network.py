@@ -76,7 +76,7 @@ class Network(unittest.TestCase):
 
     def test_others_are_none(self):
         wide = ("a linear layer", (linear("a", "x", 257), linear("y", "a", 3)),
-                "linear 'a': 257 wide; at most 256 is possible")
+                "linear 'a': 257 wide, more than the limit of 256")
         for what, tensors, reason in (
                 wide, ("one layer", (linear("y", "x", 3),),
                        "no output depends on two linear layers or convolutions"),
@@ -91,13 +91,13 @@ class Network(unittest.TestCase):
                   {"op": "conv3d", "name": "c", "inputs": ["z"], "out_channels": 2, "kernel_size": 3},
                   {"op": "flatten", "name": "f", "inputs": ["c"]}, linear("a", "f", 4), linear("y", "a", 2)),
                  "conv3d 'c': the op does not work on single samples"),
-                ("large images", images(250, 250), "62500 elements per sample; at most 58112 are possible"),
+                ("large images", images(250, 250), "62500 elements per sample, more than the limit of 58112"),
                 ("images that fill a block", images(238, 238), "values of 1 sample take"),
                 ("an embedding of many rows",
                  ({"op": "input", "name": "words", "dtype": "i64", "shape": ["N"]},
                   {"op": "embedding", "name": "e", "inputs": ["words"], "num_embeddings": (1 << 24) + 1,
                    "embedding_dim": 2}, linear("a", "e", 4), linear("y", "a", 2)),
-                 "embedding 'e': 16777217 rows; at most 16777216 are possible"),
+                 "embedding 'e': 16777217 rows, more than the limit of 16777216"),
                 ("computed integers", ({"op": "cast", "name": "i", "inputs": ["x"], "dtype": "i32"},
                                        {"op": "cast", "name": "c", "inputs": ["i"], "dtype": "f32"},
                                        linear("a", "c", 4), linear("y", "a", 2)),
@@ -327,7 +327,7 @@ class Step(unittest.TestCase):
         many = (self.lookup("a", "classes", (1 << 24) + 1, 1), linear("y", "a", 3))
         for tensors, reason in ((tied, "embedding 'a': its weight 'a.weight' is read elsewhere, too"),
                                 (alone, "it trains only tables"),
-                                (many, "embedding 'a': 16777217 rows; at most 16777216 are possible")):
+                                (many, "embedding 'a': 16777217 rows, more than the limit of 16777216")):
             self.assertEqual(partition.step_fault(self.classes(*tensors, self.loss("y"))), reason)
 
     def test_many_layers(self):
@@ -363,7 +363,7 @@ class Step(unittest.TestCase):
                 (read + (self.loss("a"), {"op": "mean", "name": "late", "inputs": ["y"]}), None),
                 (outside + (self.loss("y"),), None),
                 ((linear("y", "x", 257), linear("z", "y", 3), self.loss("z")),
-                 "linear 'y': 257 wide; at most 256 is possible"),
+                 "linear 'y': 257 wide, more than the limit of 256"),
                 ((relu("r", "x"), linear("y", "r", 3), self.loss("y"),
                   {"op": "relu", "name": "late", "inputs": ["loss"]}), None)):
             model = self.step(*tensors)
