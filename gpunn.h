@@ -19793,6 +19793,7 @@ typedef struct gpunn__plan_tensor { /* a tensor within a plan */
     int         beside;
     gpunn_dtype storage;       /* dtype in memory of the value and of its gradient */
     bool        channels_last; /* the value and its gradient are stored with channels last */
+    bool        is_output;     /* requested by the run */
     signed char part; /* for q, k and v from one product, with their weights, biases and gradients. 1: q's,
                                         described as all three; 2: k's or v's, which are neither steps nor
                                         operands; 0: anything else */
@@ -19893,12 +19894,20 @@ typedef struct gpunn__builder_tensor { /* a tensor while a plan is made */
     int gathered;
     int place; /* position in execution order; the nodes of a fused group share one */
     int fused; /* by node: index in b->fused; -1: none */
+    /* by gradient root: the next one whose gradient has the same memory, in a ring; itself if alone */
+    int sharing;
+    int saved; /* by node: slot of what its last forward step saves; -1: nothing */
     /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
     int version;
     /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
      * recomputed */
     int again;
 } gpunn__builder_tensor;
+
+typedef struct gpunn__lists { /* a list of numbers for each tensor, one after another */
+    int *end;                 /* by tensor id: end of its list in items */
+    int *items;
+} gpunn__lists;
 
 typedef struct gpunn__builder { /* exists while a plan is made */
     gpunn_model           *model;
@@ -19915,10 +19924,29 @@ typedef struct gpunn__builder { /* exists while a plan is made */
     int           fused_count;
     int          *ids; /* of the tensors of matched fused groups */
     int           id_count;
-    bool          again;   /* a fused group was rejected, so planning must restart */
-    bool          repeats; /* the steps being added recompute earlier ones */
-    int           pass;    /* the pass being planned */
+    gpunn__lists  readers;       /* by operand: the nodes that read it, in rising order */
+    gpunn__lists  contributions; /* by gradient root: the places that add to it, in rising order */
+    int          *nodes;         /* by step: id of the tensor that it is made for */
+    bool          again;         /* a fused group was rejected, so planning must restart */
+    bool          repeats;       /* the steps being added recompute earlier ones */
+    int           pass;          /* the pass being planned */
 } gpunn__builder;
+
+/* Where the list of tensor `id` begins in lists->items. */
+GPUNN__INTERNAL int gpunn__list_begin(const gpunn__lists *lists, int id);
+
+/* Lists are filled in two equal passes: the first counts, then gpunn__open_lists, the second adds. */
+GPUNN__INTERNAL void gpunn__list_add(gpunn__lists *lists, int id, int item, bool counts);
+GPUNN__INTERNAL void gpunn__open_lists(gpunn__lists *lists, int count);
+
+/* Fills b->readers. */
+GPUNN__INTERNAL void gpunn__list_readers(gpunn__builder *b);
+
+/* The attributes of a node, with this plan's sizes. */
+GPUNN__INTERNAL const gpunn_attributes *gpunn__attr_of(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* The tensor that a step is made for. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
 
 /* Appends a slot that lives in step `first`. Returns its index, or -1 if out of memory. */
 GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first);
@@ -20176,6 +20204,39 @@ GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, i
     return request;
 }
 
+/* ---- lists --------------------------------------------------------------------------------------------- */
+
+GPUNN__INTERNAL int gpunn__list_begin(const gpunn__lists *lists, int id)
+{
+    return id > 0 ? lists->end[id - 1] : 0;
+}
+
+GPUNN__INTERNAL void gpunn__list_add(gpunn__lists *lists, int id, int item, bool counts)
+{
+    const int at = lists->end[id]++;
+    if (!counts) lists->items[at] = item;
+}
+
+GPUNN__INTERNAL void gpunn__open_lists(gpunn__lists *lists, int count)
+{
+    for (int id = 0, at = 0, size; id < count; id++, at += size) {
+        size = lists->end[id];
+        lists->end[id] = at;
+    }
+}
+
+GPUNN__INTERNAL void gpunn__list_readers(gpunn__builder *b)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int id = 0; id < b->plan->tensor_count; id++) {
+            const gpunn_tensor *t = b->model->tensors[id];
+            for (int i = 0; i < t->input_count; i++)
+                if (t->inputs[i]) gpunn__list_add(&b->readers, t->inputs[i]->id, id, pass == 0);
+        }
+        if (pass == 0) gpunn__open_lists(&b->readers, b->plan->tensor_count);
+    }
+}
+
 /* ---- tables -------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
@@ -20313,37 +20374,38 @@ GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed
     }
 }
 
-/* Marks a tensor and its operands, recursively, if they need no input that is not marked yet. scratch: one
- * flag per tensor. Returns whether it did. */
-static bool gpunn__mark_possible(const gpunn_model *model, int id, bool *needed, bool *scratch)
+/* Marks in `lacking` every tensor that needs an input which is not in `needed`. */
+static void gpunn__mark_lacking(const gpunn_model *model, const bool *needed, bool *lacking)
 {
-    bool possible = true;
-    memset(scratch, 0, (size_t)model->tensor_count * sizeof *scratch);
-    scratch[id] = true;
-    gpunn__mark_operands(model, scratch);
-    for (int j = 0; j <= id; j++)
-        possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
-    for (int j = 0; possible && j <= id; j++) needed[j] = needed[j] || scratch[j];
-    return possible;
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        lacking[id] = t->kind == GPUNN__INPUT && !needed[id];
+        for (int i = 0; i < t->input_count; i++)
+            lacking[id] = lacking[id] || (t->inputs[i] && lacking[t->inputs[i]->id]);
+    }
 }
 
 GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scratch)
 {
+    gpunn__mark_lacking(model, needed, scratch);
     for (int id = 0; id < model->tensor_count; id++)
-        if (model->tensors[id]->keep && !needed[id]) (void)gpunn__mark_possible(model, id, needed, scratch);
+        needed[id] = needed[id] || (model->tensors[id]->keep && !scratch[id]);
+    gpunn__mark_operands(model, needed);
 }
 
 GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch)
 {
     bool found = true;
+    gpunn__mark_lacking(model, needed, scratch);
     while (found) { /* an assignment may read another state, so repeat until nothing is added */
         found = false;
         for (int id = 0; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
-            if (t->op == GPUNN_OP_ASSIGN && !needed[id] && (!training || t->attr.in_training) &&
-                needed[gpunn__state_of(t)->id])
-                found = gpunn__mark_possible(model, id, needed, scratch) || found;
+            if (t->op == GPUNN_OP_ASSIGN && !needed[id] && !scratch[id] &&
+                (!training || t->attr.in_training) && needed[gpunn__state_of(t)->id])
+                found = needed[id] = true;
         }
+        if (found) gpunn__mark_operands(model, needed);
     }
 }
 
@@ -20388,9 +20450,7 @@ GPUNN__INTERNAL bool gpunn__communicates(const gpunn__plan *plan, const gpunn_te
 
 GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    bool output = false;
-    for (int i = 0; i < plan->output_count; i++) output = output || plan->outputs[i] == t;
-    return output;
+    return plan->tensors[t->id].is_output;
 }
 
 GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -20441,11 +20501,12 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
                                        const gpunn_tensor *end, int *stage)
 {
     if (b->tensors[end->id].uses != 1 || gpunn__is_visible(b->plan, end)) return NULL;
-    for (int id = end->id + 1; id < b->model->tensor_count; id++) {
+    for (int k = gpunn__list_begin(&b->readers, end->id); k < b->readers.end[end->id]; k++) {
+        const int     id = b->readers.items[k];
         gpunn_tensor *t = b->model->tensors[id];
         int           operand = 0, then = 0;
-        while (operand < t->input_count && t->inputs[operand] != end) operand++;
-        if (!b->needed[id] || operand == t->input_count) continue;
+        if (!b->needed[id]) continue;
+        while (t->inputs[operand] != end) operand++;
         if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id ||
             b->tensors[id].fused >= 0)
             return NULL; /* it already belongs to another step */
@@ -20487,7 +20548,8 @@ GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b)
                                                                        : id;
         b->tensors[id].head = id;
         b->tensors[id].next = b->tensors[id].cast = b->tensors[id].transposed = b->tensors[id].filter =
-            b->tensors[id].gathered = b->tensors[id].more = b->tensors[id].fused = -1;
+            b->tensors[id].gathered = b->tensors[id].more = b->tensors[id].fused = b->tensors[id].saved = -1;
+        b->tensors[id].sharing = id;
         plan->tensors[id].beside = b->tensors[id].writer = plan->tensors[id].value_slot =
             plan->tensors[id].gradient_slot = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
@@ -20577,9 +20639,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
 static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
 {
     *others += gpunn__is_visible(b->plan, t);
-    for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
-        const gpunn_tensor *reader = b->model->tensors[id];
-        for (int i = 0; b->needed[id] && i < reader->input_count; i++) {
+    for (int k = gpunn__list_begin(&b->readers, t->id); k < b->readers.end[t->id]; k++) {
+        const gpunn_tensor *reader = b->model->tensors[b->readers.items[k]];
+        for (int i = 0; b->needed[reader->id] && i < reader->input_count; i++) {
             if (reader->inputs[i] != t) continue;
             if (gpunn__is_alias(b->plan, reader))
                 gpunn__count_readers(b, reader, products, others);
@@ -20809,7 +20871,8 @@ GPUNN__INTERNAL bool gpunn__fused_has_backward(const gpunn__builder *b, const gp
  * readers count that pass a gradient to t. */
 static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_tensor *t, bool gradient)
 {
-    for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
+    for (int k = gpunn__list_begin(&b->readers, t->id); k < b->readers.end[t->id]; k++) {
+        const int           id = b->readers.items[k];
         const gpunn_tensor *reader = b->model->tensors[id];
         if (!b->needed[id] || b->tensors[id].fused == index ||
             (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
@@ -21241,6 +21304,11 @@ GPUNN__INTERNAL void gpunn__set_operation(gpunn_step *step, const gpunn__operati
     step->operation = operation;
 }
 
+GPUNN__INTERNAL const gpunn_attributes *gpunn__attr_of(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    return plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
+}
+
 GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward,
                                             int input_count)
 {
@@ -21261,12 +21329,17 @@ GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tenso
     step->precision = gpunn__precision_of(b->model);
     step->name = t->layer ? t->layer : t->name;
     if (step->name == NULL) step->name = "";
-    step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
+    step->attr = gpunn__attr_of(plan, t);
     step->state = &b->model->state;
     if (gpunn__communicates(plan, t)) step->ranks = &b->model->ranks;
     plan->communicates = plan->communicates || step->ranks;
-    plan->step_count++;
+    b->nodes[plan->step_count++] = t->id;
     return step;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
+{
+    return b->model->tensors[b->nodes[step - b->plan->steps]];
 }
 
 GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward,
@@ -21643,9 +21716,6 @@ GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_
  * Plans the backward pass, in reverse execution order. A reshape shares its operand's gradient memory and has
  * no step. The first contribution to a gradient writes (=), later ones accumulate (+=). A parameter's first
  * contribution accumulates too if its gradient has been written since gpunn_zero_grad. */
-/* The node that a step is made for, found by its attributes. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
-
 /* Appends the forward or backward step of a fused group. */
 GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backward);
 
@@ -21654,6 +21724,9 @@ GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b);
 
 /* Marks the activations whose derivative the following linear's backward step applies. */
 GPUNN__INTERNAL void gpunn__mark_activated(gpunn__builder *b);
+
+/* Fills b->contributions for the losses of the current pass. */
+GPUNN__INTERNAL void gpunn__list_contributions(gpunn__builder *b);
 
 /* Begins a backward pass. With several passes, each one after the first starts without gradients. */
 GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass);
@@ -21664,72 +21737,120 @@ GPUNN__INTERNAL void gpunn__end_pass(gpunn__builder *b);
 /* Appends the backward steps of the current pass. */
 GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b);
 
-/* Whether the backward step of t, including the nodes merged into it, contributes to the gradient of root. */
-static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, int root)
+/* Adds the place of t to the lists of the gradients to which its backward step, including the nodes merged
+ * into it, contributes. */
+static void gpunn__list_step(gpunn__builder *b, const gpunn_tensor *t, bool counts)
 {
     int  head = b->tensors[t->id].head;
-    bool normed = b->model->tensors[head]->op == GPUNN_OP_BATCH_NORM, contributes = false;
-    if (b->tensors[t->id].normed) return false;
+    bool normed = b->model->tensors[head]->op == GPUNN_OP_BATCH_NORM;
     for (int id = normed ? head : t->id; id >= 0; id = id == t->id ? -1 : b->tensors[id].next) {
         const gpunn_tensor *member = b->model->tensors[id];
         for (int i = 0; i < member->input_count; i++)
-            contributes = contributes || (gpunn__passes_gradient(b, member, i) &&
-                                          b->plan->tensors[member->inputs[i]->id].gradient_root == root);
+            if (gpunn__passes_gradient(b, member, i))
+                gpunn__list_add(&b->contributions, b->plan->tensors[member->inputs[i]->id].gradient_root,
+                                b->tensors[t->id].place, counts);
     }
-    return contributes;
+}
+
+/* gpunn__list_step for a fused group. */
+static void gpunn__list_fused(gpunn__builder *b, int index, int place, bool counts)
+{
+    const gpunn__fused *fused = &b->fused[index];
+    for (int i = 0; i < fused->kernel->external_count; i++) {
+        const gpunn_tensor *external = gpunn__member(b, fused, i);
+        if (gpunn__fused_passes(b, fused, external))
+            gpunn__list_add(&b->contributions, b->plan->tensors[external->id].gradient_root, place, counts);
+    }
+}
+
+GPUNN__INTERNAL void gpunn__list_contributions(gpunn__builder *b)
+{
+    memset(b->contributions.end, 0, (size_t)b->plan->tensor_count * sizeof(int));
+    for (int pass = 0; pass < 2; pass++) {
+        for (int place = 0; place < b->place_count; place++) {
+            const gpunn_tensor          *t = b->model->tensors[b->order[place]];
+            const gpunn__builder_tensor *own = &b->tensors[t->id];
+            if (own->fused >= 0)
+                gpunn__list_fused(b, own->fused, place, pass == 0);
+            else if (own->feeds_loss && own->wants && !own->normed && !gpunn__is_alias(b->plan, t))
+                gpunn__list_step(b, t, pass == 0);
+        }
+        if (pass == 0) gpunn__open_lists(&b->contributions, b->plan->tensor_count);
+    }
 }
 
 /* The last place before `before` where a step adds to the gradient of root, or where a fused group
  * overwrites it while reading it. -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
 {
-    for (int place = before - 1; place > b->tensors[root].place; place--) {
-        const gpunn_tensor *t = b->model->tensors[b->order[place]];
-        if (b->tensors[t->id].fused >= 0) {
-            const gpunn__fused *fused = &b->fused[b->tensors[t->id].fused];
-            for (int i = 0; i < fused->kernel->external_count; i++) {
-                const gpunn_tensor *external = gpunn__member(b, fused, i);
-                if (b->plan->tensors[external->id].gradient_root == root &&
-                    gpunn__fused_passes(b, fused, external))
-                    return place;
-            }
-        }
-        if (b->tensors[t->id].fused >= 0 || !b->tensors[t->id].feeds_loss || !b->tensors[t->id].wants ||
-            gpunn__is_alias(b->plan, t))
-            continue;
-        if (gpunn__contributes(b, t, root)) return place;
+    const int *places = b->contributions.items;
+    const int  begin = gpunn__list_begin(&b->contributions, root);
+    int        low = begin, high = b->contributions.end[root];
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (places[middle] < before)
+            low = middle + 1;
+        else
+            high = middle;
     }
+    if (low > begin && places[low - 1] > b->tensors[root].place) return places[low - 1];
     int  own = b->tensors[root].fused;
     bool changes = own >= 0 && gpunn__gradient_operand(b, &b->fused[own], root, true) != NULL;
     return changes ? b->tensors[root].place : -1;
 }
 
+enum { GPUNN__MOST_SHARING = 8 };
+
+/* Lists the gradient roots before `place` whose gradients have the memory of from's, at most
+ * GPUNN__MOST_SHARING + 1. Those behind `place` have been read, so they leave the ring. Returns the number. */
+static int gpunn__list_sharing(gpunn__builder *b, int from, int place, int *members)
+{
+    int count = 0, kept = from, id = from;
+    do {
+        if (b->tensors[id].place < place) members[count++] = id;
+        if (id == from || b->tensors[id].place <= place)
+            kept = id;
+        else
+            b->tensors[kept].sharing = b->tensors[id].sharing;
+        id = b->tensors[id].sharing;
+    } while (id != from && count <= GPUNN__MOST_SHARING);
+    return count;
+}
+
+/* Lets the gradient of `root` begin as that of `from`, in the same memory. */
+static void gpunn__share_gradient(gpunn__builder *b, int root, int from)
+{
+    b->plan->tensors[root].gradient_slot = b->plan->tensors[from].gradient_slot;
+    b->tensors[root].sharing = b->tensors[from].sharing;
+    b->tensors[from].sharing = root;
+    b->tensors[root].writes++;
+}
+
 /* Whether the target's gradient, which equals the node's gradient, can share its memory. Every tensor that
  * shares the memory must have read it, in its own node's step, before any of them is added to. other: a
  * tensor that may share it too, or NULL. */
-static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node,
-                                 const gpunn_tensor *target, const gpunn_tensor *other)
+static bool gpunn__shares_memory(gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
+                                 const gpunn_tensor *other)
 {
-    enum { MOST = 8 };
     const gpunn__plan *plan = b->plan;
-    int                member[MOST], count = 0, root = plan->tensors[target->id].gradient_root,
-                      from = plan->tensors[node->id].gradient_root;
+    const int          place = b->tensors[node->id].place, from = plan->tensors[node->id].gradient_root;
+    const int          root = plan->tensors[target->id].gradient_root;
+    const int more = other && b->tensors[other->id].wants ? plan->tensors[other->id].gradient_root : root;
+    int       member[GPUNN__MOST_SHARING + 3];
     if (!gpunn__same_shape(node, target) || plan->tensors[from].gradient_slot < 0 ||
         plan->tensors[root].storage != plan->tensors[from].storage ||
         plan->tensors[root].channels_last != plan->tensors[from].channels_last ||
         b->model->tensors[root]->kind != GPUNN__VALUE || b->tensors[root].retained ||
         b->tensors[from].retained || b->tensors[root].writes > 0)
         return false;
-    for (int id = 0; id < plan->tensor_count; id++) {
-        if (b->tensors[id].place >= b->tensors[node->id].place) continue;
-        bool sharing = id == root || plan->tensors[id].gradient_slot == plan->tensors[from].gradient_slot ||
-                       (other && b->tensors[other->id].wants && plan->tensors[other->id].gradient_root == id);
-        if (!sharing) continue;
-        if (count == MOST) return false;
-        member[count++] = id;
-    }
+    int count = gpunn__list_sharing(b, from, place, member);
+    if (b->tensors[root].place < place) member[count++] = root;
+    if (more != root && b->tensors[more].place < place &&
+        plan->tensors[more].gradient_slot != plan->tensors[from].gradient_slot)
+        member[count++] = more;
+    if (count > GPUNN__MOST_SHARING) return false;
     for (int i = 0; i < count; i++) {
-        int contribution = gpunn__next_contribution(b, member[i], b->tensors[node->id].place);
+        int contribution = gpunn__next_contribution(b, member[i], place);
         for (int j = 0; j < count; j++)
             if (i != j && contribution >= b->tensors[member[j]].place) return false;
     }
@@ -21737,7 +21858,7 @@ static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *no
 }
 
 /* gpunn__shares_memory for an operand of an addition. */
-static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
+static bool gpunn__shares_gradient(gpunn__builder *b, const gpunn_tensor *add, int operand)
 {
     return add->inputs[0] != add->inputs[1] &&
            gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
@@ -21794,13 +21915,6 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         if (b->tensors[root].retained) plan->slots[*slot].last = INT32_MAX;
     }
     return gpunn__use_slot(b, &step->grad_in[i].data, *slot, at);
-}
-
-GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
-{
-    int id = 0;
-    while (step->attr != &b->model->tensors[id]->attr) id++;
-    return b->model->tensors[id];
 }
 
 /* The index of the gradient with this root that the step can also write in 16 bits, or -1. */
@@ -21984,9 +22098,7 @@ static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_s
         const gpunn_tensor *node = gpunn__member(b, fused, program->operands[operand->shares].index);
         int                 root = plan->tensors[t->id].gradient_root;
         if (gpunn__shares_memory(b, node, t, NULL)) {
-            plan->tensors[root].gradient_slot =
-                plan->tensors[plan->tensors[node->id].gradient_root].gradient_slot;
-            b->tensors[root].writes++;
+            gpunn__share_gradient(b, root, plan->tensors[node->id].gradient_root);
             step->grad_in[i].dtype = plan->tensors[root].storage;
             return true;
         }
@@ -22198,8 +22310,12 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
         computed[i] = half < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
         wanted += computed[i];
         if (computed[i]) continue;
-        if (b->tensors[operand].retained && half >= 0) plan->slots[half].last = INT32_MAX;
-        plan->tensors[operand].gradient_slot = half < 0 ? plan->tensors[root].gradient_slot : half;
+        if (half < 0) {
+            gpunn__share_gradient(b, operand, root);
+            continue;
+        }
+        if (b->tensors[operand].retained) plan->slots[half].last = INT32_MAX;
+        plan->tensors[operand].gradient_slot = half;
         b->tensors[operand].writes++;
     }
     if (wanted == 0) return true;
@@ -22253,9 +22369,7 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     bool relu = end->op == GPUNN_OP_RELU, adds = residual && b->tensors[residual->id].wants, wanted = false,
          more = b->tensors[root].more >= 0;
     if (adds && !relu && !more && gpunn__shares_memory(b, end, residual, NULL)) {
-        plan->tensors[plan->tensors[residual->id].gradient_root].gradient_slot =
-            plan->tensors[root].gradient_slot;
-        b->tensors[plan->tensors[residual->id].gradient_root].writes++;
+        gpunn__share_gradient(b, plan->tensors[residual->id].gradient_root, root);
         adds = false;
     }
     for (int i = 0; i < t->input_count; i++) wanted = wanted || gpunn__passes_gradient(b, t, i);
@@ -22369,9 +22483,13 @@ GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass)
                                             /* a loss's kernel writes gradients before the first pass
                                              * begins */
                                             : 0;
-    if (plan->pass_count > 1) gpunn__mark_feeding(b, pass, 1);
+    if (plan->pass_count > 1) {
+        gpunn__mark_feeding(b, pass, 1);
+        gpunn__list_contributions(b);
+    }
     for (int id = 0; id < plan->tensor_count && pass > 0; id++) {
         b->tensors[id].writes = id == plan->tensors[plan->outputs[pass]->id].gradient_root;
+        b->tensors[id].sharing = id;
         b->tensors[id].writer = b->tensors[id].more = b->tensors[id].gathered =
             plan->tensors[id].gradient_slot = -1;
     }
@@ -22609,60 +22727,154 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
     }
 }
 
-/* Assigns arena offsets. Slots are placed by falling size, each in the lowest gap
- * between slots with overlapping lifetimes. */
-static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
+static size_t gpunn__whole_lines(size_t bytes)
 {
-    int    count = 0;
-    size_t bytes = (size_t)plan->slot_count * sizeof(int);
-    int   *order = (int *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
-    if (order == NULL) return GPUNN_ERR_MEMORY;
-    for (int i = 0; i < plan->slot_count; i++) {
-        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].user_memory) continue;
-        int at = count++;
-        for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--)
+    return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+static void gpunn__place_slot(gpunn__plan *plan, gpunn__slot *slot, size_t offset)
+{
+    slot->offset = offset;
+    if (offset + slot->bytes > plan->arena_bytes) plan->arena_bytes = offset + slot->bytes;
+}
+
+/* Places slots by falling size, each in the lowest gap between slots with overlapping lifetimes. This packs
+ * best and takes quadratic time. order: `count` slots. */
+static void gpunn__place_by_size(gpunn__plan *plan, int *order, int count)
+{
+    for (int i = 1, at; i < count; i++) {
+        const int index = order[i];
+        for (at = i; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[index].bytes; at--)
             order[at] = order[at - 1];
-        order[at] = i;
+        order[at] = index;
     }
     /* order[0, placed) is sorted by offset; the slots still to place follow by falling size. */
     for (int placed = 0; placed < count; placed++) {
-        int          index = order[placed];
+        int          index = order[placed], at = placed;
         gpunn__slot *slot = &plan->slots[index];
         size_t       offset = 0;
         for (int i = 0; i < placed; i++) {
             const gpunn__slot *other = &plan->slots[order[i]];
             if (other->last < slot->first || other->first > slot->last) continue;
             if (other->offset >= offset && other->offset - offset >= slot->bytes) break;
-            size_t end = (other->offset + other->bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+            size_t end = gpunn__whole_lines(other->offset + other->bytes);
             if (end > offset) offset = end;
         }
-        slot->offset = offset;
-        if (offset + slot->bytes > plan->arena_bytes) plan->arena_bytes = offset + slot->bytes;
-        int at = placed;
+        gpunn__place_slot(plan, slot, offset);
         for (; at > 0 && plan->slots[order[at - 1]].offset > offset; at--) order[at] = order[at - 1];
         order[at] = index;
     }
-    gpunn__free(dev, order, bytes ? bytes : 1);
+}
+
+typedef struct gpunn__gap { /* free bytes of the arena */
+    size_t begin, end;
+} gpunn__gap;
+typedef struct gpunn__gaps { /* sorted by address; the last one has no end */
+    gpunn__gap *list;
+    int         count;
+} gpunn__gaps;
+
+/* Takes bytes from the first gap that has as many, and returns their offset. */
+static size_t gpunn__take_bytes(gpunn__gaps *gaps, size_t bytes)
+{
+    gpunn__gap *gap = gaps->list;
+    while (gap->end - gap->begin < bytes) gap++;
+    const size_t offset = gap->begin;
+    gap->begin += bytes;
+    if (gap->begin < gap->end) return offset;
+    memmove(gap, gap + 1, (size_t)(gaps->list + --gaps->count - gap) * sizeof *gap);
+    return offset;
+}
+
+/* Returns the bytes from begin to end, and joins them with the gaps beside them. */
+static void gpunn__give_bytes(gpunn__gaps *gaps, size_t begin, size_t end)
+{
+    int low = 0, high = gaps->count - 1; /* around the first gap behind them */
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (gaps->list[middle].begin < begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    gpunn__gap *after = &gaps->list[low];
+    const bool  joins = low > 0 && after[-1].end == begin;
+    if (after->begin == end) {
+        after->begin = joins ? after[-1].begin : begin;
+        if (joins) memmove(after - 1, after, (size_t)(gaps->count-- - low) * sizeof *after);
+    } else if (joins) {
+        after[-1].end = end;
+    } else {
+        memmove(after + 1, after, (size_t)(gaps->count++ - low) * sizeof *after);
+        after->begin = begin;
+        after->end = end;
+    }
+}
+
+/* Places slots in the order of the steps, each in the first gap that is large enough. born, dead: the slots
+ * that begin and end in each step. */
+static void gpunn__place_by_step(gpunn__plan *plan, const gpunn__lists *born, const gpunn__lists *dead,
+                                 gpunn__gaps *gaps)
+{
+    gaps->list[0].begin = 0;
+    gaps->list[0].end = SIZE_MAX;
+    gaps->count = 1;
+    for (int at = 0; at < plan->step_count; at++) {
+        for (int i = gpunn__list_begin(born, at); i < born->end[at]; i++) {
+            gpunn__slot *slot = &plan->slots[born->items[i]];
+            gpunn__place_slot(plan, slot, gpunn__take_bytes(gaps, gpunn__whole_lines(slot->bytes)));
+        }
+        for (int i = gpunn__list_begin(dead, at); i < dead->end[at]; i++) {
+            const gpunn__slot *slot = &plan->slots[dead->items[i]];
+            gpunn__give_bytes(gaps, slot->offset, slot->offset + gpunn__whole_lines(slot->bytes));
+        }
+    }
+}
+
+/* Places slots by step. */
+static GPUNN__STATUS gpunn__place_many(gpunn_device *dev, gpunn__plan *plan, const int *slots, int count)
+{
+    const size_t gap_bytes = ((size_t)count + 1) * sizeof(gpunn__gap);
+    const size_t bytes = gap_bytes + 2 * ((size_t)plan->step_count + (size_t)count) * sizeof(int);
+    gpunn__gaps  gaps = {(gpunn__gap *)gpunn__calloc(dev, bytes), 0};
+    if (gaps.list == NULL) return GPUNN_ERR_MEMORY;
+    gpunn__lists born = {(int *)(void *)(gaps.list + count + 1), NULL},
+                 dead = {born.end + plan->step_count, NULL};
+    born.items = dead.end + plan->step_count;
+    dead.items = born.items + count;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < count; i++) {
+            const gpunn__slot *slot = &plan->slots[slots[i]];
+            gpunn__list_add(&born, slot->first, slots[i], pass == 0);
+            if (slot->last < plan->step_count) gpunn__list_add(&dead, slot->last, slots[i], pass == 0);
+        }
+        if (pass == 0) gpunn__open_lists(&born, plan->step_count);
+        if (pass == 0) gpunn__open_lists(&dead, plan->step_count);
+    }
+    gpunn__place_by_step(plan, &born, &dead, &gaps);
+    gpunn__free(dev, gaps.list, bytes);
     return GPUNN_OK;
 }
 
-/* The last forward step before index `before` with these attributes, that is, of the same node. NULL:
- * none. */
-static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr, int before)
-{
-    for (int i = before - 1; i >= 0; i--)
-        if (plan->steps[i].attr == attr && !plan->steps[i].backward) return &plan->steps[i];
-    return NULL;
-}
+enum { GPUNN__MOST_BY_SIZE = 4096 };
 
-/* Binds what the forward step saves to a later step, if it saves anything. */
-static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **saved, size_t *bytes, int at)
+/* Assigns arena offsets: by size, unless there are so many slots that this would take too long. */
+static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
 {
-    *bytes = forward->saved_bytes;
-    if (*bytes == 0) return true;
-    int i = 0;
-    while (b->plan->bindings[i].pointer != &forward->saved) i++;
-    return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
+    int          count = 0;
+    gpunn_status status = GPUNN_OK;
+    const size_t bytes = ((size_t)plan->slot_count + 1) * sizeof(int);
+    int         *slots = (int *)gpunn__realloc(dev, NULL, 0, bytes);
+    if (slots == NULL) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < plan->slot_count; i++)
+        if (plan->slots[i].parent == i && plan->slots[i].bytes && !plan->slots[i].user_memory)
+            slots[count++] = i;
+    if (count > GPUNN__MOST_BY_SIZE)
+        status = gpunn__place_many(dev, plan, slots, count);
+    else
+        gpunn__place_by_size(plan, slots, count);
+    gpunn__free(dev, slots, bytes);
+    return status;
 }
 
 /* Rejects a fused group whose kernel the backend cannot run here and logs why.
@@ -22737,19 +22949,21 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
     gpunn_device *dev = b->model->dev;
     for (int at = 0; at < plan->step_count; at++) {
         gpunn_step *step = &plan->steps[at];
-        if (step->backward) {
-            gpunn_step *forward = gpunn__forward_of(plan, step->attr, at);
-            if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at))
-                return GPUNN_ERR_MEMORY;
+        int         none = -1; /* of a copy, which saves nothing */
+        int        *saved = step->attr == gpunn__attr_of(plan, gpunn__node_of(b, step))
+                                ? &b->tensors[b->nodes[at]].saved
+                                : &none;
+        if (step->backward && *saved >= 0) {
+            step->saved_bytes = plan->slots[*saved].bytes;
+            if (!gpunn__use_slot(b, &step->saved, *saved, at)) return GPUNN_ERR_MEMORY;
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
         if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_FUSION)
             return gpunn__reject_unsupported(b, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {
-            int saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
-            if (saved_slot < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, saved_slot))
-                return GPUNN_ERR_MEMORY;
+            *saved = gpunn__new_slot(b, step->saved_bytes, at);
+            if (*saved < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, *saved)) return GPUNN_ERR_MEMORY;
         }
         if (step->workspace_bytes) {
             int slot = gpunn__new_slot(b, step->workspace_bytes, at);
@@ -22830,24 +23044,29 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     return arena.bytes;
 }
 
-/* The most ids that fused groups can need: every node, its operands, and the pattern being tried. */
-static int gpunn__most_ids(const gpunn_model *model)
+static int gpunn__operand_count(const gpunn_model *model)
 {
-    int most = model->tensor_count + 2 * GPUNN__LEFT_OUT;
-    for (int id = 0; id < model->tensor_count; id++) most += model->tensors[id]->input_count;
-    return most;
+    int count = 0;
+    for (int id = 0; id < model->tensor_count; id++) count += model->tensors[id]->input_count;
+    return count;
 }
 
 static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 {
     gpunn__arena arena = {base, 0};
+    const int    operands = gpunn__operand_count(b->model);
+    /* fused groups have the ids of every node, its operands, and the pattern being tried */
+    const int ids = b->model->kernels ? n + operands + 2 * GPUNN__LEFT_OUT : 0;
     b->needed = (bool *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(bool));
     b->scratch = (bool *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(bool));
     b->tensors = (gpunn__builder_tensor *)gpunn__arena_take(&arena, (size_t)(n) * sizeof *b->tensors);
     b->order = (int *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(int));
     b->fused = (gpunn__fused *)gpunn__arena_take(&arena, (size_t)(n + 1) * sizeof *b->fused);
-    b->ids = (int *)gpunn__arena_take(&arena, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) *
-                                                  sizeof(int));
+    b->ids = (int *)gpunn__arena_take(&arena, (size_t)ids * sizeof(int));
+    b->readers.end = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
+    b->readers.items = (int *)gpunn__arena_take(&arena, (size_t)operands * sizeof(int));
+    b->contributions.end = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
+    b->contributions.items = (int *)gpunn__arena_take(&arena, (size_t)operands * sizeof(int));
     return arena.bytes;
 }
 
@@ -22957,15 +23176,15 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
 /* Copies of indices that no step reads are not made. */
 static void gpunn__drop_expanded(gpunn__builder *b)
 {
+    bool *read = b->scratch;
+    memset(read, 0, (size_t)b->plan->tensor_count * sizeof *read);
     for (int id = b->plan->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = b->model->tensors[id];
-        if (t->op != GPUNN_OP_EXPAND || t->dtype == GPUNN_F32 || gpunn__is_visible(b->plan, t)) continue;
-        bool read = false;
-        for (int k = id + 1; k < b->plan->tensor_count; k++)
-            for (int i = 0; b->needed[k] && i < b->model->tensors[k]->input_count; i++)
-                read = read || (b->model->tensors[k]->inputs[i] == t &&
-                                (b->tensors[k].fused >= 0 || gpunn__source(b->model->tensors[k], i) == t));
-        b->needed[id] = b->needed[id] && read;
+        if (t->op == GPUNN_OP_EXPAND && t->dtype != GPUNN_F32 && !gpunn__is_visible(b->plan, t))
+            b->needed[id] = b->needed[id] && read[id];
+        for (int i = 0; b->needed[id] && i < t->input_count; i++)
+            if (t->inputs[i] && (b->tensors[id].fused >= 0 || gpunn__source(t, i) == t->inputs[i]))
+                read[t->inputs[i]->id] = true;
     }
 }
 
@@ -22975,6 +23194,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__plan *plan = b->plan;
     for (int i = 0; i < plan->output_count; i++) {
         plan->outputs[i] = outputs[i];
+        plan->tensors[outputs[i]->id].is_output = true;
         b->needed[outputs[i]->id] = true;
     }
     gpunn__mark_operands(model, b->needed);
@@ -23005,10 +23225,13 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
+    b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
+    if (b->nodes == NULL) return GPUNN_ERR_MEMORY;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
     gpunn__find_half_storage(model);
     const gpunn_status half_storage = gpunn__check_half_storage(b);
     if (half_storage != GPUNN_OK) return half_storage;
+    gpunn__list_readers(b);
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
@@ -23023,6 +23246,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
                 plan->tensors[id].storage = model->tensors[id]->dtype;
     if (gradients) gpunn__mark_activated(b);
     gpunn__mark_parts(b);
+    if (gradients) gpunn__list_contributions(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->pass_count; i++) {
         gpunn__begin_pass(b, i);
@@ -23073,6 +23297,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
         status = gpunn__plan_fill(&builder, request->outputs);
     }
     gpunn__free(dev, scratch, scratch_bytes);
+    gpunn__free(dev, builder.nodes, builder.nodes ? (size_t)plan->step_capacity * sizeof *builder.nodes : 0);
     *again = builder.again;
     if (status == GPUNN_OK) return plan;
     gpunn__plan_free(dev, plan);

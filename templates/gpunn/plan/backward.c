@@ -4,72 +4,120 @@
 #include "base/shapes.h"
 #include "graph/nodes.h"
 
-/* Whether the backward step of t, including the nodes merged into it, contributes to the gradient of root. */
-static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, int root)
+/* Adds the place of t to the lists of the gradients to which its backward step, including the nodes merged
+ * into it, contributes. */
+static void gpunn__list_step(gpunn__builder *b, const gpunn_tensor *t, bool counts)
 {
     int  head = b->tensors[t->id].head;
-    bool normed = b->model->tensors[head]->op == GPUNN_OP_BATCH_NORM, contributes = false;
-    if (b->tensors[t->id].normed) return false;
+    bool normed = b->model->tensors[head]->op == GPUNN_OP_BATCH_NORM;
     for (int id = normed ? head : t->id; id >= 0; id = id == t->id ? -1 : b->tensors[id].next) {
         const gpunn_tensor *member = b->model->tensors[id];
         for (int i = 0; i < member->input_count; i++)
-            contributes = contributes || (gpunn__passes_gradient(b, member, i) &&
-                                          b->plan->tensors[member->inputs[i]->id].gradient_root == root);
+            if (gpunn__passes_gradient(b, member, i))
+                gpunn__list_add(&b->contributions, b->plan->tensors[member->inputs[i]->id].gradient_root,
+                                b->tensors[t->id].place, counts);
     }
-    return contributes;
+}
+
+/* gpunn__list_step for a fused group. */
+static void gpunn__list_fused(gpunn__builder *b, int index, int place, bool counts)
+{
+    const gpunn__fused *fused = &b->fused[index];
+    for (int i = 0; i < fused->kernel->external_count; i++) {
+        const gpunn_tensor *external = gpunn__member(b, fused, i);
+        if (gpunn__fused_passes(b, fused, external))
+            gpunn__list_add(&b->contributions, b->plan->tensors[external->id].gradient_root, place, counts);
+    }
+}
+
+GPUNN__INTERNAL void gpunn__list_contributions(gpunn__builder *b)
+{
+    memset(b->contributions.end, 0, (size_t)b->plan->tensor_count * sizeof(int));
+    for (int pass = 0; pass < 2; pass++) {
+        for (int place = 0; place < b->place_count; place++) {
+            const gpunn_tensor          *t = b->model->tensors[b->order[place]];
+            const gpunn__builder_tensor *own = &b->tensors[t->id];
+            if (own->fused >= 0)
+                gpunn__list_fused(b, own->fused, place, pass == 0);
+            else if (own->feeds_loss && own->wants && !own->normed && !gpunn__is_alias(b->plan, t))
+                gpunn__list_step(b, t, pass == 0);
+        }
+        if (pass == 0) gpunn__open_lists(&b->contributions, b->plan->tensor_count);
+    }
 }
 
 /* The last place before `before` where a step adds to the gradient of root, or where a fused group
  * overwrites it while reading it. -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
 {
-    for (int place = before - 1; place > b->tensors[root].place; place--) {
-        const gpunn_tensor *t = b->model->tensors[b->order[place]];
-        if (b->tensors[t->id].fused >= 0) {
-            const gpunn__fused *fused = &b->fused[b->tensors[t->id].fused];
-            for (int i = 0; i < fused->kernel->external_count; i++) {
-                const gpunn_tensor *external = gpunn__member(b, fused, i);
-                if (b->plan->tensors[external->id].gradient_root == root &&
-                    gpunn__fused_passes(b, fused, external))
-                    return place;
-            }
-        }
-        if (b->tensors[t->id].fused >= 0 || !b->tensors[t->id].feeds_loss || !b->tensors[t->id].wants ||
-            gpunn__is_alias(b->plan, t))
-            continue;
-        if (gpunn__contributes(b, t, root)) return place;
+    const int *places = b->contributions.items;
+    const int  begin = gpunn__list_begin(&b->contributions, root);
+    int        low = begin, high = b->contributions.end[root];
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (places[middle] < before)
+            low = middle + 1;
+        else
+            high = middle;
     }
+    if (low > begin && places[low - 1] > b->tensors[root].place) return places[low - 1];
     int  own = b->tensors[root].fused;
     bool changes = own >= 0 && gpunn__gradient_operand(b, &b->fused[own], root, true) != NULL;
     return changes ? b->tensors[root].place : -1;
 }
 
+enum { GPUNN__MOST_SHARING = 8 };
+
+/* Lists the gradient roots before `place` whose gradients have the memory of from's, at most
+ * GPUNN__MOST_SHARING + 1. Those behind `place` have been read, so they leave the ring. Returns the number. */
+static int gpunn__list_sharing(gpunn__builder *b, int from, int place, int *members)
+{
+    int count = 0, kept = from, id = from;
+    do {
+        if (b->tensors[id].place < place) members[count++] = id;
+        if (id == from || b->tensors[id].place <= place)
+            kept = id;
+        else
+            b->tensors[kept].sharing = b->tensors[id].sharing;
+        id = b->tensors[id].sharing;
+    } while (id != from && count <= GPUNN__MOST_SHARING);
+    return count;
+}
+
+/* Lets the gradient of `root` begin as that of `from`, in the same memory. */
+static void gpunn__share_gradient(gpunn__builder *b, int root, int from)
+{
+    b->plan->tensors[root].gradient_slot = b->plan->tensors[from].gradient_slot;
+    b->tensors[root].sharing = b->tensors[from].sharing;
+    b->tensors[from].sharing = root;
+    b->tensors[root].writes++;
+}
+
 /* Whether the target's gradient, which equals the node's gradient, can share its memory. Every tensor that
  * shares the memory must have read it, in its own node's step, before any of them is added to. other: a
  * tensor that may share it too, or NULL. */
-static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node,
-                                 const gpunn_tensor *target, const gpunn_tensor *other)
+static bool gpunn__shares_memory(gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
+                                 const gpunn_tensor *other)
 {
-    enum { MOST = 8 };
     const gpunn__plan *plan = b->plan;
-    int                member[MOST], count = 0, root = plan->tensors[target->id].gradient_root,
-                      from = plan->tensors[node->id].gradient_root;
+    const int          place = b->tensors[node->id].place, from = plan->tensors[node->id].gradient_root;
+    const int          root = plan->tensors[target->id].gradient_root;
+    const int more = other && b->tensors[other->id].wants ? plan->tensors[other->id].gradient_root : root;
+    int       member[GPUNN__MOST_SHARING + 3];
     if (!gpunn__same_shape(node, target) || plan->tensors[from].gradient_slot < 0 ||
         plan->tensors[root].storage != plan->tensors[from].storage ||
         plan->tensors[root].channels_last != plan->tensors[from].channels_last ||
         b->model->tensors[root]->kind != GPUNN__VALUE || b->tensors[root].retained ||
         b->tensors[from].retained || b->tensors[root].writes > 0)
         return false;
-    for (int id = 0; id < plan->tensor_count; id++) {
-        if (b->tensors[id].place >= b->tensors[node->id].place) continue;
-        bool sharing = id == root || plan->tensors[id].gradient_slot == plan->tensors[from].gradient_slot ||
-                       (other && b->tensors[other->id].wants && plan->tensors[other->id].gradient_root == id);
-        if (!sharing) continue;
-        if (count == MOST) return false;
-        member[count++] = id;
-    }
+    int count = gpunn__list_sharing(b, from, place, member);
+    if (b->tensors[root].place < place) member[count++] = root;
+    if (more != root && b->tensors[more].place < place &&
+        plan->tensors[more].gradient_slot != plan->tensors[from].gradient_slot)
+        member[count++] = more;
+    if (count > GPUNN__MOST_SHARING) return false;
     for (int i = 0; i < count; i++) {
-        int contribution = gpunn__next_contribution(b, member[i], b->tensors[node->id].place);
+        int contribution = gpunn__next_contribution(b, member[i], place);
         for (int j = 0; j < count; j++)
             if (i != j && contribution >= b->tensors[member[j]].place) return false;
     }
@@ -77,7 +125,7 @@ static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *no
 }
 
 /* gpunn__shares_memory for an operand of an addition. */
-static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
+static bool gpunn__shares_gradient(gpunn__builder *b, const gpunn_tensor *add, int operand)
 {
     return add->inputs[0] != add->inputs[1] &&
            gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
@@ -134,13 +182,6 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         if (b->tensors[root].retained) plan->slots[*slot].last = INT32_MAX;
     }
     return gpunn__use_slot(b, &step->grad_in[i].data, *slot, at);
-}
-
-GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
-{
-    int id = 0;
-    while (step->attr != &b->model->tensors[id]->attr) id++;
-    return b->model->tensors[id];
 }
 
 /* The index of the gradient with this root that the step can also write in 16 bits, or -1. */
@@ -324,9 +365,7 @@ static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_s
         const gpunn_tensor *node = gpunn__member(b, fused, program->operands[operand->shares].index);
         int                 root = plan->tensors[t->id].gradient_root;
         if (gpunn__shares_memory(b, node, t, NULL)) {
-            plan->tensors[root].gradient_slot =
-                plan->tensors[plan->tensors[node->id].gradient_root].gradient_slot;
-            b->tensors[root].writes++;
+            gpunn__share_gradient(b, root, plan->tensors[node->id].gradient_root);
             step->grad_in[i].dtype = plan->tensors[root].storage;
             return true;
         }
@@ -538,8 +577,12 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
         computed[i] = half < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
         wanted += computed[i];
         if (computed[i]) continue;
-        if (b->tensors[operand].retained && half >= 0) plan->slots[half].last = INT32_MAX;
-        plan->tensors[operand].gradient_slot = half < 0 ? plan->tensors[root].gradient_slot : half;
+        if (half < 0) {
+            gpunn__share_gradient(b, operand, root);
+            continue;
+        }
+        if (b->tensors[operand].retained) plan->slots[half].last = INT32_MAX;
+        plan->tensors[operand].gradient_slot = half;
         b->tensors[operand].writes++;
     }
     if (wanted == 0) return true;
@@ -593,9 +636,7 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     bool relu = end->op == GPUNN_OP_RELU, adds = residual && b->tensors[residual->id].wants, wanted = false,
          more = b->tensors[root].more >= 0;
     if (adds && !relu && !more && gpunn__shares_memory(b, end, residual, NULL)) {
-        plan->tensors[plan->tensors[residual->id].gradient_root].gradient_slot =
-            plan->tensors[root].gradient_slot;
-        b->tensors[plan->tensors[residual->id].gradient_root].writes++;
+        gpunn__share_gradient(b, plan->tensors[residual->id].gradient_root, root);
         adds = false;
     }
     for (int i = 0; i < t->input_count; i++) wanted = wanted || gpunn__passes_gradient(b, t, i);
@@ -709,9 +750,13 @@ GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass)
                                             /* a loss's kernel writes gradients before the first pass
                                              * begins */
                                             : 0;
-    if (plan->pass_count > 1) gpunn__mark_feeding(b, pass, 1);
+    if (plan->pass_count > 1) {
+        gpunn__mark_feeding(b, pass, 1);
+        gpunn__list_contributions(b);
+    }
     for (int id = 0; id < plan->tensor_count && pass > 0; id++) {
         b->tensors[id].writes = id == plan->tensors[plan->outputs[pass]->id].gradient_root;
+        b->tensors[id].sharing = id;
         b->tensors[id].writer = b->tensors[id].more = b->tensors[id].gathered =
             plan->tensors[id].gradient_slot = -1;
     }

@@ -6,9 +6,6 @@
  * Plans the backward pass, in reverse execution order. A reshape shares its operand's gradient memory and has
  * no step. The first contribution to a gradient writes (=), later ones accumulate (+=). A parameter's first
  * contribution accumulates too if its gradient has been written since gpunn_zero_grad. */
-/* The node that a step is made for, found by its attributes. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
-
 /* Appends the forward or backward step of a fused group. */
 GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backward);
 
@@ -17,6 +14,9 @@ GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b);
 
 /* Marks the activations whose derivative the following linear's backward step applies. */
 GPUNN__INTERNAL void gpunn__mark_activated(gpunn__builder *b);
+
+/* Fills b->contributions for the losses of the current pass. */
+GPUNN__INTERNAL void gpunn__list_contributions(gpunn__builder *b);
 
 /* Begins a backward pass. With several passes, each one after the first starts without gradients. */
 GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass);

@@ -127,60 +127,154 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
     }
 }
 
-/* Assigns arena offsets. Slots are placed by falling size, each in the lowest gap
- * between slots with overlapping lifetimes. */
-static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
+static size_t gpunn__whole_lines(size_t bytes)
 {
-    int    count = 0;
-    size_t bytes = (size_t)plan->slot_count * sizeof(int);
-    int   *order = (int *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
-    if (order == NULL) return GPUNN_ERR_MEMORY;
-    for (int i = 0; i < plan->slot_count; i++) {
-        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].user_memory) continue;
-        int at = count++;
-        for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--)
+    return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+static void gpunn__place_slot(gpunn__plan *plan, gpunn__slot *slot, size_t offset)
+{
+    slot->offset = offset;
+    if (offset + slot->bytes > plan->arena_bytes) plan->arena_bytes = offset + slot->bytes;
+}
+
+/* Places slots by falling size, each in the lowest gap between slots with overlapping lifetimes. This packs
+ * best and takes quadratic time. order: `count` slots. */
+static void gpunn__place_by_size(gpunn__plan *plan, int *order, int count)
+{
+    for (int i = 1, at; i < count; i++) {
+        const int index = order[i];
+        for (at = i; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[index].bytes; at--)
             order[at] = order[at - 1];
-        order[at] = i;
+        order[at] = index;
     }
     /* order[0, placed) is sorted by offset; the slots still to place follow by falling size. */
     for (int placed = 0; placed < count; placed++) {
-        int          index = order[placed];
+        int          index = order[placed], at = placed;
         gpunn__slot *slot = &plan->slots[index];
         size_t       offset = 0;
         for (int i = 0; i < placed; i++) {
             const gpunn__slot *other = &plan->slots[order[i]];
             if (other->last < slot->first || other->first > slot->last) continue;
             if (other->offset >= offset && other->offset - offset >= slot->bytes) break;
-            size_t end = (other->offset + other->bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+            size_t end = gpunn__whole_lines(other->offset + other->bytes);
             if (end > offset) offset = end;
         }
-        slot->offset = offset;
-        if (offset + slot->bytes > plan->arena_bytes) plan->arena_bytes = offset + slot->bytes;
-        int at = placed;
+        gpunn__place_slot(plan, slot, offset);
         for (; at > 0 && plan->slots[order[at - 1]].offset > offset; at--) order[at] = order[at - 1];
         order[at] = index;
     }
-    gpunn__free(dev, order, bytes ? bytes : 1);
+}
+
+typedef struct gpunn__gap { /* free bytes of the arena */
+    size_t begin, end;
+} gpunn__gap;
+typedef struct gpunn__gaps { /* sorted by address; the last one has no end */
+    gpunn__gap *list;
+    int         count;
+} gpunn__gaps;
+
+/* Takes bytes from the first gap that has as many, and returns their offset. */
+static size_t gpunn__take_bytes(gpunn__gaps *gaps, size_t bytes)
+{
+    gpunn__gap *gap = gaps->list;
+    while (gap->end - gap->begin < bytes) gap++;
+    const size_t offset = gap->begin;
+    gap->begin += bytes;
+    if (gap->begin < gap->end) return offset;
+    memmove(gap, gap + 1, (size_t)(gaps->list + --gaps->count - gap) * sizeof *gap);
+    return offset;
+}
+
+/* Returns the bytes from begin to end, and joins them with the gaps beside them. */
+static void gpunn__give_bytes(gpunn__gaps *gaps, size_t begin, size_t end)
+{
+    int low = 0, high = gaps->count - 1; /* around the first gap behind them */
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (gaps->list[middle].begin < begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    gpunn__gap *after = &gaps->list[low];
+    const bool  joins = low > 0 && after[-1].end == begin;
+    if (after->begin == end) {
+        after->begin = joins ? after[-1].begin : begin;
+        if (joins) memmove(after - 1, after, (size_t)(gaps->count-- - low) * sizeof *after);
+    } else if (joins) {
+        after[-1].end = end;
+    } else {
+        memmove(after + 1, after, (size_t)(gaps->count++ - low) * sizeof *after);
+        after->begin = begin;
+        after->end = end;
+    }
+}
+
+/* Places slots in the order of the steps, each in the first gap that is large enough. born, dead: the slots
+ * that begin and end in each step. */
+static void gpunn__place_by_step(gpunn__plan *plan, const gpunn__lists *born, const gpunn__lists *dead,
+                                 gpunn__gaps *gaps)
+{
+    gaps->list[0].begin = 0;
+    gaps->list[0].end = SIZE_MAX;
+    gaps->count = 1;
+    for (int at = 0; at < plan->step_count; at++) {
+        for (int i = gpunn__list_begin(born, at); i < born->end[at]; i++) {
+            gpunn__slot *slot = &plan->slots[born->items[i]];
+            gpunn__place_slot(plan, slot, gpunn__take_bytes(gaps, gpunn__whole_lines(slot->bytes)));
+        }
+        for (int i = gpunn__list_begin(dead, at); i < dead->end[at]; i++) {
+            const gpunn__slot *slot = &plan->slots[dead->items[i]];
+            gpunn__give_bytes(gaps, slot->offset, slot->offset + gpunn__whole_lines(slot->bytes));
+        }
+    }
+}
+
+/* Places slots by step. */
+static GPUNN__STATUS gpunn__place_many(gpunn_device *dev, gpunn__plan *plan, const int *slots, int count)
+{
+    const size_t gap_bytes = ((size_t)count + 1) * sizeof(gpunn__gap);
+    const size_t bytes = gap_bytes + 2 * ((size_t)plan->step_count + (size_t)count) * sizeof(int);
+    gpunn__gaps  gaps = {(gpunn__gap *)gpunn__calloc(dev, bytes), 0};
+    if (gaps.list == NULL) return GPUNN_ERR_MEMORY;
+    gpunn__lists born = {(int *)(void *)(gaps.list + count + 1), NULL},
+                 dead = {born.end + plan->step_count, NULL};
+    born.items = dead.end + plan->step_count;
+    dead.items = born.items + count;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < count; i++) {
+            const gpunn__slot *slot = &plan->slots[slots[i]];
+            gpunn__list_add(&born, slot->first, slots[i], pass == 0);
+            if (slot->last < plan->step_count) gpunn__list_add(&dead, slot->last, slots[i], pass == 0);
+        }
+        if (pass == 0) gpunn__open_lists(&born, plan->step_count);
+        if (pass == 0) gpunn__open_lists(&dead, plan->step_count);
+    }
+    gpunn__place_by_step(plan, &born, &dead, &gaps);
+    gpunn__free(dev, gaps.list, bytes);
     return GPUNN_OK;
 }
 
-/* The last forward step before index `before` with these attributes, that is, of the same node. NULL:
- * none. */
-static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr, int before)
-{
-    for (int i = before - 1; i >= 0; i--)
-        if (plan->steps[i].attr == attr && !plan->steps[i].backward) return &plan->steps[i];
-    return NULL;
-}
+enum { GPUNN__MOST_BY_SIZE = 4096 };
 
-/* Binds what the forward step saves to a later step, if it saves anything. */
-static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **saved, size_t *bytes, int at)
+/* Assigns arena offsets: by size, unless there are so many slots that this would take too long. */
+static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
 {
-    *bytes = forward->saved_bytes;
-    if (*bytes == 0) return true;
-    int i = 0;
-    while (b->plan->bindings[i].pointer != &forward->saved) i++;
-    return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
+    int          count = 0;
+    gpunn_status status = GPUNN_OK;
+    const size_t bytes = ((size_t)plan->slot_count + 1) * sizeof(int);
+    int         *slots = (int *)gpunn__realloc(dev, NULL, 0, bytes);
+    if (slots == NULL) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < plan->slot_count; i++)
+        if (plan->slots[i].parent == i && plan->slots[i].bytes && !plan->slots[i].user_memory)
+            slots[count++] = i;
+    if (count > GPUNN__MOST_BY_SIZE)
+        status = gpunn__place_many(dev, plan, slots, count);
+    else
+        gpunn__place_by_size(plan, slots, count);
+    gpunn__free(dev, slots, bytes);
+    return status;
 }
 
 /* Rejects a fused group whose kernel the backend cannot run here and logs why.
@@ -255,19 +349,21 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
     gpunn_device *dev = b->model->dev;
     for (int at = 0; at < plan->step_count; at++) {
         gpunn_step *step = &plan->steps[at];
-        if (step->backward) {
-            gpunn_step *forward = gpunn__forward_of(plan, step->attr, at);
-            if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at))
-                return GPUNN_ERR_MEMORY;
+        int         none = -1; /* of a copy, which saves nothing */
+        int        *saved = step->attr == gpunn__attr_of(plan, gpunn__node_of(b, step))
+                                ? &b->tensors[b->nodes[at]].saved
+                                : &none;
+        if (step->backward && *saved >= 0) {
+            step->saved_bytes = plan->slots[*saved].bytes;
+            if (!gpunn__use_slot(b, &step->saved, *saved, at)) return GPUNN_ERR_MEMORY;
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
         if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_FUSION)
             return gpunn__reject_unsupported(b, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {
-            int saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
-            if (saved_slot < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, saved_slot))
-                return GPUNN_ERR_MEMORY;
+            *saved = gpunn__new_slot(b, step->saved_bytes, at);
+            if (*saved < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, *saved)) return GPUNN_ERR_MEMORY;
         }
         if (step->workspace_bytes) {
             int slot = gpunn__new_slot(b, step->workspace_bytes, at);
@@ -348,24 +444,29 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     return arena.bytes;
 }
 
-/* The most ids that fused groups can need: every node, its operands, and the pattern being tried. */
-static int gpunn__most_ids(const gpunn_model *model)
+static int gpunn__operand_count(const gpunn_model *model)
 {
-    int most = model->tensor_count + 2 * GPUNN__LEFT_OUT;
-    for (int id = 0; id < model->tensor_count; id++) most += model->tensors[id]->input_count;
-    return most;
+    int count = 0;
+    for (int id = 0; id < model->tensor_count; id++) count += model->tensors[id]->input_count;
+    return count;
 }
 
 static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 {
     gpunn__arena arena = {base, 0};
+    const int    operands = gpunn__operand_count(b->model);
+    /* fused groups have the ids of every node, its operands, and the pattern being tried */
+    const int ids = b->model->kernels ? n + operands + 2 * GPUNN__LEFT_OUT : 0;
     b->needed = (bool *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(bool));
     b->scratch = (bool *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(bool));
     b->tensors = (gpunn__builder_tensor *)gpunn__arena_take(&arena, (size_t)(n) * sizeof *b->tensors);
     b->order = (int *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(int));
     b->fused = (gpunn__fused *)gpunn__arena_take(&arena, (size_t)(n + 1) * sizeof *b->fused);
-    b->ids = (int *)gpunn__arena_take(&arena, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) *
-                                                  sizeof(int));
+    b->ids = (int *)gpunn__arena_take(&arena, (size_t)ids * sizeof(int));
+    b->readers.end = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
+    b->readers.items = (int *)gpunn__arena_take(&arena, (size_t)operands * sizeof(int));
+    b->contributions.end = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
+    b->contributions.items = (int *)gpunn__arena_take(&arena, (size_t)operands * sizeof(int));
     return arena.bytes;
 }
 
@@ -475,15 +576,15 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
 /* Copies of indices that no step reads are not made. */
 static void gpunn__drop_expanded(gpunn__builder *b)
 {
+    bool *read = b->scratch;
+    memset(read, 0, (size_t)b->plan->tensor_count * sizeof *read);
     for (int id = b->plan->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = b->model->tensors[id];
-        if (t->op != GPUNN_OP_EXPAND || t->dtype == GPUNN_F32 || gpunn__is_visible(b->plan, t)) continue;
-        bool read = false;
-        for (int k = id + 1; k < b->plan->tensor_count; k++)
-            for (int i = 0; b->needed[k] && i < b->model->tensors[k]->input_count; i++)
-                read = read || (b->model->tensors[k]->inputs[i] == t &&
-                                (b->tensors[k].fused >= 0 || gpunn__source(b->model->tensors[k], i) == t));
-        b->needed[id] = b->needed[id] && read;
+        if (t->op == GPUNN_OP_EXPAND && t->dtype != GPUNN_F32 && !gpunn__is_visible(b->plan, t))
+            b->needed[id] = b->needed[id] && read[id];
+        for (int i = 0; b->needed[id] && i < t->input_count; i++)
+            if (t->inputs[i] && (b->tensors[id].fused >= 0 || gpunn__source(t, i) == t->inputs[i]))
+                read[t->inputs[i]->id] = true;
     }
 }
 
@@ -493,6 +594,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__plan *plan = b->plan;
     for (int i = 0; i < plan->output_count; i++) {
         plan->outputs[i] = outputs[i];
+        plan->tensors[outputs[i]->id].is_output = true;
         b->needed[outputs[i]->id] = true;
     }
     gpunn__mark_operands(model, b->needed);
@@ -523,10 +625,13 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
+    b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
+    if (b->nodes == NULL) return GPUNN_ERR_MEMORY;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
     gpunn__find_half_storage(model);
     const gpunn_status half_storage = gpunn__check_half_storage(b);
     if (half_storage != GPUNN_OK) return half_storage;
+    gpunn__list_readers(b);
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
@@ -541,6 +646,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
                 plan->tensors[id].storage = model->tensors[id]->dtype;
     if (gradients) gpunn__mark_activated(b);
     gpunn__mark_parts(b);
+    if (gradients) gpunn__list_contributions(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->pass_count; i++) {
         gpunn__begin_pass(b, i);
@@ -591,6 +697,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
         status = gpunn__plan_fill(&builder, request->outputs);
     }
     gpunn__free(dev, scratch, scratch_bytes);
+    gpunn__free(dev, builder.nodes, builder.nodes ? (size_t)plan->step_capacity * sizeof *builder.nodes : 0);
     *again = builder.again;
     if (status == GPUNN_OK) return plan;
     gpunn__plan_free(dev, plan);

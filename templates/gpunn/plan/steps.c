@@ -28,6 +28,39 @@ GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, i
     return request;
 }
 
+/* ---- lists --------------------------------------------------------------------------------------------- */
+
+GPUNN__INTERNAL int gpunn__list_begin(const gpunn__lists *lists, int id)
+{
+    return id > 0 ? lists->end[id - 1] : 0;
+}
+
+GPUNN__INTERNAL void gpunn__list_add(gpunn__lists *lists, int id, int item, bool counts)
+{
+    const int at = lists->end[id]++;
+    if (!counts) lists->items[at] = item;
+}
+
+GPUNN__INTERNAL void gpunn__open_lists(gpunn__lists *lists, int count)
+{
+    for (int id = 0, at = 0, size; id < count; id++, at += size) {
+        size = lists->end[id];
+        lists->end[id] = at;
+    }
+}
+
+GPUNN__INTERNAL void gpunn__list_readers(gpunn__builder *b)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int id = 0; id < b->plan->tensor_count; id++) {
+            const gpunn_tensor *t = b->model->tensors[id];
+            for (int i = 0; i < t->input_count; i++)
+                if (t->inputs[i]) gpunn__list_add(&b->readers, t->inputs[i]->id, id, pass == 0);
+        }
+        if (pass == 0) gpunn__open_lists(&b->readers, b->plan->tensor_count);
+    }
+}
+
 /* ---- tables -------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
@@ -165,37 +198,38 @@ GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed
     }
 }
 
-/* Marks a tensor and its operands, recursively, if they need no input that is not marked yet. scratch: one
- * flag per tensor. Returns whether it did. */
-static bool gpunn__mark_possible(const gpunn_model *model, int id, bool *needed, bool *scratch)
+/* Marks in `lacking` every tensor that needs an input which is not in `needed`. */
+static void gpunn__mark_lacking(const gpunn_model *model, const bool *needed, bool *lacking)
 {
-    bool possible = true;
-    memset(scratch, 0, (size_t)model->tensor_count * sizeof *scratch);
-    scratch[id] = true;
-    gpunn__mark_operands(model, scratch);
-    for (int j = 0; j <= id; j++)
-        possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
-    for (int j = 0; possible && j <= id; j++) needed[j] = needed[j] || scratch[j];
-    return possible;
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        lacking[id] = t->kind == GPUNN__INPUT && !needed[id];
+        for (int i = 0; i < t->input_count; i++)
+            lacking[id] = lacking[id] || (t->inputs[i] && lacking[t->inputs[i]->id]);
+    }
 }
 
 GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scratch)
 {
+    gpunn__mark_lacking(model, needed, scratch);
     for (int id = 0; id < model->tensor_count; id++)
-        if (model->tensors[id]->keep && !needed[id]) (void)gpunn__mark_possible(model, id, needed, scratch);
+        needed[id] = needed[id] || (model->tensors[id]->keep && !scratch[id]);
+    gpunn__mark_operands(model, needed);
 }
 
 GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch)
 {
     bool found = true;
+    gpunn__mark_lacking(model, needed, scratch);
     while (found) { /* an assignment may read another state, so repeat until nothing is added */
         found = false;
         for (int id = 0; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
-            if (t->op == GPUNN_OP_ASSIGN && !needed[id] && (!training || t->attr.in_training) &&
-                needed[gpunn__state_of(t)->id])
-                found = gpunn__mark_possible(model, id, needed, scratch) || found;
+            if (t->op == GPUNN_OP_ASSIGN && !needed[id] && !scratch[id] &&
+                (!training || t->attr.in_training) && needed[gpunn__state_of(t)->id])
+                found = needed[id] = true;
         }
+        if (found) gpunn__mark_operands(model, needed);
     }
 }
 
@@ -240,9 +274,7 @@ GPUNN__INTERNAL bool gpunn__communicates(const gpunn__plan *plan, const gpunn_te
 
 GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    bool output = false;
-    for (int i = 0; i < plan->output_count; i++) output = output || plan->outputs[i] == t;
-    return output;
+    return plan->tensors[t->id].is_output;
 }
 
 GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -293,11 +325,12 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
                                        const gpunn_tensor *end, int *stage)
 {
     if (b->tensors[end->id].uses != 1 || gpunn__is_visible(b->plan, end)) return NULL;
-    for (int id = end->id + 1; id < b->model->tensor_count; id++) {
+    for (int k = gpunn__list_begin(&b->readers, end->id); k < b->readers.end[end->id]; k++) {
+        const int     id = b->readers.items[k];
         gpunn_tensor *t = b->model->tensors[id];
         int           operand = 0, then = 0;
-        while (operand < t->input_count && t->inputs[operand] != end) operand++;
-        if (!b->needed[id] || operand == t->input_count) continue;
+        if (!b->needed[id]) continue;
+        while (t->inputs[operand] != end) operand++;
         if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id ||
             b->tensors[id].fused >= 0)
             return NULL; /* it already belongs to another step */
@@ -339,7 +372,8 @@ GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b)
                                                                        : id;
         b->tensors[id].head = id;
         b->tensors[id].next = b->tensors[id].cast = b->tensors[id].transposed = b->tensors[id].filter =
-            b->tensors[id].gathered = b->tensors[id].more = b->tensors[id].fused = -1;
+            b->tensors[id].gathered = b->tensors[id].more = b->tensors[id].fused = b->tensors[id].saved = -1;
+        b->tensors[id].sharing = id;
         plan->tensors[id].beside = b->tensors[id].writer = plan->tensors[id].value_slot =
             plan->tensors[id].gradient_slot = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
@@ -429,9 +463,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
 static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
 {
     *others += gpunn__is_visible(b->plan, t);
-    for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
-        const gpunn_tensor *reader = b->model->tensors[id];
-        for (int i = 0; b->needed[id] && i < reader->input_count; i++) {
+    for (int k = gpunn__list_begin(&b->readers, t->id); k < b->readers.end[t->id]; k++) {
+        const gpunn_tensor *reader = b->model->tensors[b->readers.items[k]];
+        for (int i = 0; b->needed[reader->id] && i < reader->input_count; i++) {
             if (reader->inputs[i] != t) continue;
             if (gpunn__is_alias(b->plan, reader))
                 gpunn__count_readers(b, reader, products, others);
@@ -661,7 +695,8 @@ GPUNN__INTERNAL bool gpunn__fused_has_backward(const gpunn__builder *b, const gp
  * readers count that pass a gradient to t. */
 static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_tensor *t, bool gradient)
 {
-    for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
+    for (int k = gpunn__list_begin(&b->readers, t->id); k < b->readers.end[t->id]; k++) {
+        const int           id = b->readers.items[k];
         const gpunn_tensor *reader = b->model->tensors[id];
         if (!b->needed[id] || b->tensors[id].fused == index ||
             (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
@@ -1093,6 +1128,11 @@ GPUNN__INTERNAL void gpunn__set_operation(gpunn_step *step, const gpunn__operati
     step->operation = operation;
 }
 
+GPUNN__INTERNAL const gpunn_attributes *gpunn__attr_of(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    return plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
+}
+
 GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward,
                                             int input_count)
 {
@@ -1113,12 +1153,17 @@ GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tenso
     step->precision = gpunn__precision_of(b->model);
     step->name = t->layer ? t->layer : t->name;
     if (step->name == NULL) step->name = "";
-    step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
+    step->attr = gpunn__attr_of(plan, t);
     step->state = &b->model->state;
     if (gpunn__communicates(plan, t)) step->ranks = &b->model->ranks;
     plan->communicates = plan->communicates || step->ranks;
-    plan->step_count++;
+    b->nodes[plan->step_count++] = t->id;
     return step;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
+{
+    return b->model->tensors[b->nodes[step - b->plan->steps]];
 }
 
 GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward,

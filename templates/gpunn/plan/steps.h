@@ -61,6 +61,7 @@ typedef struct gpunn__plan_tensor { /* a tensor within a plan */
     int         beside;
     gpunn_dtype storage;       /* dtype in memory of the value and of its gradient */
     bool        channels_last; /* the value and its gradient are stored with channels last */
+    bool        is_output;     /* requested by the run */
     signed char part; /* for q, k and v from one product, with their weights, biases and gradients. 1: q's,
                                         described as all three; 2: k's or v's, which are neither steps nor
                                         operands; 0: anything else */
@@ -161,12 +162,20 @@ typedef struct gpunn__builder_tensor { /* a tensor while a plan is made */
     int gathered;
     int place; /* position in execution order; the nodes of a fused group share one */
     int fused; /* by node: index in b->fused; -1: none */
+    /* by gradient root: the next one whose gradient has the same memory, in a ring; itself if alone */
+    int sharing;
+    int saved; /* by node: slot of what its last forward step saves; -1: nothing */
     /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
     int version;
     /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
      * recomputed */
     int again;
 } gpunn__builder_tensor;
+
+typedef struct gpunn__lists { /* a list of numbers for each tensor, one after another */
+    int *end;                 /* by tensor id: end of its list in items */
+    int *items;
+} gpunn__lists;
 
 typedef struct gpunn__builder { /* exists while a plan is made */
     gpunn_model           *model;
@@ -183,10 +192,29 @@ typedef struct gpunn__builder { /* exists while a plan is made */
     int           fused_count;
     int          *ids; /* of the tensors of matched fused groups */
     int           id_count;
-    bool          again;   /* a fused group was rejected, so planning must restart */
-    bool          repeats; /* the steps being added recompute earlier ones */
-    int           pass;    /* the pass being planned */
+    gpunn__lists  readers;       /* by operand: the nodes that read it, in rising order */
+    gpunn__lists  contributions; /* by gradient root: the places that add to it, in rising order */
+    int          *nodes;         /* by step: id of the tensor that it is made for */
+    bool          again;         /* a fused group was rejected, so planning must restart */
+    bool          repeats;       /* the steps being added recompute earlier ones */
+    int           pass;          /* the pass being planned */
 } gpunn__builder;
+
+/* Where the list of tensor `id` begins in lists->items. */
+GPUNN__INTERNAL int gpunn__list_begin(const gpunn__lists *lists, int id);
+
+/* Lists are filled in two equal passes: the first counts, then gpunn__open_lists, the second adds. */
+GPUNN__INTERNAL void gpunn__list_add(gpunn__lists *lists, int id, int item, bool counts);
+GPUNN__INTERNAL void gpunn__open_lists(gpunn__lists *lists, int count);
+
+/* Fills b->readers. */
+GPUNN__INTERNAL void gpunn__list_readers(gpunn__builder *b);
+
+/* The attributes of a node, with this plan's sizes. */
+GPUNN__INTERNAL const gpunn_attributes *gpunn__attr_of(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* The tensor that a step is made for. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
 
 /* Appends a slot that lives in step `first`. Returns its index, or -1 if out of memory. */
 GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first);
