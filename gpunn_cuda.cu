@@ -2352,7 +2352,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
 /* Completes the forward step of LINEAR or a convolution in one pass, after the bare product was stored to y.
  * y (y_dtype) has the shape of step->out, with channels on axis 1, or on the last axis for LINEAR.
  * step->out.data = act(norm(y + bias) + residual). Each part is applied only if its flag is set; bias is
- * step->in[2], the others are in step->fused. */
+ * step->in[2], the others are in step->fused-> */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
                                                 gpunn_dtype y_dtype, bool bias, bool norm, bool residual,
                                                 bool relu);
@@ -6273,25 +6273,26 @@ GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpun
 GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
                                                gpunn_dtype y_dtype)
 {
-    const bool bias = step->in[2].data != NULL, residual = step->fused.residual.data != NULL;
-    if (y == step->out.data && !bias && !residual && !step->fused.norm && !step->fused.relu) return GPUNN_OK;
-    return gpunn__cuda_finish(cuda, step, y, y_dtype, bias, step->fused.norm, residual, step->fused.relu);
+    const bool bias = step->in[2].data != NULL, residual = step->fused->residual.data != NULL;
+    if (y == step->out.data && !bias && !residual && !step->fused->norm && !step->fused->relu)
+        return GPUNN_OK;
+    return gpunn__cuda_finish(cuda, step, y, y_dtype, bias, step->fused->norm, residual, step->fused->relu);
 }
 
 GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before,
-                      *y = &step->out;
+    const gpunn_value *bias = &step->in[2], *residual = &step->fused->residual,
+                      *before = &step->fused->before, *y = &step->out;
     *whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y);
     whole->bias = bias->data;
     whole->bias_dtype = bias->dtype;
     whole->residual = residual->data;
-    whole->activation = step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
-    if (step->fused.relu) whole->activation = GPUNN__RELU;
+    whole->activation = step->fused->gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    if (step->fused->relu) whole->activation = GPUNN__RELU;
     whole->keep_nan = step->training; /* a bad loss must stay visible */
     whole->aux = before->data;
-    return !step->fused.norm && (!before->data || before->dtype == y->dtype) &&
+    return !step->fused->norm && (!before->data || before->dtype == y->dtype) &&
            (!residual->data || residual->dtype == y->dtype);
 }
 
@@ -6301,7 +6302,7 @@ static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, g
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     const gpunn_value *y = &step->out;
     /* the activation's argument */
-    gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out;
+    gpunn_value *const before = step->fused->before.data ? &step->fused->before : &step->out;
     gpunn__product bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true,
                                               before),
                    whole;
@@ -6313,7 +6314,7 @@ static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, g
     gpunn_step until = *step;
     until.out = *before;
     GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
-    return step->fused.gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
+    return step->fused->gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
 }
 
 GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step)
@@ -6322,9 +6323,9 @@ GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *s
     const gpunn_value      *dy = &step->grad_out, *dweight = &step->grad_in[1], *dx = &step->grad_in[0];
     gpunn__linear_gradients g = {};
     gpunn__product         *p = g.product;
-    g.before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
+    g.before = step->fused->activated == GPUNN_OP_RELU ? &step->in[0] : &step->fused->before;
     g.sums = step->grad_in[2].data && dweight->data && !step->accumulate[2];
-    g.derived = step->activated.op && dx->data && g.before->dtype == dx->dtype;
+    g.derived = step->fused->activated && dx->data && g.before->dtype == dx->dtype;
     if (dweight->data) {
         p[0] = gpunn__make_product(step, out, in, rows, dy, true, &step->in[0], false, dweight);
         p[0].accumulate = step->accumulate[1];
@@ -6336,8 +6337,8 @@ GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *s
         p[g.count] = gpunn__make_product(step, rows, in, out, dy, false, &step->in[1], false, dx);
         p[g.count].accumulate = step->accumulate[0];
         if (g.derived) {
-            p[g.count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE
-                                                                        : GPUNN__GELU_TANH_DERIVATIVE;
+            p[g.count].activation = step->fused->activated == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE
+                                                                            : GPUNN__GELU_TANH_DERIVATIVE;
             p[g.count].aux = g.before->data;
         }
         g.count++;
@@ -6360,8 +6361,8 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
     if (dbias && !g.sums)
         GPUNN__TRY(gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, rows, out, 1, dbias,
                                             step->accumulate[2], step->workspace));
-    return step->activated.op && dx->data && !g.derived
-               ? gpunn__apply(cuda, step->activated.op, g.before, &step->in[0], dx)
+    return step->fused->activated && dx->data && !g.derived
+               ? gpunn__apply(cuda, step->fused->activated, g.before, &step->in[0], dx)
                : GPUNN_OK;
 }
 
@@ -7676,21 +7677,21 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
 {
     const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA
                                                                             : GPUNN__CONV_FORWARD;
-    const gpunn_value     *bias = &step->in[2], *residual = &step->fused.residual;
+    const gpunn_value     *bias = &step->in[2], *residual = &step->fused->residual;
     gpunn__convolution     conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values     v = gpunn__conv_values_of(step, kind);
     gpunn_value *const     y = gpunn__conv_result(&v, kind);
     gpunn__arena           arena = {(char *)step->workspace, 0};
     size_t                 bytes = 0;
     const gpunn_dtype      dtype = step->in[0].dtype;
-    bool                   whole = !step->fused.norm && y->dtype == dtype &&
+    bool                   whole = !step->fused->norm && y->dtype == dtype &&
                  (residual->data == NULL || residual->dtype == dtype),
          fits = false;
     /* cuDNN's relu may turn NaN into 0, which would hide a bad loss */
-    if (step->training && step->fused.relu) whole = false;
+    if (step->training && step->fused->relu) whole = false;
     if (kind == GPUNN__CONV_DATA) whole = false;
     if (whole) {
-        conv.bias = bias->data != NULL, conv.residual = residual->data != NULL, conv.relu = step->fused.relu;
+        conv.bias = bias->data != NULL, conv.residual = residual->data != NULL, conv.relu = step->fused->relu;
         GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
         whole = fits;
     }
@@ -8375,13 +8376,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_s
     f.y = y, f.y_dtype = y_dtype;
     f.out = out->data, f.out_dtype = out->dtype;
     if (bias) f.bias = step->in[2].data, f.bias_dtype = step->in[2].dtype;
-    if (residual) f.residual = step->fused.residual.data, f.residual_dtype = step->fused.residual.dtype;
+    if (residual) f.residual = step->fused->residual.data, f.residual_dtype = step->fused->residual.dtype;
     if (norm) {
-        f.scale = (const float *)step->fused.scale.data;
-        f.shift = (const float *)step->fused.shift.data;
-        f.mean = (const float *)step->fused.mean.data;
-        f.variance = (const float *)step->fused.variance.data;
-        f.eps = step->fused.eps;
+        f.scale = (const float *)step->fused->scale.data;
+        f.shift = (const float *)step->fused->shift.data;
+        f.mean = (const float *)step->fused->mean.data;
+        f.variance = (const float *)step->fused->variance.data;
+        f.eps = step->fused->eps;
     }
     f.relu = relu;
     gpunn__pool p;
@@ -10127,14 +10128,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
     b.running_var = (float *)in[4].data;
     b.saved = (float *)step->saved;
     b.partial = step->workspace;
-    b.relu = step->fused.relu;
+    b.relu = step->fused->relu;
     const gpunn_value *y = forward ? &step->out : &step->grad_in[0];
     b.y = y->data, b.y_dtype = y->dtype;
     if (forward)
-        b.residual = step->fused.residual.data, b.residual_dtype = step->fused.residual.dtype;
+        b.residual = step->fused->residual.data, b.residual_dtype = step->fused->residual.dtype;
     else {
         b.g = step->grad_out.data, b.g_dtype = step->grad_out.dtype;
-        b.more = step->fused.more.data;
+        b.more = step->fused->more.data;
         b.dweight = (float *)step->grad_in[1].data;
         b.dbias = (float *)step->grad_in[2].data;
         b.add = step->accumulate[0];
@@ -10470,8 +10471,8 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     b.bias = (const float *)step->in[2].data;
     b.rstd = (float *)step->saved;
     if (centered && b.rstd) b.mean = b.rstd + b.along.rows;
-    b.half = step->half.data;
-    b.half_type = step->half.dtype;
+    b.half = step->fused->half.data;
+    b.half_type = step->fused->half.dtype;
     b.eps = step->attr->eps;
     if (step->backward) return gpunn__row_norm_backward(cuda, step, action, &b);
     if (action == GPUNN__PREPARE) {
@@ -13405,7 +13406,7 @@ static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpu
     if (!step->backward)
         return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
     const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
-    if ((step->grad_in[2].data && !g.sums) || (step->activated.op && step->grad_in[0].data && !g.derived))
+    if ((step->grad_in[2].data && !g.sums) || (step->fused->activated && step->grad_in[0].data && !g.derived))
         return 0;
     for (int i = 0; i < g.count; i++)
         if (!gpunn__short_product_of(cuda, &g.product[i], &item[i])) return 0;
@@ -13432,7 +13433,7 @@ static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__sho
 
 GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
 {
-    const gpunn_kernel *kernel = step->fusion.kernel;
+    const gpunn_kernel *kernel = step->fusion->kernel;
     int64_t             largest = 1;
     for (int i = 0; i < step->input_count; i++)
         if (step->in[i].count > largest) largest = step->in[i].count;
@@ -14725,8 +14726,8 @@ static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 /* Runs a fused kernel that the generator has written. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_kernel_operand *operands = step->fusion.kernel->program[step->fusion.direction].operands;
-    const gpunn_kernel_launch  *launch = step->fusion.launch;
+    const gpunn_kernel_operand *operands = step->fusion->kernel->program[step->fusion->direction].operands;
+    const gpunn_kernel_launch  *launch = step->fusion->launch;
     void                       *data[GPUNN_KERNEL_OPERANDS];
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
@@ -14745,7 +14746,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
         if (gpunn__short_fused(step))
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "its steps are so short that they share a launch with others");
-        step->workspace_bytes = launch->workspace(step->fusion.batch, cuda->multiprocessors);
+        step->workspace_bytes = launch->workspace(step->fusion->batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX
                    ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel does not support that size")
                    : GPUNN_OK;
@@ -14754,9 +14755,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
         data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)step->accumulate;
-    call.half = step->fusion.half;
-    call.batch = step->fusion.batch;
-    call.sites = step->fusion.sites;
+    call.half = step->fusion->half;
+    call.batch = step->fusion->batch;
+    call.sites = step->fusion->sites;
     call.random = &cuda->state->seed;
     call.workspace = step->workspace;
     call.multiprocessors = cuda->multiprocessors;

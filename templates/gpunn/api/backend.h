@@ -118,6 +118,42 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* most random nodes of one fused kernel */
 #define GPUNN_KERNEL_OPERANDS 64 /* most operands of one fused kernel */
 
+/* Ops that the plan has fused into a step, applied in this order to the result with its bias. They occur in
+ * the forward of LINEAR and convolutions and, for backends with info.merged_norm, of BATCH_NORM in training:
+ * residual and relu. Its backward step also has relu. Then grad_out and out (read if there is a residual) are
+ * those after the relu, and grad_in[5] is the gradient of the residual. */
+typedef struct gpunn_step_fused {
+    /* batch_norm with running statistics: weight, bias, running_mean, running_var */
+    gpunn_value scale, shift, mean, variance;
+    bool        norm;
+    float       eps;
+    gpunn_value residual; /* added; shape of out, never the same memory */
+    bool        relu;
+    bool        gelu_tanh; /* LINEAR */
+    gpunn_value before;    /* receives the input of gelu_tanh; data NULL: not wanted */
+    /* any unary op, last (info.merged_activations, evaluation of convolutions with channels last) */
+    const struct gpunn__operation *activation;
+    const gpunn_attributes        *activation_attr;
+    gpunn_value more; /* backward of BATCH_NORM with a residual: added to grad_out; data NULL: nothing */
+    /* Backward of LINEAR only. x is the result of this activation, and nothing else reads x. grad_in[0] is
+     * the gradient of the activation's input. RELU: the mask follows from x; GELU_TANH: its input is in
+     * `before`; NONE: plain x */
+    gpunn_op activated;
+    /* LAYER_NORM, RMS_NORM: receives a 16-bit copy of out or, in backward, of grad_in[0] after accumulation;
+     * data NULL: not wanted */
+    gpunn_value half;
+} gpunn_step_fused;
+
+/* A fused kernel with what it is called with. */
+typedef struct gpunn_step_fusion {
+    const gpunn_kernel        *kernel;
+    const gpunn_kernel_launch *launch; /* on a GPU; NULL: the .cu file is not linked */
+    int                        direction;
+    int64_t                    batch;
+    uint32_t                   sites[GPUNN_KERNEL_SITES];
+    void                      *half[GPUNN_KERNEL_OPERANDS]; /* as in gpunn_kernel_call */
+} gpunn_step_fusion;
+
 /* One op of a plan, forward or backward. Operands are those of the op's row (>>ops). An absent weight, bias,
  * mask, position, lengths or initial state has data NULL.
  * - BATCH_NORM, INSTANCE_NORM: a training forward updates running_mean and running_var in place, unless data
@@ -130,10 +166,10 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
  *   in `in`.
  * - RELAYOUT (backends with channels_last): source in `in`; destination in grad_in, with the wanted channels
- *   and dtype, and accumulate. */
+ *   and dtype, and accumulate.
+ * A large plan has many steps. What only few of them need stands behind pointers, so that they stay small. */
 typedef struct gpunn_step {
-    gpunn_op                       op;
-    const struct gpunn__operation *operation; /* how the CPU backend computes it */
+    gpunn_op op;
     /* false: compute out from in. true: compute grad_in from grad_out and the operands the op table lists */
     bool backward;
     bool inference; /* inference model: no cache that copies the weights */
@@ -142,53 +178,20 @@ typedef struct gpunn_step {
     bool training;
     /* In training: attention drops nothing; batch_norm and instance_norm use the running statistics and leave
      * them unchanged. */
-    bool                    evaluates;
-    gpunn_precision         precision; /* of the model on this device */
-    const char             *name;      /* name of the layer, "" if it has none */
-    const gpunn_attributes *attr;
-    int                     input_count;
+    bool                           evaluates;
+    gpunn_precision                precision; /* of the model on this device */
+    int                            input_count;
+    const struct gpunn__operation *operation; /* how the CPU backend computes it */
+    const char                    *name;      /* name of the layer, "" if it has none */
+    const gpunn_attributes        *attr;
+    gpunn_step_fused              *fused;  /* in a plan never NULL: all zeros if nothing is fused */
+    gpunn_step_fusion             *fusion; /* FUSION only */
     /* [input_count]; backward: data NULL if the op table says it is not read */
     gpunn_value *in;
-    gpunn_value  out;        /* backward: data NULL if not read */
     gpunn_value *grad_in;    /* backward, [input_count]: data NULL where not wanted */
     bool        *accumulate; /* backward, [input_count]: grad_in += instead of = */
+    gpunn_value  out;        /* backward: data NULL if not read */
     gpunn_value  grad_out;
-    /* LAYER_NORM, RMS_NORM: receives a 16-bit copy of out or, in backward, of grad_in[0] after accumulation;
-     * data NULL: not wanted */
-    gpunn_value half;
-    /* Ops that the plan has fused into the step, applied in this order to the result with its bias. They
-     * occur in the forward of LINEAR and convolutions and, for backends with info.merged_norm, of BATCH_NORM
-     * in training: residual and relu. Its backward step also has relu. Then grad_out and out (read if there
-     * is a residual) are those after the relu, and grad_in[5] is the gradient of the residual. */
-    struct {
-        /* batch_norm with running statistics: weight, bias, running_mean, running_var */
-        gpunn_value scale, shift, mean, variance;
-        bool        norm;
-        float       eps;
-        gpunn_value residual; /* added; shape of out, never the same memory */
-        bool        relu;
-        bool        gelu_tanh; /* LINEAR */
-        gpunn_value before;    /* receives the input of gelu_tanh; data NULL: not wanted */
-        /* any unary op, last (info.merged_activations, evaluation of convolutions with channels last) */
-        const struct gpunn__operation *activation;
-        const gpunn_attributes        *activation_attr;
-        /* backward of BATCH_NORM with a residual: added to grad_out; data NULL: nothing */
-        gpunn_value more;
-    } fused;
-    /* Backward of LINEAR only. x is the result of an activation that nothing else reads, and grad_in[0] is
-     * the gradient of the activation's input. */
-    struct {
-        gpunn_op    op;     /* RELU: the mask follows from x; GELU_TANH; NONE: plain x */
-        gpunn_value before; /* GELU_TANH: its input */
-    } activated;
-    struct { /* FUSION only */
-        const gpunn_kernel        *kernel;
-        const gpunn_kernel_launch *launch; /* on a GPU; NULL: the .cu file is not linked */
-        int                        direction;
-        int64_t                    batch;
-        uint32_t                   sites[GPUNN_KERNEL_SITES];
-        void                      *half[GPUNN_KERNEL_OPERANDS]; /* as in gpunn_kernel_call */
-    } fusion;
     /* Aliasing. Forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. Backward:
      * grad_in[i].data may equal grad_out.data for elementwise ops if accumulate[i] is false and i is the only
      * wanted gradient. */

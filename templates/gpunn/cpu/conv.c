@@ -1316,8 +1316,8 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
         v.dweight = (float *)step->grad_in[1].data, v.add_dweight = step->accumulate[1];
     } else {
         *(transposed ? &v.dx : &v.y) = (float *)out->data;
-        v.relu = step->fused.relu, v.residual = (const float *)step->fused.residual.data;
-        v.activation = step->fused.activation, v.activation_attr = step->fused.activation_attr;
+        v.relu = step->fused->relu, v.residual = (const float *)step->fused->residual.data;
+        v.activation = step->fused->activation, v.activation_attr = step->fused->activation_attr;
     }
     return v;
 }
@@ -1330,7 +1330,7 @@ static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__
     v->shift = gpunn__take(space, channels);
     v->scale = gpunn__take(space, channels);
     if (space->base == NULL) return;
-    if (step->fused.norm) {
+    if (step->fused->norm) {
         gpunn__fold_norm(step, bias, channels, v->scale, v->shift);
         return;
     }
@@ -1467,22 +1467,25 @@ static void gpunn__conv_relay(const gpunn_value *images, const float *from, floa
 static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
                                            const gpunn__conv *v)
 {
-    const bool   run = action != GPUNN__PREPARE;
-    gpunn_value  in[3] = {step->in[0], step->in[1], step->in[2]};
-    gpunn_step   planes = *step;
-    gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
-    float       *x = gpunn__take(&space, in[0].count), *y = gpunn__take(&space, step->out.count);
-    float       *residual = step->fused.residual.data ? gpunn__take(&space, step->out.count) : NULL;
+    const bool       run = action != GPUNN__PREPARE;
+    gpunn_value      in[3] = {step->in[0], step->in[1], step->in[2]};
+    gpunn_step       planes = *step;
+    gpunn_step_fused fused = *step->fused;
+    gpunn__space     space = {run ? (float *)step->workspace : NULL, 0};
+    float           *x = gpunn__take(&space, in[0].count), *y = gpunn__take(&space, step->out.count);
+    float           *residual = step->fused->residual.data ? gpunn__take(&space, step->out.count) : NULL;
     planes.in = in;
-    planes.fused.activation = NULL;
-    in[0].channels_last = planes.out.channels_last = planes.fused.residual.channels_last = false;
+    planes.fused = &fused;
+    fused.activation = NULL;
+    in[0].channels_last = planes.out.channels_last = fused.residual.channels_last = false;
     if (run) {
         if (step->in[0].channels_last)
             gpunn__conv_relay(&in[0], (const float *)in[0].data, x, true);
         else
             x = (float *)in[0].data;
-        if (residual) gpunn__conv_relay(&step->out, (const float *)step->fused.residual.data, residual, true);
-        in[0].data = x, planes.out.data = y, planes.fused.residual.data = residual;
+        if (residual)
+            gpunn__conv_relay(&step->out, (const float *)step->fused->residual.data, residual, true);
+        in[0].data = x, planes.out.data = y, fused.residual.data = residual;
         planes.workspace = (char *)step->workspace + space.bytes;
     }
     const gpunn_status status = gpunn__cpu_conv(cpu, &planes, action);

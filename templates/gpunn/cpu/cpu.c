@@ -135,8 +135,8 @@ static void gpunn__cpu_trim(void *context)
 static const gpunn_value *gpunn__fused_reads(const gpunn_step *step, const gpunn_kernel_node *node,
                                              int operand)
 {
-    const gpunn_kernel         *kernel = step->fusion.kernel;
-    const gpunn_kernel_program *program = &kernel->program[step->fusion.direction];
+    const gpunn_kernel         *kernel = step->fusion->kernel;
+    const gpunn_kernel_program *program = &kernel->program[step->fusion->direction];
     signed char                 number = node->operands[operand];
     int                         i = 0;
     while (number < 0) number = kernel->nodes[-1 - number].operands[0];
@@ -148,7 +148,7 @@ static const gpunn_value *gpunn__fused_reads(const gpunn_step *step, const gpunn
  * label. */
 static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
 {
-    const gpunn_kernel *kernel = step->fusion.kernel;
+    const gpunn_kernel *kernel = step->fusion->kernel;
     gpunn__pick         p;
     p.rows = true;
     for (const gpunn_kernel_node *node = kernel->nodes; node < kernel->nodes + kernel->node_count; node++) {
@@ -165,14 +165,14 @@ static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_kernel_program *program = &step->fusion.kernel->program[step->fusion.direction];
+    const gpunn_kernel_program *program = &step->fusion->kernel->program[step->fusion->direction];
     void                       *data[GPUNN_MAX_OPERANDS];
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
     if (program->cpu == NULL || program->operand_count > GPUNN_MAX_OPERANDS)
         return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "it has no C kernel that this gpunn.h can call");
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = program->cpu_workspace(step->fusion.batch, cpu->threads);
+        step->workspace_bytes = program->cpu_workspace(step->fusion->batch, cpu->threads);
         step->cache_bytes = program->cpu_cache;
         return step->workspace_bytes == SIZE_MAX
                    ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel does not support that size")
@@ -182,8 +182,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *ste
         data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)(const void *)step->accumulate;
-    call.batch = step->fusion.batch;
-    call.sites = step->fusion.sites;
+    call.batch = step->fusion->batch;
+    call.sites = step->fusion->sites;
     call.random = &step->state->seed;
     call.workspace = step->workspace;
     call.cache = step->cache;

@@ -921,12 +921,12 @@ GPUNN__INTERNAL const char *gpunn__gemm_name(void)
 GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels,
                                       float *scale, float *shift)
 {
-    const float *weight = (const float *)step->fused.scale.data,
-                *offset = (const float *)step->fused.shift.data;
-    const float *mean = (const float *)step->fused.mean.data,
-                *variance = (const float *)step->fused.variance.data;
+    const float *weight = (const float *)step->fused->scale.data,
+                *offset = (const float *)step->fused->shift.data;
+    const float *mean = (const float *)step->fused->mean.data,
+                *variance = (const float *)step->fused->variance.data;
     for (int64_t i = 0; i < channels; i++) {
-        scale[i] = (weight ? weight[i] : 1) / sqrtf(variance[i] + step->fused.eps);
+        scale[i] = (weight ? weight[i] : 1) / sqrtf(variance[i] + step->fused->eps);
         shift[i] = (offset ? offset[i] : 0) + ((bias ? bias[i] : 0) - mean[i]) * scale[i];
     }
 }
@@ -971,9 +971,9 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
         else if (gpunn__gemm_workspace(&g[i], threads) > step->workspace_bytes)
             step->workspace_bytes = gpunn__gemm_workspace(&g[i], threads);
     }
-    gpunn_value *before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
-    if (action == GPUNN__BACKWARD && step->activated.op)
-        return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0]);
+    gpunn_value *before = step->fused->activated == GPUNN_OP_RELU ? &step->in[0] : &step->fused->before;
+    if (action == GPUNN__BACKWARD && step->fused->activated)
+        return gpunn__cpu_activate(cpu, step->fused->activated, before, &step->in[0], &step->grad_in[0]);
     return GPUNN_OK;
 }
 
@@ -985,7 +985,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     void *const x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
     const size_t       head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
-    gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
+    gpunn_value *const y = step->fused->before.data ? &step->fused->before : &step->out;
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
     g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
     /* Packed weights are worth their memory where packing takes a notable share of the time. With one row,
@@ -1004,7 +1004,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     float       *packed = step->cache ? (float *)((char *)step->cache + head) : NULL;
     const bool   stale = !packed || step->cache_version != step->state->weights_version;
     g.shift_col = bias;
-    if (step->fused.norm) {
+    if (step->fused->norm) {
         if (packed) shift = (float *)step->cache;
         if (stale) gpunn__fold_norm(step, bias, out, scale, shift);
         g.scale_col = scale;
@@ -1017,11 +1017,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
         g.b = NULL;
         g.scale_col = NULL;
     }
-    g.residual = (const float *)step->fused.residual.data;
-    g.relu = step->fused.relu;
+    g.residual = (const float *)step->fused->residual.data;
+    g.relu = step->fused->relu;
     gpunn__gemm_run(&g, threads, (char *)workspace + 2 * head);
-    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL)
-                                 : GPUNN_OK;
+    return step->fused->gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL)
+                                  : GPUNN_OK;
 }
 
 /* Many products. For every index of the kept axes, C is the sum over the summed axes (along which c has

@@ -187,13 +187,13 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
 /* The index of the gradient with this root that the step can also write in 16 bits, or -1. */
 static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step, int root)
 {
-    if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->half.data == NULL ? 0 : -1;
+    if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->fused->half.data == NULL ? 0 : -1;
     if (step->op != GPUNN_OP_FUSION) return -1;
     const gpunn__fused *fused = &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused];
     for (int i = 0; i < step->input_count; i++) {
-        const gpunn_kernel_operand *operand = &fused->kernel->program[step->fusion.direction].operands[i];
-        if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->fusion.half[i] == NULL &&
-            operand->half == (unsigned char)gpunn__half_of(b->model) &&
+        const gpunn_kernel_operand *operand = &fused->kernel->program[step->fusion->direction].operands[i];
+        if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data &&
+            step->fusion->half[i] == NULL && operand->half == (unsigned char)gpunn__half_of(b->model) &&
             b->plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root == root)
             return i;
     }
@@ -288,7 +288,7 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__fused *fused, g
                                  int at)
 {
     gpunn__plan                *plan = b->plan;
-    const gpunn_kernel_operand *operand = &fused->kernel->program[step->fusion.direction].operands[i];
+    const gpunn_kernel_operand *operand = &fused->kernel->program[step->fusion->direction].operands[i];
     const gpunn_tensor         *t = gpunn__member(b, fused, operand->index);
     int root = plan->tensors[t->id].gradient_root, slot = plan->tensors[root].gradient_slot;
     gpunn__describe(plan, &step->in[i], t);
@@ -317,7 +317,7 @@ static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_s
 {
     gpunn__plan                *plan = b->plan;
     const gpunn_kernel         *kernel = fused->kernel;
-    const gpunn_kernel_program *program = &kernel->program[step->fusion.direction];
+    const gpunn_kernel_program *program = &kernel->program[step->fusion->direction];
     const gpunn_kernel_operand *operand = &program->operands[i];
     gpunn_value                *value = &step->in[i];
     if (operand->role == GPUNN_KERNEL_KEPT) {
@@ -399,19 +399,21 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     if (step == NULL) return false;
     gpunn__set_operation(step, &gpunn__operation_fusion);
     step->name = kernel->name;
-    step->fusion.kernel = kernel;
-    step->fusion.direction = (int)(program - kernel->program);
-    step->fusion.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->fusion.direction]
-                               : NULL;
-    step->fusion.batch = gpunn__fused_batch(b, fused);
+    step->fusion = (gpunn_step_fusion *)gpunn__plan_take(b, sizeof *step->fusion);
+    if (step->fusion == NULL) return false;
+    step->fusion->kernel = kernel;
+    step->fusion->direction = (int)(program - kernel->program);
+    step->fusion->launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->fusion->direction]
+                                : NULL;
+    step->fusion->batch = gpunn__fused_batch(b, fused);
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
-        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->fusion.sites[sites++] = t->attr.site;
+        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->fusion->sites[sites++] = t->attr.site;
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
         size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
-        int slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->fusion.batch) * width, at);
+        int slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->fusion->batch) * width, at);
         if (slot < 0) return false;
         if (k == 0) fused->slot = slot;
     }
@@ -602,10 +604,11 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
             return false;
         if (!computed[i]) continue;
         if (i == 0 && b->tensors[target->id].activates) {
-            step->activated.op = target->op;
+            if (gpunn__fuse(b, step) == NULL) return false;
+            step->fused->activated = target->op;
             target = target->inputs[0];
-            if (step->activated.op == GPUNN_OP_GELU_TANH &&
-                !gpunn__read_value(b, &step->activated.before, target, at))
+            if (step->fused->activated == GPUNN_OP_GELU_TANH &&
+                !gpunn__read_value(b, &step->fused->before, target, at))
                 return false;
         }
         if (i == 1 && gpunn__gathers_filter(b, t)) {
@@ -643,14 +646,14 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     if (!wanted && !adds) return true;
     int         at = plan->step_count, count = t->input_count;
     gpunn_step *step = gpunn__node_step(b, t, true, residual != NULL);
-    if (step == NULL) return false;
-    step->fused.relu = relu;
+    if (step == NULL || gpunn__fuse(b, step) == NULL) return false;
+    step->fused->relu = relu;
     step->grad_out.dtype = plan->tensors[root].storage;
     step->grad_out.channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(end);
     if (!gpunn__use_slot(b, &step->grad_out.data, plan->tensors[root].gradient_slot, at)) return false;
-    step->fused.more = step->grad_out;
-    step->fused.more.data = NULL;
-    if (more && !gpunn__use_slot(b, &step->fused.more.data, b->tensors[root].more, at)) return false;
+    step->fused->more = step->grad_out;
+    step->fused->more.data = NULL;
+    if (more && !gpunn__use_slot(b, &step->fused->more.data, b->tensors[root].more, at)) return false;
     if (adds) {
         gpunn__describe(plan, &step->grad_in[count], residual);
         if (!gpunn__write_gradient(b, step, residual, count, at)) return false;

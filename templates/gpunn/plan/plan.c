@@ -256,7 +256,9 @@ static GPUNN__STATUS gpunn__place_many(gpunn_device *dev, gpunn__plan *plan, con
     return GPUNN_OK;
 }
 
-enum { GPUNN__MOST_BY_SIZE = 4096 };
+#ifndef GPUNN__MOST_BY_SIZE /* the tests define it as 0 */
+#define GPUNN__MOST_BY_SIZE 4096
+#endif
 
 /* Assigns arena offsets: by size, unless there are so many slots that this would take too long. */
 static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
@@ -297,7 +299,7 @@ static bool gpunn__changes_operand(const gpunn_step *step, int i)
     if (step->op != GPUNN_OP_FUSION)
         return gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates &&
                (i == 3 || i == 4);
-    const gpunn_kernel_operand *operand = &step->fusion.kernel->program[step->fusion.direction].operands[i];
+    const gpunn_kernel_operand *operand = &step->fusion->kernel->program[step->fusion->direction].operands[i];
     return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
 }
 

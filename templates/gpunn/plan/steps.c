@@ -99,9 +99,36 @@ GPUNN__INTERNAL bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place
     return true;
 }
 
-static size_t gpunn__operand_bytes(int count) /* size of one step's in, grad_in and accumulate */
+GPUNN__INTERNAL void *gpunn__plan_take(gpunn__builder *b, size_t bytes)
 {
-    return (size_t)count * (2 * sizeof(gpunn_value) + sizeof(bool));
+    enum {
+        UNIT = 16,
+        HEAD = (sizeof(gpunn__chunk) + UNIT - 1) / UNIT * UNIT,
+        FIRST = 1 << 12,
+        MOST = 1 << 18
+    };
+    gpunn__chunk *chunk = b->plan->chunks;
+    bytes = (bytes + UNIT - 1) / UNIT * UNIT;
+    if (chunk == NULL || chunk->bytes - chunk->used < bytes) {
+        size_t whole = chunk == NULL ? FIRST : chunk->bytes < MOST ? 2 * chunk->bytes : MOST;
+        if (whole < HEAD + bytes) whole = HEAD + bytes;
+        chunk = (gpunn__chunk *)gpunn__calloc(b->model->dev, whole);
+        if (chunk == NULL) return NULL;
+        chunk->next = b->plan->chunks;
+        chunk->bytes = whole;
+        chunk->used = HEAD;
+        b->plan->chunks = chunk;
+    }
+    chunk->used += bytes;
+    return (char *)chunk + (chunk->used - bytes);
+}
+
+GPUNN__INTERNAL gpunn_step_fused *gpunn__fuse(gpunn__builder *b, gpunn_step *step)
+{
+    if (step->fused != &b->plan->unfused) return step->fused;
+    gpunn_step_fused *own = (gpunn_step_fused *)gpunn__plan_take(b, sizeof *own);
+    if (own) step->fused = own;
+    return own;
 }
 
 GPUNN__INTERNAL void gpunn__plan_forget(gpunn_device *dev, gpunn__plan *plan)
@@ -118,10 +145,11 @@ GPUNN__INTERNAL void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
     gpunn__device_free(dev, plan->seed_memory, plan->seed_bytes);
     gpunn__device_free(dev, plan->kept_memory, plan->kept_bytes);
     gpunn__free(dev, plan->kept, plan->kept ? (size_t)plan->kept_count * sizeof *plan->kept : 0);
-    for (int i = 0; i < plan->step_count; i++) {
-        gpunn_step *step = &plan->steps[i];
-        gpunn__free(dev, step->in, gpunn__operand_bytes(step->input_count));
-        gpunn__device_free(dev, step->cache, step->cache_bytes);
+    for (int i = 0; i < plan->step_count; i++)
+        gpunn__device_free(dev, plan->steps[i].cache, plan->steps[i].cache_bytes);
+    for (gpunn__chunk *chunk = plan->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        gpunn__free(dev, chunk, chunk->bytes);
     }
     gpunn__free(dev, plan->steps, (size_t)plan->step_capacity * sizeof *plan->steps);
     gpunn__free(dev, plan->slots, (size_t)plan->slot_capacity * sizeof *plan->slots);
@@ -135,7 +163,7 @@ GPUNN__INTERNAL void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
 static size_t gpunn__plan_held(const gpunn__plan *plan)
 {
     size_t bytes = sizeof *plan + plan->table_bytes + plan->cache_bytes + plan->seed_bytes + plan->kept_bytes;
-    for (int i = 0; i < plan->step_count; i++) bytes += gpunn__operand_bytes(plan->steps[i].input_count);
+    for (const gpunn__chunk *chunk = plan->chunks; chunk; chunk = chunk->next) bytes += chunk->bytes;
     bytes += (size_t)plan->step_capacity * sizeof *plan->steps +
              (size_t)plan->slot_capacity * sizeof *plan->slots;
     return bytes + (size_t)plan->binding_capacity * sizeof *plan->bindings +
@@ -1139,11 +1167,13 @@ GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tenso
     gpunn__plan *plan = b->plan;
     gpunn_step  *step = &plan->steps[plan->step_count];
     memset(step, 0, sizeof *step);
-    step->in = (gpunn_value *)gpunn__calloc(b->model->dev, gpunn__operand_bytes(input_count));
+    step->in = (gpunn_value *)gpunn__plan_take(b, (size_t)input_count *
+                                                      (2 * sizeof(gpunn_value) + sizeof(bool)));
     if (step->in == NULL) return NULL;
     step->grad_in = step->in + input_count;
     step->accumulate = (bool *)(void *)(step->grad_in + input_count);
     step->input_count = input_count;
+    step->fused = &plan->unfused;
     step->op = t->op;
     step->operation = t->operation;
     step->backward = backward;
@@ -1374,13 +1404,14 @@ static bool gpunn__read_residual(gpunn__builder *b, gpunn_value *value, const gp
 GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value,
                                       int at)
 {
-    int    slot = gpunn__new_slot(b, (size_t)value->count * 2, at);
-    void **pointer = &step->half.data;
-    step->half = *value;
-    step->half.data = NULL;
-    step->half.dtype = gpunn__half_of(b->model);
-    if (step->op == GPUNN_OP_FUSION) pointer = &step->fusion.half[i];
-    return slot >= 0 && gpunn__bind(b, pointer, GPUNN__IN_SLOT, slot) ? slot : -1;
+    const int         slot = gpunn__new_slot(b, (size_t)value->count * 2, at);
+    gpunn_step_fused *fused = step->op == GPUNN_OP_FUSION ? NULL : gpunn__fuse(b, step);
+    if (slot < 0 || (fused == NULL && step->op != GPUNN_OP_FUSION)) return -1;
+    if (fused == NULL) return gpunn__bind(b, &step->fusion->half[i], GPUNN__IN_SLOT, slot) ? slot : -1;
+    fused->half = *value;
+    fused->half.data = NULL;
+    fused->half.dtype = gpunn__half_of(b->model);
+    return gpunn__bind(b, &fused->half.data, GPUNN__IN_SLOT, slot) ? slot : -1;
 }
 
 GPUNN__INTERNAL bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t)
@@ -1414,33 +1445,34 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
             !gpunn__read_operand(b, &step->in[i], t, i, at))
             return false;
     }
+    if (t != end && gpunn__fuse(b, step) == NULL) return false;
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->tensors[member->id].next];
         if (gpunn__has_statistics(member->op)) {
-            gpunn_value *parts[4] = {&step->fused.scale, &step->fused.shift, &step->fused.mean,
-                                     &step->fused.variance};
+            gpunn_value *parts[4] = {&step->fused->scale, &step->fused->shift, &step->fused->mean,
+                                     &step->fused->variance};
             for (int i = 0; i < 4; i++)
                 if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at))
                     return false;
-            step->fused.norm = true;
-            step->fused.eps = member->attr.eps;
+            step->fused->norm = true;
+            step->fused->eps = member->attr.eps;
         } else if (member->op == GPUNN_OP_ADD) {
-            if (!gpunn__read_residual(b, &step->fused.residual, member, member->inputs[0] == previous, at))
+            if (!gpunn__read_residual(b, &step->fused->residual, member, member->inputs[0] == previous, at))
                 return false;
         } else if (member->op == GPUNN_OP_RELU) {
-            step->fused.relu = true;
+            step->fused->relu = true;
         } else if (gpunn__merges_activation(b, t, member)) {
-            step->fused.activation = member->operation;
-            step->fused.activation_attr = &member->attr;
+            step->fused->activation = member->operation;
+            step->fused->activation_attr = &member->attr;
         } else {
-            step->fused.gelu_tanh = true;
+            step->fused->gelu_tanh = true;
             if (!gpunn__is_before(b, previous)) continue;
-            gpunn__describe(b->plan, &step->fused.before, previous);
+            gpunn__describe(b->plan, &step->fused->before, previous);
             int kept = gpunn__new_slot(
-                b, (size_t)step->out.count * gpunn_dtype_size(step->fused.before.dtype), at);
+                b, (size_t)step->out.count * gpunn_dtype_size(step->fused->before.dtype), at);
             b->plan->tensors[previous->id].value_slot = kept;
-            if (kept < 0 || !gpunn__bind(b, &step->fused.before.data, GPUNN__IN_SLOT, kept)) return false;
+            if (kept < 0 || !gpunn__bind(b, &step->fused->before.data, GPUNN__IN_SLOT, kept)) return false;
         }
     }
     if (step->out.channels_last && gpunn__broadcasts_channels(t)) {

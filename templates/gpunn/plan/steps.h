@@ -79,6 +79,11 @@ typedef struct gpunn__backpass {
     void *captured;                   /* run captured by the backend, owned by it; for gpunn_run */
 } gpunn__backpass;
 
+typedef struct gpunn__chunk { /* memory of a plan, handed out piece by piece */
+    struct gpunn__chunk *next;
+    size_t               bytes, used;
+} gpunn__chunk;
+
 struct gpunn__plan {
     gpunn__plan *next;
     /* outputs requested; in training the losses, unless seeded or forward_only */
@@ -122,7 +127,9 @@ struct gpunn__plan {
     size_t arena_bytes, cache_bytes;
     /* of steps without a node: permute from channels last, to channels last, identity */
     gpunn_attributes  attr[3];
-    gpunn_attributes *sized; /* of nodes whose attributes contain variable sizes */
+    gpunn_step_fused  unfused; /* of steps without fused ops */
+    gpunn__chunk     *chunks;  /* memory of the steps' operands, newest first */
+    gpunn_attributes *sized;   /* of nodes whose attributes contain variable sizes */
     int               sized_count;
     size_t            table_bytes; /* size of the block at outputs, which also holds all tables by id */
     /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
@@ -221,6 +228,12 @@ GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first);
 
 /* Follows parents to the slot that owns the memory. */
 GPUNN__INTERNAL gpunn__slot *gpunn__slot_of(gpunn__plan *plan, int slot);
+
+/* Zeroed memory that lives as long as the plan. NULL if out of memory. */
+GPUNN__INTERNAL void *gpunn__plan_take(gpunn__builder *b, size_t bytes);
+
+/* The fused ops of a step, made if it has none. NULL if out of memory. */
+GPUNN__INTERNAL gpunn_step_fused *gpunn__fuse(gpunn__builder *b, gpunn_step *step);
 
 /* Registers a pointer for gpunn__plan_bind to set. Returns false if out of memory. */
 GPUNN__INTERNAL bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place place, int index);

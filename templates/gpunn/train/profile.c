@@ -74,9 +74,9 @@ static double gpunn__step_bytes(const gpunn_step *step)
 {
     /* they read only part of their table */
     const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER;
-    double bytes = gpunn__value_bytes(&step->out) + gpunn__value_bytes(&step->fused.residual), result = bytes;
-    bytes += gpunn__value_bytes(&step->half) + gpunn__value_bytes(&step->fused.before);
-    bytes += gpunn__value_bytes(&step->activated.before);
+    double     result = gpunn__value_bytes(&step->out);
+    double     bytes = result + gpunn__value_bytes(&step->fused->residual);
+    bytes += gpunn__value_bytes(&step->fused->half) + gpunn__value_bytes(&step->fused->before);
     if (step->backward) bytes += gpunn__value_bytes(&step->grad_out);
     for (int i = 0; i < step->input_count; i++) {
         const double in = gpunn__value_bytes(&step->in[i]);

@@ -186,7 +186,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
 /* Completes the forward step of LINEAR or a convolution in one pass, after the bare product was stored to y.
  * y (y_dtype) has the shape of step->out, with channels on axis 1, or on the last axis for LINEAR.
  * step->out.data = act(norm(y + bias) + residual). Each part is applied only if its flag is set; bias is
- * step->in[2], the others are in step->fused. */
+ * step->in[2], the others are in step->fused-> */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
                                                 gpunn_dtype y_dtype, bool bias, bool norm, bool residual,
                                                 bool relu);

@@ -1081,21 +1081,21 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
 {
     const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA
                                                                             : GPUNN__CONV_FORWARD;
-    const gpunn_value     *bias = &step->in[2], *residual = &step->fused.residual;
+    const gpunn_value     *bias = &step->in[2], *residual = &step->fused->residual;
     gpunn__convolution     conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values     v = gpunn__conv_values_of(step, kind);
     gpunn_value *const     y = gpunn__conv_result(&v, kind);
     gpunn__arena           arena = {(char *)step->workspace, 0};
     size_t                 bytes = 0;
     const gpunn_dtype      dtype = step->in[0].dtype;
-    bool                   whole = !step->fused.norm && y->dtype == dtype &&
+    bool                   whole = !step->fused->norm && y->dtype == dtype &&
                  (residual->data == NULL || residual->dtype == dtype),
          fits = false;
     /* cuDNN's relu may turn NaN into 0, which would hide a bad loss */
-    if (step->training && step->fused.relu) whole = false;
+    if (step->training && step->fused->relu) whole = false;
     if (kind == GPUNN__CONV_DATA) whole = false;
     if (whole) {
-        conv.bias = bias->data != NULL, conv.residual = residual->data != NULL, conv.relu = step->fused.relu;
+        conv.bias = bias->data != NULL, conv.residual = residual->data != NULL, conv.relu = step->fused->relu;
         GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
         whole = fits;
     }

@@ -100,13 +100,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_s
     f.y = y, f.y_dtype = y_dtype;
     f.out = out->data, f.out_dtype = out->dtype;
     if (bias) f.bias = step->in[2].data, f.bias_dtype = step->in[2].dtype;
-    if (residual) f.residual = step->fused.residual.data, f.residual_dtype = step->fused.residual.dtype;
+    if (residual) f.residual = step->fused->residual.data, f.residual_dtype = step->fused->residual.dtype;
     if (norm) {
-        f.scale = (const float *)step->fused.scale.data;
-        f.shift = (const float *)step->fused.shift.data;
-        f.mean = (const float *)step->fused.mean.data;
-        f.variance = (const float *)step->fused.variance.data;
-        f.eps = step->fused.eps;
+        f.scale = (const float *)step->fused->scale.data;
+        f.shift = (const float *)step->fused->shift.data;
+        f.mean = (const float *)step->fused->mean.data;
+        f.variance = (const float *)step->fused->variance.data;
+        f.eps = step->fused->eps;
     }
     f.relu = relu;
     gpunn__pool p;

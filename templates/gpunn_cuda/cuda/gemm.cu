@@ -499,25 +499,26 @@ GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpun
 GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
                                                gpunn_dtype y_dtype)
 {
-    const bool bias = step->in[2].data != NULL, residual = step->fused.residual.data != NULL;
-    if (y == step->out.data && !bias && !residual && !step->fused.norm && !step->fused.relu) return GPUNN_OK;
-    return gpunn__cuda_finish(cuda, step, y, y_dtype, bias, step->fused.norm, residual, step->fused.relu);
+    const bool bias = step->in[2].data != NULL, residual = step->fused->residual.data != NULL;
+    if (y == step->out.data && !bias && !residual && !step->fused->norm && !step->fused->relu)
+        return GPUNN_OK;
+    return gpunn__cuda_finish(cuda, step, y, y_dtype, bias, step->fused->norm, residual, step->fused->relu);
 }
 
 GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before,
-                      *y = &step->out;
+    const gpunn_value *bias = &step->in[2], *residual = &step->fused->residual,
+                      *before = &step->fused->before, *y = &step->out;
     *whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y);
     whole->bias = bias->data;
     whole->bias_dtype = bias->dtype;
     whole->residual = residual->data;
-    whole->activation = step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
-    if (step->fused.relu) whole->activation = GPUNN__RELU;
+    whole->activation = step->fused->gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    if (step->fused->relu) whole->activation = GPUNN__RELU;
     whole->keep_nan = step->training; /* a bad loss must stay visible */
     whole->aux = before->data;
-    return !step->fused.norm && (!before->data || before->dtype == y->dtype) &&
+    return !step->fused->norm && (!before->data || before->dtype == y->dtype) &&
            (!residual->data || residual->dtype == y->dtype);
 }
 
@@ -527,7 +528,7 @@ static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, g
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     const gpunn_value *y = &step->out;
     /* the activation's argument */
-    gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out;
+    gpunn_value *const before = step->fused->before.data ? &step->fused->before : &step->out;
     gpunn__product bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true,
                                               before),
                    whole;
@@ -539,7 +540,7 @@ static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, g
     gpunn_step until = *step;
     until.out = *before;
     GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
-    return step->fused.gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
+    return step->fused->gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
 }
 
 GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step)
@@ -548,9 +549,9 @@ GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *s
     const gpunn_value      *dy = &step->grad_out, *dweight = &step->grad_in[1], *dx = &step->grad_in[0];
     gpunn__linear_gradients g = {};
     gpunn__product         *p = g.product;
-    g.before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
+    g.before = step->fused->activated == GPUNN_OP_RELU ? &step->in[0] : &step->fused->before;
     g.sums = step->grad_in[2].data && dweight->data && !step->accumulate[2];
-    g.derived = step->activated.op && dx->data && g.before->dtype == dx->dtype;
+    g.derived = step->fused->activated && dx->data && g.before->dtype == dx->dtype;
     if (dweight->data) {
         p[0] = gpunn__make_product(step, out, in, rows, dy, true, &step->in[0], false, dweight);
         p[0].accumulate = step->accumulate[1];
@@ -562,8 +563,8 @@ GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *s
         p[g.count] = gpunn__make_product(step, rows, in, out, dy, false, &step->in[1], false, dx);
         p[g.count].accumulate = step->accumulate[0];
         if (g.derived) {
-            p[g.count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE
-                                                                        : GPUNN__GELU_TANH_DERIVATIVE;
+            p[g.count].activation = step->fused->activated == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE
+                                                                            : GPUNN__GELU_TANH_DERIVATIVE;
             p[g.count].aux = g.before->data;
         }
         g.count++;
@@ -586,8 +587,8 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
     if (dbias && !g.sums)
         GPUNN__TRY(gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, rows, out, 1, dbias,
                                             step->accumulate[2], step->workspace));
-    return step->activated.op && dx->data && !g.derived
-               ? gpunn__apply(cuda, step->activated.op, g.before, &step->in[0], dx)
+    return step->fused->activated && dx->data && !g.derived
+               ? gpunn__apply(cuda, step->fused->activated, g.before, &step->in[0], dx)
                : GPUNN_OK;
 }
 

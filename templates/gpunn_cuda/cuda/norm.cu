@@ -846,14 +846,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
     b.running_var = (float *)in[4].data;
     b.saved = (float *)step->saved;
     b.partial = step->workspace;
-    b.relu = step->fused.relu;
+    b.relu = step->fused->relu;
     const gpunn_value *y = forward ? &step->out : &step->grad_in[0];
     b.y = y->data, b.y_dtype = y->dtype;
     if (forward)
-        b.residual = step->fused.residual.data, b.residual_dtype = step->fused.residual.dtype;
+        b.residual = step->fused->residual.data, b.residual_dtype = step->fused->residual.dtype;
     else {
         b.g = step->grad_out.data, b.g_dtype = step->grad_out.dtype;
-        b.more = step->fused.more.data;
+        b.more = step->fused->more.data;
         b.dweight = (float *)step->grad_in[1].data;
         b.dbias = (float *)step->grad_in[2].data;
         b.add = step->accumulate[0];
@@ -1189,8 +1189,8 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     b.bias = (const float *)step->in[2].data;
     b.rstd = (float *)step->saved;
     if (centered && b.rstd) b.mean = b.rstd + b.along.rows;
-    b.half = step->half.data;
-    b.half_type = step->half.dtype;
+    b.half = step->fused->half.data;
+    b.half_type = step->fused->half.dtype;
     b.eps = step->attr->eps;
     if (step->backward) return gpunn__row_norm_backward(cuda, step, action, &b);
     if (action == GPUNN__PREPARE) {

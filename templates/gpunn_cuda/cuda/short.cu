@@ -77,7 +77,7 @@ static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpu
     if (!step->backward)
         return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
     const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
-    if ((step->grad_in[2].data && !g.sums) || (step->activated.op && step->grad_in[0].data && !g.derived))
+    if ((step->grad_in[2].data && !g.sums) || (step->fused->activated && step->grad_in[0].data && !g.derived))
         return 0;
     for (int i = 0; i < g.count; i++)
         if (!gpunn__short_product_of(cuda, &g.product[i], &item[i])) return 0;
@@ -104,7 +104,7 @@ static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__sho
 
 GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
 {
-    const gpunn_kernel *kernel = step->fusion.kernel;
+    const gpunn_kernel *kernel = step->fusion->kernel;
     int64_t             largest = 1;
     for (int i = 0; i < step->input_count; i++)
         if (step->in[i].count > largest) largest = step->in[i].count;

@@ -91,8 +91,8 @@ static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 /* Runs a fused kernel that the generator has written. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_kernel_operand *operands = step->fusion.kernel->program[step->fusion.direction].operands;
-    const gpunn_kernel_launch  *launch = step->fusion.launch;
+    const gpunn_kernel_operand *operands = step->fusion->kernel->program[step->fusion->direction].operands;
+    const gpunn_kernel_launch  *launch = step->fusion->launch;
     void                       *data[GPUNN_KERNEL_OPERANDS];
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
@@ -111,7 +111,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
         if (gpunn__short_fused(step))
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "its steps are so short that they share a launch with others");
-        step->workspace_bytes = launch->workspace(step->fusion.batch, cuda->multiprocessors);
+        step->workspace_bytes = launch->workspace(step->fusion->batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX
                    ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel does not support that size")
                    : GPUNN_OK;
@@ -120,9 +120,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
         data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)step->accumulate;
-    call.half = step->fusion.half;
-    call.batch = step->fusion.batch;
-    call.sites = step->fusion.sites;
+    call.half = step->fusion->half;
+    call.batch = step->fusion->batch;
+    call.sites = step->fusion->sites;
     call.random = &cuda->state->seed;
     call.workspace = step->workspace;
     call.multiprocessors = cuda->multiprocessors;
