@@ -57,8 +57,6 @@ extern "C" {
 #include "base/errors.c"
 #include "base/memory.h"
 #include "base/memory.c"
-#include "base/random.h"
-#include "base/random.c"
 #include "base/math.h"
 #include "base/math.c"
 #ifdef GPUNN__COLD
@@ -142,6 +140,7 @@ extern "C" {
 #include "cpu/context.c"
 #include "cpu/elementwise.h"
 #include "cpu/elementwise.c"
+#include "cpu/initial.c"
 #include "cpu/move.c"
 #include "cpu/reduce.h"
 #include "cpu/reduce.c"

@@ -2821,6 +2821,59 @@ static void test_ctc_loss(void **state)
     }
 }
 
+/* ---- initial values: the same numbers in each build, from words of Philox as its authors have it ---- */
+static void philox(uint64_t key, uint32_t counter[4])
+{
+    uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
+    for (int round = 0; round < 10; round++, key0 += 0x9E3779B9u, key1 += 0xBB67AE85u) {
+        const uint64_t first = UINT64_C(0xD2511F53) * counter[0], second = UINT64_C(0xCD9E8D57) * counter[2];
+        counter[0] = (uint32_t)(second >> 32) ^ counter[1] ^ key0;
+        counter[1] = (uint32_t)second;
+        counter[2] = (uint32_t)(first >> 32) ^ counter[3] ^ key1;
+        counter[3] = (uint32_t)first;
+    }
+}
+
+static double initial_value(gpunn_init init, uint64_t seed, uint32_t id, int64_t i)
+{
+    uint32_t word[4] = {(uint32_t)(i / 4), id, (uint32_t)(i / 4 >> 32), 0x80000000u};
+    philox(seed, word);
+    const double low = (double)init.a, high = (double)init.b, all = 4294967296.0;
+    if (init.kind == GPUNN_INIT_UNIFORM)
+        return low + (high - low) * ((double)(word[i % 4] >> 8) / 16777216.0);
+    const double radius = sqrt(-2 * log(((double)word[i & 2] + 1) / all));
+    const double angle = (double)word[(i & 2) + 1] * (2 * acos(-1.0) / all);
+    return low + high * radius * (i % 2 ? sin(angle) : cos(angle));
+}
+
+static void test_initial_values(void **state)
+{
+    fixture         *f = *state;
+    const gpunn_init kinds[] = {
+        {GPUNN_INIT_NORMAL, 0, 1}, {GPUNN_INIT_NORMAL, 0.5f, 2}, {GPUNN_INIT_UNIFORM, -1, 3}};
+    const int sizes[] = {1, 2, 3, 63, 64, 65, 255, 257, (1 << 18) + 5};
+    uint64_t  hash = UINT64_C(0xcbf29ce484222325);
+    uint32_t  id = 0;
+    for (int k = 0; k < COUNT(kinds); k++)
+        for (int i = 0; i < COUNT(sizes); i++, id++) {
+            char    name[32];
+            int64_t n;
+            (void)snprintf(name, sizeof name, "p%u", id);
+            gpunn_tensor *p = MADE(f->dev, gpunn_parameter(f->model, name, GPUNN_SHAPE(sizes[i]), kinds[k]));
+            float        *values = read_floats(f->dev, p, &n);
+            for (int64_t at = 0; at < n; at++) {
+                const double wanted = initial_value(kinds[k], 1, id, at);
+                uint32_t     bits;
+                memcpy(&bits, &values[at], sizeof bits);
+                hash = (hash ^ bits) * UINT64_C(0x100000001B3);
+                if (!(fabs((double)values[at] - wanted) <= 1.2e-7 * fabs(wanted)))
+                    fail_msg("%s: number %d is %.9g, not %.9g", name, (int)at, (double)values[at], wanted);
+            }
+            free(values);
+        }
+    if (hash != UINT64_C(0x2da404be7bb11b81)) fail_msg("the numbers have the hash 0x%llx", (unsigned long long)hash);
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[64];
@@ -2842,6 +2895,7 @@ int main(void)
         cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads),
         cmocka_unit_test(test_roi_align_threads), cmocka_unit_test(test_recurrent_threads)};
     for (int i = 0; i < COUNT(alone); i++) tests[count++] = alone[i];
+    count += each_backend(tests + count, "initial values", test_initial_values, NULL);
     count += each_backend(tests + count, "rows", test_rows, NULL);
     count += each_backend(tests + count, "norms of one value", test_norms_of_one, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);

@@ -31,9 +31,10 @@ GPUNN__INLINE float gpunn__select(bool condition, float a, float b)
 }
 
 /* The correctly rounded square root. sqrtf may set errno, which prevents vectorisation; this declares the
- * compiler's builtin as free of side effects. */
+ * compiler's builtins as free of side effects. */
 #if defined(__GNUC__)
-extern float __builtin_sqrtf(float) __attribute__((const));
+extern float  __builtin_sqrtf(float) __attribute__((const));
+extern double __builtin_sqrt(double) __attribute__((const));
 #endif
 GPUNN__INLINE float gpunn__sqrt(float x)
 {
@@ -41,6 +42,15 @@ GPUNN__INLINE float gpunn__sqrt(float x)
     return __builtin_sqrtf(x);
 #else
     return sqrtf(x);
+#endif
+}
+
+GPUNN__INLINE double gpunn__sqrt_double(double x)
+{
+#if defined(__GNUC__)
+    return __builtin_sqrt(x);
+#else
+    return sqrt(x);
 #endif
 }
 

@@ -1,6 +1,7 @@
 #ifndef GPUNN__CPU_ELEMENTWISE_H
 #define GPUNN__CPU_ELEMENTWISE_H
 #include "base/math.h"
+#include "cpu/levels.h"
 
 /* ==== >>cpu/elementwise ================================================================================== *
  * Elementwise ops on the CPU. Each loop is generated from the tables of ops and works on contiguous memory
@@ -23,20 +24,21 @@ typedef struct gpunn__drop {
     bool         add;
 } gpunn__drop;
 
-/* Random words of 16 Philox packs, from pack number `pack`, a multiple of 16. The packs run side by side, so
- * the compiler vectorizes the loops, provided that the function is not inlined. */
-GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack,
-                                       uint32_t words[GPUNN__DROP_PACKS][4])
+/* Random words of 16 Philox packs: philox4x32-10(key, counter + {j, 0, 0, 0}) for pack j. The first number of
+ * `counter` is a multiple of 16. The packs run side by side, so that the compiler vectorizes the loops. */
+GPUNN__VECTORIZED(gpunn__philox_packs,
+                  (uint64_t key, const uint32_t counter[4], uint32_t words[GPUNN__DROP_PACKS][4]),
+                  (key, counter, words))
 {
     uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
     uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
     for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
-        c0[j] = (uint32_t)pack + (uint32_t)j;
-        c1[j] = d->site ^ (uint32_t)(pack >> 32) << 16;
-        c2[j] = (uint32_t)d->step;
-        c3[j] = (uint32_t)(d->step >> 32);
+        c0[j] = counter[0] + (uint32_t)j;
+        c1[j] = counter[1];
+        c2[j] = counter[2];
+        c3[j] = counter[3];
     }
-    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
         for (int j = 0; j < GPUNN__DROP_PACKS; j++)
             high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
@@ -56,6 +58,15 @@ GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack,
         words[j][2] = c2[j];
         words[j][3] = c3[j];
     }
+}
+
+/* The packs of dropout and random numbers, from pack number `pack`, a multiple of 16. */
+GPUNN__INLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack,
+                                     uint32_t words[GPUNN__DROP_PACKS][4])
+{
+    const uint32_t counter[4] = {(uint32_t)pack, d->site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)d->step,
+                                 (uint32_t)(d->step >> 32)};
+    gpunn__philox_packs(d->seed, counter, words);
 }
 
 /* Dropout factors (0 or scale) of 16 packs: 8 elements per pack, one for each 16-bit draw. */

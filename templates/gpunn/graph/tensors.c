@@ -2,7 +2,6 @@
 #include "base/forward_declarations.h"
 #include "base/errors.h"
 #include "base/memory.h"
-#include "base/random.h"
 #include "base/tables.h"
 #include "base/shapes.h"
 #include "base/model.h"
