@@ -74,49 +74,50 @@ typedef struct gpunn__user_memory { /* user-owned memory */
 } gpunn__user_memory;
 
 struct gpunn_tensor {
-    gpunn_model *model;
-    int          id; /* index in model->tensors; operands have smaller ones */
-    gpunn__kind  kind;
-    gpunn_dtype  dtype;
-    int          rank;
-    /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
-    int64_t                        dim[GPUNN_MAX_RANK];
-    char                          *name;      /* NULL: none */
-    gpunn_op                       op;        /* of a value */
-    const struct gpunn__operation *operation; /* computes the op on the CPU */
-    gpunn_attributes               attr;
-    int                            input_count;
-    gpunn_tensor                 **inputs; /* an absent optional operand is NULL */
-    char                          *layer;  /* layer name for messages; NULL: none */
-    /* for messages: the builder whose last op this is; NULL: the op itself */
-    const char *built_by;
-    /* next in its chain of the model's index, by gpunn__key; only a layer's first tensor is in the index */
-    gpunn_tensor *next[2];
-    bool          keep, retain_grad;
+    /* What planning reads of every tensor stands first, in few cache lines. */
+    gpunn_model   *model;
+    int            id; /* index in model->tensors; operands have smaller ones */
+    gpunn__kind    kind;
+    gpunn_dtype    dtype;
+    int            rank;
+    gpunn_op       op; /* of a value */
+    int            input_count;
+    gpunn_tensor **inputs; /* an absent optional operand is NULL */
+    int            part;   /* checkpoint segment that recomputes it; 0: none */
+    bool           keep, retain_grad;
     /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
     bool shared;
-    int  part; /* checkpoint segment that recomputes it; 0: none */
+    bool half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
     /* used instead of its own memory: [0] for the value, [1] for the gradient */
     gpunn__user_memory user_memory[2];
-    gpunn_dlpack      *managed; /* owner of user_memory[0]; NULL: none */
+    /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
+    int64_t                        dim[GPUNN_MAX_RANK];
+    const struct gpunn__operation *operation; /* computes the op on the CPU */
+    char                          *name;      /* NULL: none */
+    char                          *layer;     /* layer name for messages; NULL: none */
+    /* Parameters, buffers and constants only: */
+    bool  trainable, decay;
+    bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
+    bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
+    bool  bound;        /* bound before it was laid out, so it stays F32 */
+    bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
+    float lr_scale;
+    /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
+    int64_t    offset;
+    int64_t    padding; /* 1 + the row that starts as 0, regardless of init; 0: none */
+    gpunn_init init;
+    float     *constant; /* host copy of a constant's values */
     /* Inputs only: */
     void   *data; /* backend memory, or user-owned memory */
     size_t  capacity;
     int64_t batch;                /* of the last write; 0: never written; 1 if the shape has no batch */
     int64_t held[GPUNN_MAX_RANK]; /* shape of the last write */
-    /* Parameters, buffers and constants only: */
-    gpunn_init init;
-    int64_t    padding; /* 1 + the row that starts as 0, regardless of init; 0: none */
-    bool       trainable, decay;
-    bool       frozen;       /* running_mean only: gpunn_freeze_statistics */
-    bool       state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
-    bool       half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
-    bool       bound;        /* bound before it was laid out, so it stays F32 */
-    float      lr_scale;
-    /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
-    int64_t offset;
-    float  *constant;     /* host copy of a constant's values */
-    bool    grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
+    /* for messages: the builder whose last op this is; NULL: the op itself */
+    const char *built_by;
+    /* next in its chain of the model's index, by gpunn__key; only a layer's first tensor is in the index */
+    gpunn_tensor    *next[2];
+    gpunn_dlpack    *managed; /* owner of user_memory[0]; NULL: none */
+    gpunn_attributes attr;
 };
 
 typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */

@@ -297,7 +297,7 @@ static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
 
 GPUNN__INTERNAL bool gpunn__communicates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    return t->attr.sync && t->model->ranks.size > 1 && plan->training && !gpunn__evaluates(plan, t);
+    return t->model->ranks.size > 1 && t->attr.sync && plan->training && !gpunn__evaluates(plan, t);
 }
 
 GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
