@@ -2871,7 +2871,8 @@ static void test_initial_values(void **state)
             }
             free(values);
         }
-    if (hash != UINT64_C(0x2da404be7bb11b81)) fail_msg("the numbers have the hash 0x%llx", (unsigned long long)hash);
+    if (hash != UINT64_C(0x2da404be7bb11b81))
+        fail_msg("the numbers have the hash 0x%llx", (unsigned long long)hash);
 }
 
 int main(void)
