@@ -19910,10 +19910,12 @@ typedef struct gpunn__builder { /* exists while a plan is made */
     int           id_count;
     gpunn__lists  readers;       /* by operand: the nodes that read it, in rising order */
     gpunn__lists  contributions; /* by gradient root: the places that add to it, in rising order */
-    int          *nodes;         /* by step: id of the tensor that it is made for */
-    bool          again;         /* a fused group was rejected, so planning must restart */
-    bool          repeats;       /* the steps being added recompute earlier ones */
-    int           pass;          /* the pass being planned */
+    gpunn__lists  segments;   /* by checkpoint segment: the nodes whose steps it runs again, in their order */
+    gpunn__lists  recomputed; /* by checkpoint segment: the tensors that these steps compute */
+    int          *nodes;      /* by step: id of the tensor that it is made for */
+    bool          again;      /* a fused group was rejected, so planning must restart */
+    bool          repeats;    /* the steps being added recompute earlier ones */
+    int           pass;       /* the pass being planned */
 } gpunn__builder;
 
 /* Where the list of tensor `id` begins in lists->items. */
@@ -19922,6 +19924,9 @@ GPUNN__INTERNAL int gpunn__list_begin(const gpunn__lists *lists, int id);
 /* Lists are filled in two equal passes: the first counts, then gpunn__open_lists, the second adds. */
 GPUNN__INTERNAL void gpunn__list_add(gpunn__lists *lists, int id, int item, bool counts);
 GPUNN__INTERNAL void gpunn__open_lists(gpunn__lists *lists, int count);
+
+/* One more than the highest number of a checkpoint segment; the last one is of recurrent layers. */
+GPUNN__INTERNAL int gpunn__segment_count(const gpunn__builder *b);
 
 /* Fills b->readers. */
 GPUNN__INTERNAL void gpunn__list_readers(gpunn__builder *b);
@@ -20213,6 +20218,11 @@ GPUNN__INTERNAL void gpunn__open_lists(gpunn__lists *lists, int count)
         size = lists->end[id];
         lists->end[id] = at;
     }
+}
+
+GPUNN__INTERNAL int gpunn__segment_count(const gpunn__builder *b)
+{
+    return b->model->parts + 2;
 }
 
 GPUNN__INTERNAL void gpunn__list_readers(gpunn__builder *b)
@@ -21824,7 +21834,8 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
 enum { GPUNN__MOST_SHARING = 8 };
 
 /* Lists the gradient roots before `place` whose gradients have the memory of from's, at most
- * GPUNN__MOST_SHARING + 1. Those behind `place` have been read, so they leave the ring. Returns the number. */
+ * GPUNN__MOST_SHARING + 1. Those behind `place` have been read, so they leave the ring. Returns their
+ * number. */
 static int gpunn__list_sharing(gpunn__builder *b, int from, int place, int *members)
 {
     int count = 0, kept = from, id = from;
@@ -22241,6 +22252,26 @@ static void gpunn__mark_again(gpunn__builder *b, const gpunn_tensor *t)
         b->tensors[maker].again = part;
 }
 
+/* Fills b->segments and b->recomputed. */
+static void gpunn__list_segments(gpunn__builder *b)
+{
+    const size_t bytes = (size_t)gpunn__segment_count(b) * sizeof(int);
+    memset(b->segments.end, 0, bytes);
+    memset(b->recomputed.end, 0, bytes);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int place = 0; place < b->place_count; place++) {
+            const int maker = b->order[place], part = b->tensors[maker].again;
+            if (part) gpunn__list_add(&b->segments, part, maker, pass == 0);
+        }
+        for (int id = 0; id < b->plan->tensor_count; id++) {
+            const int part = b->tensors[gpunn__maker(b, b->model->tensors[id])].again;
+            if (part) gpunn__list_add(&b->recomputed, part, id, pass == 0);
+        }
+        if (pass == 0) gpunn__open_lists(&b->segments, gpunn__segment_count(b));
+        if (pass == 0) gpunn__open_lists(&b->recomputed, gpunn__segment_count(b));
+    }
+}
+
 static void gpunn__mark_recomputed(gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count && gpunn__recomputes(b); id++) {
@@ -22263,19 +22294,20 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
                     gpunn__mark_again(b, input);
             }
     }
+    if (gpunn__recomputes(b)) gpunn__list_segments(b);
 }
 
 /* Appends the steps of a checkpoint segment again. */
 static bool gpunn__repeat_part(gpunn__builder *b, int part)
 {
     bool made = true;
-    for (int id = 0; id < b->plan->tensor_count; id++)
-        if (b->tensors[gpunn__maker(b, b->model->tensors[id])].again == part)
-            b->tensors[id].cast = b->tensors[id].transposed = -1;
+    for (int i = gpunn__list_begin(&b->recomputed, part); i < b->recomputed.end[part]; i++) {
+        gpunn__builder_tensor *t = &b->tensors[b->recomputed.items[i]];
+        t->cast = t->transposed = -1;
+    }
     b->repeats = true;
-    for (int place = 0; place < b->place_count && made; place++) {
-        const int id = b->order[place];
-        if (b->tensors[id].again != part) continue;
+    for (int i = gpunn__list_begin(&b->segments, part); i < b->segments.end[part] && made; i++) {
+        const int id = b->segments.items[i];
         b->tensors[id].again = 0;
         made = b->tensors[id].fused >= 0 ? gpunn__fused_step(b, b->tensors[id].fused, false)
                                          : gpunn__forward_step(b, b->model->tensors[id]);
@@ -23006,6 +23038,28 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
     return GPUNN_OK;
 }
 
+enum { GPUNN__BELOW = 1, GPUNN__ABOVE = 2, GPUNN__BETWEEN = 3 };
+
+/* Marks which of tensors[0] to tensors[end] depend on the first one (below), and which ones the last one
+ * depends on (above). They are neighbours in a model. Returns whether the last one depends on the first. */
+static bool gpunn__mark_between(gpunn_tensor *const *tensors, int end, unsigned char *marks)
+{
+    const int begin = tensors[0]->id;
+    marks[0] = GPUNN__BELOW;
+    for (int i = 1; i <= end; i++)
+        for (int k = 0; k < tensors[i]->input_count; k++) {
+            const gpunn_tensor *input = tensors[i]->inputs[k];
+            if (input && input->id >= begin) marks[i] |= marks[input->id - begin] & GPUNN__BELOW;
+        }
+    marks[end] |= GPUNN__ABOVE;
+    for (int i = end; i > 0; i--)
+        for (int k = 0; k < tensors[i]->input_count && marks[i] & GPUNN__ABOVE; k++) {
+            const gpunn_tensor *input = tensors[i]->inputs[k];
+            if (input && input->id >= begin) marks[input->id - begin] |= GPUNN__ABOVE;
+        }
+    return marks[end] & GPUNN__BELOW;
+}
+
 GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
 {
     static const char   caller[] = "gpunn_recompute";
@@ -23013,37 +23067,32 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     if (first == NULL || last == NULL)
         return gpunn__fail_null(known ? known->model->dev : NULL, caller,
                                 first ? "last tensor" : "first tensor");
-    gpunn_model  *model = first->model;
-    gpunn_device *dev = model->dev;
-    const size_t  count = (size_t)model->tensor_count;
-    gpunn_status  status = GPUNN_OK;
+    gpunn_model   *model = first->model;
+    gpunn_device  *dev = model->dev;
+    gpunn_tensor **tensors = model->tensors + first->id;
+    const int      end = last->id - first->id; /* index of last among those from first on */
+    const size_t   bytes = end > 0 ? (size_t)end + 1 : 1;
+    gpunn_status   status = GPUNN_OK;
     if (last->model != model)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last belong to different models", caller);
-    bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* what last depends on */
-    if (above == NULL) return GPUNN_ERR_MEMORY;
-    bool *below = above + count; /* what depends on first */
-    above[last->id] = below[first->id] = true;
-    gpunn__mark_operands(model, above);
-    for (int id = first->id + 1; id < model->tensor_count; id++)
-        for (int i = 0; i < model->tensors[id]->input_count; i++)
-            below[id] = below[id] ||
-                        (model->tensors[id]->inputs[i] && below[model->tensors[id]->inputs[i]->id]);
-    if (first == last || !below[last->id])
+    unsigned char *marks = (unsigned char *)gpunn__calloc(dev, bytes);
+    if (marks == NULL) return GPUNN_ERR_MEMORY;
+    if (end <= 0 || !gpunn__mark_between(tensors, end, marks))
         status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' is not computed from '%s'", caller,
                              gpunn__called(last), gpunn__called(first));
-    for (int id = first->id + 1; id < last->id && status == GPUNN_OK; id++)
-        if (above[id] && below[id] && model->tensors[id]->part)
+    for (int i = 1; i < end && status == GPUNN_OK; i++)
+        if (marks[i] == GPUNN__BETWEEN && tensors[i]->part)
             status = gpunn__fail(
                 dev, GPUNN_ERR_ARGUMENT,
                 "%s: '%s' already belongs to another part that is recomputed; parts must not overlap", caller,
-                gpunn__called(model->tensors[id]));
+                gpunn__called(tensors[i]));
     if (status == GPUNN_OK) {
         gpunn__invalidate(model);
         model->parts++;
-        for (int id = first->id + 1; id < last->id; id++)
-            if (above[id] && below[id]) model->tensors[id]->part = model->parts;
+        for (int i = 1; i < end; i++)
+            if (marks[i] == GPUNN__BETWEEN) tensors[i]->part = model->parts;
     }
-    gpunn__free(dev, above, 2 * count * sizeof(bool));
+    gpunn__free(dev, marks, bytes);
     return status;
 }
 
@@ -23094,6 +23143,10 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->readers.items = (int *)gpunn__arena_take(&arena, (size_t)operands * sizeof(int));
     b->contributions.end = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
     b->contributions.items = (int *)gpunn__arena_take(&arena, (size_t)operands * sizeof(int));
+    b->segments.end = (int *)gpunn__arena_take(&arena, (size_t)gpunn__segment_count(b) * sizeof(int));
+    b->segments.items = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
+    b->recomputed.end = (int *)gpunn__arena_take(&arena, (size_t)gpunn__segment_count(b) * sizeof(int));
+    b->recomputed.items = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
     return arena.bytes;
 }
 

@@ -95,6 +95,16 @@ static void kept(graph *g, int n)
     end_with_loss(g);
 }
 
+/* Each layer is a checkpoint segment of its own. */
+static void segments(graph *g, int n)
+{
+    for (int i = 0; i < n; i++) {
+        gpunn_tensor *first = g->y, *last = MADE(g->dev, gpunn_tanh(linear(g, gpunn_tanh(first), i)));
+        OK(g->dev, gpunn_recompute(first, g->y = last));
+    }
+    end_with_loss(g);
+}
+
 static void outputs(graph *g, int n)
 {
     for (int i = 0; i < n; i++) g->output[g->output_count++] = MADE(g->dev, gpunn_relu(linear(g, g->x, i)));
@@ -161,8 +171,9 @@ static void test_growth(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        GROWTH(layers), GROWTH(heads), GROWTH(unrolled), GROWTH(parameters), GROWTH(residuals),
-        GROWTH(norms),  GROWTH(kept),  GROWTH(outputs),  GROWTH(states),     GROWTH(indices)};
+    const struct CMUnitTest tests[] = {GROWTH(layers),     GROWTH(heads),     GROWTH(unrolled),
+                                       GROWTH(parameters), GROWTH(residuals), GROWTH(norms),
+                                       GROWTH(kept),       GROWTH(segments),  GROWTH(outputs),
+                                       GROWTH(states),     GROWTH(indices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,8 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
 enum { GPUNN__MOST_SHARING = 8 };
 
 /* Lists the gradient roots before `place` whose gradients have the memory of from's, at most
- * GPUNN__MOST_SHARING + 1. Those behind `place` have been read, so they leave the ring. Returns the number. */
+ * GPUNN__MOST_SHARING + 1. Those behind `place` have been read, so they leave the ring. Returns their
+ * number. */
 static int gpunn__list_sharing(gpunn__builder *b, int from, int place, int *members)
 {
     int count = 0, kept = from, id = from;
@@ -486,6 +487,26 @@ static void gpunn__mark_again(gpunn__builder *b, const gpunn_tensor *t)
         b->tensors[maker].again = part;
 }
 
+/* Fills b->segments and b->recomputed. */
+static void gpunn__list_segments(gpunn__builder *b)
+{
+    const size_t bytes = (size_t)gpunn__segment_count(b) * sizeof(int);
+    memset(b->segments.end, 0, bytes);
+    memset(b->recomputed.end, 0, bytes);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int place = 0; place < b->place_count; place++) {
+            const int maker = b->order[place], part = b->tensors[maker].again;
+            if (part) gpunn__list_add(&b->segments, part, maker, pass == 0);
+        }
+        for (int id = 0; id < b->plan->tensor_count; id++) {
+            const int part = b->tensors[gpunn__maker(b, b->model->tensors[id])].again;
+            if (part) gpunn__list_add(&b->recomputed, part, id, pass == 0);
+        }
+        if (pass == 0) gpunn__open_lists(&b->segments, gpunn__segment_count(b));
+        if (pass == 0) gpunn__open_lists(&b->recomputed, gpunn__segment_count(b));
+    }
+}
+
 static void gpunn__mark_recomputed(gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count && gpunn__recomputes(b); id++) {
@@ -508,19 +529,20 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
                     gpunn__mark_again(b, input);
             }
     }
+    if (gpunn__recomputes(b)) gpunn__list_segments(b);
 }
 
 /* Appends the steps of a checkpoint segment again. */
 static bool gpunn__repeat_part(gpunn__builder *b, int part)
 {
     bool made = true;
-    for (int id = 0; id < b->plan->tensor_count; id++)
-        if (b->tensors[gpunn__maker(b, b->model->tensors[id])].again == part)
-            b->tensors[id].cast = b->tensors[id].transposed = -1;
+    for (int i = gpunn__list_begin(&b->recomputed, part); i < b->recomputed.end[part]; i++) {
+        gpunn__builder_tensor *t = &b->tensors[b->recomputed.items[i]];
+        t->cast = t->transposed = -1;
+    }
     b->repeats = true;
-    for (int place = 0; place < b->place_count && made; place++) {
-        const int id = b->order[place];
-        if (b->tensors[id].again != part) continue;
+    for (int i = gpunn__list_begin(&b->segments, part); i < b->segments.end[part] && made; i++) {
+        const int id = b->segments.items[i];
         b->tensors[id].again = 0;
         made = b->tensors[id].fused >= 0 ? gpunn__fused_step(b, b->tensors[id].fused, false)
                                          : gpunn__forward_step(b, b->model->tensors[id]);

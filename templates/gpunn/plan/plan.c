@@ -381,6 +381,28 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
     return GPUNN_OK;
 }
 
+enum { GPUNN__BELOW = 1, GPUNN__ABOVE = 2, GPUNN__BETWEEN = 3 };
+
+/* Marks which of tensors[0] to tensors[end] depend on the first one (below), and which ones the last one
+ * depends on (above). They are neighbours in a model. Returns whether the last one depends on the first. */
+static bool gpunn__mark_between(gpunn_tensor *const *tensors, int end, unsigned char *marks)
+{
+    const int begin = tensors[0]->id;
+    marks[0] = GPUNN__BELOW;
+    for (int i = 1; i <= end; i++)
+        for (int k = 0; k < tensors[i]->input_count; k++) {
+            const gpunn_tensor *input = tensors[i]->inputs[k];
+            if (input && input->id >= begin) marks[i] |= marks[input->id - begin] & GPUNN__BELOW;
+        }
+    marks[end] |= GPUNN__ABOVE;
+    for (int i = end; i > 0; i--)
+        for (int k = 0; k < tensors[i]->input_count && marks[i] & GPUNN__ABOVE; k++) {
+            const gpunn_tensor *input = tensors[i]->inputs[k];
+            if (input && input->id >= begin) marks[input->id - begin] |= GPUNN__ABOVE;
+        }
+    return marks[end] & GPUNN__BELOW;
+}
+
 GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
 {
     static const char   caller[] = "gpunn_recompute";
@@ -388,37 +410,32 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     if (first == NULL || last == NULL)
         return gpunn__fail_null(known ? known->model->dev : NULL, caller,
                                 first ? "last tensor" : "first tensor");
-    gpunn_model  *model = first->model;
-    gpunn_device *dev = model->dev;
-    const size_t  count = (size_t)model->tensor_count;
-    gpunn_status  status = GPUNN_OK;
+    gpunn_model   *model = first->model;
+    gpunn_device  *dev = model->dev;
+    gpunn_tensor **tensors = model->tensors + first->id;
+    const int      end = last->id - first->id; /* index of last among those from first on */
+    const size_t   bytes = end > 0 ? (size_t)end + 1 : 1;
+    gpunn_status   status = GPUNN_OK;
     if (last->model != model)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last belong to different models", caller);
-    bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* what last depends on */
-    if (above == NULL) return GPUNN_ERR_MEMORY;
-    bool *below = above + count; /* what depends on first */
-    above[last->id] = below[first->id] = true;
-    gpunn__mark_operands(model, above);
-    for (int id = first->id + 1; id < model->tensor_count; id++)
-        for (int i = 0; i < model->tensors[id]->input_count; i++)
-            below[id] = below[id] ||
-                        (model->tensors[id]->inputs[i] && below[model->tensors[id]->inputs[i]->id]);
-    if (first == last || !below[last->id])
+    unsigned char *marks = (unsigned char *)gpunn__calloc(dev, bytes);
+    if (marks == NULL) return GPUNN_ERR_MEMORY;
+    if (end <= 0 || !gpunn__mark_between(tensors, end, marks))
         status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' is not computed from '%s'", caller,
                              gpunn__called(last), gpunn__called(first));
-    for (int id = first->id + 1; id < last->id && status == GPUNN_OK; id++)
-        if (above[id] && below[id] && model->tensors[id]->part)
+    for (int i = 1; i < end && status == GPUNN_OK; i++)
+        if (marks[i] == GPUNN__BETWEEN && tensors[i]->part)
             status = gpunn__fail(
                 dev, GPUNN_ERR_ARGUMENT,
                 "%s: '%s' already belongs to another part that is recomputed; parts must not overlap", caller,
-                gpunn__called(model->tensors[id]));
+                gpunn__called(tensors[i]));
     if (status == GPUNN_OK) {
         gpunn__invalidate(model);
         model->parts++;
-        for (int id = first->id + 1; id < last->id; id++)
-            if (above[id] && below[id]) model->tensors[id]->part = model->parts;
+        for (int i = 1; i < end; i++)
+            if (marks[i] == GPUNN__BETWEEN) tensors[i]->part = model->parts;
     }
-    gpunn__free(dev, above, 2 * count * sizeof(bool));
+    gpunn__free(dev, marks, bytes);
     return status;
 }
 
@@ -469,6 +486,10 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->readers.items = (int *)gpunn__arena_take(&arena, (size_t)operands * sizeof(int));
     b->contributions.end = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
     b->contributions.items = (int *)gpunn__arena_take(&arena, (size_t)operands * sizeof(int));
+    b->segments.end = (int *)gpunn__arena_take(&arena, (size_t)gpunn__segment_count(b) * sizeof(int));
+    b->segments.items = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
+    b->recomputed.end = (int *)gpunn__arena_take(&arena, (size_t)gpunn__segment_count(b) * sizeof(int));
+    b->recomputed.items = (int *)gpunn__arena_take(&arena, (size_t)n * sizeof(int));
     return arena.bytes;
 }
 

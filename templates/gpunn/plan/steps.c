@@ -49,6 +49,11 @@ GPUNN__INTERNAL void gpunn__open_lists(gpunn__lists *lists, int count)
     }
 }
 
+GPUNN__INTERNAL int gpunn__segment_count(const gpunn__builder *b)
+{
+    return b->model->parts + 2;
+}
+
 GPUNN__INTERNAL void gpunn__list_readers(gpunn__builder *b)
 {
     for (int pass = 0; pass < 2; pass++) {

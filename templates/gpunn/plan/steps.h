@@ -201,10 +201,12 @@ typedef struct gpunn__builder { /* exists while a plan is made */
     int           id_count;
     gpunn__lists  readers;       /* by operand: the nodes that read it, in rising order */
     gpunn__lists  contributions; /* by gradient root: the places that add to it, in rising order */
-    int          *nodes;         /* by step: id of the tensor that it is made for */
-    bool          again;         /* a fused group was rejected, so planning must restart */
-    bool          repeats;       /* the steps being added recompute earlier ones */
-    int           pass;          /* the pass being planned */
+    gpunn__lists  segments;   /* by checkpoint segment: the nodes whose steps it runs again, in their order */
+    gpunn__lists  recomputed; /* by checkpoint segment: the tensors that these steps compute */
+    int          *nodes;      /* by step: id of the tensor that it is made for */
+    bool          again;      /* a fused group was rejected, so planning must restart */
+    bool          repeats;    /* the steps being added recompute earlier ones */
+    int           pass;       /* the pass being planned */
 } gpunn__builder;
 
 /* Where the list of tensor `id` begins in lists->items. */
@@ -213,6 +215,9 @@ GPUNN__INTERNAL int gpunn__list_begin(const gpunn__lists *lists, int id);
 /* Lists are filled in two equal passes: the first counts, then gpunn__open_lists, the second adds. */
 GPUNN__INTERNAL void gpunn__list_add(gpunn__lists *lists, int id, int item, bool counts);
 GPUNN__INTERNAL void gpunn__open_lists(gpunn__lists *lists, int count);
+
+/* One more than the highest number of a checkpoint segment; the last one is of recurrent layers. */
+GPUNN__INTERNAL int gpunn__segment_count(const gpunn__builder *b);
 
 /* Fills b->readers. */
 GPUNN__INTERNAL void gpunn__list_readers(gpunn__builder *b);
