@@ -4,7 +4,7 @@
  *
  * Usage: fused generated|hand|plain THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
  *     generated   the kernels that the generator makes of fused.json
- *     hand        one loop in each direction, written by hand with AVX-512 (without it: not there)
+ *     hand        one loop in each direction, written by hand with AVX-512; says so where that is missing
  *     plain       gpunn's single ops, in place where a plan would have them so */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
@@ -166,6 +166,12 @@ static void hand(chain *c)
     gpunn_parallel(c->threads, hand_forward, c);
     gpunn_parallel(c->threads, hand_backward, c);
 }
+#else
+static void hand(chain *c)
+{
+    (void)c;
+    fail("hand needs AVX-512");
+}
 #endif
 
 /* ---- gpunn's single ops -------------------------------------------------------------------------------- */
@@ -262,9 +268,7 @@ int main(int argc, char **argv)
     c.threads = argc == 3 ? atoi(argv[2]) : 0;
     if (argc == 3 && strcmp(argv[1], "generated") == 0) run = generated;
     if (argc == 3 && strcmp(argv[1], "plain") == 0) run = plain;
-#ifdef __AVX512F__
     if (argc == 3 && strcmp(argv[1], "hand") == 0) run = hand;
-#endif
     if (run == NULL || c.threads < 1) {
         fprintf(stderr, "usage: %s generated|hand|plain THREADS\n", argv[0]);
         return 2;

@@ -84,14 +84,20 @@ def settings(threads, info):
 
 
 def measure(command, threads):
-    """(ms, MiB) of one fresh process, or None when it could not run."""
+    """(ms, MiB) of one fresh process, or a sentence when it could not run."""
     done = subprocess.run(command + [str(threads)], env=dict(os.environ, **settings(threads, cpu_info())),
                           capture_output=True, text=True)
     if done.returncode:
-        print(f"# {' '.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}", flush=True)
-        return None
+        why = (done.stderr.strip().splitlines() or ["failed"])[-1].replace("|", "/")
+        print(f"# {' '.join(command)}: {why}", flush=True)
+        return why
     fields = done.stdout.split()
     return float(fields[2]), float(fields[4])
+
+
+def timed(result):
+    """Whether measure found figures."""
+    return isinstance(result, tuple)
 
 
 def main():
@@ -138,18 +144,20 @@ def main():
                     break
                 order = list(commands) if number % 2 == 0 else list(commands)[::-1]
                 rounds.append({key: measure(commands[key], threads) for key in order})
-            if not any(r["gpunn"] for r in rounds):
+            if not any(timed(r["gpunn"]) for r in rounds):
                 status = 1  # it said why
                 continue
-            ours = statistics.median(r["gpunn"][0] for r in rounds if r["gpunn"])
+            ours = statistics.median(r["gpunn"][0] for r in rounds if timed(r["gpunn"]))
             extra = f" ({GFLOP[name] / ours * 1e3:.0f} GFLOP/s)" if name in GFLOP else ""
-            pairs = {peer: [r for r in rounds if r[peer] and r["gpunn"]] for peer in list(commands)[1:]}
+            pairs = {peer: [r for r in rounds if timed(r[peer]) and timed(r["gpunn"])] for peer in list(commands)[1:]}
             if not any(pairs.values()):
-                alone = [r["gpunn"][1] for r in rounds if r["gpunn"]]
+                alone = [r["gpunn"][1] for r in rounds if timed(r["gpunn"])]
                 print(f"| {name} | {threads} | {ours:.4g}{extra} | - | - | - | {max(alone):.0f} | - | "
                       f"{len(alone)} |", flush=True)
             for peer, both in pairs.items():
                 if not both:
+                    why = next((r[peer] for r in rounds if not timed(r[peer])), "-")
+                    print(f"| {name} | {threads} | {ours:.4g}{extra} | {peer} | {why} | - | - | - | 0 |", flush=True)
                     continue
                 ratio = statistics.median(r[peer][0] / r["gpunn"][0] for r in both)
                 print(f"| {name} | {threads} | {ours:.4g}{extra} | {peer} | "
