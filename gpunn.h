@@ -6519,7 +6519,7 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
 
 #ifdef GPUNN__COLD
 #pragma GCC push_options
-#pragma GCC optimize("O1")
+#pragma GCC optimize("Og")
 #endif
 /* ==== >>base/tables ====================================================================================== *
  * Queries about ops, answered from the tables in >>ops. */
@@ -25027,6 +25027,10 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
                            : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
 }
 
+#ifdef GPUNN__COLD
+#pragma GCC push_options
+#pragma GCC optimize("Og")
+#endif
 /* ==== >>run/bind ======================================================================================== */
 /* Binds tensors to user-owned memory (gpunn_bind, gpunn_bind_grad, DLPack) and
  * switches a model's states between sessions. */
@@ -25908,6 +25912,9 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
     return status;
 }
 
+#ifdef GPUNN__COLD
+#pragma GCC pop_options
+#endif
 /* ==== >>cpu/threads ====================================================================================== *
  * Locks and threads, for data loaders and for CPU devices, and the thread pool of a CPU device. */
 #if defined(GPUNN_NO_THREADS)
@@ -38326,6 +38333,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
+#ifdef GPUNN__COLD
+#pragma GCC push_options
+#pragma GCC optimize("Og")
+#endif
 /* ==== >>train/ranks ===================================================================================== */
 /* Training with several ranks: averages gradients, applies updates and distributes the results. With .shard
  * each rank holds a share of the optimizer's states and updates only its share of the parameters. Also
@@ -40020,6 +40031,9 @@ GPUNN__INTERNAL int gpunn__document_find(const gpunn__document *document, int ob
     return 0;
 }
 
+#ifdef GPUNN__COLD
+#pragma GCC pop_options
+#endif
 /* ==== >>train/loader ==================================================================================== */
 /* A loader delivers batches of samples to a model's inputs. It shuffles, converts, augments and mixes
  * samples, in worker threads if requested. Samples come from the program's arrays or from its load
@@ -41146,7 +41160,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
 
 #ifdef GPUNN__COLD
 #pragma GCC push_options
-#pragma GCC optimize("O1")
+#pragma GCC optimize("Og")
 #endif
 /* ==== >>io/elements ====================================================================================== *
  * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number). dtype is the

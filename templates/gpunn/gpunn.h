@@ -61,7 +61,7 @@ extern "C" {
 #include "base/math.c"
 #ifdef GPUNN__COLD
 #pragma GCC push_options
-#pragma GCC optimize("O1")
+#pragma GCC optimize("Og")
 #endif
 #include "base/tables.h"
 #include "base/tables.c"
@@ -129,10 +129,17 @@ extern "C" {
 #include "run/run.c"
 #include "run/io.h"
 #include "run/io.c"
+#ifdef GPUNN__COLD
+#pragma GCC push_options
+#pragma GCC optimize("Og")
+#endif
 #include "run/bind.c"
 #include "run/inspect.h"
 #include "run/inspect.c"
 #include "run/recompute.c"
+#ifdef GPUNN__COLD
+#pragma GCC pop_options
+#endif
 #include "cpu/threads.h"
 #include "cpu/threads.c"
 #include "cpu/levels.h"
@@ -170,17 +177,24 @@ extern "C" {
 #include "train/optimizer.c"
 #include "train/step.h"
 #include "train/step.c"
+#ifdef GPUNN__COLD
+#pragma GCC push_options
+#pragma GCC optimize("Og")
+#endif
 #include "train/ranks.h"
 #include "train/ranks.c"
 #include "train/schedule.h"
 #include "train/schedule.c"
 #include "io/files.h"
 #include "io/files.c"
+#ifdef GPUNN__COLD
+#pragma GCC pop_options
+#endif
 #include "train/loader.h"
 #include "train/loader.c"
 #ifdef GPUNN__COLD
 #pragma GCC push_options
-#pragma GCC optimize("O1")
+#pragma GCC optimize("Og")
 #endif
 #include "io/elements.h"
 #include "io/elements.c"
