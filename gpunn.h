@@ -30171,7 +30171,8 @@ GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 
 /* Applies the part of the epilogue that the kernels have not applied, to rows i0 .. i1 and columns j0 ..
  * j1. */
-static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+GPUNN__VECTORIZED(gpunn__gemm_finish, (const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1),
+                  (g, i0, i1, j0, j1))
 {
     for (int64_t i = i0; i < i1; i++) {
         float *GPUNN__RESTRICT c = g->c + i * g->c_row;
@@ -30189,18 +30190,20 @@ static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int
     }
 }
 
-GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
-                                       int64_t i1, int64_t j0, int64_t j1, float *packed)
+/* Both kinds of gpunn__gemm_block. Tasks for several sets of vectors call them and do not copy them. */
+GPUNN__NOINLINE void gpunn__gemm_by_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
+                                         int64_t i1, int64_t j0, int64_t j1, float *packed)
 {
-    if (gpunn__gemm_is_dots(g)) {
-        if (g->b_dtype)
-            gpunn__gemm_half_dots(g, kernels, i0, i1, j0, j1, packed);
-        else
-            kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col,
-                          g->b_col, g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
-        gpunn__gemm_finish(g, i0, i1, j0, j1);
-        return;
-    }
+    if (g->b_dtype)
+        gpunn__gemm_half_dots(g, kernels, i0, i1, j0, j1, packed);
+    else
+        kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
+                      g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+    gpunn__gemm_finish(g, i0, i1, j0, j1);
+}
+GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels,
+                                           int64_t i0, int64_t i1, int64_t j0, int64_t j1, float *packed)
+{
     const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
     const int64_t group = g->packed_b ? j1 - j0 : (g->panels ? g->panels : 1) * width;
     const int64_t depth = gpunn__gemm_depth(g);
@@ -30265,6 +30268,15 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
         }
     }
     if (late) gpunn__gemm_finish(g, i0, i1, j0, j1);
+}
+
+GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
+                                       int64_t i1, int64_t j0, int64_t j1, float *packed)
+{
+    if (gpunn__gemm_is_dots(g))
+        gpunn__gemm_by_dots(g, kernels, i0, i1, j0, j1, packed);
+    else
+        gpunn__gemm_by_panels(g, kernels, i0, i1, j0, j1, packed);
 }
 
 typedef struct gpunn__gemm_job {
