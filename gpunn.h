@@ -26655,7 +26655,7 @@ typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float
     !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
-#pragma GCC optimize("O3")
+#pragma GCC optimize("O2", "tree-vectorize", "vect-cost-model=dynamic")
 #endif
 
 /* The language of the ops' tables. The macros map it to C. */
@@ -27209,7 +27209,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_integer(gpunn__cpu *cpu, gpunn_step *st
 
 /* ---- dropout ------------------------------------------------------------------------------------------- */
 
-GPUNN__VECTORIZED(gpunn__drop_task, (void *arg, int thread, int threads), (arg, thread, threads))
+static void gpunn__drop_task(void *arg, int thread, int threads)
 {
     const gpunn__drop *d = (const gpunn__drop *)arg;
     int64_t            begin, end;
@@ -32601,8 +32601,8 @@ GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, 
 /* Pools the depth x rows x columns cells that begin at x and stores the result to element `to`. first: index
  * of the first cell within the whole window, nonzero if an edge cuts the window. As in torch, NaN wins, also
  * over an earlier NaN. */
-GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth,
-                                   int64_t rows, int64_t columns, int64_t first, float scale, int64_t to)
+GPUNN__NOINLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth,
+                                     int64_t rows, int64_t columns, int64_t first, float scale, int64_t to)
 {
     float   best = average ? 0 : -INFINITY;
     int64_t at = first;
@@ -32820,8 +32820,6 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
     } else if (p->average) {
         if (flat && kh == 2 && kw == 2 && stride == 2)
             gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
-        else if (flat)
-            gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
         else
             gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
     } else {
@@ -32829,8 +32827,6 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
             gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
         else if (flat && kh == 3 && kw == 3 && stride == 2)
             gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
-        else if (flat)
-            gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
         else
             gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
     }
@@ -32853,7 +32849,7 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
     }
 }
 
-GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__pool_backward(void *arg, int index, int threads)
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
     int64_t volume, end, outputs = p->z.out * p->y.out * p->x.out, cells = p->z.n * p->y.n * p->x.n,
@@ -33386,7 +33382,7 @@ static void gpunn__roi_box(const gpunn__rois *r, int64_t box, int64_t from, int6
     }
 }
 
-GPUNN__VECTORIZED(gpunn__roi_task, (void *arg, int thread, int threads), (arg, thread, threads))
+static void gpunn__roi_task(void *arg, int thread, int threads)
 {
     const gpunn__rois *r = (const gpunn__rois *)arg;
     const int64_t      channels = r->shape.channels,
@@ -33399,7 +33395,7 @@ GPUNN__VECTORIZED(gpunn__roi_task, (void *arg, int thread, int threads), (arg, t
     }
 }
 
-GPUNN__VECTORIZED(gpunn__roi_back_task, (void *arg, int thread, int threads), (arg, thread, threads))
+static void gpunn__roi_back_task(void *arg, int thread, int threads)
 {
     const gpunn__rois *r = (const gpunn__rois *)arg;
     const int64_t      channels = r->shape.channels;
@@ -33511,7 +33507,7 @@ typedef struct gpunn__hash_points {
     bool             add_x, add_table;
 } gpunn__hash_points;
 
-GPUNN__VECTORIZED(gpunn__hash_task, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__hash_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -33523,7 +33519,7 @@ GPUNN__VECTORIZED(gpunn__hash_task, (void *arg, int index, int threads), (arg, i
                                  h->y + (p * grid->levels + l) * grid->features);
 }
 
-GPUNN__VECTORIZED(gpunn__hash_dx_task, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__hash_dx_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const int                 axes = h->grid.axes;
@@ -33540,7 +33536,7 @@ GPUNN__VECTORIZED(gpunn__hash_dx_task, (void *arg, int index, int threads), (arg
 }
 
 /* One thread owns all rows of a level and adds point after point. */
-GPUNN__VECTORIZED(gpunn__hash_back_task, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__hash_back_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -33726,7 +33722,7 @@ GPUNN__INLINE void gpunn__resize_add(float *row, const float *from, int64_t n, f
     for (int64_t i = 0; i < n; i++) row[i] = add ? row[i] + weight * from[i] : weight * from[i];
 }
 
-GPUNN__VECTORIZED(gpunn__resize_forward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__resize_forward(void *arg, int index, int threads)
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
@@ -33763,7 +33759,7 @@ GPUNN__VECTORIZED(gpunn__resize_forward, (void *arg, int index, int threads), (a
     }
 }
 
-GPUNN__VECTORIZED(gpunn__resize_backward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__resize_backward(void *arg, int index, int threads)
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;

@@ -14,7 +14,7 @@ typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float
     !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
-#pragma GCC optimize("O3")
+#pragma GCC optimize("O2", "tree-vectorize", "vect-cost-model=dynamic")
 #endif
 
 /* The language of the ops' tables. The macros map it to C. */
@@ -568,7 +568,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_integer(gpunn__cpu *cpu, gpunn_step *st
 
 /* ---- dropout ------------------------------------------------------------------------------------------- */
 
-GPUNN__VECTORIZED(gpunn__drop_task, (void *arg, int thread, int threads), (arg, thread, threads))
+static void gpunn__drop_task(void *arg, int thread, int threads)
 {
     const gpunn__drop *d = (const gpunn__drop *)arg;
     int64_t            begin, end;

@@ -75,8 +75,8 @@ GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, 
 /* Pools the depth x rows x columns cells that begin at x and stores the result to element `to`. first: index
  * of the first cell within the whole window, nonzero if an edge cuts the window. As in torch, NaN wins, also
  * over an earlier NaN. */
-GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth,
-                                   int64_t rows, int64_t columns, int64_t first, float scale, int64_t to)
+GPUNN__NOINLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth,
+                                     int64_t rows, int64_t columns, int64_t first, float scale, int64_t to)
 {
     float   best = average ? 0 : -INFINITY;
     int64_t at = first;
@@ -294,8 +294,6 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
     } else if (p->average) {
         if (flat && kh == 2 && kw == 2 && stride == 2)
             gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
-        else if (flat)
-            gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
         else
             gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
     } else {
@@ -303,8 +301,6 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
             gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
         else if (flat && kh == 3 && kw == 3 && stride == 2)
             gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
-        else if (flat)
-            gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
         else
             gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
     }
@@ -327,7 +323,7 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
     }
 }
 
-GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__pool_backward(void *arg, int index, int threads)
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
     int64_t volume, end, outputs = p->z.out * p->y.out * p->x.out, cells = p->z.n * p->y.n * p->x.n,

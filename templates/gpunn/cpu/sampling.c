@@ -447,7 +447,7 @@ static void gpunn__roi_box(const gpunn__rois *r, int64_t box, int64_t from, int6
     }
 }
 
-GPUNN__VECTORIZED(gpunn__roi_task, (void *arg, int thread, int threads), (arg, thread, threads))
+static void gpunn__roi_task(void *arg, int thread, int threads)
 {
     const gpunn__rois *r = (const gpunn__rois *)arg;
     const int64_t      channels = r->shape.channels,
@@ -460,7 +460,7 @@ GPUNN__VECTORIZED(gpunn__roi_task, (void *arg, int thread, int threads), (arg, t
     }
 }
 
-GPUNN__VECTORIZED(gpunn__roi_back_task, (void *arg, int thread, int threads), (arg, thread, threads))
+static void gpunn__roi_back_task(void *arg, int thread, int threads)
 {
     const gpunn__rois *r = (const gpunn__rois *)arg;
     const int64_t      channels = r->shape.channels;
@@ -572,7 +572,7 @@ typedef struct gpunn__hash_points {
     bool             add_x, add_table;
 } gpunn__hash_points;
 
-GPUNN__VECTORIZED(gpunn__hash_task, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__hash_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -584,7 +584,7 @@ GPUNN__VECTORIZED(gpunn__hash_task, (void *arg, int index, int threads), (arg, i
                                  h->y + (p * grid->levels + l) * grid->features);
 }
 
-GPUNN__VECTORIZED(gpunn__hash_dx_task, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__hash_dx_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const int                 axes = h->grid.axes;
@@ -601,7 +601,7 @@ GPUNN__VECTORIZED(gpunn__hash_dx_task, (void *arg, int index, int threads), (arg
 }
 
 /* One thread owns all rows of a level and adds point after point. */
-GPUNN__VECTORIZED(gpunn__hash_back_task, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__hash_back_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -787,7 +787,7 @@ GPUNN__INLINE void gpunn__resize_add(float *row, const float *from, int64_t n, f
     for (int64_t i = 0; i < n; i++) row[i] = add ? row[i] + weight * from[i] : weight * from[i];
 }
 
-GPUNN__VECTORIZED(gpunn__resize_forward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__resize_forward(void *arg, int index, int threads)
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
@@ -824,7 +824,7 @@ GPUNN__VECTORIZED(gpunn__resize_forward, (void *arg, int index, int threads), (a
     }
 }
 
-GPUNN__VECTORIZED(gpunn__resize_backward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__resize_backward(void *arg, int index, int threads)
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
