@@ -294,6 +294,8 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
     } else if (p->average) {
         if (flat && kh == 2 && kw == 2 && stride == 2)
             gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
+        else if (flat)
+            gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
         else
             gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
     } else {
@@ -301,6 +303,8 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
             gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
         else if (flat && kh == 3 && kw == 3 && stride == 2)
             gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
+        else if (flat)
+            gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
         else
             gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
     }
@@ -323,6 +327,13 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
     }
 }
 
+/* dx = share or, if add, += share. */
+GPUNN__VECTORIZED(gpunn__pool_fill, (float *dx, int64_t cells, float share, bool add),
+                  (dx, cells, share, add))
+{
+    for (int64_t i = 0; i < cells; i++) dx[i] = add ? dx[i] + share : share;
+}
+
 static void gpunn__pool_backward(void *arg, int index, int threads)
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
@@ -335,8 +346,7 @@ static void gpunn__pool_backward(void *arg, int index, int threads)
         float       *dx = p->to + volume * cells;
         const float *dy = p->from + volume * outputs;
         if (p->global && p->average) {
-            float share = dy[0] / (float)cells;
-            for (int64_t i = 0; i < cells; i++) dx[i] = p->accumulate ? dx[i] + share : share;
+            gpunn__pool_fill(dx, cells, dy[0] / (float)cells, p->accumulate);
             continue;
         }
         if (!p->accumulate) memset(dx, 0, (size_t)cells * sizeof *dx);
