@@ -29472,248 +29472,15 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
 }
 
 #ifdef GPUNN__VECTORS
-/* One tile of R rows and V vectors, with its R * V sums in registers. A's rows are addressed from every third
- * row, since x86 can scale an index no further. The last vector has `tail` lanes that exist in C. */
-#define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                \
-    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R,           \
-                                                  const int V)                                              \
-    {                                                                                                       \
-        const int    tail = (int)t->columns - (V - 1) * LANES;                                              \
-        gpunn__##isa sum[8][3], b[3];                                                                       \
-        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                           \
-        if (t->shift_col) {                                                                                 \
-            GPUNN__UNROLL                                                                                   \
-            for (int v = 0; v < V - 1; v++)                                                                 \
-                b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);                          \
-            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                           \
-        }                                                                                                   \
-        GPUNN__UNROLL                                                                                       \
-        for (int i = 0; i < R; i++) {                                                                       \
-            GPUNN__UNROLL                                                                                   \
-            for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                   \
-        }                                                                                                   \
-        if (t->shift_row) {                                                                                 \
-            GPUNN__UNROLL                                                                                   \
-            for (int i = 0; i < R; i++) {                                                                   \
-                GPUNN__UNROLL                                                                               \
-                for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);          \
-            }                                                                                               \
-        }                                                                                                   \
-        float *c = t->c + i0 * t->c_row;                                                                    \
-        if (t->k >= 64) {                                                                                   \
-            GPUNN__UNROLL                                                                                   \
-            for (int i = 0; i < R; i++) {                                                                   \
-                GPUNN__UNROLL                                                                               \
-                for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);            \
-            }                                                                                               \
-        }                                                                                                   \
-        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                 \
-        const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row,                     \
-                              t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};                                       \
-        const float  *bp = t->b;                                                                            \
-        const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */ \
-        const int64_t line = t->ahead ? 16 : 0;                                                             \
-        for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {                                              \
-            __builtin_prefetch(ahead, 0, 2);                                                                \
-            GPUNN__UNROLL                                                                                   \
-            for (int u = 0; u < 2; u++) {                                                                   \
-                if (u == 1 && p == 1) break;                                                                \
-                GPUNN__UNROLL                                                                               \
-                for (int v = 0; v < V; v++) {                                                               \
-                    b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                \
-                    GPUNN__HOLD(b[v]);                                                                      \
-                }                                                                                           \
-                GPUNN__UNROLL                                                                               \
-                for (int i = 0; i < R; i++) {                                                               \
-                    gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                           \
-                    GPUNN__UNROLL                                                                           \
-                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);         \
-                }                                                                                           \
-                GPUNN__UNROLL                                                                               \
-                for (int i = 0; i < 3; i++) a[i] += a_col;                                                  \
-                bp += b_row;                                                                                \
-            }                                                                                               \
-        }                                                                                                   \
-        GPUNN__UNROLL                                                                                       \
-        for (int i = 0; i < R; i++, c += t->c_row) {                                                        \
-            if (t->add) {                                                                                   \
-                GPUNN__UNROLL                                                                               \
-                for (int v = 0; v < V - 1; v++)                                                             \
-                    sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);                           \
-                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                            \
-            }                                                                                               \
-            if (t->relu) {                                                                                  \
-                GPUNN__UNROLL                                                                               \
-                for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */                              \
-                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] &                             \
-                                               ~(gpunn__##isa##_bits)(sum[i][v] <= 0));                     \
-            }                                                                                               \
-            GPUNN__UNROLL                                                                                   \
-            for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];          \
-            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                 \
-        }                                                                                                   \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)          \
-    {                                                                                                       \
-        int64_t i = 0;                                                                                      \
-        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                   \
-        if (R > 4 && i + 4 <= t->rows) {                                                                    \
-            gpunn__##isa##_tile(t, i, 4, V);                                                                \
-            i += 4;                                                                                         \
-        }                                                                                                   \
-        if (i + 2 <= t->rows) {                                                                             \
-            gpunn__##isa##_tile(t, i, 2, V);                                                                \
-            i += 2;                                                                                         \
-        }                                                                                                   \
-        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                   \
-    }                                                                                                       \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                 \
-    {                                                                                                       \
-        if (t->columns > 2 * LANES)                                                                         \
-            gpunn__##isa##_rows(t, R3, 3);                                                                  \
-        else if (t->columns > LANES)                                                                        \
-            gpunn__##isa##_rows(t, R2, 2);                                                                  \
-        else                                                                                                \
-            gpunn__##isa##_rows(t, R1, 1);                                                                  \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N,          \
-                                                      const float *a, int64_t a_row, const float *b,        \
-                                                      int64_t b_row, const int count)                       \
-    {                                                                                                       \
-        gpunn__##isa x[4], y;                                                                               \
-        GPUNN__UNROLL                                                                                       \
-        for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                       \
-        GPUNN__UNROLL                                                                                       \
-        for (int j = 0; j < N; j++) {                                                                       \
-            y = gpunn__##isa##_load(b + j * b_row, count);                                                  \
-            GPUNN__UNROLL                                                                                   \
-            for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);       \
-        }                                                                                                   \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a,       \
-                                                 int64_t a_row, const float *b, int64_t b_row, float *c,    \
-                                                 int64_t c_row, bool add)                                   \
-    {                                                                                                       \
-        gpunn__##isa sum[16];                                                                               \
-        GPUNN__UNROLL                                                                                       \
-        for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                     \
-        for (; k >= LANES; k -= LANES, a += LANES, b += LANES)                                              \
-            gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, LANES);                                  \
-        if (k > 0) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, (int)k);                          \
-        GPUNN__UNROLL                                                                                       \
-        for (int e = 0; e < M * N; e += 4) {                                                                \
-            gpunn__quad q[4];                                                                               \
-            GPUNN__UNROLL                                                                                   \
-            for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);         \
-            gpunn__transpose4(q);                                                                           \
-            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                           \
-            GPUNN__UNROLL                                                                                   \
-            for (int i = 0; i < 4; i++) {                                                                   \
-                if (e + i >= M * N) break;                                                                  \
-                float *d = c + (e + i) / N * c_row + (e + i) % N;                                           \
-                *d = add ? *d + q[0][i] : q[0][i];                                                          \
-            }                                                                                               \
-        }                                                                                                   \
-    }                                                                                                       \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a,        \
-                                                    int64_t a_row, const float *b, int64_t b_row, float *c, \
-                                                    int64_t c_row, bool add)                                \
-    {                                                                                                       \
-        int64_t j = 0;                                                                                      \
-        for (; j + 4 <= n; j += 4) {                                                                        \
-            int64_t i = 0;                                                                                  \
-            for (; i + 4 <= m; i += 4)                                                                      \
-                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j,  \
-                                   c_row, add);                                                             \
-            for (; i < m; i++)                                                                              \
-                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j,  \
-                                   c_row, add);                                                             \
-        }                                                                                                   \
-        for (; j < n; j++) {                                                                                \
-            int64_t i = 0;                                                                                  \
-            for (; i + 4 <= m; i += 4)                                                                      \
-                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j,  \
-                                   c_row, add);                                                             \
-            for (; i < m; i++)                                                                              \
-                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j,  \
-                                   c_row, add);                                                             \
-        }                                                                                                   \
-    }
+/* The kernels are written once and included for each vector type. GPUNN__V(_fma) is its gpunn__v16_fma. */
+#define GPUNN__JOIN(a, b) a##b
+#define GPUNN__OF_TYPE(type, name) GPUNN__JOIN(type, name)
+#define GPUNN__V(name) GPUNN__OF_TYPE(GPUNN__VECTOR, name)
 
-/* Packing and widening of the operands. */
-#define GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                                \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows,             \
-                                                    int64_t columns, int64_t width, float *packed)           \
-    {                                                                                                        \
-        for (; rows > 0; rows--, b += b_row, packed += width) {                                              \
-            int64_t j = 0;                                                                                   \
-            for (; j + LANES <= columns; j += LANES)                                                         \
-                *(gpunn__##isa##_memory *)(packed + j) = *(const gpunn__##isa##_memory *)(b + j);            \
-            for (; j < width; j += LANES)                                                                    \
-                *(gpunn__##isa##_memory *)(packed + j) = gpunn__##isa##_load(                                \
-                    b + j, j < columns ? (int)(columns - j) : 0);                                            \
-        }                                                                                                    \
-    }                                                                                                        \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy_transposed(                                              \
-        const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed)          \
-    {                                                                                                        \
-        int64_t j = 0;                                                                                       \
-        for (; j + LANES <= columns; j += LANES) { /* four k, LANES columns */                               \
-            int64_t x = 0;                                                                                   \
-            for (; x + 4 <= rows; x += 4) {                                                                  \
-                gpunn__##isa v[4];                                                                           \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < 4; i++)                                                                  \
-                    v[i] = gpunn__##isa##_gather(b + (j + i) * b_col + x, 4 * b_col);                        \
-                gpunn__##isa##_transpose(v);                                                                 \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < 4; i++) *(gpunn__##isa##_memory *)(packed + (x + i) * width + j) = v[i]; \
-            }                                                                                                \
-            for (; x < rows; x++)                                                                            \
-                for (int i = 0; i < LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];          \
-        }                                                                                                    \
-        for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */                           \
-            const int    count = columns - j < 4 ? (int)(columns - j) : 4;                                   \
-            const float *from[4];                                                                            \
-            GPUNN__UNROLL                                                                                    \
-            for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;                       \
-            gpunn__quad q[4];                                                                                \
-            int64_t     x = 0;                                                                               \
-            for (; count > 0 && x + 4 <= rows; x += 4) {                                                     \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);               \
-                gpunn__transpose4(q);                                                                        \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];        \
-            }                                                                                                \
-            for (; x < rows; x++) {                                                                          \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;              \
-            }                                                                                                \
-        }                                                                                                    \
-    }                                                                                                        \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_widen(gpunn_dtype dtype, const void *from, int64_t count,     \
-                                                     float *to)                                              \
-    {                                                                                                        \
-        const int64_t whole = dtype == GPUNN_F16 ? count / LANES * LANES : 0;                                \
-        for (int64_t i = 0; i < whole; i += LANES)                                                           \
-            *(gpunn__##isa##_memory *)(to + i) = gpunn__##isa##_half((const char *)from + 2 * i);            \
-        gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);               \
-    }
-
-#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS)           \
-    GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                       \
-    GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                      \
-    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                           \
-                                                               LANES,                          \
-                                                               DEPTH,                          \
-                                                               NEAR,                           \
-                                                               ROWS,                           \
-                                                               gpunn__##isa##_panel,           \
-                                                               gpunn__##isa##_copy,            \
-                                                               gpunn__##isa##_copy_transposed, \
-                                                               gpunn__##isa##_dots,            \
-                                                               gpunn__##isa##_widen};
+#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)                                   \
+    static const gpunn__gemm_kernels isa##_kernels = {                                             \
+        NAME,       LANES,      DEPTH, NEAR, ROWS, isa##_panel, isa##_copy, isa##_copy_transposed, \
+        isa##_dots, isa##_widen};
 
 #ifdef GPUNN__AVX512
 /* Words of BF16, in vectors of the same type. A product adds both products of a word to one lane. */
@@ -29737,7 +29504,218 @@ GPUNN__AVX512_BF16 GPUNN__INLINE void gpunn__b16_store(float *p, int count, gpun
     gpunn__v16_store(p, count, x);
 }
 GPUNN__VECTOR_SUMS(b16, GPUNN__AVX512_BF16, 16)
-GPUNN__GEMM_PRODUCTS(b16, GPUNN__AVX512_BF16, 16, 8, 8, 8)
+#define GPUNN__VECTOR gpunn__b16
+#define GPUNN__VECTOR_LANES 16
+#define GPUNN__TARGET GPUNN__AVX512_BF16
+#define GPUNN__TILE_ROWS3 8
+#define GPUNN__TILE_ROWS2 8
+#define GPUNN__TILE_ROWS1 8
+/* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
+ * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
+ * GPUNN__TILE_ROWS3, 2 or 1 rows. The end of this file undefines these macros. */
+
+/* The initial R * V sums of a tile. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_start)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                       int64_t i0, const int R, const int V)
+{
+    GPUNN__VECTOR b[3];
+    for (int v = 0; v < V; v++) b[v] = GPUNN__V(_set)(0);
+    if (t->shift_col) {
+        const int last = (V - 1) * GPUNN__VECTOR_LANES;
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++)
+            b[v] = *(const GPUNN__V(_memory) *)(t->shift_col + v * GPUNN__VECTOR_LANES);
+        b[V - 1] = GPUNN__V(_load)(t->shift_col + last, (int)t->columns - last);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) sum[i][v] = b[v];
+    }
+    if (t->shift_row) {
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] += GPUNN__V(_set)(t->shift_row[i0 + i]);
+        }
+    }
+}
+
+/* Prefetches a tile of C, which is written after the products. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_prefetch)(const gpunn__panel *t, const float *c, const int R,
+                                                          const int V)
+{
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * GPUNN__VECTOR_LANES, 1);
+    }
+}
+
+/* sum += A B. A's rows are addressed from every third row, since x86 can scale an index no further. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_products)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                          int64_t i0, const int R, const int V)
+{
+    const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
+    const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row,
+                          t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};
+    const float  *bp = t->b;
+    const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */
+    const int64_t line = t->ahead ? 16 : 0;
+    for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {
+        __builtin_prefetch(ahead, 0, 2);
+        GPUNN__UNROLL
+        for (int u = 0; u < 2; u++) {
+            GPUNN__VECTOR b[3];
+            if (u == 1 && p == 1) break;
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) {
+                b[v] = *(const GPUNN__V(_memory) *)(bp + v * GPUNN__VECTOR_LANES);
+                GPUNN__HOLD(b[v]);
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR x = GPUNN__V(_set)(a[i / 3][i % 3 * a_row]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(x, b[v], sum[i][v]);
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < 3; i++) a[i] += a_col;
+            bp += b_row;
+        }
+    }
+}
+
+/* Stores R rows of sums to c. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                       float *c, const int R, const int V)
+{
+    const int last = (V - 1) * GPUNN__VECTOR_LANES, tail = (int)t->columns - last;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++, c += t->c_row) {
+        if (t->add) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V - 1; v++)
+                sum[i][v] += *(const GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES);
+            sum[i][V - 1] += GPUNN__V(_load)(c + last, tail);
+        }
+        if (t->relu) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */
+                sum[i][v] = (GPUNN__VECTOR)((GPUNN__V(_bits))sum[i][v] & ~(GPUNN__V(_bits))(sum[i][v] <= 0));
+        }
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++) *(GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        GPUNN__V(_store)(c + last, tail, sum[i][V - 1]);
+    }
+}
+
+/* One tile of R rows and V vectors, with its R * V sums in registers. The last vector may reach beyond C. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t i0, const int R, const int V)
+{
+    GPUNN__VECTOR sum[8][3];
+    float        *c = t->c + i0 * t->c_row;
+    GPUNN__V(_tile_start)(sum, t, i0, R, V);
+    if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
+    GPUNN__V(_tile_products)(sum, t, i0, R, V);
+    GPUNN__V(_tile_store)(sum, t, c, R, V);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_rows)(const gpunn__panel *t, const int R, const int V)
+{
+    int64_t i = 0;
+    for (; i + R <= t->rows; i += R) GPUNN__V(_tile)(t, i, R, V);
+    if (R > 4 && i + 4 <= t->rows) {
+        GPUNN__V(_tile)(t, i, 4, V);
+        i += 4;
+    }
+    if (i + 2 <= t->rows) {
+        GPUNN__V(_tile)(t, i, 2, V);
+        i += 2;
+    }
+    if (i < t->rows) GPUNN__V(_tile)(t, i, 1, V);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_panel)(const gpunn__panel *t)
+{
+    if (t->columns > 2 * GPUNN__VECTOR_LANES)
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS3, 3);
+    else if (t->columns > GPUNN__VECTOR_LANES)
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS2, 2);
+    else
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS1, 1);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot_step)(GPUNN__VECTOR *sum, const int M, const int N,
+                                                     const float *a, int64_t a_row, const float *b,
+                                                     int64_t b_row, const int count)
+{
+    GPUNN__VECTOR x[4], y;
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++) x[i] = GPUNN__V(_load)(a + i * a_row, count);
+    GPUNN__UNROLL
+    for (int j = 0; j < N; j++) {
+        y = GPUNN__V(_load)(b + j * b_row, count);
+        GPUNN__UNROLL
+        for (int i = 0; i < M; i++) sum[i * N + j] = GPUNN__V(_fma)(x[i], y, sum[i * N + j]);
+    }
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot)(const int M, const int N, int64_t k, const float *a,
+                                                int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                int64_t c_row, bool add)
+{
+    GPUNN__VECTOR sum[16];
+    GPUNN__UNROLL
+    for (int e = 0; e < M * N; e++) sum[e] = GPUNN__V(_set)(0);
+    for (; k >= GPUNN__VECTOR_LANES;
+         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES)
+        GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, GPUNN__VECTOR_LANES);
+    if (k > 0) GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, (int)k);
+    GPUNN__UNROLL
+    for (int e = 0; e < M * N; e += 4) {
+        gpunn__quad q[4];
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) q[i] = GPUNN__V(_fold)(sum[e + i < M * N ? e + i : e]);
+        gpunn__transpose4(q);
+        q[0] = (q[0] + q[2]) + (q[1] + q[3]);
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) {
+            if (e + i >= M * N) break;
+            float *d = c + (e + i) / N * c_row + (e + i) % N;
+            *d = add ? *d + q[0][i] : q[0][i];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t k, const float *a,
+                                                   int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                   int64_t c_row, bool add)
+{
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        int64_t i = 0;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
+        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        for (; i < m; i++) GPUNN__V(_dot)
+        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+    }
+    for (; j < n; j++) {
+        int64_t i = 0;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
+        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        for (; i < m; i++) GPUNN__V(_dot)
+        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+    }
+}
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__TILE_ROWS3
+#undef GPUNN__TILE_ROWS2
+#undef GPUNN__TILE_ROWS1
+
 GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16_bits gpunn__b16_of(const float *p)
 {
     return (gpunn__b16_bits)_mm512_maskz_cvtepu16_epi32(
@@ -29855,19 +29833,834 @@ GPUNN__AMX GPUNN__NOINLINE void gpunn__amx_panel(const gpunn__panel *t)
     _tile_release();
 }
 #endif
-GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64)
+#define GPUNN__VECTOR gpunn__v16
+#define GPUNN__VECTOR_LANES 16
+#define GPUNN__TARGET GPUNN__AVX512
+#define GPUNN__TILE_ROWS3 8
+#define GPUNN__TILE_ROWS2 8
+#define GPUNN__TILE_ROWS1 8
+/* Packs and widens operands with one vector type. Included before gemm_products.inc, with its macros. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy)(const float *b, int64_t b_row, int64_t rows,
+                                                   int64_t columns, int64_t width, float *packed)
+{
+    for (; rows > 0; rows--, b += b_row, packed += width) {
+        int64_t j = 0;
+        for (; j + GPUNN__VECTOR_LANES <= columns; j += GPUNN__VECTOR_LANES)
+            *(GPUNN__V(_memory) *)(packed + j) = *(const GPUNN__V(_memory) *)(b + j);
+        for (; j < width; j += GPUNN__VECTOR_LANES)
+            *(GPUNN__V(_memory) *)(packed + j) = GPUNN__V(_load)(b + j, j < columns ? (int)(columns - j) : 0);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy_transposed)(const float *b, int64_t b_col, int64_t rows,
+                                                              int64_t columns, int64_t width, float *packed)
+{
+    int64_t j = 0;
+    for (; j + GPUNN__VECTOR_LANES <= columns; j += GPUNN__VECTOR_LANES) { /* four k */
+        int64_t x = 0;
+        for (; x + 4 <= rows; x += 4) {
+            GPUNN__VECTOR v[4];
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) v[i] = GPUNN__V(_gather)(b + (j + i) * b_col + x, 4 * b_col);
+            GPUNN__V(_transpose)(v);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(GPUNN__V(_memory) *)(packed + (x + i) * width + j) = v[i];
+        }
+        for (; x < rows; x++)
+            for (int i = 0; i < GPUNN__VECTOR_LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];
+    }
+    for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */
+        const int    count = columns - j < 4 ? (int)(columns - j) : 4;
+        const float *from[4];
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;
+        gpunn__quad q[4];
+        int64_t     x = 0;
+        for (; count > 0 && x + 4 <= rows; x += 4) {
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);
+            gpunn__transpose4(q);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];
+        }
+        for (; x < rows; x++) {
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_widen)(gpunn_dtype dtype, const void *from, int64_t count,
+                                                    float *to)
+{
+    const int64_t whole = dtype == GPUNN_F16 ? count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES : 0;
+    for (int64_t i = 0; i < whole; i += GPUNN__VECTOR_LANES)
+        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_half)((const char *)from + 2 * i);
+    gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);
+}
+/* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
+ * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
+ * GPUNN__TILE_ROWS3, 2 or 1 rows. The end of this file undefines these macros. */
+
+/* The initial R * V sums of a tile. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_start)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                       int64_t i0, const int R, const int V)
+{
+    GPUNN__VECTOR b[3];
+    for (int v = 0; v < V; v++) b[v] = GPUNN__V(_set)(0);
+    if (t->shift_col) {
+        const int last = (V - 1) * GPUNN__VECTOR_LANES;
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++)
+            b[v] = *(const GPUNN__V(_memory) *)(t->shift_col + v * GPUNN__VECTOR_LANES);
+        b[V - 1] = GPUNN__V(_load)(t->shift_col + last, (int)t->columns - last);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) sum[i][v] = b[v];
+    }
+    if (t->shift_row) {
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] += GPUNN__V(_set)(t->shift_row[i0 + i]);
+        }
+    }
+}
+
+/* Prefetches a tile of C, which is written after the products. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_prefetch)(const gpunn__panel *t, const float *c, const int R,
+                                                          const int V)
+{
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * GPUNN__VECTOR_LANES, 1);
+    }
+}
+
+/* sum += A B. A's rows are addressed from every third row, since x86 can scale an index no further. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_products)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                          int64_t i0, const int R, const int V)
+{
+    const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
+    const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row,
+                          t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};
+    const float  *bp = t->b;
+    const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */
+    const int64_t line = t->ahead ? 16 : 0;
+    for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {
+        __builtin_prefetch(ahead, 0, 2);
+        GPUNN__UNROLL
+        for (int u = 0; u < 2; u++) {
+            GPUNN__VECTOR b[3];
+            if (u == 1 && p == 1) break;
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) {
+                b[v] = *(const GPUNN__V(_memory) *)(bp + v * GPUNN__VECTOR_LANES);
+                GPUNN__HOLD(b[v]);
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR x = GPUNN__V(_set)(a[i / 3][i % 3 * a_row]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(x, b[v], sum[i][v]);
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < 3; i++) a[i] += a_col;
+            bp += b_row;
+        }
+    }
+}
+
+/* Stores R rows of sums to c. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                       float *c, const int R, const int V)
+{
+    const int last = (V - 1) * GPUNN__VECTOR_LANES, tail = (int)t->columns - last;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++, c += t->c_row) {
+        if (t->add) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V - 1; v++)
+                sum[i][v] += *(const GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES);
+            sum[i][V - 1] += GPUNN__V(_load)(c + last, tail);
+        }
+        if (t->relu) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */
+                sum[i][v] = (GPUNN__VECTOR)((GPUNN__V(_bits))sum[i][v] & ~(GPUNN__V(_bits))(sum[i][v] <= 0));
+        }
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++) *(GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        GPUNN__V(_store)(c + last, tail, sum[i][V - 1]);
+    }
+}
+
+/* One tile of R rows and V vectors, with its R * V sums in registers. The last vector may reach beyond C. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t i0, const int R, const int V)
+{
+    GPUNN__VECTOR sum[8][3];
+    float        *c = t->c + i0 * t->c_row;
+    GPUNN__V(_tile_start)(sum, t, i0, R, V);
+    if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
+    GPUNN__V(_tile_products)(sum, t, i0, R, V);
+    GPUNN__V(_tile_store)(sum, t, c, R, V);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_rows)(const gpunn__panel *t, const int R, const int V)
+{
+    int64_t i = 0;
+    for (; i + R <= t->rows; i += R) GPUNN__V(_tile)(t, i, R, V);
+    if (R > 4 && i + 4 <= t->rows) {
+        GPUNN__V(_tile)(t, i, 4, V);
+        i += 4;
+    }
+    if (i + 2 <= t->rows) {
+        GPUNN__V(_tile)(t, i, 2, V);
+        i += 2;
+    }
+    if (i < t->rows) GPUNN__V(_tile)(t, i, 1, V);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_panel)(const gpunn__panel *t)
+{
+    if (t->columns > 2 * GPUNN__VECTOR_LANES)
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS3, 3);
+    else if (t->columns > GPUNN__VECTOR_LANES)
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS2, 2);
+    else
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS1, 1);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot_step)(GPUNN__VECTOR *sum, const int M, const int N,
+                                                     const float *a, int64_t a_row, const float *b,
+                                                     int64_t b_row, const int count)
+{
+    GPUNN__VECTOR x[4], y;
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++) x[i] = GPUNN__V(_load)(a + i * a_row, count);
+    GPUNN__UNROLL
+    for (int j = 0; j < N; j++) {
+        y = GPUNN__V(_load)(b + j * b_row, count);
+        GPUNN__UNROLL
+        for (int i = 0; i < M; i++) sum[i * N + j] = GPUNN__V(_fma)(x[i], y, sum[i * N + j]);
+    }
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot)(const int M, const int N, int64_t k, const float *a,
+                                                int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                int64_t c_row, bool add)
+{
+    GPUNN__VECTOR sum[16];
+    GPUNN__UNROLL
+    for (int e = 0; e < M * N; e++) sum[e] = GPUNN__V(_set)(0);
+    for (; k >= GPUNN__VECTOR_LANES;
+         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES)
+        GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, GPUNN__VECTOR_LANES);
+    if (k > 0) GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, (int)k);
+    GPUNN__UNROLL
+    for (int e = 0; e < M * N; e += 4) {
+        gpunn__quad q[4];
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) q[i] = GPUNN__V(_fold)(sum[e + i < M * N ? e + i : e]);
+        gpunn__transpose4(q);
+        q[0] = (q[0] + q[2]) + (q[1] + q[3]);
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) {
+            if (e + i >= M * N) break;
+            float *d = c + (e + i) / N * c_row + (e + i) % N;
+            *d = add ? *d + q[0][i] : q[0][i];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t k, const float *a,
+                                                   int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                   int64_t c_row, bool add)
+{
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        int64_t i = 0;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
+        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        for (; i < m; i++) GPUNN__V(_dot)
+        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+    }
+    for (; j < n; j++) {
+        int64_t i = 0;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
+        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        for (; i < m; i++) GPUNN__V(_dot)
+        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+    }
+}
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__TILE_ROWS3
+#undef GPUNN__TILE_ROWS2
+#undef GPUNN__TILE_ROWS1
+GPUNN__GEMM_KERNELS(gpunn__v16, "AVX-512", 16, 768, 3072, 64)
 #endif
 
 #ifdef GPUNN__AVX2
-GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32)
+#define GPUNN__VECTOR gpunn__v8
+#define GPUNN__VECTOR_LANES 8
+#define GPUNN__TARGET GPUNN__AVX2
+#define GPUNN__TILE_ROWS3 4
+#define GPUNN__TILE_ROWS2 4
+#define GPUNN__TILE_ROWS1 8
+/* Packs and widens operands with one vector type. Included before gemm_products.inc, with its macros. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy)(const float *b, int64_t b_row, int64_t rows,
+                                                   int64_t columns, int64_t width, float *packed)
+{
+    for (; rows > 0; rows--, b += b_row, packed += width) {
+        int64_t j = 0;
+        for (; j + GPUNN__VECTOR_LANES <= columns; j += GPUNN__VECTOR_LANES)
+            *(GPUNN__V(_memory) *)(packed + j) = *(const GPUNN__V(_memory) *)(b + j);
+        for (; j < width; j += GPUNN__VECTOR_LANES)
+            *(GPUNN__V(_memory) *)(packed + j) = GPUNN__V(_load)(b + j, j < columns ? (int)(columns - j) : 0);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy_transposed)(const float *b, int64_t b_col, int64_t rows,
+                                                              int64_t columns, int64_t width, float *packed)
+{
+    int64_t j = 0;
+    for (; j + GPUNN__VECTOR_LANES <= columns; j += GPUNN__VECTOR_LANES) { /* four k */
+        int64_t x = 0;
+        for (; x + 4 <= rows; x += 4) {
+            GPUNN__VECTOR v[4];
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) v[i] = GPUNN__V(_gather)(b + (j + i) * b_col + x, 4 * b_col);
+            GPUNN__V(_transpose)(v);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(GPUNN__V(_memory) *)(packed + (x + i) * width + j) = v[i];
+        }
+        for (; x < rows; x++)
+            for (int i = 0; i < GPUNN__VECTOR_LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];
+    }
+    for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */
+        const int    count = columns - j < 4 ? (int)(columns - j) : 4;
+        const float *from[4];
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;
+        gpunn__quad q[4];
+        int64_t     x = 0;
+        for (; count > 0 && x + 4 <= rows; x += 4) {
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);
+            gpunn__transpose4(q);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];
+        }
+        for (; x < rows; x++) {
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_widen)(gpunn_dtype dtype, const void *from, int64_t count,
+                                                    float *to)
+{
+    const int64_t whole = dtype == GPUNN_F16 ? count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES : 0;
+    for (int64_t i = 0; i < whole; i += GPUNN__VECTOR_LANES)
+        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_half)((const char *)from + 2 * i);
+    gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);
+}
+/* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
+ * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
+ * GPUNN__TILE_ROWS3, 2 or 1 rows. The end of this file undefines these macros. */
+
+/* The initial R * V sums of a tile. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_start)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                       int64_t i0, const int R, const int V)
+{
+    GPUNN__VECTOR b[3];
+    for (int v = 0; v < V; v++) b[v] = GPUNN__V(_set)(0);
+    if (t->shift_col) {
+        const int last = (V - 1) * GPUNN__VECTOR_LANES;
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++)
+            b[v] = *(const GPUNN__V(_memory) *)(t->shift_col + v * GPUNN__VECTOR_LANES);
+        b[V - 1] = GPUNN__V(_load)(t->shift_col + last, (int)t->columns - last);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) sum[i][v] = b[v];
+    }
+    if (t->shift_row) {
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] += GPUNN__V(_set)(t->shift_row[i0 + i]);
+        }
+    }
+}
+
+/* Prefetches a tile of C, which is written after the products. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_prefetch)(const gpunn__panel *t, const float *c, const int R,
+                                                          const int V)
+{
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * GPUNN__VECTOR_LANES, 1);
+    }
+}
+
+/* sum += A B. A's rows are addressed from every third row, since x86 can scale an index no further. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_products)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                          int64_t i0, const int R, const int V)
+{
+    const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
+    const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row,
+                          t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};
+    const float  *bp = t->b;
+    const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */
+    const int64_t line = t->ahead ? 16 : 0;
+    for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {
+        __builtin_prefetch(ahead, 0, 2);
+        GPUNN__UNROLL
+        for (int u = 0; u < 2; u++) {
+            GPUNN__VECTOR b[3];
+            if (u == 1 && p == 1) break;
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) {
+                b[v] = *(const GPUNN__V(_memory) *)(bp + v * GPUNN__VECTOR_LANES);
+                GPUNN__HOLD(b[v]);
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR x = GPUNN__V(_set)(a[i / 3][i % 3 * a_row]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(x, b[v], sum[i][v]);
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < 3; i++) a[i] += a_col;
+            bp += b_row;
+        }
+    }
+}
+
+/* Stores R rows of sums to c. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                       float *c, const int R, const int V)
+{
+    const int last = (V - 1) * GPUNN__VECTOR_LANES, tail = (int)t->columns - last;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++, c += t->c_row) {
+        if (t->add) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V - 1; v++)
+                sum[i][v] += *(const GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES);
+            sum[i][V - 1] += GPUNN__V(_load)(c + last, tail);
+        }
+        if (t->relu) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */
+                sum[i][v] = (GPUNN__VECTOR)((GPUNN__V(_bits))sum[i][v] & ~(GPUNN__V(_bits))(sum[i][v] <= 0));
+        }
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++) *(GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        GPUNN__V(_store)(c + last, tail, sum[i][V - 1]);
+    }
+}
+
+/* One tile of R rows and V vectors, with its R * V sums in registers. The last vector may reach beyond C. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t i0, const int R, const int V)
+{
+    GPUNN__VECTOR sum[8][3];
+    float        *c = t->c + i0 * t->c_row;
+    GPUNN__V(_tile_start)(sum, t, i0, R, V);
+    if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
+    GPUNN__V(_tile_products)(sum, t, i0, R, V);
+    GPUNN__V(_tile_store)(sum, t, c, R, V);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_rows)(const gpunn__panel *t, const int R, const int V)
+{
+    int64_t i = 0;
+    for (; i + R <= t->rows; i += R) GPUNN__V(_tile)(t, i, R, V);
+    if (R > 4 && i + 4 <= t->rows) {
+        GPUNN__V(_tile)(t, i, 4, V);
+        i += 4;
+    }
+    if (i + 2 <= t->rows) {
+        GPUNN__V(_tile)(t, i, 2, V);
+        i += 2;
+    }
+    if (i < t->rows) GPUNN__V(_tile)(t, i, 1, V);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_panel)(const gpunn__panel *t)
+{
+    if (t->columns > 2 * GPUNN__VECTOR_LANES)
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS3, 3);
+    else if (t->columns > GPUNN__VECTOR_LANES)
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS2, 2);
+    else
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS1, 1);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot_step)(GPUNN__VECTOR *sum, const int M, const int N,
+                                                     const float *a, int64_t a_row, const float *b,
+                                                     int64_t b_row, const int count)
+{
+    GPUNN__VECTOR x[4], y;
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++) x[i] = GPUNN__V(_load)(a + i * a_row, count);
+    GPUNN__UNROLL
+    for (int j = 0; j < N; j++) {
+        y = GPUNN__V(_load)(b + j * b_row, count);
+        GPUNN__UNROLL
+        for (int i = 0; i < M; i++) sum[i * N + j] = GPUNN__V(_fma)(x[i], y, sum[i * N + j]);
+    }
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot)(const int M, const int N, int64_t k, const float *a,
+                                                int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                int64_t c_row, bool add)
+{
+    GPUNN__VECTOR sum[16];
+    GPUNN__UNROLL
+    for (int e = 0; e < M * N; e++) sum[e] = GPUNN__V(_set)(0);
+    for (; k >= GPUNN__VECTOR_LANES;
+         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES)
+        GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, GPUNN__VECTOR_LANES);
+    if (k > 0) GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, (int)k);
+    GPUNN__UNROLL
+    for (int e = 0; e < M * N; e += 4) {
+        gpunn__quad q[4];
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) q[i] = GPUNN__V(_fold)(sum[e + i < M * N ? e + i : e]);
+        gpunn__transpose4(q);
+        q[0] = (q[0] + q[2]) + (q[1] + q[3]);
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) {
+            if (e + i >= M * N) break;
+            float *d = c + (e + i) / N * c_row + (e + i) % N;
+            *d = add ? *d + q[0][i] : q[0][i];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t k, const float *a,
+                                                   int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                   int64_t c_row, bool add)
+{
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        int64_t i = 0;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
+        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        for (; i < m; i++) GPUNN__V(_dot)
+        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+    }
+    for (; j < n; j++) {
+        int64_t i = 0;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
+        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        for (; i < m; i++) GPUNN__V(_dot)
+        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+    }
+}
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__TILE_ROWS3
+#undef GPUNN__TILE_ROWS2
+#undef GPUNN__TILE_ROWS1
+GPUNN__GEMM_KERNELS(gpunn__v8, "AVX2", 8, 256, 2048, 32)
 #endif
 
 #ifdef GPUNN__BASELINE
-#if defined(__aarch64__)
-GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32) /* 32 registers */
+#define GPUNN__VECTOR gpunn__v4
+#define GPUNN__VECTOR_LANES 4
+#define GPUNN__TARGET GPUNN__BASELINE
+#if defined(__aarch64__) /* which has 32 registers */
+#define GPUNN__TILE_ROWS3 6
+#define GPUNN__TILE_ROWS2 8
+#define GPUNN__TILE_ROWS1 8
+#define GPUNN__BASELINE_NAME "NEON"
 #else
-GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32)
+#define GPUNN__TILE_ROWS3 4
+#define GPUNN__TILE_ROWS2 4
+#define GPUNN__TILE_ROWS1 8
+#define GPUNN__BASELINE_NAME "4 lanes"
 #endif
+/* Packs and widens operands with one vector type. Included before gemm_products.inc, with its macros. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy)(const float *b, int64_t b_row, int64_t rows,
+                                                   int64_t columns, int64_t width, float *packed)
+{
+    for (; rows > 0; rows--, b += b_row, packed += width) {
+        int64_t j = 0;
+        for (; j + GPUNN__VECTOR_LANES <= columns; j += GPUNN__VECTOR_LANES)
+            *(GPUNN__V(_memory) *)(packed + j) = *(const GPUNN__V(_memory) *)(b + j);
+        for (; j < width; j += GPUNN__VECTOR_LANES)
+            *(GPUNN__V(_memory) *)(packed + j) = GPUNN__V(_load)(b + j, j < columns ? (int)(columns - j) : 0);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy_transposed)(const float *b, int64_t b_col, int64_t rows,
+                                                              int64_t columns, int64_t width, float *packed)
+{
+    int64_t j = 0;
+    for (; j + GPUNN__VECTOR_LANES <= columns; j += GPUNN__VECTOR_LANES) { /* four k */
+        int64_t x = 0;
+        for (; x + 4 <= rows; x += 4) {
+            GPUNN__VECTOR v[4];
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) v[i] = GPUNN__V(_gather)(b + (j + i) * b_col + x, 4 * b_col);
+            GPUNN__V(_transpose)(v);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(GPUNN__V(_memory) *)(packed + (x + i) * width + j) = v[i];
+        }
+        for (; x < rows; x++)
+            for (int i = 0; i < GPUNN__VECTOR_LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];
+    }
+    for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */
+        const int    count = columns - j < 4 ? (int)(columns - j) : 4;
+        const float *from[4];
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;
+        gpunn__quad q[4];
+        int64_t     x = 0;
+        for (; count > 0 && x + 4 <= rows; x += 4) {
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);
+            gpunn__transpose4(q);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];
+        }
+        for (; x < rows; x++) {
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_widen)(gpunn_dtype dtype, const void *from, int64_t count,
+                                                    float *to)
+{
+    const int64_t whole = dtype == GPUNN_F16 ? count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES : 0;
+    for (int64_t i = 0; i < whole; i += GPUNN__VECTOR_LANES)
+        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_half)((const char *)from + 2 * i);
+    gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);
+}
+/* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
+ * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
+ * GPUNN__TILE_ROWS3, 2 or 1 rows. The end of this file undefines these macros. */
+
+/* The initial R * V sums of a tile. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_start)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                       int64_t i0, const int R, const int V)
+{
+    GPUNN__VECTOR b[3];
+    for (int v = 0; v < V; v++) b[v] = GPUNN__V(_set)(0);
+    if (t->shift_col) {
+        const int last = (V - 1) * GPUNN__VECTOR_LANES;
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++)
+            b[v] = *(const GPUNN__V(_memory) *)(t->shift_col + v * GPUNN__VECTOR_LANES);
+        b[V - 1] = GPUNN__V(_load)(t->shift_col + last, (int)t->columns - last);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) sum[i][v] = b[v];
+    }
+    if (t->shift_row) {
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] += GPUNN__V(_set)(t->shift_row[i0 + i]);
+        }
+    }
+}
+
+/* Prefetches a tile of C, which is written after the products. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_prefetch)(const gpunn__panel *t, const float *c, const int R,
+                                                          const int V)
+{
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * GPUNN__VECTOR_LANES, 1);
+    }
+}
+
+/* sum += A B. A's rows are addressed from every third row, since x86 can scale an index no further. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_products)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                          int64_t i0, const int R, const int V)
+{
+    const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
+    const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row,
+                          t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};
+    const float  *bp = t->b;
+    const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */
+    const int64_t line = t->ahead ? 16 : 0;
+    for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {
+        __builtin_prefetch(ahead, 0, 2);
+        GPUNN__UNROLL
+        for (int u = 0; u < 2; u++) {
+            GPUNN__VECTOR b[3];
+            if (u == 1 && p == 1) break;
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) {
+                b[v] = *(const GPUNN__V(_memory) *)(bp + v * GPUNN__VECTOR_LANES);
+                GPUNN__HOLD(b[v]);
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR x = GPUNN__V(_set)(a[i / 3][i % 3 * a_row]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(x, b[v], sum[i][v]);
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < 3; i++) a[i] += a_col;
+            bp += b_row;
+        }
+    }
+}
+
+/* Stores R rows of sums to c. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                       float *c, const int R, const int V)
+{
+    const int last = (V - 1) * GPUNN__VECTOR_LANES, tail = (int)t->columns - last;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++, c += t->c_row) {
+        if (t->add) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V - 1; v++)
+                sum[i][v] += *(const GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES);
+            sum[i][V - 1] += GPUNN__V(_load)(c + last, tail);
+        }
+        if (t->relu) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */
+                sum[i][v] = (GPUNN__VECTOR)((GPUNN__V(_bits))sum[i][v] & ~(GPUNN__V(_bits))(sum[i][v] <= 0));
+        }
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++) *(GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        GPUNN__V(_store)(c + last, tail, sum[i][V - 1]);
+    }
+}
+
+/* One tile of R rows and V vectors, with its R * V sums in registers. The last vector may reach beyond C. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t i0, const int R, const int V)
+{
+    GPUNN__VECTOR sum[8][3];
+    float        *c = t->c + i0 * t->c_row;
+    GPUNN__V(_tile_start)(sum, t, i0, R, V);
+    if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
+    GPUNN__V(_tile_products)(sum, t, i0, R, V);
+    GPUNN__V(_tile_store)(sum, t, c, R, V);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_rows)(const gpunn__panel *t, const int R, const int V)
+{
+    int64_t i = 0;
+    for (; i + R <= t->rows; i += R) GPUNN__V(_tile)(t, i, R, V);
+    if (R > 4 && i + 4 <= t->rows) {
+        GPUNN__V(_tile)(t, i, 4, V);
+        i += 4;
+    }
+    if (i + 2 <= t->rows) {
+        GPUNN__V(_tile)(t, i, 2, V);
+        i += 2;
+    }
+    if (i < t->rows) GPUNN__V(_tile)(t, i, 1, V);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_panel)(const gpunn__panel *t)
+{
+    if (t->columns > 2 * GPUNN__VECTOR_LANES)
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS3, 3);
+    else if (t->columns > GPUNN__VECTOR_LANES)
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS2, 2);
+    else
+        GPUNN__V(_rows)(t, GPUNN__TILE_ROWS1, 1);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot_step)(GPUNN__VECTOR *sum, const int M, const int N,
+                                                     const float *a, int64_t a_row, const float *b,
+                                                     int64_t b_row, const int count)
+{
+    GPUNN__VECTOR x[4], y;
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++) x[i] = GPUNN__V(_load)(a + i * a_row, count);
+    GPUNN__UNROLL
+    for (int j = 0; j < N; j++) {
+        y = GPUNN__V(_load)(b + j * b_row, count);
+        GPUNN__UNROLL
+        for (int i = 0; i < M; i++) sum[i * N + j] = GPUNN__V(_fma)(x[i], y, sum[i * N + j]);
+    }
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot)(const int M, const int N, int64_t k, const float *a,
+                                                int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                int64_t c_row, bool add)
+{
+    GPUNN__VECTOR sum[16];
+    GPUNN__UNROLL
+    for (int e = 0; e < M * N; e++) sum[e] = GPUNN__V(_set)(0);
+    for (; k >= GPUNN__VECTOR_LANES;
+         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES)
+        GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, GPUNN__VECTOR_LANES);
+    if (k > 0) GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, (int)k);
+    GPUNN__UNROLL
+    for (int e = 0; e < M * N; e += 4) {
+        gpunn__quad q[4];
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) q[i] = GPUNN__V(_fold)(sum[e + i < M * N ? e + i : e]);
+        gpunn__transpose4(q);
+        q[0] = (q[0] + q[2]) + (q[1] + q[3]);
+        GPUNN__UNROLL
+        for (int i = 0; i < 4; i++) {
+            if (e + i >= M * N) break;
+            float *d = c + (e + i) / N * c_row + (e + i) % N;
+            *d = add ? *d + q[0][i] : q[0][i];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t k, const float *a,
+                                                   int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                   int64_t c_row, bool add)
+{
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        int64_t i = 0;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
+        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        for (; i < m; i++) GPUNN__V(_dot)
+        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+    }
+    for (; j < n; j++) {
+        int64_t i = 0;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
+        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        for (; i < m; i++) GPUNN__V(_dot)
+        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+    }
+}
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__TILE_ROWS3
+#undef GPUNN__TILE_ROWS2
+#undef GPUNN__TILE_ROWS1
+GPUNN__GEMM_KERNELS(gpunn__v4, GPUNN__BASELINE_NAME, 4, 256, 2048, 32)
+#undef GPUNN__BASELINE_NAME
 #endif
 
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
@@ -30387,8 +31180,9 @@ GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wo
     gpunn__gemm_finish(g, 0, g->m, 0, g->n);
 }
 #undef GPUNN__GEMM_KERNELS
-#undef GPUNN__GEMM_PRODUCTS
-#undef GPUNN__GEMM_MOVES
+#undef GPUNN__V
+#undef GPUNN__OF_TYPE
+#undef GPUNN__JOIN
 
 GPUNN__INTERNAL const char *gpunn__gemm_name(void)
 {

@@ -6,7 +6,9 @@
 
 The ninja rules that compile parts, and the picture of the parts, follow from them too.
 templates/gpunn/gpunn.h and templates/gpunn_cuda/gpunn_cuda.cu include all parts, in order. Each include is
-replaced by the part's text, without its include guard and its own includes of parts."""
+replaced by the part's text, without its include guard and its own includes of parts. An include of
+*.inc, which a part may have several times, becomes the text of that file.
+"""
 import argparse
 import os
 import re
@@ -30,7 +32,8 @@ def part(folder, name):
     """The text of a part, without its include guard and its includes of parts."""
     text = read("templates", folder, name)
     guarded = GUARD.fullmatch(text)
-    return INCLUDE.sub("", guarded[2] if guarded else text).strip("\n") + "\n"
+    own = guarded[2] if guarded else text
+    return INCLUDE.sub(lambda include: part(folder, include[1]) if include[1].endswith(".inc") else "", own).strip("\n") + "\n"
 
 
 def amalgamate(name):
