@@ -115,6 +115,10 @@
  *                        and if gpunn_cuda.cu is in a static or shared library, unless that is linked with
  *                        -Wl,-u,gpunn_cuda_backend
  *     GPUNN_NO_SIMD      plain C kernels
+ *     GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES, GPUNN_NO_PROFILE
+ *                        leave out gpunn_group_open; loaders, gpunn_fit, gpunn_evaluate and files of arrays;
+ *                        gpunn_spec_save and gpunn_spec_load; gpunn_grad and the functions after it;
+ *                        gpunn_profile. Compiling takes less time. Define them wherever gpunn.h is included
  *     GPUNN_NO_IMPLEMENTATION   ignores GPUNN_IMPLEMENTATION: for linking a file that defines it with an
  *                        implementation that is already compiled
  *
@@ -2742,6 +2746,7 @@ typedef struct gpunn_grad_args {
     /* gradient of y, of y's shape; NULL: ones, which gives the gradient of y's sum */
     gpunn_tensor *grad_output;
 } gpunn_grad_args;
+#ifndef GPUNN_NO_DERIVATIVES
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y with respect to x. x is an input, a
  * parameter or an intermediate value. The result is F32 and has x's shape; it is zeros if y does not depend
  * on x.
@@ -2765,16 +2770,19 @@ GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
 /* The Hessian of y's sum with respect to x, times v, in x's shape: gpunn_jvp of gpunn_grad. */
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
+#endif
 typedef struct gpunn_laplacian_args {
     int            args_;
     int            coordinates; /* use only the first so many, such as space before time; 0: all */
     gpunn_tensor **gradient;    /* receives gpunn_grad(y, x), which is computed anyway; NULL: not wanted */
 } gpunn_laplacian_args;
+#ifndef GPUNN_NO_DERIVATIVES
 /* The sum of the second derivatives of y by each of x's coordinates. x [n, d], y [n, 1] or [n] -> [n, 1].
  * Sample i of y must depend on row i of x alone. Ops and errors are as for gpunn_grad; other shapes are
  * GPUNN_ERR_SHAPE. */
 GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args);
 #define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
+#endif
 
 /* -- metrics: scalars without gradient -- */
 /* The share of rows of logits [n, classes] whose argmax is the label. labels: integers [n]. */
@@ -3206,6 +3214,7 @@ typedef struct gpunn_group_args {
     const char *(*error)(void *user); /* one sentence about the last failure; may be NULL */
     void *user;                       /* first argument of the functions above */
 } gpunn_group_args;
+#ifndef GPUNN_NO_RANKS
 /* Opens a group; common to all ranks. dev is the models' device and receives the errors. Returns NULL on
  * failure: see gpunn_error(dev).
  * If neither functions nor a store are set and the program is compiled with -DGPUNN_MPI (mpicc), the ranks
@@ -3219,6 +3228,7 @@ typedef struct gpunn_group_args {
  * earlier runs on it can then not be read. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
+#endif
 /* Closes a group; NULL is allowed. A group with optimizers or loaders is freed with the last of them.
  * Finalising MPI waits for all ranks. If a rank was missing, MPI is left as it is and nothing waits. */
 GPUNN_API void gpunn_group_close(gpunn_group *group);
@@ -3302,6 +3312,7 @@ typedef struct gpunn_loader_args {
      * batched together to reduce padding. */
     const int64_t *lengths;
 } gpunn_loader_args;
+#ifndef GPUNN_NO_LOADERS
 /* Creates a loader for inputs of the model, at the start of its first epoch. Returns NULL on failure. */
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
@@ -3316,6 +3327,7 @@ GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader);
 GPUNN_API int gpunn_loader_batch_size(const gpunn_loader *loader);
 /* Goes back to the first batch of this epoch. */
 GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader);
+#endif
 
 /* ==== >>files ============================================================================================ *
  * Weights, checkpoints and arrays in files. Each file is written under a temporary name beside its target,
@@ -3393,6 +3405,7 @@ typedef struct gpunn_array {
     size_t      bytes;               /* of data */
     void       *data;                /* the elements */
 } gpunn_array;
+#ifndef GPUNN_NO_LOADERS
 /* Reads an IDX file (MNIST, Fashion-MNIST): u8; i8, i16 and i32 as I32; f32 and f64 as F32. All readers
  * accept .gz with GPUNN_ZLIB. */
 GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out);
@@ -3413,6 +3426,7 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
 /* Writes `count` arrays as one safetensors file, arrays[i] under names[i]. */
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
+#endif
 /* Frees what a reader put into an array, which is then empty; NULL is allowed. */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array);
 /* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal
@@ -3436,6 +3450,7 @@ typedef struct gpunn_spec_args {
      * spec's. */
     gpunn_optimizer *optimizer;
 } gpunn_spec_args;
+#ifndef GPUNN_NO_SPECS
 /* Saves tensors, ops, initial values and settings of parameters, but not their values (for these use
  * gpunn_save). Tensors without a name get one in the file, such as "t5". Saving a model that gpunn_spec_load
  * made gives the same bytes. */
@@ -3463,6 +3478,7 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
 GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
 GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
+#endif
 
 /* ==== >>fit ============================================================================================= */
 /* Training loop, evaluation and classification scores. */
@@ -3511,6 +3527,7 @@ typedef struct gpunn_fit_args {
      * cancels. */
     bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
 } gpunn_fit_args;
+#ifndef GPUNN_NO_LOADERS
 /* Trains a model. It continues where the optimizer's last gpunn_fit of the same loss ended, in this process
  * or before gpunn_checkpoint_load: epoch numbers, the best loss, its epoch and the history carry on. If no
  * epoch is left to run, nothing is written. It returns GPUNN_ERR_CANCELLED if a callback cancels; everything
@@ -3548,6 +3565,7 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
                                                gpunn_class_scores_args args);
 #define gpunn_evaluate_classes(loader, logits, labels, ...) \
     gpunn_evaluate_classes_((loader), (logits), (labels), GPUNN_NAMED(gpunn_class_scores_args, __VA_ARGS__))
+#endif
 
 /* ==== >>profile ========================================================================================= */
 /* Times of layers and ops. */
@@ -3567,6 +3585,7 @@ typedef struct gpunn_profile_args {
     /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
     const char *trace;
 } gpunn_profile_args;
+#ifndef GPUNN_NO_PROFILE
 /* Shows where the time goes, by layer and op. It runs the model on the current inputs and times each step
  * separately; on a GPU between events and outside any graph. There, steps that share a launch, perhaps with
  * the update, count for the first of them. Bytes count every operand once. Operations follow the formula; an
@@ -3575,6 +3594,7 @@ typedef struct gpunn_profile_args {
  * extra. */
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args);
 #define gpunn_profile(...) gpunn_profile_(GPUNN_NAMED(gpunn_profile_args, __VA_ARGS__))
+#endif
 
 /* ==== >>backend ========================================================================================== *
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
@@ -9307,11 +9327,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exch
 /* Puts the added exchanges into a run and mixes them into its signature. */
 GPUNN__INTERNAL void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run);
 
-static gpunn_status gpunn__gpus_connect(gpunn_group *group);
+GPUNN__PRIVATE gpunn_status gpunn__gpus_connect(gpunn_group *group);
 
 #define GPUNN__WHOLE_ENGINE \
     "a custom engine needs rank, size, all_reduce, all_gather and broadcast; set all of them, or none"
-static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     const int given = (args->all_reduce != NULL) + (args->all_gather != NULL) + (args->broadcast != NULL);
@@ -9390,6 +9410,7 @@ static void gpunn__group_free(gpunn_group *group)
     gpunn__device_release(dev);
 }
 
+#ifndef GPUNN_NO_RANKS
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args)
 {
     if (dev == NULL) {
@@ -9413,6 +9434,7 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
     gpunn__group_free(group);
     return NULL;
 }
+#endif
 
 GPUNN__INTERNAL void gpunn__group_join(gpunn_group *group)
 {
@@ -18856,6 +18878,7 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     return gpunn__call_finish(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }
 
+#ifndef GPUNN_NO_DERIVATIVES
 /* ==== >>graph/differentiate ============================================================================== *
  * Backward and forward passes as nodes, so that they can be differentiated again. For an elementwise op the
  * derivative is its row in >>ops, read as a formula. For each other op a function here computes the gradient
@@ -19716,6 +19739,7 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
     return gpunn__call_finish(&call, sum);
 }
 
+#endif
 /* ==== >>plan/steps ======================================================================================= *
  * A plan is the list of steps that computes given outputs in one mode at one batch size. The planner makes it
  * once; runs reuse it. Every value, gradient, saved value and workspace is a slot with a lifetime in steps.
@@ -40919,6 +40943,7 @@ GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position,
                                                       int64_t batch);
 
+#ifndef GPUNN_NO_LOADERS
 /* ---- order --------------------------------------------------------------------------------------------- */
 
 /* Fisher-Yates shuffle. Draw k of an epoch uses half of the words at counter (k / 2 low, k / 2 high, epoch
@@ -41970,6 +41995,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
 #undef GPUNN__THREAD_START
 #undef GPUNN__THREAD_JOIN
 
+#endif
 #ifdef GPUNN__COLD
 #pragma GCC push_options
 #pragma GCC optimize("Og")
@@ -43664,6 +43690,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
     gpunn__resume *resume = gpunn__resume_make(opt, &count);
     if (resume == NULL) return GPUNN_ERR_MEMORY;
     resume->loader = loader != NULL;
+#ifndef GPUNN_NO_LOADERS
     if (loader) {
         gpunn__loader_state(loader, &resume->epoch, &resume->position);
         resume->batch = gpunn__loader_batch(loader);
@@ -43674,6 +43701,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
             resume->position = 0;
         }
     }
+#endif
     gpunn__saved saved = {model, resume, count};
     status = gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved);
     gpunn__free(model->dev, resume, (size_t)count * sizeof *resume);
@@ -43790,12 +43818,14 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
         status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
     if (status == GPUNN_OK) status = gpunn__stage_complete(&archive, opt, stage);
     gpunn__archive_close(&archive);
+#ifndef GPUNN_NO_LOADERS
     if (loader && status == GPUNN_OK)
         status = gpunn__loader_set_state(loader, list->epoch, list->position, list->batch);
     if (loader && status == GPUNN_OK) {
         loader->args.seed = list->seed;
         loader->ordered_epoch = -1;
     }
+#endif
     if (status == GPUNN_OK) {
         status = gpunn__stage_copy(model, opt, stage, true);
         GPUNN__WEIGHTS_CHANGED(model);
@@ -43832,6 +43862,7 @@ GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind);
  * Assignments are omitted, since runs compute them anyway. */
 GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out);
 
+#ifndef GPUNN_NO_SPECS
 /* ---- saving -------------------------------------------------------------------------------------------- */
 
 static const char *const gpunn__init_names[] = {"zeros",   "zeros",  "constant",
@@ -45489,6 +45520,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     return opt;
 }
 
+#endif
 /* ==== >>io/datasets ===================================================================================== */
 /* Reads and writes arrays: IDX (MNIST), .npy, CIFAR and safetensors files. */
 
@@ -45499,6 +45531,7 @@ GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
     memset(array, 0, sizeof *array);
 }
 
+#ifndef GPUNN_NO_LOADERS
 /* Argument checks that all readers share. Afterwards out is empty. */
 static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments,
                                         gpunn_array *out)
@@ -45947,7 +45980,9 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
     gpunn__named_arrays all = {names, arrays, count};
     return gpunn__archive_write(dev, path, NULL, gpunn__emit_arrays, &all);
 }
+#endif /* GPUNN_NO_LOADERS */
 
+#ifndef GPUNN_NO_LOADERS
 /* ==== >>train/fit ======================================================================================= */
 /* Implements gpunn_fit, the training loop over epochs, with validation, history files, checkpoints and early
  * stopping. Also gpunn_evaluate, gpunn_evaluate_classes and gpunn_progress_bar. */
@@ -46865,6 +46900,8 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     return true;
 }
 
+#endif
+#ifndef GPUNN_NO_PROFILE
 /* ==== >>train/profile ==================================================================================== *
  * Implements gpunn_profile. Runs are ordinary ones whose steps the backend times. */
 typedef struct gpunn__profile {
@@ -47182,6 +47219,8 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     gpunn__free(p.dev, p.seconds, bytes);
     return status;
 }
+
+#endif
 
 /* The program's macros. */
 #pragma pop_macro("x")

@@ -115,7 +115,9 @@ extern "C" {
 #include "layers/losses.c"
 #include "layers/formulas.h"
 #include "layers/formulas.c"
+#ifndef GPUNN_NO_DERIVATIVES
 #include "graph/differentiate.c"
+#endif
 #include "plan/steps.h"
 #include "plan/steps.c"
 #include "plan/backward.h"
@@ -191,7 +193,9 @@ extern "C" {
 #pragma GCC pop_options
 #endif
 #include "train/loader.h"
+#ifndef GPUNN_NO_LOADERS
 #include "train/loader.c"
+#endif
 #ifdef GPUNN__COLD
 #pragma GCC push_options
 #pragma GCC optimize("Og")
@@ -207,11 +211,17 @@ extern "C" {
 #include "io/save.h"
 #include "io/save.c"
 #include "io/spec_writer.h"
+#ifndef GPUNN_NO_SPECS
 #include "io/spec_writer.c"
 #include "io/spec_reader.c"
+#endif
 #include "io/datasets.c"
+#ifndef GPUNN_NO_LOADERS
 #include "train/fit.c"
+#endif
+#ifndef GPUNN_NO_PROFILE
 #include "train/profile.c"
+#endif
 
 /* The program's macros. */
 #pragma pop_macro("x")

@@ -1132,6 +1132,7 @@ typedef struct gpunn_grad_args {
     /* gradient of y, of y's shape; NULL: ones, which gives the gradient of y's sum */
     gpunn_tensor *grad_output;
 } gpunn_grad_args;
+#ifndef GPUNN_NO_DERIVATIVES
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y with respect to x. x is an input, a
  * parameter or an intermediate value. The result is F32 and has x's shape; it is zeros if y does not depend
  * on x.
@@ -1155,16 +1156,19 @@ GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
 /* The Hessian of y's sum with respect to x, times v, in x's shape: gpunn_jvp of gpunn_grad. */
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
+#endif
 typedef struct gpunn_laplacian_args {
     int            args_;
     int            coordinates; /* use only the first so many, such as space before time; 0: all */
     gpunn_tensor **gradient;    /* receives gpunn_grad(y, x), which is computed anyway; NULL: not wanted */
 } gpunn_laplacian_args;
+#ifndef GPUNN_NO_DERIVATIVES
 /* The sum of the second derivatives of y by each of x's coordinates. x [n, d], y [n, 1] or [n] -> [n, 1].
  * Sample i of y must depend on row i of x alone. Ops and errors are as for gpunn_grad; other shapes are
  * GPUNN_ERR_SHAPE. */
 GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args);
 #define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
+#endif
 
 /* -- metrics: scalars without gradient -- */
 /* The share of rows of logits [n, classes] whose argmax is the label. labels: integers [n]. */

@@ -61,6 +61,7 @@ typedef struct gpunn_loader_args {
      * batched together to reduce padding. */
     const int64_t *lengths;
 } gpunn_loader_args;
+#ifndef GPUNN_NO_LOADERS
 /* Creates a loader for inputs of the model, at the start of its first epoch. Returns NULL on failure. */
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
@@ -75,6 +76,7 @@ GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader);
 GPUNN_API int gpunn_loader_batch_size(const gpunn_loader *loader);
 /* Goes back to the first batch of this epoch. */
 GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader);
+#endif
 
 /* ==== >>files ============================================================================================ *
  * Weights, checkpoints and arrays in files. Each file is written under a temporary name beside its target,
@@ -152,6 +154,7 @@ typedef struct gpunn_array {
     size_t      bytes;               /* of data */
     void       *data;                /* the elements */
 } gpunn_array;
+#ifndef GPUNN_NO_LOADERS
 /* Reads an IDX file (MNIST, Fashion-MNIST): u8; i8, i16 and i32 as I32; f32 and f64 as F32. All readers
  * accept .gz with GPUNN_ZLIB. */
 GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out);
@@ -172,6 +175,7 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
 /* Writes `count` arrays as one safetensors file, arrays[i] under names[i]. */
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
+#endif
 /* Frees what a reader put into an array, which is then empty; NULL is allowed. */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array);
 /* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal
@@ -195,6 +199,7 @@ typedef struct gpunn_spec_args {
      * spec's. */
     gpunn_optimizer *optimizer;
 } gpunn_spec_args;
+#ifndef GPUNN_NO_SPECS
 /* Saves tensors, ops, initial values and settings of parameters, but not their values (for these use
  * gpunn_save). Tensors without a name get one in the file, such as "t5". Saving a model that gpunn_spec_load
  * made gives the same bytes. */
@@ -222,6 +227,7 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
 GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
 GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
+#endif
 
 /* ==== >>fit ============================================================================================= */
 /* Training loop, evaluation and classification scores. */
@@ -270,6 +276,7 @@ typedef struct gpunn_fit_args {
      * cancels. */
     bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
 } gpunn_fit_args;
+#ifndef GPUNN_NO_LOADERS
 /* Trains a model. It continues where the optimizer's last gpunn_fit of the same loss ended, in this process
  * or before gpunn_checkpoint_load: epoch numbers, the best loss, its epoch and the history carry on. If no
  * epoch is left to run, nothing is written. It returns GPUNN_ERR_CANCELLED if a callback cancels; everything
@@ -307,6 +314,7 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
                                                gpunn_class_scores_args args);
 #define gpunn_evaluate_classes(loader, logits, labels, ...) \
     gpunn_evaluate_classes_((loader), (logits), (labels), GPUNN_NAMED(gpunn_class_scores_args, __VA_ARGS__))
+#endif
 
 /* ==== >>profile ========================================================================================= */
 /* Times of layers and ops. */
@@ -326,6 +334,7 @@ typedef struct gpunn_profile_args {
     /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
     const char *trace;
 } gpunn_profile_args;
+#ifndef GPUNN_NO_PROFILE
 /* Shows where the time goes, by layer and op. It runs the model on the current inputs and times each step
  * separately; on a GPU between events and outside any graph. There, steps that share a launch, perhaps with
  * the update, count for the first of them. Bytes count every operand once. Operations follow the formula; an
@@ -334,5 +343,6 @@ typedef struct gpunn_profile_args {
  * extra. */
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args);
 #define gpunn_profile(...) gpunn_profile_(GPUNN_NAMED(gpunn_profile_args, __VA_ARGS__))
+#endif
 
 #endif /* GPUNN__API_DATA_H */

@@ -424,6 +424,7 @@ typedef struct gpunn_group_args {
     const char *(*error)(void *user); /* one sentence about the last failure; may be NULL */
     void *user;                       /* first argument of the functions above */
 } gpunn_group_args;
+#ifndef GPUNN_NO_RANKS
 /* Opens a group; common to all ranks. dev is the models' device and receives the errors. Returns NULL on
  * failure: see gpunn_error(dev).
  * If neither functions nor a store are set and the program is compiled with -DGPUNN_MPI (mpicc), the ranks
@@ -437,6 +438,7 @@ typedef struct gpunn_group_args {
  * earlier runs on it can then not be read. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
+#endif
 /* Closes a group; NULL is allowed. A group with optimizers or loaders is freed with the last of them.
  * Finalising MPI waits for all ranks. If a rank was missing, MPI is left as it is and nothing waits. */
 GPUNN_API void gpunn_group_close(gpunn_group *group);

@@ -13,6 +13,7 @@ GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
     memset(array, 0, sizeof *array);
 }
 
+#ifndef GPUNN_NO_LOADERS
 /* Argument checks that all readers share. Afterwards out is empty. */
 static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments,
                                         gpunn_array *out)
@@ -461,3 +462,4 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
     gpunn__named_arrays all = {names, arrays, count};
     return gpunn__archive_write(dev, path, NULL, gpunn__emit_arrays, &all);
 }
+#endif /* GPUNN_NO_LOADERS */

@@ -299,6 +299,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
     gpunn__resume *resume = gpunn__resume_make(opt, &count);
     if (resume == NULL) return GPUNN_ERR_MEMORY;
     resume->loader = loader != NULL;
+#ifndef GPUNN_NO_LOADERS
     if (loader) {
         gpunn__loader_state(loader, &resume->epoch, &resume->position);
         resume->batch = gpunn__loader_batch(loader);
@@ -309,6 +310,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
             resume->position = 0;
         }
     }
+#endif
     gpunn__saved saved = {model, resume, count};
     status = gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved);
     gpunn__free(model->dev, resume, (size_t)count * sizeof *resume);
@@ -425,12 +427,14 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
         status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
     if (status == GPUNN_OK) status = gpunn__stage_complete(&archive, opt, stage);
     gpunn__archive_close(&archive);
+#ifndef GPUNN_NO_LOADERS
     if (loader && status == GPUNN_OK)
         status = gpunn__loader_set_state(loader, list->epoch, list->position, list->batch);
     if (loader && status == GPUNN_OK) {
         loader->args.seed = list->seed;
         loader->ordered_epoch = -1;
     }
+#endif
     if (status == GPUNN_OK) {
         status = gpunn__stage_copy(model, opt, stage, true);
         GPUNN__WEIGHTS_CHANGED(model);

@@ -10,11 +10,11 @@
 #include "ranks/store.h"
 #include "ranks/tcp.h"
 
-static gpunn_status gpunn__gpus_connect(gpunn_group *group);
+GPUNN__PRIVATE gpunn_status gpunn__gpus_connect(gpunn_group *group);
 
 #define GPUNN__WHOLE_ENGINE \
     "a custom engine needs rank, size, all_reduce, all_gather and broadcast; set all of them, or none"
-static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     const int given = (args->all_reduce != NULL) + (args->all_gather != NULL) + (args->broadcast != NULL);
@@ -93,6 +93,7 @@ static void gpunn__group_free(gpunn_group *group)
     gpunn__device_release(dev);
 }
 
+#ifndef GPUNN_NO_RANKS
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args)
 {
     if (dev == NULL) {
@@ -116,6 +117,7 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
     gpunn__group_free(group);
     return NULL;
 }
+#endif
 
 GPUNN__INTERNAL void gpunn__group_join(gpunn_group *group)
 {
