@@ -61,7 +61,7 @@ extern "C" {
 #include "base/math.c"
 #ifdef GPUNN__COLD
 #pragma GCC push_options
-#pragma GCC optimize("Og")
+#pragma GCC optimize("Og", "inline-functions-called-once")
 #endif
 #include "base/tables.h"
 #include "base/tables.c"
@@ -133,7 +133,7 @@ extern "C" {
 #include "run/io.c"
 #ifdef GPUNN__COLD
 #pragma GCC push_options
-#pragma GCC optimize("Og")
+#pragma GCC optimize("Og", "inline-functions-called-once")
 #endif
 #include "run/bind.c"
 #include "run/inspect.h"
@@ -181,7 +181,7 @@ extern "C" {
 #include "train/step.c"
 #ifdef GPUNN__COLD
 #pragma GCC push_options
-#pragma GCC optimize("Og")
+#pragma GCC optimize("Og", "inline-functions-called-once")
 #endif
 #include "train/ranks.h"
 #include "train/ranks.c"
@@ -198,7 +198,7 @@ extern "C" {
 #endif
 #ifdef GPUNN__COLD
 #pragma GCC push_options
-#pragma GCC optimize("Og")
+#pragma GCC optimize("Og", "inline-functions-called-once")
 #endif
 #include "io/elements.h"
 #include "io/elements.c"
