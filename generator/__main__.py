@@ -85,49 +85,49 @@ def arguments(words):
     alone.add_argument("--samples", metavar="FILE",
                        help="inputs by name (safetensors), with which to measure and print the error of "
                        "--int8; needs a C compiler, $CC or cc")
-    given = parser.parse_args(words)
-    given.weights = given.weights or given.values
-    check_embed(parser, given)
-    check_alone(parser, given)
-    if given.output is None and not given.report:
+    args = parser.parse_args(words)
+    args.weights = args.weights or args.values
+    check_embed(parser, args)
+    check_alone(parser, args)
+    if args.output is None and not args.report:
         parser.error("-o NAME is missing")
-    if given.registers and not given.report:
+    if args.registers and not args.report:
         parser.error("--registers needs --report")
-    if given.output is None and (given.check or given.emit_model or given.inference or given.device or
-                                 given.embed):
+    if args.output is None and (args.check or args.emit_model or args.inference or args.device or
+                                args.embed):
         parser.error("--check, --emit-model, --inference, --device and --embed need -o NAME")
-    return given
+    return args
 
 
-def check_embed(parser, given):
-    if given.embed and (given.inference or given.device or given.report or given.emit_model or given.math):
+def check_embed(parser, args):
+    if args.embed and (args.inference or args.device or args.report or args.emit_model or args.math):
         parser.error("--embed writes NAME_embedded.h alone; leave out --inference, --device, --report, "
                      "--emit-model and --math")
-    if given.embed and not given.weights:
+    if args.embed and not args.weights:
         parser.error("--embed takes MODEL.json WEIGHTS.safetensors")
-    if given.store and not (given.embed or given.device):
+    if args.store and not (args.embed or args.device):
         parser.error("--store needs --embed or --device")
 
 
-def check_alone(parser, given):
+def check_alone(parser, args):
     """Rejects options without the options that they need, and options that exclude each other."""
-    if (given.inference or given.device) and (given.report or given.emit_model or given.math):
+    if (args.inference or args.device) and (args.report or args.emit_model or args.math):
         parser.error(
             "--report, --emit-model and --math are for kernels, which --inference and --device do not write")
-    if not given.inference and (given.weights and not given.embed or given.int8 or given.samples or
-                                given.batch != 1):
+    if not args.inference and (args.weights and not args.embed or args.int8 or args.samples or
+                               args.batch != 1):
         parser.error("--weights, --batch, --int8 and --samples need --inference")
-    if given.warp and not given.device:
+    if args.warp and not args.device:
         parser.error("--warp needs --device")
-    if given.outputs and not (given.inference or given.device):
+    if args.outputs and not (args.inference or args.device):
         parser.error("--outputs needs --inference or --device")
-    if given.batch < 1:
-        parser.error("--batch %d: at least 1 is needed" % given.batch)
-    if given.int8 and given.device:
+    if args.batch < 1:
+        parser.error("--batch %d: at least 1 is needed" % args.batch)
+    if args.int8 and args.device:
         parser.error("--int8 and --device do not go together: one struct of weights would have two forms")
-    if given.int8 and not given.weights:
+    if args.int8 and not args.weights:
         parser.error("--int8 needs --weights: the scales come from them")
-    if given.samples and not given.int8:
+    if args.samples and not args.int8:
         parser.error("--samples needs --int8, whose error it measures")
 
 
@@ -139,10 +139,10 @@ def identifier(output):
     return name
 
 
-def load(given):
-    model = spec.load(given.model)
+def load(args):
+    model = spec.load(args.model)
     if not model.tensors:
-        raise Failure("%s: the model has no tensors" % given.model)
+        raise Failure("%s: the model has no tensors" % args.model)
     return model
 
 
@@ -156,69 +156,69 @@ def chosen(model, names, path):
     return [known[name] for name in names]
 
 
-def generate_alone(given):
+def generate_alone(args):
     """Returns the files by path, and the command that renews them."""
     from . import emit_device, emit_inference, inference, weights
-    model, name = load(given), identifier(given.output)
-    if given.outputs:
-        model.outputs = chosen(model, given.outputs.split(","), given.model)
-    options = (["--inference"] * given.inference + ["--device"] * given.device + ["--warp"] * given.warp +
-               ["--int8"] * given.int8)
-    options += ["--store", given.store] if given.store else []
-    options += ["--outputs", given.outputs] if given.outputs else []
-    options += ["--batch", str(given.batch)] if given.batch != 1 else []
-    source = stamp.Source(model.sha256(), stamp.command(given.model, given.output, options, given.weights))
+    model, name = load(args), identifier(args.output)
+    if args.outputs:
+        model.outputs = chosen(model, args.outputs.split(","), args.model)
+    options = (["--inference"] * args.inference + ["--device"] * args.device + ["--warp"] * args.warp +
+               ["--int8"] * args.int8)
+    options += ["--store", args.store] if args.store else []
+    options += ["--outputs", args.outputs] if args.outputs else []
+    options += ["--batch", str(args.batch)] if args.batch != 1 else []
+    source = stamp.Source(model.sha256(), stamp.command(args.model, args.output, options, args.weights))
     files = {}
     try:
-        if given.device:
-            stored = given.store or "f32"
+        if args.device:
+            stored = args.store or "f32"
             text = emit_device.emit_device(emit_device.plan_of(model, stored), source, name, stored,
-                                           given.warp)
-            files[given.output + "_device.cuh"] = text
-        if given.inference:
-            plan = inference.Plan(model, given.batch)
-            numbers = weights.read(given.weights, plan) if given.weights else None
-            small = weights.quantize(plan, numbers) if given.int8 else {}
+                                           args.warp)
+            files[args.output + "_device.cuh"] = text
+        if args.inference:
+            plan = inference.Plan(model, args.batch)
+            numbers = weights.read(args.weights, plan) if args.weights else None
+            small = weights.quantize(plan, numbers) if args.int8 else {}
             text = emit_inference.emit_inference(plan, source, name, numbers, small)
-            files[given.output + "_inference.h"] = text
-            if given.samples:
+            files[args.output + "_inference.h"] = text
+            if args.samples:
                 exact = emit_inference.emit_inference(plan, source, name, numbers)
-                sys.stdout.write(ascii_of(weights.cost(plan, name, exact, text, given.samples)))
+                sys.stdout.write(ascii_of(weights.cost(plan, name, exact, text, args.samples)))
     except (inference.Refused, weights.WeightsError) as fault:
-        raise Failure("%s: %s" % (given.model, fault)) from None
+        raise Failure("%s: %s" % (args.model, fault)) from None
     return {path: text.encode("ascii") for path, text in files.items()}, source.command
 
 
-def embed(given):
+def embed(args):
     """Returns the files by path, and the command that renews them."""
     from . import emit_embedded, weights
-    model, name = load(given), identifier(given.output)
-    options = ["--embed"] + (["--store", given.store] if given.store else [])
-    source = stamp.Source(model.sha256(), stamp.command(given.model, given.output, options, given.weights))
+    model, name = load(args), identifier(args.output)
+    options = ["--embed"] + (["--store", args.store] if args.store else [])
+    source = stamp.Source(model.sha256(), stamp.command(args.model, args.output, options, args.weights))
     try:
-        file = emit_embedded.archive(model, given.weights, given.store and given.store.upper())
+        file = emit_embedded.archive(model, args.weights, args.store and args.store.upper())
     except weights.WeightsError as fault:
-        raise Failure("%s: %s" % (given.model, fault)) from None
-    return ({given.output +
+        raise Failure("%s: %s" % (args.model, fault)) from None
+    return ({args.output +
              "_embedded.h": emit_embedded.emit_embedded(model, source, name, file).encode("ascii")},
             source.command)
 
 
-def generate(given):
+def generate(args):
     """Returns the files by path, and the kernel set."""
     from . import emit_c, emit_cuda, emit_model, partition, schedule
-    model = load(given)
-    model.math = given.math or model.math
-    output = given.output or os.path.splitext(given.model)[0]
-    name = identifier(output) if given.output else "model"
-    options = (["--math", given.math] if given.math else []) + (["--emit-model"] if given.emit_model else [])
+    model = load(args)
+    model.math = args.math or model.math
+    output = args.output or os.path.splitext(args.model)[0]
+    name = identifier(output) if args.output else "model"
+    options = (["--math", args.math] if args.math else []) + (["--emit-model"] if args.emit_model else [])
     try:
-        kernels = partition.partition(model, name=name, command=stamp.command(given.model, output, options))
+        kernels = partition.partition(model, name=name, command=stamp.command(args.model, output, options))
         files = {output + "_kernels.h": emit_c.emit_header(kernels),
                  output + "_kernels.cu": emit_cuda.emit_cuda(kernels)}
     except (partition.FuseError, schedule.EmitError) as fault:
         raise Failure("%s: %s" % (model.fuse_place, fault)) from None
-    if given.emit_model:
+    if args.emit_model:
         files[output + "_model.h"] = emit_model.emit_model(model, kernels)
     return {path: text.encode("ascii") for path, text in files.items()}, model, kernels
 
@@ -270,23 +270,23 @@ def print_registers(files, kernels):
 
 
 def run(words):
-    given = arguments(words)
-    if given.output is not None:
-        identifier(given.output)
-    if given.inference or given.device or given.embed:
-        files, command = embed(given) if given.embed else generate_alone(given)
+    args = arguments(words)
+    if args.output is not None:
+        identifier(args.output)
+    if args.inference or args.device or args.embed:
+        files, command = embed(args) if args.embed else generate_alone(args)
     else:
-        files, model, kernels = generate(given)
+        files, model, kernels = generate(args)
         command = kernels.command
-    if given.report:
+    if args.report:
         from . import report
         sys.stdout.write(ascii_of(report.report(model, kernels)))
         sys.stdout.flush()
-    if given.registers:
+    if args.registers:
         print_registers(files, kernels)
-    if given.check:
+    if args.check:
         check(files, command)
-    elif given.output is not None:
+    elif args.output is not None:
         write(files)
 
 

@@ -55,7 +55,7 @@ class DeviceEmitter(Emitter):
         self.gradient, self.storage = gradient, storage
         self.names.taken.update(("dx", "dy", "slope", "sum", "eight", "w", "b") + tuple(
             "d%d" % k for step in plan.steps for k in range(len(step.operands))))
-        self.slopes = {}   # names of the arrays of gradients, by block
+        self.gradients = {}  # names of the arrays of gradients, by block
         self.read = set()  # blocks that some line reads
 
     def named(self, block):
@@ -165,26 +165,26 @@ class DeviceEmitter(Emitter):
         return ["(void)%s;" % name for name in unread]
 
     # ---- backward ----
-    def slope(self, i, index):
+    def gradient_of(self, i, index):
         """The element of a value's gradient."""
         block, offset = self.plan.at[i]
-        return "%s[%s]" % (self.slopes[block], index if not offset else "%s + %d" % (index, offset))
+        return "%s[%s]" % (self.gradients[block], index if not offset else "%s + %d" % (index, offset))
 
     def live(self, i):
-        return i is not None and self.plan.at[i][0] in self.slopes
+        return i is not None and self.plan.at[i][0] in self.gradients
 
     def backward(self):
         """Lines from dy to dx."""
         lines = []
         for block in self.plan.blocks:
             if block.kind in ("scratch", "input") and block.dtype == "f32":
-                self.slopes[block] = self.names.new("d_" + self.base(block))
-                lines.append("float %s[%d] = {0};" % (self.slopes[block], block.count))
+                self.gradients[block] = self.names.new("d_" + self.base(block))
+                lines.append("float %s[%d] = {0};" % (self.gradients[block], block.count))
         x, y = coordinates(self.plan)[0].id, self.plan.outputs[0]
-        lines += loops((self.plan.count(y),), ["%s = dy[i];" % self.slope(y, "i")])
+        lines += loops((self.plan.count(y),), ["%s = dy[i];" % self.gradient_of(y, "i")])
         for step in reversed(self.plan.steps):
             lines += self.back(step)
-        return lines + loops((self.plan.count(x),), ["dx[i] = %s;" % self.slope(x, "i")])
+        return lines + loops((self.plan.count(x),), ["dx[i] = %s;" % self.gradient_of(x, "i")])
 
     def back(self, step):
         t = step.tensor
@@ -199,8 +199,8 @@ class DeviceEmitter(Emitter):
     def move_back(self, t, source, sizes, to, frm, to_offset, from_offset):
         sizes, (to, frm) = joined(sizes, [to, frm])
         names = INDICES[:len(sizes)]
-        own, other = (self.slope(source, place(frm, names, from_offset)),
-                      self.slope(t.id, place(to, names, to_offset)))
+        own, other = (self.gradient_of(source, place(frm, names, from_offset)),
+                      self.gradient_of(t.id, place(to, names, to_offset)))
         return loops(sizes, ["%s += %s;" % (own, other)])
 
     def back_sum(self, t):
@@ -211,21 +211,22 @@ class DeviceEmitter(Emitter):
         sizes, (to, frm) = joined(shape, [to, strides(shape)])
         names = INDICES[:len(sizes)]
         count = self.plan.count(x) // self.plan.count(t.id) if t.attrs["mean"] else 1
-        value = self.slope(t.id, place(to, names)) + (" / %d" % count if count > 1 else "")
-        return loops(sizes, ["%s += %s;" % (self.slope(x, place(frm, names)), value)])
+        value = self.gradient_of(t.id, place(to, names)) + (" / %d" % count if count > 1 else "")
+        return loops(sizes, ["%s += %s;" % (self.gradient_of(x, place(frm, names)), value)])
 
     def back_linear(self, t):
         x, w, _ = t.inputs
         out, width = self.shape(w)
         rows = self.plan.count(t.id) // out
-        body = ["const float slope = %s;" % self.slope(t.id, place((out, 1), "ij") if rows > 1 else "j")]
+        body = ["const float slope = %s;" %
+                self.gradient_of(t.id, place((out, 1), "ij") if rows > 1 else "j")]
         body += self.along(w, width, lambda k, number: "%s += slope * %s;" % (
-            self.slope(x, place((width, 1), ("i", k)) if rows > 1 else k), number))
+            self.gradient_of(x, place((width, 1), ("i", k)) if rows > 1 else k), number))
         inner = loops((out,), body, 1)
         return loops((rows,), inner) if rows > 1 else inner
 
     def slope_pointer(self, i):
-        return "&" + self.slope(i, "0")
+        return "&" + self.gradient_of(i, "0")
 
     def back_layer_norm(self, t):
         return self.with_floats(t.inputs[1:2], lambda weight: self.rows_call(
@@ -248,19 +249,19 @@ class DeviceEmitter(Emitter):
     def elementwise_back(self, step):
         """The gradients of an elementwise step's operands, by one function."""
         t, (graph, values) = step.tensor, self.values(step)
-        slopes = {t.id: graph.load(Given("slope"))}
+        adjoints = {t.id: graph.load(Given("slope"))}
         for m in reversed(step.members):
             node = self.plan.tensors[m]
             for k, i in enumerate(node.inputs):
-                if m in slopes and (i in step.members or self.live(i)):
+                if m in adjoints and (i in step.members or self.live(i)):
                     more = graph.derivative(node.op, k, node.attrs, [values[j] for j in node.inputs],
-                                            values[m], slopes[m])
+                                            values[m], adjoints[m])
                     if more is not None:
-                        slopes[i] = graph.add(slopes[i], more) if i in slopes else more
-        wanted = [i for i in step.operands if i in slopes]
+                        adjoints[i] = graph.add(adjoints[i], more) if i in adjoints else more
+        wanted = [i for i in step.operands if i in adjoints]
         if not wanted:
             return []
-        results = [("d%d" % k, "store", Given("d%d" % k), slopes[i]) for k, i in enumerate(wanted)]
+        results = [("d%d" % k, "store", Given("d%d" % k), adjoints[i]) for k, i in enumerate(wanted)]
         function, parameters = self.function(t.op + "_gradient", results)
         own = self.shape(t.id)
         sizes, steps = joined(own, [strides(own)] + [spread(self.shape(i), own) for i in step.operands])
@@ -268,11 +269,11 @@ class DeviceEmitter(Emitter):
         at = {i: place(one, names) for i, one in zip(step.operands, steps[1:])}
         given = {values[i].attr.name: self.element(i, at[i])
                  for i in step.operands if values[i].attr.name in parameters}
-        given["slope"] = self.slope(t.id, place(steps[0], names))
+        given["slope"] = self.gradient_of(t.id, place(steps[0], names))
         arguments = [given[name] for name in parameters] + ["&d%d" % k for k in range(len(wanted))]
         body = ["float %s;" % ", ".join("d%d" % k for k in range(len(wanted)))]
         body += scalar.wrapped(function + "(", arguments, ");", 4 * len(sizes) + 4)
-        body += ["%s += d%d;" % (self.slope(i, at[i]), k) for k, i in enumerate(wanted)]
+        body += ["%s += d%d;" % (self.gradient_of(i, at[i]), k) for k, i in enumerate(wanted)]
         return loops(sizes, body) if sizes else self.block_of(body)
 
 

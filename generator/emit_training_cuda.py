@@ -218,11 +218,11 @@ class StepEmitter(TileEmitter):
     def back_elementwise(self, step):
         """The gradients of an elementwise step's operands. Those of missing samples are undefined and reach
         no other sample."""
-        t, (slopes, _) = step.tensor, self.plan.slopes(step)
-        if not slopes:
+        t, (terms, _) = step.tensor, self.plan.contributions(step)
+        if not terms:
             return []
-        wanted = list(slopes)
-        results = [("d%d" % k, "store", Given("d%d" % k), slopes[i]) for k, i in enumerate(wanted)]
+        wanted = list(terms)
+        results = [("d%d" % k, "store", Given("d%d" % k), terms[i]) for k, i in enumerate(wanted)]
         function, parameters = self.function(t.op + "_gradient", results)
         names = {value.attr.name: self.element(i, self.index_in(i, t.id))
                  for i, value in self.given_values(step)}

@@ -212,7 +212,7 @@ class Loader:
                 if t not in made:
                     raise GraphError("the op returns an existing tensor, which cannot be named again", name_key)
                 self.graph.set_name(t, entry[name_key], name_key)
-            self.settle(entry, made)
+            self.apply_settings(entry, made)
         except (GraphError, SizeError) as fault:
             key = fault.key if fault.key in entry else "op"
             self.fail(entry.value_at[key], "%s: %s" % (self.called(entry), fault))
@@ -269,7 +269,7 @@ class Loader:
     def setting(value):
         return value if isinstance(value, bool) else f32(value)
 
-    def settle(self, entry, made):
+    def apply_settings(self, entry, made):
         """Applies the settings of parameters, from a parameter's own entry or from a layer's."""
         parameters = [p for p in made if p.kind == "parameter"]
         for key in _SETTINGS:

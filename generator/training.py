@@ -58,7 +58,7 @@ class StepPlan(TilePlan):
 
     def lay_out(self, in_place):
         self.gradients = {}  # blocks, by those of the values
-        self.ways = {}       # by elementwise step, the result of slopes()
+        self.ways = {}       # by elementwise step, the result of contributions()
         super().lay_out(in_place)
         self.hold()
         self.give_gradients()
@@ -88,23 +88,23 @@ class StepPlan(TilePlan):
         """The values that the backward pass of a step reads."""
         t = step.tensor
         if step.members:
-            return self.slopes(step)[1]
+            return self.contributions(step)[1]
         if t.op == "linear":
             return t.inputs[:1] * self.view.wants[t.inputs[1]]
         if t.op in TABLES:
             return t.inputs[:1] * (self.view.wants[t.inputs[1]] or self.wants(t.inputs[0]))
         return {"softmax": (t.id,), "log_softmax": (t.id,)}.get(t.op, t.inputs[:1] if t.op in NORMS else ())
 
-    def slopes(self, step):
+    def contributions(self, step):
         """For an elementwise step, by operand, the contribution to its gradient, as an expression of the
         operands, of RESULT and of the result's gradient g; and the ids of what it reads in scratch. Of the
         forms with and without RESULT it takes the one that reads fewer values."""
         if step not in self.ways:
-            ways = [self.slopes_by(step, by_result) for by_result in (True, False)]
+            ways = [self.contributions_by(step, by_result) for by_result in (True, False)]
             self.ways[step] = min(ways, key=lambda way: len(way[1]))
         return self.ways[step]
 
-    def slopes_by(self, step, by_result):
+    def contributions_by(self, step, by_result):
         t, (graph, values) = step.tensor, values_of(self, step)
         names = {values[i].attr.name: i for i in step.operands}
         if by_result:
@@ -153,7 +153,7 @@ class StepPlan(TilePlan):
 
     def narrow(self, step):
         """The operands of an elementwise step whose gradients are sums over its elements, or over samples."""
-        return ([i for i in self.slopes(step)[0] if self.tensors[i].shape != step.tensor.shape]
+        return ([i for i in self.contributions(step)[0] if self.tensors[i].shape != step.tensor.shape]
                 if step.members else [])
 
     def room(self, step):

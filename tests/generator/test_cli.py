@@ -147,7 +147,7 @@ class Cli(unittest.TestCase):
         self.good(*words, "--outputs", "g")
         self.assertIn("const float *x, float *g)\n",
                       self.bytes(self.path("small_device.cuh")).decode("ascii"))
-        self.bad("1 inputs of floats and 2 outputs", *words, "--outputs", "p,ln")
+        self.bad("1 float inputs and 2 outputs", *words, "--outputs", "p,ln")
         self.bad("there is no tensor 'lss'; did you mean 'loss'", *words, "--outputs", "p,lss")
         self.bad("--outputs needs", *words[:-1], "--outputs", "p", code=2)
 

@@ -455,7 +455,7 @@ class Varying(Export):
                  lambda self, x: x[:, x.shape[1] - x.shape[2]:] * 2),
                 ("the size T and the size W only work where they are equal: give them one name|do not "
                  "broadcast", lambda self, x: x[:, :, :1] + x[:, :1].mT),
-                ("T, W], .* do not broadcast; .* bounds tell",
+                ("T, W], .* do not broadcast; .* give bounds",
                  lambda self, x: x + F.interpolate(x[:, :, ::2], scale_factor=2.0)),
                 ("W / 4, 4\\] does not hold as many elements", lambda self, x: x.unflatten(2, (-1, 4)) + 1)):
             with self.subTest(part):

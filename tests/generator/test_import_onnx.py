@@ -479,7 +479,7 @@ class ByHand(Import):
         for op in ("Equal", "Less", "GreaterOrEqual"):
             wide = [node("Cast", name, name + "_", to=NUMBERS["uint32"]) for name in ("x", "i")]
             self.refused(model(wide + [node(op, "x_ i_", "y")], x + i, [value("y", ["N", 4], "bool")]),
-                         "may lie above 2^24")
+                         "may be above 2^24")
         narrow = node("Cast", "x", "a", to=NUMBERS["int16"])
         self.imported(model([narrow, node("Equal", "a a", "y")], x, [value("y", ["N", 4], "bool")]))
 

@@ -412,14 +412,15 @@ class Step(unittest.TestCase):
         self.assertIsNone(training.form_for(plan, 1 << 30, card))
         self.assertIsNone(training.form_for(plan, 32, replace(tiling.CARDS["H100"], room=8192)))
 
-    def test_slopes(self):
+    def test_contributions(self):
         """In the backward pass an elementwise step reads its result if that is enough, else its operands."""
         for op, read in (("relu", "b"), ("tanh", "b"), ("sigmoid", "b"), ("gelu", "a"), ("silu", "a")):
             model = self.step(linear("a", "x", 5), {"op": op, "name": "b", "inputs": ["a"]},
                               linear("y", "b", 3), self.loss("y"))
             plan = partition.partition(model).step[0].forward.step
             step = next(step for step in plan.steps if step.tensor.op == op)
-            self.assertEqual([model.tensors[i].name or model.tensors[i].label for i in plan.slopes(step)[1]],
+            self.assertEqual([model.tensors[i].name or model.tensors[i].label for i
+                              in plan.contributions(step)[1]],
                              [read], op)
 
     def test_shared_weights(self):

@@ -135,7 +135,7 @@ class Registers(unittest.TestCase):
         with contextlib.redirect_stdout(out):
             self.assertEqual(program.main([os.path.join(HERE, "..", "..", "examples", "kernels",
                                                         "simple_nn.json"), "--report", "--registers"]), 0)
-        text = out.getvalue().partition("registers of a thread, by nvcc")[2]
+        text = out.getvalue().partition("registers per thread (nvcc)")[2]
         self.assertIn("nothing is spilled", text)
         for name in ("model_network_evaluation_kernel", "model_step_forward_kernel", "model_update0_kernel"):
             self.assertTrue(all(0 < int(n) < 256 for n in re.search(r"%s((?: +\d+){%d})$" % (
