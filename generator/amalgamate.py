@@ -1,6 +1,6 @@
 """Writes gpunn.h and gpunn_cuda.cu from their parts.
 
-    python3 -m generator.amalgamate                       writes both files, and what else follows from their parts
+    python3 -m generator.amalgamate                       writes both files, and what follows from their parts
     python3 -m generator.amalgamate --check               writes nothing, and fails where a file is stale
     python3 -m generator.amalgamate --declarations FILE   writes gpunn.h without its implementation
 
@@ -17,7 +17,8 @@ import sys
 from . import amalgamate_index, parts_picture
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FILES = {"gpunn.h": ("part", ""), "gpunn_cuda.cu": ("cuda_part", " $\n  | build/include/gpunn.h")}  # the rule that compiles parts, and what they need
+# the rule that compiles parts, and what they need
+FILES = {"gpunn.h": ("part", ""), "gpunn_cuda.cu": ("cuda_part", " $\n  | build/include/gpunn.h")}
 RULES, PICTURE, INDEX = "templates/parts.ninja", "templates/parts.svg", "templates/ops.md"
 INCLUDE = re.compile(r'#include "(\w+/\w+\.\w+)"\n')
 GUARD = re.compile(r"#ifndef (GPUNN__\w+_H)\n#define \1\n(.*)#endif /\* \1 \*/\n", re.DOTALL)
@@ -67,7 +68,8 @@ def parts(name):
 def written():
     """What is written from the parts: name and text."""
     files, cpu, cuda = {name: amalgamate(name) for name in FILES}, parts("gpunn.h"), parts("gpunn_cuda.cu")
-    return {**files, RULES: rules(), PICTURE: parts_picture.draw(cpu), INDEX: amalgamate_index.write(files["gpunn.h"], cpu, cuda)}
+    return {**files, RULES: rules(), PICTURE: parts_picture.draw(cpu),
+            INDEX: amalgamate_index.write(files["gpunn.h"], cpu, cuda)}
 
 
 def declarations():

@@ -1,11 +1,13 @@
-"""templates/ops.md: which part builds each op, and which functions compute it, with names that macros paste."""
+"""templates/ops.md: which part builds each op, and which functions compute it, with names that macros
+paste."""
 import re
 
 from . import table
 
 HEAD = """# Where each op is
 
-Written by generator/amalgamate.py, so that a search finds the names that macros paste. Paths are those below `gpunn` and `gpunn_cuda`.
+Written by generator/amalgamate.py, so that a search finds the names that macros paste. \
+Paths are those below `gpunn` and `gpunn_cuda`.
 
 | built | on a CPU | on a GPU |
 |---|---|---|
@@ -30,7 +32,8 @@ def cells(op, cpu, cuda):
 
 
 def row(op, cpu, cuda):
-    return "| " + " | ".join(f"`{name}` {', '.join(paths)}" if paths else "-" for name, paths in cells(op, cpu, cuda)) + " |\n"
+    return ("| " + " | ".join(f"`{name}` {', '.join(paths)}" if paths else "-"
+                              for name, paths in cells(op, cpu, cuda)) + " |\n")
 
 
 def write(header, cpu, cuda):

@@ -244,7 +244,8 @@ class DeviceEmitter(Emitter):
     def back_hash_grid_encoding(self, t):
         x, table = t.inputs
         return self.hashing(t, "gradient", lambda y, at: [
-            self.slope_pointer(x) + at, self.slope_pointer(t.id) + y, self.pointer(x) + at, self.pointer(table)])
+            self.slope_pointer(x) + at, self.slope_pointer(t.id) + y, self.pointer(x) + at,
+            self.pointer(table)])
 
     def elementwise_back(self, step):
         """The gradients of an elementwise step's operands, by one function."""

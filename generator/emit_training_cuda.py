@@ -137,10 +137,14 @@ class StepEmitter(TileEmitter):
             return self.recorded(t)
         axes, features = self.shape(x)[-1], self.shape(table)[1]
         (rows, levels), points = self.hash_levels(t), self.plan.count(x) // axes
-        places = ["own + " + self.place("e * %d" % width if points > 1 else "0", offset) for width, offset in (
-            (axes, self.plan.gradient(x)), (levels * features, self.plan.gradient(t.id)), (axes, self.offset(x)))]
-        lines = ["float *const dx = %s;" % places[0]] + ["dx[%d] = 0;" % k for k in range(axes)] * self.is_first(x)
-        call = self.call("hash_gradient", "dx", places[1] + " + j * %d" % features, places[2], self.pointer(table), "&levels[j]", axes, features)
+        places = ["own + " + self.place("e * %d" % width if points > 1 else "0", offset)
+                  for width, offset in (
+                      (axes, self.plan.gradient(x)), (levels * features, self.plan.gradient(t.id)),
+                      (axes, self.offset(x)))]
+        lines = (["float *const dx = %s;" % places[0]] +
+                 ["dx[%d] = 0;" % k for k in range(axes)] * self.is_first(x))
+        call = self.call("hash_gradient", "dx", places[1] + " + j * %d" % features, places[2],
+                         self.pointer(table), "&levels[j]", axes, features)
         lines += ["for (int j = 0; j < %d; j++)" % levels] + ["    " + line for line in call]
         return self.recorded(t) + self.block_of(rows + self.each(points, lines))
 

@@ -143,7 +143,8 @@ def broadcast(a, b, what="shapes"):
         if x != y and x != 1 and y != 1:
             raise GraphError("%s %s and %s do not broadcast (axis %d: %s against %s)%s" % (
                 what, shape_text(a), shape_text(b), axis, dim_text(x), dim_text(y),
-                "; a size that varies broadcasts only with itself and 1" if any_varies((x, y)) else "; the batch broadcasts only with itself and 1" if x < 0 or y < 0 else ""), "inputs")
+                "; a size that varies broadcasts only with itself and 1" if any_varies((x, y)) else
+                "; the batch broadcasts only with itself and 1" if x < 0 or y < 0 else ""), "inputs")
         result.append(y if x == 1 else x)
     return tuple(result)
 
@@ -199,9 +200,10 @@ def check_fixed(x, axes):
     for axis in axes:
         if not 0 < x.shape[axis] <= MAX_INT:
             raise GraphError("axis %d of x %s %s" % (
-                axis, shape_text(x.shape), "varies between runs; this op needs a fixed size there" if varies(x.shape[axis]) else
-                "is the batch; use permute or reshape so that this axis has a fixed size"
-                if x.shape[axis] < 0 else "is larger than 2^31 - 1; use smaller sizes"), "inputs")
+                axis, shape_text(x.shape),
+                "varies between runs; this op needs a fixed size there" if varies(x.shape[axis]) else
+                "is the batch; use permute or reshape so that this axis has a fixed size" if x.shape[axis] < 0
+                else "is larger than 2^31 - 1; use smaller sizes"), "inputs")
 
 
 def check_f32(*operands):
@@ -230,8 +232,9 @@ def check_weight(weight, shape, rows, columns):
 
 def check_equal_shapes(input, target):
     if input.shape != target.shape:
-        raise GraphError("input %s and target %s need the same shape, since this loss does not broadcast; reshape one of them" % (
-            shape_text(input.shape), shape_text(target.shape)), "inputs")
+        raise GraphError("input %s and target %s need the same shape, since this loss does not broadcast; "
+                         "reshape one of them" % (
+                             shape_text(input.shape), shape_text(target.shape)), "inputs")
 
 
 def check_factor(factor, key, input):
@@ -310,7 +313,8 @@ class Graph:
     def append(self, kind, op, attrs, dtype, shape, inputs=(), layer=None):
         shape = tuple(shape)
         if 0 in shape:
-            raise GraphError("its result %s would have an axis that cannot be computed from its operands' sizes by a formula" % shape_text(shape))
+            raise GraphError("its result %s would have an axis that cannot be computed from its operands' "
+                             "sizes by a formula" % shape_text(shape))
         if measure(shape) is None:
             raise GraphError("shape %s has more than 2^59 elements; use smaller sizes" % shape_text(shape))
         if len(self.tensors) >= MAX_TENSORS:
@@ -373,9 +377,9 @@ class Graph:
     def sound_init(init, shape):
         kind, a, b = init["kind"], f32(init["a"]), f32(init["b"])
         fault = ("a is above b; a is the lower bound" if kind == "uniform" and a > b else
-                 "b is negative; it is the standard deviation" if kind == "normal" and b < 0 else
-                 "a is negative; it is the fan-in, 0 to take it from the shape" if kind == "kaiming_uniform" and a < 0 else
-                 "a shape of rank below 2 has no fan-in; set \"a\" to the fan-in"
+                 "b is negative; it is the standard deviation" if kind == "normal" and b < 0 else "a is "
+                 "negative; it is the fan-in, 0 to take it from the shape" if kind == "kaiming_uniform" and
+                 a < 0 else "a shape of rank below 2 has no fan-in; set \"a\" to the fan-in"
                  if kind == "kaiming_uniform" and a == 0 and len(shape) < 2 else None)
         if fault:
             raise GraphError("initial values: " + fault, "init")
@@ -464,7 +468,8 @@ class Graph:
             check_weight(weight, weight_shape, "out_features", "x's features")
             if weight.kind != "parameter":
                 raise GraphError("weight is not a parameter; use matmul with transpose_b", "weight")
-        return self.affine("linear", {}, x, name, weight_shape, bias, out_features, x.shape[:-1] + (out_features,), weight)
+        return self.affine("linear", {}, x, name, weight_shape, bias, out_features,
+                           x.shape[:-1] + (out_features,), weight)
 
     def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None):
         self.new_layer(name)
@@ -486,7 +491,8 @@ class Graph:
         """bias: whether to create one, or an existing one. out: its size."""
         fan_in, own_bias = measure(weight_shape[1:])[0], None if isinstance(bias, bool) else bias
         if own_bias is not None and (own_bias.kind != "parameter" or own_bias.shape != (out,)):
-            raise GraphError("bias is %s, but must be a parameter [%d]" % (shape_text(own_bias.shape), out), "bias")
+            raise GraphError("bias is %s, but must be a parameter [%d]" % (shape_text(own_bias.shape), out),
+                             "bias")
         if weight is None:
             weight = self.weight(name, "weight", weight_shape, "kaiming_uniform", fan_in)
         offset = own_bias or (self.weight(name, "bias", (out,), "kaiming_uniform", fan_in) if bias else None)
@@ -546,8 +552,9 @@ class Graph:
                       for i in range(len(kernel)))
         for i, size in enumerate(sizes):
             if varies(x.shape[2 + i]) and not size:
-                raise GraphError("the number of windows along axis %d of x %s cannot be computed from its varying size; with ceil_mode the kernel must span "
-                                 "the stride and the padding" % (2 + i, shape_text(x.shape)), "ceil_mode")
+                raise GraphError("the number of windows along axis %d of x %s cannot be computed from its "
+                                 "varying size; with ceil_mode the kernel must span the stride and the "
+                                 "padding" % (2 + i, shape_text(x.shape)), "ceil_mode")
             if size < 1 and not varies(size):
                 raise GraphError("the window spans %d along axis %d, but the padded input %s only %d; use a "
                                  "smaller kernel or more padding" %
@@ -710,8 +717,9 @@ class Graph:
         check_f32(x, boxes)
         check_axes(x, 2)
         if len(boxes.shape) != 2 or boxes.shape[1] != 5:
-            raise GraphError("boxes is %s, but [k, 5] is needed: for each box the sample's number, x1, y1, x2 and y2" % (
-                shape_text(boxes.shape)), "inputs")
+            raise GraphError(
+                "boxes is %s, but [k, 5] is needed: for each box the sample's number, x1, y1, x2 and y2" % (
+                    shape_text(boxes.shape)), "inputs")
         if measure(x.shape[2:])[0] > 1 << 30:
             raise GraphError("a channel of x %s has more than 2^30 cells; use smaller sizes" %
                              shape_text(x.shape), "inputs")
@@ -724,9 +732,11 @@ class Graph:
         check_f32(theta)
         size, rank = tuple(size), len(size)
         if rank not in (2, 3) or 0 in size or len(theta.shape) != 3 or theta.shape[1:] != (rank, rank + 1):
-            raise GraphError("theta is %s and size is %s; use [n, 2, 3] with two sizes, or [n, 3, 4] with three" % (
-                shape_text(theta.shape), shape_text(size)), "size")
-        return self.node("affine_grid", {"align_corners": align_corners}, (theta,), theta.shape[:1] + size + (rank,))
+            raise GraphError(
+                "theta is %s and size is %s; use [n, 2, 3] with two sizes, or [n, 3, 4] with three" % (
+                    shape_text(theta.shape), shape_text(size)), "size")
+        return self.node("affine_grid", {"align_corners": align_corners}, (theta,),
+                         theta.shape[:1] + size + (rank,))
 
     def statistics_norm(self, op, x, name, eps, momentum, affine):
         """A norm with running statistics."""
@@ -792,8 +802,8 @@ class Graph:
         check_f32(x)
         check_rank(x, 2 + axes, 2 + axes, layout)
         if measure(x.shape[2:]) == (1, 0):
-            raise GraphError("x is %s: one value per channel cannot be normalised; use larger images" % shape_text(x.shape),
-                             "inputs")
+            raise GraphError("x is %s: one value per channel cannot be normalised; use larger images" %
+                             shape_text(x.shape), "inputs")
         check_fixed(x, [1])
         if not tracks:
             return self.group_norm(x, name, x.shape[1], eps, affine)
@@ -848,8 +858,8 @@ class Graph:
         directions = 2 if attrs["bidirectional"] else 1
         parts = len(weights) // directions
         if len(weights) not in (2 * directions, 4 * directions) or len(weights[1].shape) != 2:
-            raise GraphError("the weights must be weight_ih and weight_hh [.., hidden_size], with both or none of bias_ih and bias_hh for "
-                             "each direction", "weights")
+            raise GraphError("the weights must be weight_ih and weight_hh [.., hidden_size], with both or "
+                             "none of bias_ih and bias_hh for each direction", "weights")
         if any(not self.is_weight(t, 16) for t in weights):
             raise GraphError("one of the weights is not a parameter", "weights")
         if lengths is not None and lengths.dtype not in ("i64", "i32"):
@@ -927,16 +937,17 @@ class Graph:
         shape = self.shape_of(shape)
         varying = any_varies(shape + tuple(x.shape))
         if product(shape) != product(x.shape) if varying else measure(shape) != measure(x.shape):
-            raise GraphError("%s does not hold as many elements as %s; \"N\" is the size of the batch, not an inferred size" % (
-                shape_text(shape), shape_text(x.shape)), "shape")
+            raise GraphError("%s does not hold as many elements as %s; \"N\" is the size of the batch, not "
+                             "an inferred size" % (
+                                 shape_text(shape), shape_text(x.shape)), "shape")
         return self.node("reshape", {}, (x,), shape, x.dtype)
 
     def flatten(self, x):
         check_rank(x, 2, MAX_RANK, "[n, ...]")
         joined = self.joined(x.shape[1:])
         if joined is None:
-            raise GraphError("the axes after the first hold the batch more than once (x %s); use reshape" % shape_text(x.shape),
-                             "inputs")
+            raise GraphError("the axes after the first hold the batch more than once (x %s); use reshape" %
+                             shape_text(x.shape), "inputs")
         return self.node("reshape", {}, (x,), (x.shape[0], joined), x.dtype)
 
     @staticmethod
@@ -1004,7 +1015,8 @@ class Graph:
                 if varies(x.shape[axis]):
                     continue
                 if amount and x.shape[axis] < 0:
-                    raise GraphError("axis %d of %s is the batch; leave its padding at 0" % (axis, shape_text(x.shape)), key)
+                    raise GraphError("axis %d of %s is the batch; leave its padding at 0" %
+                                     (axis, shape_text(x.shape)), key)
                 most = x.shape[axis] - (mode == "reflect")
                 if amount and amount > most and mode in ("reflect", "circular"):
                     raise GraphError(
@@ -1031,15 +1043,16 @@ class Graph:
             many += [times, size] if times > 1 else [size]
             shape.append(size * times)
         if len(one) > MAX_RANK:
-            raise GraphError("with one more axis for each repeated one, x would have %d axes; %d are possible" % (len(one), MAX_RANK),
-                             "repeats")
+            raise GraphError("with one more axis for each repeated one, x would have %d axes; %d are "
+                             "possible" % (len(one), MAX_RANK), "repeats")
         return self.reshape(self.expand(self.reshape(x, one), many), shape)
 
     def stack(self, *tensors, dim):
         first, rank = tensors[0].shape, len(tensors[0].shape) + 1
         if rank > MAX_RANK or not -rank <= dim < rank:
-            raise GraphError("axis %d is not an axis of the result; tensors of shape %s give %d axes, of which at most %d are possible" % (
-                dim, shape_text(first), rank, MAX_RANK), "dim")
+            raise GraphError("axis %d is not an axis of the result; tensors of shape %s give %d axes, of "
+                             "which at most %d are possible" % (
+                                 dim, shape_text(first), rank, MAX_RANK), "dim")
         axis, parts = dim % rank, []
         for i, t in enumerate(tensors):
             if t.shape != first:
@@ -1053,8 +1066,9 @@ class Graph:
             raise GraphError("index is %s, but class numbers are needed; use i64, i32 or u8" % index.dtype,
                              "inputs")
         if num_classes > 1 << 24 or len(index.shape) == MAX_RANK:
-            raise GraphError("classes is %d and index is %s; use 1 to 2^24 classes, and at most %d axes in the result" % (
-                num_classes, shape_text(index.shape), MAX_RANK), "num_classes")
+            raise GraphError(
+                "classes is %d and index is %s; use 1 to 2^24 classes, and at most %d axes in the result" % (
+                    num_classes, shape_text(index.shape), MAX_RANK), "num_classes")
         x = self.reshape(self.cast(index, "f32"), index.shape + (1,))
         return self.apply("eq", (x, self.constant((num_classes,), range(num_classes))))
 
@@ -1099,8 +1113,9 @@ class Graph:
                  "base_resolution": base_resolution, "per_level_scale": f32(per_level_scale)}
         levels = hash_levels(attrs, x.shape[-1])
         if len(levels) < n_levels:
-            raise GraphError("%d levels that begin with %d cells and grow by %g each would exceed 2^31 cells; use fewer levels or a smaller scale" % (
-                n_levels, base_resolution, per_level_scale), "n_levels")
+            raise GraphError("%d levels that begin with %d cells and grow by %g each would exceed 2^31 "
+                             "cells; use fewer levels or a smaller scale" % (
+                                 n_levels, base_resolution, per_level_scale), "n_levels")
         rows = sum(level[2] for level in levels)
         table = self.weight(name, "weight", (rows, n_features_per_level), "uniform")
         table.init = table.default_init = ("uniform", f32(-1e-4), f32(1e-4))
@@ -1130,8 +1145,9 @@ class Graph:
             i == axis or size == whole or 0 < size < whole
             for i, (size, whole) in enumerate(zip(index.shape, x.shape)))
         if not fits:
-            raise GraphError("x is %s and index is %s; both need the same number of axes, and only axis %d of index may be larger than x's" % (
-                shape_text(x.shape), shape_text(index.shape), axis), "inputs")
+            raise GraphError("x is %s and index is %s; both need the same number of axes, and only axis %d "
+                             "of index may be larger than x's" % (
+                                 shape_text(x.shape), shape_text(index.shape), axis), "inputs")
         for i, size in enumerate(index.shape):
             if i != axis and size != x.shape[i]:
                 x = self.slice(x, i, 0, 1, size)
@@ -1149,9 +1165,12 @@ class Graph:
     def scattered(self, op, x, index, src, dim):
         check_indices(index, "index")
         axis = axis_of(x, dim)
-        if src.shape != index.shape or src.shape[:axis] + src.shape[axis + 1:] != x.shape[:axis] + x.shape[axis + 1:]:
-            raise GraphError("x is %s, index %s and src %s; index and src need the same shape, equal to x's except along axis %d" % (
-                shape_text(x.shape), shape_text(index.shape), shape_text(src.shape), axis), "inputs")
+        if (src.shape != index.shape or
+            src.shape[:axis] + src.shape[axis + 1:] != x.shape[:axis] + x.shape[axis + 1:]):
+            raise GraphError("x is %s, index %s and src %s; index and src need the same shape, equal to x's "
+                             "except along axis %d" % (
+                                 shape_text(x.shape), shape_text(index.shape), shape_text(src.shape), axis),
+                             "inputs")
         return self.node(op, {"dim": axis}, (x, index, src), x.shape, x.dtype)
 
     def cast(self, x, dtype):
@@ -1213,7 +1232,8 @@ class Graph:
             raise GraphError("axis %d of %s is the batch; choose another axis" % (axis, shape_text(x.shape)),
                              "dim")
         if size < k and not varies(size):
-            raise GraphError("k is %d, but axis %d of %s has %d elements; use 1 to that number" % (k, axis, shape_text(x.shape), size), "k")
+            raise GraphError("k is %d, but axis %d of %s has %d elements; use 1 to that number" %
+                             (k, axis, shape_text(x.shape), size), "k")
         shape = x.shape[:axis] + (k,) + x.shape[axis + 1:]
         return self.node("topk_indices", {"dim": axis, "largest": largest}, (x,), shape, "i64")
 
@@ -1227,7 +1247,8 @@ class Graph:
                 shape_text(draw.shape), shape_text(logits.shape)), "inputs")
         if top_p == 0:
             raise GraphError("top_p is 0; it must be above 0 and at most 1", "top_p")
-        return self.node("sample", {"temperature": f32(temperature), "top_p": f32(top_p)}, (logits, draw), draw.shape, "i64")
+        return self.node("sample", {"temperature": f32(temperature), "top_p": f32(top_p)}, (logits, draw),
+                         draw.shape, "i64")
 
     def cumsum(self, x, dim):
         if x.dtype != "f32":
@@ -1282,19 +1303,22 @@ class Graph:
         parts = []
         for name, t in zip("qkv", operands * 3 if whole else operands):
             if len(t.shape) != (5 if whole else 4) or (whole and t.shape[2] != 3):
-                raise GraphError("%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for q, k and v in one; reshape it" % (
-                    name, shape_text(t.shape), "rows, heads" if last else "heads, rows"), "inputs")
+                raise GraphError("%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for q, k and "
+                                 "v in one; reshape it" % (
+                                     name, shape_text(t.shape), "rows, heads" if last else "heads, rows"),
+                                 "inputs")
             parts.append(t.shape[:2] + t.shape[3:] if whole else t.shape)
             if not all(1 <= parts[-1][axis] <= MAX_INT for axis in (head, 3)):
-                raise GraphError("%s is %s: the number and the size of the heads must be fixed, and below 2^31" % (name, shape_text(t.shape)),
-                                 "inputs")
+                raise GraphError("%s is %s: the number and the size of the heads must be fixed, and below "
+                                 "2^31" % (name, shape_text(t.shape)), "inputs")
         q, k, v = parts
         if not q[0] == k[0] == v[0] or q[3] != k[3] or k[row] != v[row] or k[head] != v[head]:
-            raise GraphError("q is %s, k %s and v %s: all need the same n, q and k the same head size, and k and v the same rows and heads" %
-                             tuple(map(shape_text, parts)), "inputs")
+            raise GraphError("q is %s, k %s and v %s: all need the same n, q and k the same head size, and k "
+                             "and v the same rows and heads" % tuple(map(shape_text, parts)), "inputs")
         if q[head] != k[head] and (not enable_gqa or q[head] % k[head]):
             raise GraphError("q has %d heads, but k and v have %d; %s" % (
-                q[head], k[head], "the heads of k and v must divide those of q" if enable_gqa else "set enable_gqa to share them"), "inputs")
+                q[head], k[head], "the heads of k and v must divide those of q" if enable_gqa else
+                "set enable_gqa to share them"), "inputs")
         if mask is not None:
             scores = (q[0], q[head], q[row], k[row])
             if mask.dtype not in ("bool", "f32"):
@@ -1377,15 +1401,17 @@ class Graph:
         dims = dims or size
         pairs = dims // 2
         if dims < 2 or dims % 2 or dims > size:
-            raise GraphError("dims rotates %d of a head's %d features, in pairs; use an even number, at most that of the features" % (dims, size), "dims")
+            raise GraphError("dims rotates %d of a head's %d features, in pairs; use an even number, at most "
+                             "that of the features" % (dims, size), "dims")
         if frequencies is not None and (frequencies.dtype != "f32" or frequencies.shape != (pairs,)):
             raise GraphError("frequencies is %s %s, but f32 [%d], one for each pair of features, is needed" %
                              (
                                  frequencies.dtype, shape_text(frequencies.shape), pairs), "frequencies")
         if not 1 <= len(positions.shape) <= 2 or positions.shape[-1] != x.shape[rows] or (
                 len(positions.shape) == 2 and positions.shape[0] not in (1, x.shape[0])):
-            raise GraphError("positions is %s and x is %s; positions must be [l] or [n, l] with the n and l of x" % (
-                shape_text(positions.shape), shape_text(x.shape)), "inputs")
+            raise GraphError(
+                "positions is %s and x is %s; positions must be [l] or [n, l] with the n and l of x" % (
+                    shape_text(positions.shape), shape_text(x.shape)), "inputs")
         if frequencies is None:
             frequencies = self.constant((pairs,), [setting(f32(theta)) ** (-i / pairs) for i in range(pairs)])
         frequencies = self.reshape(frequencies, (pairs, 1) if interleaved else (1, pairs))
@@ -1406,15 +1432,17 @@ class Graph:
         while root.op == "assign":
             root = self.tensors[root.inputs[0]]
         if root.kind != "state":
-            raise GraphError("the target of the assignment is not a state; use a state or the result of an assignment", "inputs")
+            raise GraphError("the target of the assignment is not a state; use a state or the result of an "
+                             "assignment", "inputs")
         check_f32(value)
         axis, whole = axis_of(state, axis, "axis") if position else 0, list(value.shape)
         if position and len(whole) == len(state.shape) and whole[axis] <= state.shape[axis]:
             whole[axis] = state.shape[axis]
         if tuple(whole) != state.shape:
-            raise GraphError("the value is %s and the state %s; %s" % (shape_text(value.shape), shape_text(
-                state.shape), "they may differ only along the axis, where the value must not be larger" if position else
-                "they must be equal"), "inputs")
+            raise GraphError("the value is %s and the state %s; %s" % (
+                shape_text(value.shape), shape_text(
+                    state.shape), "they may differ only along the axis, where the value must not be larger"
+                if position else "they must be equal"), "inputs")
         if position:
             check_indices(position, "the position")
             if position.shape not in ((), (1,)) and (axis == 0 or position.shape != state.shape[:1]):
@@ -1550,7 +1578,8 @@ class Graph:
         both, else a matrix product."""
         check_f32(*tensors)
         if len(tensors) > 2:
-            raise GraphError("got %d tensors, but one or two are possible; multiply two at a time" % len(tensors), "inputs")
+            raise GraphError("got %d tensors, but one or two are possible; multiply two at a time" %
+                             len(tensors), "inputs")
         given, arrow, wanted = equation.replace("*", "?").replace("...", "*").replace(" ", "").partition("->")
         texts = given.split(",")
         labels = [dotted(own, len(t.shape) - len(own) + 1) for t, own in zip(tensors, texts)]
@@ -1563,8 +1592,9 @@ class Graph:
             len(own) <= MAX_RANK for own in labels + [result]) and len(set(result)) == len(result) and
                  set(result) <= set(every))
         if not sound:
-            raise GraphError("\"%s\" is not a valid equation, such as \"...ij,jk->...ik\"; name each tensor's axes by letters, its "
-                             "other axes by \"...\", and then the result's axes, each once" % equation, "equation")
+            raise GraphError("\"%s\" is not a valid equation, such as \"...ij,jk->...ik\"; name each "
+                             "tensor's axes by letters, its other axes by \"...\", and then the result's "
+                             "axes, each once" % equation, "equation")
         for i, (t, own) in enumerate(zip(tensors, labels)):
             if len(own) != len(t.shape):
                 raise GraphError("\"%s\" has %d letters for tensors[%d], which is %s" % (
@@ -1643,8 +1673,8 @@ class Graph:
             for group in (first, second):
                 joined = self.joined([sizes[label] for label in group])
                 if joined is None or len(batch) + 2 > MAX_RANK:
-                    raise GraphError("the product shares more than %d axes, or joins axes that are the batch; reshape the tensors" %
-                                     (MAX_RANK - 2), "equation")
+                    raise GraphError("the product shares more than %d axes, or joins axes that are the "
+                                     "batch; reshape the tensors" % (MAX_RANK - 2), "equation")
                 shape.append(joined)
             return self.reshape(self.rearranged(part, batch + first + second), shape), transposed
 
@@ -1738,10 +1768,12 @@ class Graph:
             if t.dtype not in ("i64", "i32"):
                 raise GraphError("%s is %s, but i64 or i32 is needed" % (name, t.dtype), "inputs")
         sample = 0 if batch_first else 1
-        if len(x.shape) != 3 or x.shape[2] < 0 or [len(t.shape) for t in rest] != [2, 1, 1] or (targets.shape[1] < 0 and not varies(targets.shape[1])) or any(
-                t.shape[0] != x.shape[sample] for t in rest):
-            raise GraphError("log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, longest], [n] and [n] are "
-                             "needed" % (tuple(shape_text(t.shape) for t in (x,) + rest) + (
+        if (len(x.shape) != 3 or x.shape[2] < 0 or [len(t.shape) for t in rest] != [2, 1, 1] or
+            (targets.shape[1] < 0 and not varies(targets.shape[1])) or any(
+                t.shape[0] != x.shape[sample] for t in rest)):
+            raise GraphError("log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, "
+                             "longest], [n] and [n] are needed" %
+                             (tuple(shape_text(t.shape) for t in (x,) + rest) + (
                                  "[n, t, classes]" if batch_first else "[t, n, classes]",)), "inputs")
         if blank >= x.shape[2]:
             raise GraphError("blank is %d; use one of the %d classes" % (blank, x.shape[2]), "blank")
@@ -1753,7 +1785,8 @@ class Graph:
     def custom(self, *operands, kind, shape, numbers=()):
         """The program's own op. Only the program knows its shape rule."""
         if not re.fullmatch("[A-Za-z0-9_.-]{1,63}", kind):
-            raise GraphError("kind '%s' is not a name of an op: use letters, digits, '_', '.', '-'" % kind, "kind")
+            raise GraphError("kind '%s' is not a name of an op: use letters, digits, '_', '.', '-'" % kind,
+                             "kind")
         if len(operands) > MAX_CUSTOM_INPUTS:
             raise GraphError("%d inputs are given, but an op of one's own has at most %d" % (
                 len(operands), MAX_CUSTOM_INPUTS), "inputs")

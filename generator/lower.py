@@ -525,7 +525,8 @@ class Lowering:
             return [main], shares
         scale = self.rstd if weight is None else g.mul(self.rstd, weight)
         inside = g.sub(g.sub(again, g.load(offset)), g.mul(g.sub(x, self.mean), g.load(proj_scale)))
-        return [main, Pass([(self.gradient_ref(node.inputs[0], WHOLE), g.mul(inside, scale))], [], [])], shares
+        return ([main, Pass([(self.gradient_ref(node.inputs[0], WHOLE), g.mul(inside, scale))], [], [])],
+                shares)
 
 
 # ---- what the backward pass reads --------------------------------------------------------------------------

@@ -156,8 +156,8 @@ def dim_of(terms):
     if key not in _known:
         size = Size(-(MOST << 4) - len(_known))
         size.terms, size.text = key, sum_text(terms)
-        if (len(terms) > MOST_TERMS or any(len(atoms) > MOST_FACTORS or abs(count) > MOST for atoms, count in key) or
-                len(size.text) > MOST_TEXT):
+        if (len(terms) > MOST_TERMS or any(len(atoms) > MOST_FACTORS or abs(count) > MOST
+                                           for atoms, count in key) or len(size.text) > MOST_TEXT):
             raise SizeError("it is never a valid size, or it is too long")
         _known[key] = size
     return _known[key]
@@ -295,4 +295,5 @@ class Formula:
             dim = dim_of(terms)
         except SizeError as fault:
             self.fail(fault)
-        return dim if dim != 0 and (dim > 0 or any(terms)) and dim <= MOST else self.fail("it is never a valid size, or it is too long")
+        return (dim if dim != 0 and (dim > 0 or any(terms)) and dim <= MOST else
+                self.fail("it is never a valid size, or it is too long"))

@@ -210,7 +210,8 @@ class Loader:
                 check_name(entry["id"], MAX_NAME, "id")
             if name_key in entry:
                 if t not in made:
-                    raise GraphError("the op returns an existing tensor, which cannot be named again", name_key)
+                    raise GraphError("the op returns an existing tensor, which cannot be named again",
+                                     name_key)
                 self.graph.set_name(t, entry[name_key], name_key)
             self.apply_settings(entry, made)
         except (GraphError, SizeError) as fault:
@@ -324,7 +325,8 @@ class Loader:
                       "multiple": multiple}
             if name in ("batch", "N") or (most and bounds["max"] < bounds["min"]):
                 self.fail(root["sizes"].key_at[name], "size '%s' %s" % (
-                    name, "has bounds that allow no size" if name not in ("batch", "N") else "is the batch; choose another name"))
+                    name, "has bounds that allow no size" if name not in ("batch", "N") else
+                    "is the batch; choose another name"))
             named[name] = bounds
         return named
 

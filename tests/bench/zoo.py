@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Image networks of torchvision and timm with random weights, beside ONNX Runtime and PyTorch, as a table.
 
-    pip install onnxruntime torch torchvision timm && ninja build/run_model && python3 tests/bench/zoo.py [--batch 1,8] [NAME ...]
+    pip install onnxruntime torch torchvision timm && ninja build/run_model
+    python3 tests/bench/zoo.py [--batch 1,8] [NAME ...]
 
-A NAME is a function of torchvision.models, or timm:NAME. Each network is exported by export_torch and, for ONNX
-Runtime, by export_onnx. The difference is the largest from ONNX Runtime's values, relative to their largest. Times
-are best runs in ms on one and on two threads, in turns; a ratio, the peer's time by gpunn's, is the median over
-rounds. PyTorch runs its frozen TorchScript module. A row comes as soon as it is measured.
-"""
+A NAME is a function of torchvision.models, or timm:NAME. Each network is exported by export_torch and, for
+ONNX Runtime, by export_onnx. The difference is the largest from ONNX Runtime's values, relative to their
+largest. Times are best runs in ms on one and on two threads, in turns; a ratio, the peer's time by gpunn's,
+is the median over rounds. PyTorch runs its frozen TorchScript module. A row comes as soon as it is
+measured."""
 import argparse
 import os
 import statistics
@@ -25,9 +26,9 @@ from generator.exchange import tensor_files
 from generator.exchange.spec_writer import save_safetensors
 from tests.bench.real_models import REPEATS, THREADS, as_array, best_of, difference, run_model, session_of
 
-NAMES = ("mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "shufflenet_v2_x1_0", "resnet50",
-         "densenet121", "vit_b_16", "convnext_tiny", "timm:mobilenetv4_conv_small", "timm:efficientvit_b0",
-         "timm:edgenext_small")
+NAMES = ("mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "shufflenet_v2_x1_0",
+         "resnet50", "densenet121", "vit_b_16", "convnext_tiny", "timm:mobilenetv4_conv_small",
+         "timm:efficientvit_b0", "timm:edgenext_small")
 
 
 def network(name):
@@ -71,13 +72,14 @@ def cells(name, batch, rounds, folder):
     export_onnx.export(path + ".json", path + ".safetensors", path + ".onnx")
     peer, session = frozen(net, x), session_of(path + ".onnx", 1)
     inputs = {session.get_inputs()[0].name: x.numpy()}
-    save_safetensors(path + ".in", {key: tensor_files.for_gpunn(as_array(value)) for key, value in inputs.items()})
+    save_safetensors(path + ".in",
+                     {key: tensor_files.for_gpunn(as_array(value)) for key, value in inputs.items()})
     run_model(path, 1)
     row = ["%.1e" % difference(path, [one.name for one in session.get_outputs()], session.run(None, inputs))]
     for threads in THREADS if rounds else ():
         session = session_of(path + ".onnx", threads)
-        times = [(run_model(path, threads, REPEATS), best_of(session, inputs), best_of_torch(peer, x, threads))
-                 for _ in range(rounds)]
+        times = [(run_model(path, threads, REPEATS), best_of(session, inputs),
+                  best_of_torch(peer, x, threads)) for _ in range(rounds)]
         row += ["%.3g" % statistics.median(own for own, _, _ in times)]
         row += ["%.2f" % statistics.median(one[i] / one[0] for one in times) for i in (1, 2)]
     return row

@@ -342,7 +342,8 @@ def names_are_found(folder):
     """A search in templates/ finds the names that macros paste for each op."""
     files = glob.glob(os.path.join(ROOT, "templates", "**", "*.*"), recursive=True)
     words = set().union(*(re.findall(r"\bgpunn__\w+", open(file).read()) for file in files))
-    names = {f"gpunn__{kind}_{op.name}" for op in table.ops().values() for kind in ("operation", "cpu", "cuda")}
+    names = {f"gpunn__{kind}_{op.name}" for op in table.ops().values()
+             for kind in ("operation", "cpu", "cuda")}
     lost = names - words - {f"gpunn__cuda_{op.name}" for op in table.ops().values() if op.arity}
     if lost != {"gpunn__cpu_reshape", "gpunn__cuda_reshape"}:
         raise Failure(f"a search does not find {sorted(lost)}")
@@ -394,7 +395,8 @@ int main(void)
     call(f"gcc -std=c99 -O1 -march=native -I{ROOT} app.c -o app.out -lm -lpthread", folder)
     found = set(re.findall(r" t gpunn__cpu_(\w+)", call("nm app.out", folder))) & set(table.ops())
     wanted = {"linear", "tanh"}
-    if not wanted <= found <= wanted | {"relu", "gelu_tanh", "cast", "integer", "permute", "relayout", "fusion"}:
+    if not wanted <= found <= wanted | {"relu", "gelu_tanh", "cast", "integer", "permute", "relayout",
+                                        "fusion"}:
         raise Failure(f"the ops of linear and tanh are {sorted(found)}")
 
 
@@ -532,7 +534,8 @@ def checks():
     yield "table of contents of gpunn_cuda.cu", companions_sections
     yield "gpunn.h and gpunn_cuda.cu are what their parts say", parts_are_whole
     yield "names that macros paste", names_are_found
-    emulated = f"g++ -std=c++17 -Wall -Wextra -Werror -Wno-unknown-pragmas -DGPUNN__EMULATOR -I{ROOT}/tests/emulator -xc++"
+    emulated = (f"g++ -std=c++17 -Wall -Wextra -Werror -Wno-unknown-pragmas -DGPUNN__EMULATOR "
+                f"-I{ROOT}/tests/emulator -xc++")
     yield "headers of gpunn.h's parts alone", parts_alone("gpunn", ".h", f"gcc -std=c99 {STRICT} -xc")
     yield "gpunn.h's parts alone, in C++", parts_alone("gpunn", ".c",
                                                        f"clang++ -std=c++17 {STRICT_CXX} -xc++")

@@ -197,7 +197,8 @@ def nothing_stands_twice():
     assert not twice, "gpunn_cuda.cu has what gpunn.h's >>common could give it: " + "; ".join(twice)
 
 
-LITERALS = re.compile(r"""/\*.*?\*/|//[^\n]*|'(?:\\.|[^'\\\n])+'|((?:"(?:\\.|[^"\\\n])*"(?:\s|\\\n)*)+)""", re.S)
+LITERALS = re.compile(r"""/\*.*?\*/|//[^\n]*|'(?:\\.|[^'\\\n])+'|((?:"(?:\\.|[^"\\\n])*"(?:\s|\\\n)*)+)""",
+                      re.S)
 # words of the project's own, in whose place the field has others: fail, report, after and so on
 PRIVATE = r"\b(?:refuse[sd]?|tells?|told|lent|seldom|settle[sd]?|nobody|anew|theirs|behind|lies?|is none)\b"
 
@@ -205,12 +206,15 @@ PRIVATE = r"\b(?:refuse[sd]?|tells?|told|lent|seldom|settle[sd]?|nobody|anew|the
 def messages(name):
     """The texts that a part of the library holds, each joined from its literals."""
     code = re.sub(r"^\s*#\s*include.*$", "", read(name), flags=re.M)
-    return ["".join(re.findall(r'"((?:\\.|[^"\\])*)"', found[1])) for found in LITERALS.finditer(code) if found[1]]
+    return ["".join(re.findall(r'"((?:\\.|[^"\\])*)"', found[1]))
+            for found in LITERALS.finditer(code) if found[1]]
 
 
 def parts_messages():
-    """(name, texts) of the parts whose texts are messages; those of >>graph/arguments are formulas and the schema's descriptions."""
-    names = [name for room in ("gpunn", "gpunn_cuda") for name in sorted(glob.glob(f"templates/{room}/*/*", root_dir=ROOT))]
+    """(name, texts) of the parts whose texts are messages; those of >>graph/arguments are formulas and the
+    schema's descriptions."""
+    names = [name for room in ("gpunn", "gpunn_cuda")
+             for name in sorted(glob.glob(f"templates/{room}/*/*", root_dir=ROOT))]
     return [(name, messages(name)) for name in names if "graph/arguments" not in name]
 
 
@@ -236,8 +240,10 @@ def names_exist():
                            header + read("gpunn_cuda.cu") + read("tests/test.h") + read("tests/gpu/run.sh")))
     comment = header[:header.index("#ifndef GPUNN_H")]
     messages = [(f"a message of {name}", "\n".join(texts)) for name, texts in parts_messages()]
-    for where, text in [(name, read(name)) for name in DOCUMENTS] + [("gpunn.h's comment", comment)] + messages:
-        for name in sorted(set(re.findall(r"\bgpunn_\w+", text.replace("NAME", ""))) - {"gpunn_cuda", "gpunn_cuda_backend", "gpunn_spec"}):
+    for where, text in ([(name, read(name))
+                         for name in DOCUMENTS] + [("gpunn.h's comment", comment)] + messages):
+        for name in sorted(set(re.findall(r"\bgpunn_\w+", text.replace("NAME", ""))) -
+                           {"gpunn_cuda", "gpunn_cuda_backend", "gpunn_spec"}):
             known = private if name.startswith("gpunn__") else declared
             found = name in known or name.endswith("_") and any(other.startswith(name) for other in known)
             assert found, f"{where} speaks of {name}, which is not there"
@@ -432,14 +438,16 @@ def compile_lines_name_the_gpu():
 
 
 def main():
-    tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist), ("examples", examples_tell),
-             ("targets", targets_exist), ("help", help_names_targets), ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh), ("length", short_enough),
-             ("messages", messages_are_plain),
-             ("exclusive or", xor_learns), ("three commands", three_commands),
-             ("compile lines", compile_lines_name_the_gpu),
-             ("the reference's calls", reference_runs),
-             ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + reference.tests(OBJECT) + [
-                 test for name in DOCUMENTS for test in c_blocks(name)]
+    tests = ([("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist),
+              ("examples", examples_tell), ("targets", targets_exist), ("help", help_names_targets),
+              ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh),
+              ("length", short_enough), ("messages", messages_are_plain),
+              ("exclusive or", xor_learns), ("three commands", three_commands),
+              ("compile lines", compile_lines_name_the_gpu),
+              ("the reference's calls", reference_runs),
+              ("sections of ops", rooms_agree),
+              ("functions that both files have", nothing_stands_twice)] + reference.tests(OBJECT) + [
+                  test for name in DOCUMENTS for test in c_blocks(name)])
     print(f"1..{len(tests)}")
     failed = 0
     for number, (name, test) in enumerate(tests, 1):

@@ -8,7 +8,8 @@ import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EXPECTED = os.path.join(ROOT, "tests", "examples", "expected_output")
-if "GPUNN_EXAMPLES" not in os.environ:  # built without gpunn_cuda.cu, which they would tell where there is a driver
+# built without gpunn_cuda.cu, which they would tell where there is a driver
+if "GPUNN_EXAMPLES" not in os.environ:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

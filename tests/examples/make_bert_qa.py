@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/expected_output/bert_qa*: a tiny BertForQuestionAnswering, questions, and the answers of Hugging Face's
-transformers, chosen among the logits as its pipeline for question answering does. pip install torch transformers safetensors; python3
-tests/examples/make_bert_qa.py"""
+"""Writes tests/examples/expected_output/bert_qa*: a tiny BertForQuestionAnswering, questions, and the answers
+of Hugging Face's transformers, chosen among the logits as its pipeline for question answering does. pip
+install torch transformers safetensors; python3 tests/examples/make_bert_qa.py"""
 import json
 import os
 
@@ -98,8 +98,8 @@ def main():
                             ("LayerNorm.weight" in name))
         model.bert.embeddings.word_embeddings.weight[0] = 0
         model.qa_outputs.weight *= 3
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, os.path.join(EXPECTED, "bert_qa.safetensors"),
-              metadata={"format": "pt"})
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()},
+              os.path.join(EXPECTED, "bert_qa.safetensors"), metadata={"format": "pt"})
     cases = [{"question": question, "context": context, "options": options,
               **answer(model, wordpiece(not options.get("cased"), vocab), question, context, options)}
              for question, context, options in CASES]

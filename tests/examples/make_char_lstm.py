@@ -1,5 +1,5 @@
-"""Makes expected_output/char_lstm_lstm.safetensors and _gru with PyTorch: weights before and after 20 steps, the loss of each, a text and
-what the trained model says next. python3 tests/examples/make_char_lstm.py"""
+"""Makes expected_output/char_lstm_lstm.safetensors and _gru with PyTorch: weights before and after 20 steps,
+the loss of each, a text and what the trained model says next. python3 tests/examples/make_char_lstm.py"""
 import os
 
 import torch

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/expected_output/register3d.json: the losses of examples/register3d.c's optimisation of a small pair, as PyTorch
-computes them in float64. python3 tests/examples/make_register3d.py (with torch)"""
+"""Writes tests/examples/expected_output/register3d.json: the losses of examples/register3d.c's optimisation
+of a small pair, as PyTorch computes them in float64. python3 tests/examples/make_register3d.py (with
+torch)"""
 import json
 import os
 

@@ -116,10 +116,13 @@ def main():
     with torch.no_grad():
         net, x = network().eval(), images(0, BATCH)[0]
         scores = net(x).flatten().tolist()
-        sizes = [score for height, width in test_resnet18.SIZES for score in net(x[:1, :, :height, :width]).flatten().tolist()]
-    tensors = {"scores": scores, "sizes": sizes, "head": losses(False), "all": losses(True), "saliency": saliency(2)}
+        sizes = [score for height, width in test_resnet18.SIZES
+                 for score in net(x[:1, :, :height, :width]).flatten().tolist()]
+    tensors = {"scores": scores, "sizes": sizes, "head": losses(False), "all": losses(True),
+               "saliency": saliency(2)}
     tensor_file.save(os.path.join(HERE, "expected_output", "resnet18.safetensors"), {
-        name: ("F32", [len(values)], struct.pack("<%df" % len(values), *values)) for name, values in tensors.items()})
+        name: ("F32", [len(values)], struct.pack("<%df" % len(values), *values))
+        for name, values in tensors.items()})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/expected_output/roberta_classify*: a tiny RobertaForSequenceClassification, texts, 20 losses of its training
-by PyTorch as Hugging Face's Trainer does it, and what it then says. pip install torch transformers safetensors; python3
-tests/examples/make_roberta_classify.py"""
+"""Writes tests/examples/expected_output/roberta_classify*: a tiny RobertaForSequenceClassification, texts, 20
+losses of its training by PyTorch as Hugging Face's Trainer does it, and what it then says. pip install torch
+transformers safetensors; python3 tests/examples/make_roberta_classify.py"""
 import csv
 import io
 import json

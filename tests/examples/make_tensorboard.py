@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/expected_output/tensorboard.tfevents, what TensorBoard's own protobuf and record writer make of what board.c
-writes. pip install tensorboard; python3 tests/examples/make_tensorboard.py"""
+"""Writes tests/examples/expected_output/tensorboard.tfevents, what TensorBoard's own protobuf and record
+writer make of what board.c writes. pip install tensorboard; python3 tests/examples/make_tensorboard.py"""
 import math
 import os
 

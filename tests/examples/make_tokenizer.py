@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/expected_output/tokenizer*: small vocabularies, hostile and multilingual texts, and what Hugging Face's tokenizers
-make of them. pip install tokenizers; python3 tests/examples/make_tokenizer.py"""
+"""Writes tests/examples/expected_output/tokenizer*: small vocabularies, hostile and multilingual texts, and
+what Hugging Face's tokenizers make of them. pip install tokenizers; python3
+tests/examples/make_tokenizer.py"""
 import json
 import os
 import random

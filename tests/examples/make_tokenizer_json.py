@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/expected_output/tokenizer_json.json: small tokenizer.json files of each family, and what Hugging Face's
-tokenizers make of the texts of expected_output/tokenizer.json and of some more with added tokens; and tokenizer_expressions.json: how
-Split and Replace take the expressions of known models, and some of all that Oniguruma has. pip install tokenizers sentencepiece;
-python3 tests/examples/make_tokenizer_json.py"""
+"""Writes tests/examples/expected_output/tokenizer_json.json: small tokenizer.json files of each family, and
+what Hugging Face's tokenizers make of the texts of expected_output/tokenizer.json and of some more with added
+tokens; and tokenizer_expressions.json: how Split and Replace take the expressions of known models, and some
+of all that Oniguruma has. pip install tokenizers sentencepiece; python3
+tests/examples/make_tokenizer_json.py"""
 import io
 import json
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes expected_output/unet.safetensors, what PyTorch computes with test_unet.py's weights: python3 tests/examples/make_unet.py
+"""Makes expected_output/unet.safetensors, what PyTorch computes with test_unet.py's weights: python3
+tests/examples/make_unet.py
 
 The pictures are those of examples/unet.c. In float64: every seventh logit for ten sizes, and the losses of
 five steps."""
@@ -122,7 +123,8 @@ def main():
         losses.append(loss.item())
     tensors["losses"] = losses
     tensor_file.save(os.path.join(HERE, "expected_output", "unet.safetensors"), {
-        name: ("F32", [len(values)], struct.pack("<%df" % len(values), *values)) for name, values in tensors.items()})
+        name: ("F32", [len(values)], struct.pack("<%df" % len(values), *values))
+        for name, values in tensors.items()})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""examples/bert_qa.c answers as Hugging Face's transformers do with the same weights (expected_output/bert_qa*, make_bert_qa.py), and
-names what is wrong with its files."""
+"""examples/bert_qa.c answers as Hugging Face's transformers do with the same weights
+(expected_output/bert_qa*, make_bert_qa.py), and names what is wrong with its files."""
 import json
 import os
 import struct
@@ -86,7 +86,8 @@ class Values(Case):
         self.check(self.cases[0])
 
     def test_tokenizer_json(self):
-        with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file, open(VOCAB, encoding="utf-8") as pieces:
+        with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file, open(
+                VOCAB, encoding="utf-8") as pieces:
             whole = json.load(file)["wordpiece"]["file"]
             whole["model"]["vocab"] = {piece: i for i, piece in enumerate(pieces.read().splitlines())}
         write(self.path("tokenizer.json"), json.dumps(whole))
@@ -186,13 +187,16 @@ class BadInput(Case):
         self.refuse("'vocab.txt' has no line [SEP]")
 
     def test_config(self):
-        for change, sentence in (({"model_type": "gpt2"}, "config.json:1: 'model_type' is of another kind of model"),
-                                 ({"hidden_act": "relu"}, "config.json:1: 'hidden_act' is not \"gelu\""),
-                                 ({"num_attention_heads": 3}, "config.json: hidden_size 16 is not a multiple of num_attention_heads 3"),
-                                 ({"hidden_size": -1}, "config.json:1: 'hidden_size' is -1, not a whole number between 1 and 16384"),
-                                 ({"hidden_size": "x"}, "config.json:1: a number is expected here"),
-                                 ({"layer_norm_eps": 2}, "config.json:1: 'layer_norm_eps' is 2, not between 0 and 1"),
-                                 ({"type_vocab_size": 1}, "'config.json': question answering takes a type_vocab_size of 2")):
+        for change, sentence in (
+                ({"model_type": "gpt2"}, "config.json:1: 'model_type' is of another kind of model"),
+                ({"hidden_act": "relu"}, "config.json:1: 'hidden_act' is not \"gelu\""),
+                ({"num_attention_heads": 3},
+                 "config.json: hidden_size 16 is not a multiple of num_attention_heads 3"),
+                ({"hidden_size": -1},
+                 "config.json:1: 'hidden_size' is -1, not a whole number between 1 and 16384"),
+                ({"hidden_size": "x"}, "config.json:1: a number is expected here"),
+                ({"layer_norm_eps": 2}, "config.json:1: 'layer_norm_eps' is 2, not between 0 and 1"),
+                ({"type_vocab_size": 1}, "'config.json': question answering takes a type_vocab_size of 2")):
             write(self.path("config.json"), json.dumps({**self.config, **change}))
             self.refuse(sentence)
         write(self.path("config.json"), json.dumps(self.config)[:-1])

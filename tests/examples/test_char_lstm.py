@@ -1,5 +1,5 @@
-"""examples/char_lstm.c trains and samples as PyTorch does from the same weights (expected_output/char_lstm_*, make_char_lstm.py), resumes
-exactly, and names what is wrong with its arguments and files."""
+"""examples/char_lstm.c trains and samples as PyTorch does from the same weights (expected_output/char_lstm_*,
+make_char_lstm.py), resumes exactly, and names what is wrong with its arguments and files."""
 import os
 import subprocess
 import tempfile

@@ -62,30 +62,34 @@ class Values(unittest.TestCase):
 
 class BadInput(unittest.TestCase):
     def test_sentences(self):
-        for text, sentence in (("", "the header is missing or broken, or the number of columns is not 1 to 1024"),
-                               ('"a,b\n1,2\n', "the header is missing or broken, or the number of columns is not 1 to 1024"),
-                               (",".join(["a"] * 1025), "the header is missing or broken, or the number of columns is not 1 to 1024"),
-                               ("a,c\n1,2\n", "the header names no column 'b'; its columns are 'a', 'c'"),
-                               ("%s\n" % ",".join(["x" * 31] + ["c%d" % i for i in range(1, 9)]),
-                                "the header names no column 'a'; its columns are '%s', %s, ..." % (
-                                    "x" * 30, ", ".join("'c%d'" % i for i in range(1, 8)))),
-                               ("a;b\n1;2\n", "line 1 has no ',' but 1 ';'; separate its fields by ','"),
-                               ("\n1;2;3;4;5\n", "line 2 has no ',' but 4 ';'; separate its fields by ','"),
-                               ("a,b\n1,2\n3\t4\n", "line 3 has no ',' but 1 tab; separate its fields by ','"),
-                               ("a,b\n1;2;3\n", "line 2 has no ',' but 2 ';'; separate its fields by ','"),
-                               ("a\tb\n1\t2\n", "line 1 has no ',' but 1 tab; separate its fields by ','"),
-                               ("a\tb\tc\n", "line 1 has no ',' but 2 tabs; separate its fields by ','"),
-                               ("a, b \n1,2\n", "the header names no column 'b'; it has blanks around that name, remove them"),
-                               ("a,b,a\n1,2,3\n", "the header names two columns 'a'"),
-                               ("a,b\n", "there is no row below the header"),
-                               ("a,b\n1,2\n3\n", "line 3 has 1 field, but the header has 2"),
-                               ("a,b\n1,2,3\n", "line 2 has 3 fields, but the header has 2"),
-                               ('a,b\n1,"2"x\n', "line 2: a quote is not closed, or text follows it"),
-                               ("a,b\n1,2\n3,x4\n", "line 3: 'x4' in column 'b' is not a finite number"),
-                               ("a,b\n1,4x\n", "line 2: '4x' in column 'b' is not a finite number"),
-                               ("a,b\ninf,1\n", "line 2: 'inf' in column 'a' is not a finite number"),
-                               ("a,b\n1e99,1\n", "line 2: '1e99' in column 'a' is not a finite number"),
-                               ("a,b\n%s,1\n" % ("1" * 64), "line 2: '%s' in column 'a' is not a finite number" % ("1" * 30))):
+        for text, sentence in (
+                ("", "the header is missing or broken, or the number of columns is not 1 to 1024"),
+                ('"a,b\n1,2\n', "the header is missing or broken, or the number of columns is not 1 to 1024"),
+                (",".join(["a"] * 1025),
+                 "the header is missing or broken, or the number of columns is not 1 to 1024"),
+                ("a,c\n1,2\n", "the header names no column 'b'; its columns are 'a', 'c'"),
+                ("%s\n" % ",".join(["x" * 31] + ["c%d" % i for i in range(1, 9)]),
+                 "the header names no column 'a'; its columns are '%s', %s, ..." % (
+                     "x" * 30, ", ".join("'c%d'" % i for i in range(1, 8)))),
+                ("a;b\n1;2\n", "line 1 has no ',' but 1 ';'; separate its fields by ','"),
+                ("\n1;2;3;4;5\n", "line 2 has no ',' but 4 ';'; separate its fields by ','"),
+                ("a,b\n1,2\n3\t4\n", "line 3 has no ',' but 1 tab; separate its fields by ','"),
+                ("a,b\n1;2;3\n", "line 2 has no ',' but 2 ';'; separate its fields by ','"),
+                ("a\tb\n1\t2\n", "line 1 has no ',' but 1 tab; separate its fields by ','"),
+                ("a\tb\tc\n", "line 1 has no ',' but 2 tabs; separate its fields by ','"),
+                ("a, b \n1,2\n",
+                 "the header names no column 'b'; it has blanks around that name, remove them"),
+                ("a,b,a\n1,2,3\n", "the header names two columns 'a'"),
+                ("a,b\n", "there is no row below the header"),
+                ("a,b\n1,2\n3\n", "line 3 has 1 field, but the header has 2"),
+                ("a,b\n1,2,3\n", "line 2 has 3 fields, but the header has 2"),
+                ('a,b\n1,"2"x\n', "line 2: a quote is not closed, or text follows it"),
+                ("a,b\n1,2\n3,x4\n", "line 3: 'x4' in column 'b' is not a finite number"),
+                ("a,b\n1,4x\n", "line 2: '4x' in column 'b' is not a finite number"),
+                ("a,b\ninf,1\n", "line 2: 'inf' in column 'a' is not a finite number"),
+                ("a,b\n1e99,1\n", "line 2: '1e99' in column 'a' is not a finite number"),
+                ("a,b\n%s,1\n" % ("1" * 64),
+                 "line 2: '%s' in column 'a' is not a finite number" % ("1" * 30))):
             done = read(text, "a", "b")
             self.assertEqual((done.returncode, done.stdout, done.stderr.decode()), (1, b"", sentence + "\n"),
                              text)

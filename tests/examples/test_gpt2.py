@@ -1,5 +1,5 @@
-"""examples/gpt2.c against PyTorch (expected_output/gpt2.safetensors, make_gpt2.py): logits and the losses of 20 steps from the same
-weights, Hugging Face's names and shapes, resuming, and every bad input."""
+"""examples/gpt2.c against PyTorch (expected_output/gpt2.safetensors, make_gpt2.py): logits and the losses of
+20 steps from the same weights, Hugging Face's names and shapes, resuming, and every bad input."""
 import array
 import json
 import math
@@ -161,7 +161,8 @@ class Gpt2(unittest.TestCase):
 
     def test_vocabulary(self):
         golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected_output")
-        files = ["--vocab", os.path.join(golden, "tokenizer_vocab.json"), "--merges", os.path.join(golden, "tokenizer_merges.txt")]
+        files = ["--vocab", os.path.join(golden, "tokenizer_vocab.json"), "--merges",
+                 os.path.join(golden, "tokenizer_merges.txt")]
         self.assertIn("step 1 loss", self.good("--steps", "1", "--context", "8", *files))
         with open(os.path.join(golden, "tokenizer_json.json"), encoding="utf-8") as file, open(
                 self.path("tokenizer"), "w") as out:

@@ -1,5 +1,6 @@
-"""examples/llama.c against transformers' LlamaForCausalLM (expected_output/llama.safetensors, make_llama.py): logits of whole prompts and
-from the cache, greedy texts, configurations in old and new forms, and every bad input."""
+"""examples/llama.c against transformers' LlamaForCausalLM (expected_output/llama.safetensors, make_llama.py):
+logits of whole prompts and from the cache, greedy texts, configurations in old and new forms, and every bad
+input."""
 import array
 import json
 import math
@@ -149,7 +150,8 @@ class Llama(unittest.TestCase):
 
     def test_vocabulary(self):
         for name in ("vocab.json", "merges.txt"):
-            with open(os.path.join(EXPECTED, "tokenizer_" + name), "rb") as file, open(self.path(name), "wb") as copy:
+            with open(os.path.join(EXPECTED, "tokenizer_" + name), "rb") as file, open(
+                    self.path(name), "wb") as copy:
                 copy.write(file.read())
         with open(self.path("vocab.json"), encoding="utf-8") as file:
             words = len(json.load(file))
@@ -161,7 +163,8 @@ class Llama(unittest.TestCase):
         with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file:
             whole = json.load(file)["llama"]["file"]
         self.model({**CONFIGS["grouped"], "vocab_size": len(whole["model"]["vocab"])})
-        for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "ByteLevel"}}, b"the normalizer 'ByteLevel' is not supported")):
+        for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "ByteLevel"}},
+                                              b"the normalizer 'ByteLevel' is not supported")):
             with open(self.path("tokenizer.json"), "w", encoding="utf-8") as out:
                 json.dump(file, out)
             done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "of \u2603 3",
@@ -181,13 +184,16 @@ class Llama(unittest.TestCase):
         self.refuse("cannot open .*config.json")
         for change, sentence in (
                 ({"model_type": "mamba"}, "'model_type' is \"mamba\"; only \"llama\" is supported"),
-                ({"hidden_act": "gelu"}, "'hidden_act' is \"gelu\""), ({"vocab_size": 0}, "'vocab_size' is 0, not a whole number"),
+                ({"hidden_act": "gelu"}, "'hidden_act' is \"gelu\""),
+                ({"vocab_size": 0}, "'vocab_size' is 0, not a whole number"),
                 ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads"),
                 ({"hidden_size": 50}, "not a multiple of num_attention"),
                 ({"rope_parameters": {"rope_type": "yarn"}}, "'rope_type' is not"),
                 ({"eos_token_id": ["x"]}, "a number is expected here"),
-                ({"rope_parameters": {"rope_theta": -1}}, "'rope_theta' is -1, not above 0"), ({"head_dim": 15}, "even number"),
-                ({"rope_parameters": {"rope_type": "llama3", "low_freq_factor": 4}}, "not above low_freq_factor")):
+                ({"rope_parameters": {"rope_theta": -1}}, "'rope_theta' is -1, not above 0"),
+                ({"head_dim": 15}, "even number"),
+                ({"rope_parameters": {"rope_type": "llama3", "low_freq_factor": 4}},
+                 "not above low_freq_factor")):
             self.model({**config, **change}, {})
             self.refuse(sentence)
         short = weights(config)

@@ -65,7 +65,8 @@ class Options(unittest.TestCase):
     def test_refusals(self):
         for name, _ in self.programs:
             self.refuse(name, "there is no option --colour", "--colour", "red")
-            operands = sum(not word.startswith("--") for word, _ in options(name)) - len(NEEDED.get(name, [])[:1])
+            operands = sum(not word.startswith("--") for word, _ in options(name)) - len(
+                NEEDED.get(name, [])[:1])
             self.refuse(name, "unexpected argument 'c'", *["c"] * (operands + 1))
             for word, value in options(name):
                 if not word.startswith("--"):

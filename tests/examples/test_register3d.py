@@ -1,5 +1,5 @@
-"""examples/register3d.c: its losses are PyTorch's (expected_output/register3d.json, make_register3d.py), it finds a known deformation,
-reads and writes its files, and names what is wrong with them."""
+"""examples/register3d.c: its losses are PyTorch's (expected_output/register3d.json, make_register3d.py), it
+finds a known deformation, reads and writes its files, and names what is wrong with them."""
 import gzip
 import json
 import math
@@ -15,8 +15,8 @@ from tests.examples.register3d_pair import SIZE, pair
 
 PROGRAM = program("register3d")
 EXPECTED = os.path.join(EXPECTED, "register3d.json")
-TYPES = {"u8": (2, "B"), "i8": (256, "b"), "i16": (4, "h"), "u16": (512, "H"), "i32": (8, "i"), "u32": (768, "I"), "f32": (16, "f"),
-         "f64": (64, "d")}
+TYPES = {"u8": (2, "B"), "i8": (256, "b"), "i16": (4, "h"), "u16": (512, "H"), "i32": (8, "i"),
+         "u32": (768, "I"), "f32": (16, "f"), "f64": (64, "d")}
 
 
 def nifti(values, size=SIZE, kind="u8", order="<", slope=0.0, intercept=0.0, offset=352, dim=None,
@@ -199,7 +199,8 @@ class BadInput(Case):
                                  ("takes three numbers", "--shift", "1,2,inf")):
             with self.subTest(words):
                 self.refused(sentence, moving, fixed, *words, status=2)
-        self.refused("the file ends before its last voxel", moving, fixed, "--size", "1000x1000x1000", "--type", "u8")
+        self.refused("the file ends before its last voxel", moving, fixed, "--size", "1000x1000x1000",
+                     "--type", "u8")
         self.refused("more than 2^30 voxels", moving, fixed, "--size", "2000x1000x1000", "--type", "u8")
 
 

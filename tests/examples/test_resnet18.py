@@ -1,5 +1,6 @@
-"""examples/resnet18.c against PyTorch (expected_output/resnet18.safetensors, make_resnet18.py): scores, losses of 20 steps of the head
-and of all layers, from weights that a counter makes; saliency maps; the replaced head, what is saved, and files that do not fit."""
+"""examples/resnet18.c against PyTorch (expected_output/resnet18.safetensors, make_resnet18.py): scores,
+losses of 20 steps of the head and of all layers, from weights that a counter makes; saliency maps; the
+replaced head, what is saved, and files that do not fit."""
 import os
 import re
 import subprocess

@@ -1,5 +1,6 @@
-"""examples/roberta_classify.c trains as PyTorch does from the same weights and texts (expected_output/roberta_classify*,
-make_roberta_classify.py), goes on from a checkpoint bit for bit, and names what is wrong with its files."""
+"""examples/roberta_classify.c trains as PyTorch does from the same weights and texts
+(expected_output/roberta_classify*, make_roberta_classify.py), goes on from a checkpoint bit for bit, and
+names what is wrong with its files."""
 import json
 import os
 import re
@@ -12,7 +13,8 @@ from tests.examples import EXPECTED, program
 
 PROGRAM = program("roberta_classify")
 WEIGHTS = os.path.join(EXPECTED, "roberta_classify.safetensors")
-BPE = {"vocab.json": os.path.join(EXPECTED, "tokenizer_vocab.json"), "merges.txt": os.path.join(EXPECTED, "tokenizer_merges.txt")}
+BPE = {"vocab.json": os.path.join(EXPECTED, "tokenizer_vocab.json"),
+       "merges.txt": os.path.join(EXPECTED, "tokenizer_merges.txt")}
 
 
 def run(*arguments):
@@ -142,7 +144,10 @@ class Values(Case):
         done = run(*self.options(validation=self.path("train.csv"), epochs=1))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(b"9 texts to learn from, 9 held out", done.stdout)
-        self.assertIn(b"train.csv: 1 of 10 records are broken and left out; the first: line 11 has 3 fields, but needs 4\n", done.stderr)
+        self.assertIn(
+            b"train.csv: 1 of 10 records are broken and left out; the first: "
+            b"line 11 has 3 fields, but needs 4\n",
+            done.stderr)
 
 
 class BadInput(Case):
@@ -154,20 +159,24 @@ class BadInput(Case):
 
     def test_broken_records(self):
         first = "label,text\n0,good\n"
-        for broken, why in (("5,one", "line 3: the label '5' is not a class"), ("joy,one", "line 3: the label 'joy' is not a class"),
-                            ("0\tone", "line 3 has no ',' but 1 tab; separate its fields by ','"),
-                            ("-1,one", "line 3: the label '-1' is not a class"), ("1.5,one", "line 3: the label '1.5' is not a class"),
-                            ("99999999999999999999,x", "line 3: the label '99999999999999999999' is not a class"),
-                            (",one", "line 3: the label '' is not a class"), ("1", "line 3 has 1 field, but needs 2"),
-                            ("1,a,b", "line 3 has 3 fields, but needs 2"),
-                            ('1,"a', "line 3: a quote is not closed, or text follows it"),
-                            ('1,"a"b', "line 3: a quote is not closed, or text follows it"),
-                            ('"1\n"x,b', "line 3: a quote is not closed, or text follows it")):
+        for broken, why in (
+                ("5,one", "line 3: the label '5' is not a class"),
+                ("joy,one", "line 3: the label 'joy' is not a class"),
+                ("0\tone", "line 3 has no ',' but 1 tab; separate its fields by ','"),
+                ("-1,one", "line 3: the label '-1' is not a class"),
+                ("1.5,one", "line 3: the label '1.5' is not a class"),
+                ("99999999999999999999,x", "line 3: the label '99999999999999999999' is not a class"),
+                (",one", "line 3: the label '' is not a class"), ("1", "line 3 has 1 field, but needs 2"),
+                ("1,a,b", "line 3 has 3 fields, but needs 2"),
+                ('1,"a', "line 3: a quote is not closed, or text follows it"),
+                ('1,"a"b', "line 3: a quote is not closed, or text follows it"),
+                ('"1\n"x,b', "line 3: a quote is not closed, or text follows it")):
             self.write("train.csv", first + broken + "\n" + "1,good\n" * 9)
             done = run(*self.options(epochs=1))
             self.assertEqual(done.returncode, 0, done.stderr)
             count = 2 if broken.startswith('"1\n') else 1
-            self.assertIn(f"train.csv: {count} of {10 + count} records are broken and left out; the first: {why}\n", done.stderr.decode())
+            self.assertIn(f"train.csv: {count} of {10 + count} records are broken and left out; the first: "
+                          f"{why}\n", done.stderr.decode())
             self.assertIn(b"9 texts to learn from, 1 held out", done.stdout)
 
     def test_no_records(self):

@@ -1,5 +1,5 @@
-"""examples/tensorboard.h writes the bytes that TensorBoard writes (expected_output/tensorboard.tfevents, make_tensorboard.py), and its
-reader takes them."""
+"""examples/tensorboard.h writes the bytes that TensorBoard writes (expected_output/tensorboard.tfevents,
+make_tensorboard.py), and its reader takes them."""
 import json
 import os
 import subprocess
@@ -98,11 +98,12 @@ class Files(unittest.TestCase):
                 os.remove(os.path.join(self.folder, name))
 
     def test_bad_graph(self):
-        for spec, sentence in (("{", "a string is expected here"), ("[]", "an object, {...}, is expected here"),
-                               ('{"tensors": [3]}', "an object, {...}, is expected here"),
-                               ('{"tensors": [{"op": 3}]}', "a string is expected here"),
-                               ('{"tensors": [{"op": "relu", "inputs": ["x", []]}]}', "a string is expected here"),
-                               ('{"tensors": [{"op": "relu", "x": tru', "is expected here")):
+        for spec, sentence in (
+                ("{", "a string is expected here"), ("[]", "an object, {...}, is expected here"),
+                ('{"tensors": [3]}', "an object, {...}, is expected here"),
+                ('{"tensors": [{"op": 3}]}', "a string is expected here"),
+                ('{"tensors": [{"op": "relu", "inputs": ["x", []]}]}', "a string is expected here"),
+                ('{"tensors": [{"op": "relu", "x": tru', "is expected here")):
             done = self.graph(spec)
             self.assertEqual(done.returncode, 1)
             self.assertIn(sentence, done.stderr.decode())

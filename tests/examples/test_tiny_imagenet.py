@@ -1,5 +1,6 @@
-"""examples/tiny_imagenet.c beside PyTorch (expected_output/tiny_imagenet.safetensors, make_tiny_imagenet.py): the losses of 20 steps over
-the same PNG files. And its folders: their layouts, broken files, empty classes."""
+"""examples/tiny_imagenet.c beside PyTorch (expected_output/tiny_imagenet.safetensors, make_tiny_imagenet.py):
+the losses of 20 steps over the same PNG files. And its folders: their layouts, broken files, empty
+classes."""
 import os
 import re
 import shutil

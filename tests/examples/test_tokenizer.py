@@ -1,5 +1,5 @@
-"""examples/tokenizer.h gives the ids and the places of Hugging Face's tokenizers (expected_output/tokenizer*, make_tokenizer.py), and
-names what is wrong with a vocabulary."""
+"""examples/tokenizer.h gives the ids and the places of Hugging Face's tokenizers (expected_output/tokenizer*,
+make_tokenizer.py), and names what is wrong with a vocabulary."""
 import base64
 import json
 import os
@@ -39,7 +39,8 @@ def encode(texts, *arguments):
 
 def pieces(name):
     with open(os.path.join(EXPECTED, name), encoding="utf-8") as file:
-        return json.load(file) if name.endswith("json") else {piece: i for i, piece in enumerate(file.read().splitlines())}
+        return (json.load(file) if name.endswith("json") else
+                {piece: i for i, piece in enumerate(file.read().splitlines())})
 
 
 def merges(name):
@@ -156,44 +157,66 @@ class Json(unittest.TestCase):
     def test_bad(self):
         for change, sentence in (
                 ({"model": {"type": "Other"}}, "the model is not BPE, Unigram, WordLevel or WordPiece"),
-                ({"model": {"type": "WordLevel", "vocab": {"a": 0}}}, "the vocabulary lacks the unk_token ''"),
+                ({"model": {"type": "WordLevel", "vocab": {"a": 0}}},
+                 "the vocabulary lacks the unk_token ''"),
                 ({"model": {"type": "BPE"}}, "there is no vocabulary; is it a tokenizer.json?"),
-                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}, "the vocabulary lacks a piece of this line"),
-                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a"]]}}, 'two pieces, "a b" or ["a", "b"], are expected here'),
-                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "u"}}, "the vocabulary lacks the unk_token 'u'"),
-                ({"model": {"type": "BPE", "vocab": {"a": 0}, "byte_fallback": True}}, "byte_fallback needs all 256 bytes, and there is no"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}},
+                 "the vocabulary lacks a piece of this line"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a"]]}},
+                 'two pieces, "a b" or ["a", "b"], are expected here'),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "u"}},
+                 "the vocabulary lacks the unk_token 'u'"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "byte_fallback": True}},
+                 "byte_fallback needs all 256 bytes, and there is no"),
                 ({"model": {"type": "BPE", "vocab": {"a": 0}, "dropout": 0.1}}, "'dropout' is not supported"),
-                ({"model": {"type": "BPE", "vocab": {"a": 0}, "end_of_word_suffix": "w" * 33}}, "the end_of_word_suffix 'www"),
-                ({"model": {"type": "BPE", "vocab": {"a": 0}, "continuing_subword_prefix": "\u4e2d"}, "pre_tokenizer": {"type": "ByteLevel"}},
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "end_of_word_suffix": "w" * 33}},
+                 "the end_of_word_suffix 'www"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "continuing_subword_prefix": "\u4e2d"},
+                  "pre_tokenizer": {"type": "ByteLevel"}},
                  "the continuing_subword_prefix '\u4e2d' is too long, or stands for no bytes"),
-                ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "continuing_subword_prefix": "@@"}}, "only ## is supported"),
-                ({"model": {"type": "WordPiece", "vocab": {"a": 0}}}, "the vocabulary lacks the unk_token ''"),
+                ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "continuing_subword_prefix": "@@"}},
+                 "only ## is supported"),
+                ({"model": {"type": "WordPiece", "vocab": {"a": 0}}},
+                 "the vocabulary lacks the unk_token ''"),
                 ({"model": {"type": "Unigram", "vocab": [["a", -1]]}}, "'unk_id' is not the id of a piece"),
                 ({"model": {"type": "Unigram", "vocab": [["a", -1]], "unk_id": 1}},
                  "'unk_id' is not the id of a piece"),
                 ({"model": {"type": "Unigram", "vocab": [["a"]], "unk_id": 0}}, "a piece with its score"),
                 ({"model": {"type": "Unigram", "vocab": [["a", 1e300]], "unk_id": 0}}, "its score too large"),
-                ({"model": {"type": "Unigram", "vocab": [["a", -1], ["a", -2]], "unk_id": 0}}, "ids 0 and 1 are the same piece 'a'"),
+                ({"model": {"type": "Unigram", "vocab": [["a", -1], ["a", -2]], "unk_id": 0}},
+                 "ids 0 and 1 are the same piece 'a'"),
                 ({"normalizer": {"type": "ByteLevel"}}, "the normalizer 'ByteLevel' is not supported"),
-                ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}] * 17}}, "the normalizer 'NFKC' is not"),
-                ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [{"type": "Sequence",
-                  "normalizers": []}]}]}}, "the normalizer 'Sequence' is not supported"),
-                ({"normalizer": {"type": "Replace", "pattern": {"Regex": "a+"}}}, "the normalizer 'Replace' is not supported"),
-                ({"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}}, "the pattern '' is not supported: it is empty"),
+                ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}] * 17}},
+                 "the normalizer 'NFKC' is not"),
+                ({"normalizer": {"type": "Sequence", "normalizers": [
+                    {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": []}]}]}},
+                 "the normalizer 'Sequence' is not supported"),
+                ({"normalizer": {"type": "Replace", "pattern": {"Regex": "a+"}}},
+                 "the normalizer 'Replace' is not supported"),
+                ({"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}},
+                 "the pattern '' is not supported: it is empty"),
                 ({"normalizer": {"type": "Precompiled"}}, "is not a table of SentencePiece"),
-                ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "the pre_tokenizer 'UnicodeScripts' is not supported"),
-                ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Other"}}, "the pre_tokenizer 'Split' is"),
-                ({"pre_tokenizer": {"type": "CharDelimiterSplit", "delimiter": ""}}, "the pre_tokenizer 'CharDelimiterSplit' is"),
-                ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "'length' is 0, not a whole number"),
-                ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Metaspace", "replacement": "_"}]}},
+                ({"pre_tokenizer": {"type": "UnicodeScripts"}},
+                 "the pre_tokenizer 'UnicodeScripts' is not supported"),
+                ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Other"}},
+                 "the pre_tokenizer 'Split' is"),
+                ({"pre_tokenizer": {"type": "CharDelimiterSplit", "delimiter": ""}},
+                 "the pre_tokenizer 'CharDelimiterSplit' is"),
+                ({"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+                 "'length' is 0, not a whole number"),
+                ({"pre_tokenizer": {"type": "Sequence", "pretokenizers":
+                                    [{"type": "ByteLevel"}, {"type": "Metaspace", "replacement": "_"}]}},
                  "the pre_tokenizer 'Metaspace' is not supported, or not with"),
-                ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}] * 9}}, "the pre_tokenizer 'BertPre"),
-                ({"decoder": {"type": "BPEDecoder", "suffix": ""}}, "the decoder 'BPEDecoder' is not supported"),
+                ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}] * 9}},
+                 "the pre_tokenizer 'BertPre"),
+                ({"decoder": {"type": "BPEDecoder", "suffix": ""}},
+                 "the decoder 'BPEDecoder' is not supported"),
                 ({"pre_tokenizer": {"type": 3}}, "a string is expected here"),
                 ({"pre_tokenizer": {"type": "ByteLevel"}}, "no piece stands for the byte 0 alone"),
                 ({"decoder": {"type": "CTC"}}, "the decoder 'CTC' is not supported"),
                 ({"post_processor": {"type": "Other"}}, "the post_processor is not supported"),
-                ({"post_processor": {"type": "BertProcessing", "cls": ["b", 1]}}, "the post_processor's 'b' is not a piece"),
+                ({"post_processor": {"type": "BertProcessing", "cls": ["b", 1]}},
+                 "the post_processor's 'b' is not a piece"),
                 ({"added_tokens": [{"id": 1}]}, "an added token lacks its id or content"),
                 ({"added_tokens": [{"id": -1, "content": "x"}]}, "'id' is -1, not a whole number")):
             self.refuse(change, sentence)
@@ -206,17 +229,27 @@ class Json(unittest.TestCase):
 
     def test_bad_expressions(self):
         for expression, why in (
-                ("(", "a group does not end"), (")", "a parenthesis closes nothing"), ("a)b", "a parenthesis closes nothing"), ("[a", "a class does not end"),
-                ("[]", "a class is empty"), ("[a&&]", "a class is empty"), ("[b-a]", "a class holds no such range"), ("[a-\\d]", "a class holds no such range"),
-                ("[[:alpha:]]", "[:...:] is not supported"), ("*a", "it repeats nothing"), ("a|+", "it repeats nothing"), ("a{3,2}", "a repetition runs backwards"),
-                ("a{2}?", "{n}? is not supported"), ("(?<=a)", "a group of a kind that is not supported"), ("(?#)", "a group of a kind"),
-                ("\\", "it ends after a backslash"), ("\\b", "an escape that is not supported"), ("(ab)\\1", "\\1 is supported only after a group of one character"),
-                ("\\1", "\\1 is supported only after"), ("\\pL", "\\p needs a name in braces"), ("\\p{Greek}", "\\p is supported with Han and categories, such as L or Lu"),
-                ("\\p{", "\\p is supported with Han"), ("\\x{110000}", "an escape lacks its digits"), ("\\u12", "an escape lacks its digits"), ("(?i:\u00e9)", "(?i) is supported for ASCII only"),
-                ("(" * 21 + ")" * 21, "it is too deep"), ("[" * 21, "it is too deep"), ("(?=(?=(?=a)))", "it looks ahead too deeply"), ("a{1001}", "it is too long"),
-                ("(((a{9}){9}){9}){9}", "it is too long"), ("a" * 1001, "it is too long"), ("[a]" * 121, "it has too many classes"), ("[%s]" % ("ab" * 501), "its classes hold too much"),
-                ("a{99999999999}", "it is too long")):
-            self.refuse({"normalizer": {"type": "Replace", "pattern": {"Regex": expression}, "content": ""}}, why)
+                ("(", "a group does not end"), (")", "a parenthesis closes nothing"),
+                ("a)b", "a parenthesis closes nothing"), ("[a", "a class does not end"),
+                ("[]", "a class is empty"), ("[a&&]", "a class is empty"),
+                ("[b-a]", "a class holds no such range"), ("[a-\\d]", "a class holds no such range"),
+                ("[[:alpha:]]", "[:...:] is not supported"), ("*a", "it repeats nothing"),
+                ("a|+", "it repeats nothing"), ("a{3,2}", "a repetition runs backwards"),
+                ("a{2}?", "{n}? is not supported"), ("(?<=a)", "a group of a kind that is not supported"),
+                ("(?#)", "a group of a kind"),
+                ("\\", "it ends after a backslash"), ("\\b", "an escape that is not supported"),
+                ("(ab)\\1", "\\1 is supported only after a group of one character"),
+                ("\\1", "\\1 is supported only after"), ("\\pL", "\\p needs a name in braces"),
+                ("\\p{Greek}", "\\p is supported with Han and categories, such as L or Lu"),
+                ("\\p{", "\\p is supported with Han"), ("\\x{110000}", "an escape lacks its digits"),
+                ("\\u12", "an escape lacks its digits"), ("(?i:\u00e9)", "(?i) is supported for ASCII only"),
+                ("(" * 21 + ")" * 21, "it is too deep"), ("[" * 21, "it is too deep"),
+                ("(?=(?=(?=a)))", "it looks ahead too deeply"), ("a{1001}", "it is too long"),
+                ("(((a{9}){9}){9}){9}", "it is too long"), ("a" * 1001, "it is too long"),
+                ("[a]" * 121, "it has too many classes"),
+                ("[%s]" % ("ab" * 501), "its classes hold too much"), ("a{99999999999}", "it is too long")):
+            self.refuse({"normalizer": {"type": "Replace", "pattern": {"Regex": expression}, "content": ""}},
+                        why)
 
     def test_bad_charsmap(self):
         """Each prefix of a table, tables with changed bytes, and invalid base64. Tables that lead back to
@@ -231,15 +264,19 @@ class Json(unittest.TestCase):
                struct.pack("<III", 4, 1 << 8, 0) + bytes(8), struct.pack("<I", 0) + bytes(9)]
         whole = step["precompiled_charsmap"]
         odd = whole.rstrip("=") if whole.endswith("=") else whole + "="
-        for text in [base64.b64encode(part).decode() for part in cut] + ["a!", "a", "abcde", "ab==cd==", step["precompiled_charsmap"][1:], "=" * 8, odd]:
+        for text in [base64.b64encode(part).decode() for part in cut] + [
+                "a!", "a", "abcde", "ab==cd==", step["precompiled_charsmap"][1:], "=" * 8, odd]:
             self.refuse(named(text), "'precompiled_charsmap' is not a table of SentencePiece")
-        cyclic = struct.pack("<I", 1024) + struct.pack("<256I", *(0x61 if i == 0x61 else 0 for i in range(256))) + b"\0"
-        file = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, **named(base64.b64encode(cyclic).decode())}
+        cyclic = (struct.pack("<I", 1024) +
+                  struct.pack("<256I", *(0x61 if i == 0x61 else 0 for i in range(256))) + b"\0")
+        file = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+                **named(base64.b64encode(cyclic).decode())}
         (tokens, _), = encode([b"a" * 100000], "json", self.path(file))
         self.assertEqual(tokens, [[0, 0, 100000]])
 
     def test_expressions(self):
-        """Where Split's words begin and end, and what Replace makes of texts (expected_output/tokenizer_expressions.json)."""
+        """Where Split's words begin and end, and what Replace makes of texts
+        (expected_output/tokenizer_expressions.json)."""
         with open(os.path.join(EXPECTED, "tokenizer_expressions.json"), encoding="utf-8") as file:
             golden = json.load(file)
         texts, places = golden["texts"], [[i for i, c in enumerate(text) for _ in c.encode()] + [len(text)]
@@ -371,11 +408,15 @@ class BadFiles(unittest.TestCase):
                 (b'{"a": 1e30}', "0:1: 'a' is 1e+30, not a whole number between 0 and 4194303"),
                 (b'{"a": 0.5}', "0:1: 'a' is 0.5, not a whole number between 0 and 4194303"),
                 (b'{"a": "0"}', "0:1: a number is expected here"),
-                (b'{"a": 0, "b": 1}', "0: no piece stands for the byte 0 alone; byte-level BPE needs all 256"),
+                (b'{"a": 0, "b": 1}',
+                 "0: no piece stands for the byte 0 alone; byte-level BPE needs all 256"),
                 (b'{"a": 0, "a": 1}', "0: ids 0 and 1 are the same piece 'a'"),
-                (b'{"": 0}', "0:1: a piece is empty or holds a character that stands for no byte; is it a byte-level vocabulary?"),
-                (b'{"a b": 0}', "0:1: a piece is empty or holds a character that stands for no byte; is it a byte-level vocabulary?"),
-                (b'{"\\u4e2d": 0}', "0:1: a piece is empty or holds a character that stands for no byte; is it a byte-level vocabulary?"),
+                (b'{"": 0}', "0:1: a piece is empty or holds a character that stands for no byte; is it a "
+                 "byte-level vocabulary?"),
+                (b'{"a b": 0}', "0:1: a piece is empty or holds a character that stands for no byte; is it a "
+                 "byte-level vocabulary?"),
+                (b'{"\\u4e2d": 0}', "0:1: a piece is empty or holds a character that stands for no byte; is "
+                 "it a byte-level vocabulary?"),
                 (b'{"a\n": 0}', "0:1: a string does not end on its line"),
                 (b'{"a\\x": 0}', "0:1: this escape is not valid in a string")):
             self.refuse(sentence, [content, None], "bpe")
@@ -383,7 +424,8 @@ class BadFiles(unittest.TestCase):
                 (b"#version: 0.2\n- - -\n", "1:2: two pieces with one space between them are expected here"),
                 (b"#version: 0.2\n\n- -\n", "1:2: two pieces with one space between them are expected here"),
                 (b"th\n", "1:1: two pieces with one space between them are expected here"),
-                (b"- -\nq z\n", "1:2: the vocabulary lacks a piece of this line, or the two joined; do the files belong together?"),
+                (b"- -\nq z\n", "1:2: the vocabulary lacks a piece of this line, or the two joined; do the "
+                 "files belong together?"),
                 (b"- -\n- -", "1:2: the line repeats an earlier one")):
             self.refuse(sentence, [None, content], "bpe")
 

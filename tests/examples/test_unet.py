@@ -1,5 +1,5 @@
-"""examples/unet.c against PyTorch (expected_output/unet.safetensors, make_unet.py): logits of images of ten sizes and the losses of five
-steps, from weights that a counter makes; what it learns, and its picture."""
+"""examples/unet.c against PyTorch (expected_output/unet.safetensors, make_unet.py): logits of images of ten
+sizes and the losses of five steps, from weights that a counter makes; what it learns, and its picture."""
 import os
 import re
 import subprocess

@@ -140,7 +140,8 @@ class Vad(unittest.TestCase):
     def test_what_is_no_sound(self):
         for kind in ((3, 1, 16000, 16), (1, 2, 16000, 16), (1, 1, 44100, 16), (1, 1, 16000, 8)):
             done = self.run_vad("--wav", self.wav([1, 2, 3], kind))
-            wanted = "vad: '%s' is not a WAV file with one channel, 16 bits and 16000 samples a second\n" % self.path("sound.wav")
+            wanted = ("vad: '%s' is not a WAV file with one channel, 16 bits and 16000 samples a second\n" %
+                      self.path("sound.wav"))
             self.assertEqual((done.returncode, done.stderr), (1, wanted))
         with open(self.path("sound.wav"), "wb") as file:
             file.write(b"RIFF")

@@ -1,10 +1,11 @@
-"""Writes expected/vectors.txt: specs with the SHA-256 of their models' canonical text, which C and Python must both find.
+"""Writes expected/vectors.txt: specs with the SHA-256 of their models' canonical text, which C and Python
+must both find.
 
 python3 tests/generator/make_vectors.py   (in the root of the repository)
 
-First come the files in expected/vectors/, then one random model for each op of the schema, one a line. A model depends on its op's name
-and attributes and on COMPANIONS alone, so that a new op is a new line and changes no other.
-"""
+First come the files in expected/vectors/, then one random model for each op of the schema, one a line. A
+model depends on its op's name and attributes and on COMPANIONS alone, so that a new op is a new line and
+changes no other."""
 import json
 import os
 import random

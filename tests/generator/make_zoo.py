@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the files of expected/pytorch/ from the models in zoo.py, with PyTorch: python3 tests/generator/make_zoo.py [NAME...]
+"""Makes the files of expected/pytorch/ from the models in zoo.py, with PyTorch: python3
+tests/generator/make_zoo.py [NAME...]
 
 NAME.json is what the exporter writes. Everything in NAME.safetensors is computed in float64 from float32
 values:
@@ -21,8 +22,8 @@ from generator import export_torch, spec  # noqa: E402
 from generator.exchange.torch_export.capture import flat  # noqa: E402
 
 FOLDER = os.path.join(HERE, "expected", "pytorch")
-OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
-              "adagrad": torch.optim.Adagrad}
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+              "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad}
 
 
 def outputs_of(module, inputs, loss, names):

@@ -20,7 +20,8 @@ from generator import emit_c, floats, scalar, stamp, table, tables_c  # noqa: E4
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 EXPECTED = os.path.join(HERE, "expected", "kernels")
-STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wdouble-promotion", "-Werror", "-I" + ROOT]
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wdouble-promotion", "-Werror",
+          "-I" + ROOT]
 FAST = ["gcc", "-std=gnu99", "-O2", "-march=native"]
 FORMATS = {"f32": "f", "bf16": "f", "f16": "f", "i64": "q", "i32": "i", "u8": "B", "bool": "B"}
 

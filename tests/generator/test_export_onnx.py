@@ -21,9 +21,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 RUN_MODEL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "run_model")
 EXPECTED = os.path.join(HERE, "expected", "pytorch")
 NAMES = sorted(os.path.basename(path)[:-5] for path in glob.glob(os.path.join(EXPECTED, "*.json")))
-REFUSED = {"losses_classes": "label_smoothing", "mlp_residual": "label_smoothing", "pools": "windows are of one size",
-           "resizes": "windows are of one size", "sized_image": "sizes that vary", "sized_masks": "sizes that vary",
-           "sized_cuts": "sizes that vary", "sized_rotations": "sizes that vary", "sized_text": "sizes that vary"}
+REFUSED = {"losses_classes": "label_smoothing", "mlp_residual": "label_smoothing",
+           "pools": "windows are of one size", "resizes": "windows are of one size",
+           "sized_image": "sizes that vary", "sized_masks": "sizes that vary",
+           "sized_cuts": "sizes that vary", "sized_rotations": "sizes that vary",
+           "sized_text": "sizes that vary"}
 # What onnx's reference evaluator cannot compute: ONNX Runtime does, with the same result.
 BEYOND_REFERENCE = ("generator_dcgan", "inception", "recurrent", "resampled")
 TOLERANCE = 1e-4
@@ -43,7 +45,8 @@ class Export(unittest.TestCase):
         return {key[len(part):]: x for key, x in tensors.items() if key.startswith(part)}
 
     def export(self, name):
-        save_safetensors(self.path("w"), {key: tensor_files.for_gpunn(x) for key, x in self.golden(name, "weight/").items()})
+        save_safetensors(self.path("w"),
+                         {key: tensor_files.for_gpunn(x) for key, x in self.golden(name, "weight/").items()})
         export_onnx.export(os.path.join(EXPECTED, name + ".json"), self.path("w"), self.path("m.onnx"))
 
     def run_model(self, name):
@@ -89,7 +92,8 @@ class Export(unittest.TestCase):
 
 class Golden(Export):
     def test_sizes_that_vary_are_refused(self):
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected", "vectors", "sized_sequences.json")
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected", "vectors",
+                            "sized_sequences.json")
         with self.assertRaisesRegex(Refused, "sizes that vary besides the batch"):
             export_onnx.export(path, os.devnull, self.path("m.onnx"))
 

@@ -89,7 +89,8 @@ class Zoo(Export):
                 module, inputs, loss, outputs = zoo.make(name)
                 self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=optimizer,
                             **zoo.sizes_of(name)[0])
-                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "expected", "pytorch", name + ".json"))
+                own, committed = (spec.load(self.path("net.json")),
+                                  spec.load(os.path.join(HERE, "expected", "pytorch", name + ".json")))
                 self.assertEqual(own.text(), committed.text())
 
     def test_a_trace_gives_the_same_model(self):
@@ -108,7 +109,8 @@ class Zoo(Export):
                                 optimizer=zoo.CASES[name][1])
                 finally:
                     export_torch.capture_export = by_export
-                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "expected", "pytorch", name + ".json"))
+                own, committed = (spec.load(self.path("net.json")),
+                                  spec.load(os.path.join(HERE, "expected", "pytorch", name + ".json")))
                 self.assertEqual(own.text(), committed.text())
                 self.assertTrue(all(torch.equal(x, state[key]) for key, x in module.state_dict().items()),
                                 "tracing changed the module")
@@ -468,7 +470,8 @@ class Varying(Export):
                              ({"input0": {2: "T"}}, "the example's T, axis 2 of input0, is 1")):
             with self.assertRaisesRegex(ValueError, part):
                 self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 1), dynamic_shapes=shapes)
-        for bounds, part in (({"X": {}}, "no axis has the name X"), ({"T": {"most": 3}}, "bounds: .* has no 'most'"),
+        for bounds, part in (({"X": {}}, "no axis has the name X"),
+                             ({"T": {"most": 3}}, "bounds: .* has no 'most'"),
                              ({"T": {"min": 5, "max": 4}}, "bounds: size 'T' has bounds that allow no size")):
             with self.assertRaisesRegex(export_torch.Refused, part):
                 self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 8),

@@ -1,5 +1,5 @@
-"""NAME_inference.h against PyTorch (expected/pytorch/) and against run_model: freestanding C99 without a warning, run under sanitizers
-and on a microcontroller, with weights given, within and of 8 bits."""
+"""NAME_inference.h against PyTorch (expected/pytorch/) and against run_model: freestanding C99 without a
+warning, run under sanitizers and on a microcontroller, with weights given, within and of 8 bits."""
 import array
 import glob
 import json

@@ -300,7 +300,8 @@ class Step(unittest.TestCase):
         self.assertEqual(plan.summed(), 18 * 3 + 3 + 1 + 2)
         self.assertEqual(text.count("exact_add(sums"), 3)
         self.assertNotIn("hash_gradient", emit_c.emit_header(made))
-        self.assertEqual(emit_c.emit_header(made).count("_hash_find(uint32_t"), 1)  # with the evaluation's kernel
+        # with the evaluation's kernel
+        self.assertEqual(emit_c.emit_header(made).count("_hash_find(uint32_t"), 1)
         card = tiling.CARDS["H100"]
         self.assertGreater(training.tables_seconds(plan, 1 << 16, card),
                            training.tables_seconds(plan, 256, card))

@@ -1,5 +1,5 @@
-"""run_model against PyTorch: the models of expected/pytorch/ (made by make_zoo.py), their values, gradients and weights after
-training; some of them with generated kernels too."""
+"""run_model against PyTorch: the models of expected/pytorch/ (made by make_zoo.py), their values, gradients
+and weights after training; some of them with generated kernels too."""
 import glob
 import math
 import os
@@ -52,8 +52,8 @@ class Models:
     def run_model(self, name, *options):
         """The tensors that the program writes."""
         paths = [os.path.join(self.folder, part + ".safetensors") for part in ("weights", "inputs", "output")]
-        call(self.program, os.path.join(HERE, "expected", "pytorch", name + ".json"), "--weights", paths[0], "--input", paths[1],
-             "--output", paths[2], *options)
+        call(self.program, os.path.join(HERE, "expected", "pytorch", name + ".json"), "--weights", paths[0],
+             "--input", paths[1], "--output", paths[2], *options)
         return tensor_file.load(paths[2])
 
     def compare(self, golden, part, got, prefix=""):
@@ -149,9 +149,11 @@ class Fused(Models, unittest.TestCase):
 
     def check(self, name):
         self.program = os.path.join(self.folder, name)
-        call(sys.executable, "-m", "generator", os.path.join(HERE, "expected", "pytorch", name + ".json"), "-o", self.program)
-        call("gcc", "-O1", "-I" + ROOT, "-I" + os.path.join(ROOT, "examples"), "-I" + self.folder, f'-DKERNELS="{name}_kernels.h"',
-             f"-DKERNEL_SET={name}_kernels", f"-D{name.upper()}_KERNELS_IMPLEMENTATION", os.path.join(self.folder, "run_model.c"),
+        call(sys.executable, "-m", "generator", os.path.join(HERE, "expected", "pytorch", name + ".json"),
+             "-o", self.program)
+        call("gcc", "-O1", "-I" + ROOT, "-I" + os.path.join(ROOT, "examples"), "-I" + self.folder,
+             f'-DKERNELS="{name}_kernels.h"', f"-DKERNEL_SET={name}_kernels",
+             f"-D{name.upper()}_KERNELS_IMPLEMENTATION", os.path.join(self.folder, "run_model.c"),
              self.library, "-o", self.program, "-lz", "-lm")
         super().check(name)
 

@@ -42,7 +42,8 @@ class Hashes(unittest.TestCase):
             model = spec.parse(text)
             self.assertEqual(model.sha256(), expected, text)
             kinds.update((t.op, True) for t in model.tensors)
-        self.assertEqual(sorted(set(table.ops()) - set(kinds) - {"fusion", "relayout", "custom", "assign"}), [], "ops that no vector has")
+        self.assertEqual(sorted(set(table.ops()) - set(kinds) - {"fusion", "relayout", "custom", "assign"}),
+                         [], "ops that no vector has")
 
     def test_text(self):
         model = model_of(
@@ -78,8 +79,9 @@ class Hashes(unittest.TestCase):
             self.assertEqual(spec.parse(json.dumps(root, indent=3)).sha256(), expected)
 
     def test_hash_seed(self):
-        code = "from generator import spec; m = spec.load('tests/generator/expected/vectors/transformer_block.json'); " \
-               "print(m.sha256(), m.fuse, m.optimizer, m.outputs, [t.label for t in m.tensors])"
+        code = ("from generator import spec; "
+                "m = spec.load('tests/generator/expected/vectors/transformer_block.json'); "
+                "print(m.sha256(), m.fuse, m.optimizer, m.outputs, [t.label for t in m.tensors])")
         outputs = {subprocess.run([sys.executable, "-c", code], cwd=ROOT,
                                   env=dict(os.environ, PYTHONHASHSEED=seed), check=True,
                                   stdout=subprocess.PIPE).stdout for seed in ("0", "1", "12345")}
@@ -240,7 +242,8 @@ class Refused(unittest.TestCase):
     def test_states(self):
         state = '{"op":"state","name":"s","shape":[3]},{"op":"input","name":"i","dtype":"i64","shape":[3]},'
         for text, sentence in (
-                ('"assign","inputs":["x","x"]', "not a state"), ('"assign","inputs":["s","x"]', "must be equal"),
+                ('"assign","inputs":["x","x"]', "not a state"),
+                ('"assign","inputs":["s","x"]', "must be equal"),
                 ('"assign","inputs":["s","s"],"position":"x"', "integers"),
                 ('"assign","inputs":["s","s"],"position":"i"', "one number, or one for each"),
                 ('"assign","inputs":["s","s"],"position":"i","axis":1', "axis 1"),
@@ -410,8 +413,10 @@ class Refused(unittest.TestCase):
                 ('{"op":"parameter","name":"p","shape":[4]},\n{"op":"cross_entropy","inputs":["p","y"]}',
                  "5:32", "do not fit"),
                 ('{"op":"cast","inputs":["v"],"dtype":"f16"}', "4:37", "one of"),
-                ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"w"}', "4:50", "returns an existing tensor"),
-                ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"v"}', "4:50", "returns an existing tensor"),
+                ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"w"}', "4:50",
+                 "returns an existing tensor"),
+                ('{"op":"cast","inputs":["v"],"dtype":"f32","name":"v"}', "4:50",
+                 "returns an existing tensor"),
                 ('{"op":"relu","inputs":["v"],"id":"%s"}' % ("\u00e9" * 128), "4:34", "256 bytes"),
                 ('{"op":"reshape","inputs":["x"],"shape":["N",3]}', "4:40", "as many elements"),
                 ('{"op":"reshape","inputs":["x"],"shape":[-1,3]}', "4:41", "integer of 1 or more"),
@@ -433,21 +438,25 @@ class Refused(unittest.TestCase):
                 ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"dropout_p":2}', "4:73",
                  "from 0 to 1"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":1,"end":2},\n'
-                 '{"op":"scaled_dot_product_attention","inputs":["x","s","s"]}', "5:47", "q has 4 heads, but k and v have 2; set enable_gqa"),
+                 '{"op":"scaled_dot_product_attention","inputs":["x","s","s"]}', "5:47",
+                 "q has 4 heads, but k and v have 2; set enable_gqa"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":1,"end":3},\n'
                  '{"op":"scaled_dot_product_attention","inputs":["x","s","s"],"enable_gqa":true}', "5:47",
                  "must divide"),
                 ('{"op":"slice","id":"s","inputs":["x"],"dim":2,"end":3},\n'
-                 '{"op":"scaled_dot_product_attention","inputs":["x","x","s"]}', "5:47", "the same head size"),
+                 '{"op":"scaled_dot_product_attention","inputs":["x","x","s"]}', "5:47",
+                 "the same head size"),
                 ('{"op":"cross_entropy","inputs":["v","v"]}', "4:32", "class numbers"),
                 ('{"op":"cross_entropy","inputs":["x","y"]}', "4:32", "do not fit"),
-                ('{"op":"cross_entropy","inputs":["v","y"],"reduction":"batchmean"}', "4:54", "one of mean, sum, none"),
+                ('{"op":"cross_entropy","inputs":["v","y"],"reduction":"batchmean"}', "4:54",
+                 "one of mean, sum, none"),
                 ('{"op":"mse_loss","inputs":["v","x"]}', "4:27", "does not broadcast"),
                 ('{"op":"bce_loss","inputs":["v","v"],"weight":"x"}', "4:27", "do not broadcast"),
                 ('{"op":"bce_loss","inputs":["v","v"],"weight":"w"}', "4:46", "no tensor 'w'"),
                 ('{"op":"huber_loss","inputs":["v","v"],"delta":0}', "4:47", "a positive number"),
                 ('{"op":"custom","kind":"a b","inputs":["v"],"shape":[1]}', "4:23", "not a name of an op"),
-                ('{"op":"custom","kind":"%s","inputs":["v"],"shape":[1]}' % ("n" * 64), "4:23", "not a name of an op"),
+                ('{"op":"custom","kind":"%s","inputs":["v"],"shape":[1]}' % ("n" * 64), "4:23",
+                 "not a name of an op"),
                 ('{"op":"custom","kind":"a","inputs":["v"]}', "4:1", "lacks 'shape'"),
                 ('{"op":"custom","inputs":["v"],"shape":[1]}', "4:1", "lacks 'kind'"),
                 ('{"op":"custom","kind":"a","inputs":[%s],"shape":[1]}' % ",".join(['"v"'] * 17), "4:36",
@@ -484,7 +493,8 @@ class Refused(unittest.TestCase):
         begun = ('{"gpunn_spec":1,"sizes":{"T":{},"H":{"multiple":4}},"tensors":[{"op":"input",'
                  '"name":"x","shape":["N","T",8]},\n')
         for entry, place, sentence in (
-                ('{"op":"input","name":"y","shape":["T + S"]}', "2:34", '"T [+] S" is not a size: it has a name that is not a size'),
+                ('{"op":"input","name":"y","shape":["T + S"]}', "2:34",
+                 '"T [+] S" is not a size: it has a name that is not a size'),
                 ('{"op":"input","name":"y","shape":["T - T"]}', "2:34", "never a valid size"),
                 ('{"op":"input","name":"y","shape":["T T"]}', "2:34", "it has extra text at its end"),
                 ('{"op":"input","name":"y","shape":["T * T * T * T * T"]}', "2:34", "too long"),

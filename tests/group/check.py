@@ -64,8 +64,8 @@ def hang(ranks, hanging, missing):
     """Other ranks name the missing ones within their waiting time, and their processes end."""
     out, _, error = mpirun(ranks, "hang", str(hanging))
     for rank in range(ranks - hanging):
-        assert re.search(rf"^rank {rank}: \d+ the group has failed: all_gather: {missing} not arrived within 2 sec", out, re.M), \
-            f"{out}{error[-2000:]}"
+        sentence = rf"^rank {rank}: \d+ the group has failed: all_gather: {missing} not arrived within 2 sec"
+        assert re.search(sentence, out, re.M), f"{out}{error[-2000:]}"
 
 
 def kill():

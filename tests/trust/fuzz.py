@@ -130,7 +130,8 @@ def seeds(rng, altered_each):
         {piece: i for i, piece in enumerate([*bytes_to_text.values(), "he", "ll", "llo", "\u0120w"])})
     for merges in "#version: 0.2\nh e\nl l\nll o\n\u0120 w\n", "":
         yield b"T" + vocabulary.encode() + b"\0" + merges.encode() + b"\0" + text
-    with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_json.json"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_json.json"),
+              encoding="utf-8") as file:
         golden = json.load(file)
     golden.pop("texts")
     bytes_ = [[f"<0x{b:02X}>", -20] for b in range(256)]
@@ -153,7 +154,8 @@ def seeds(rng, altered_each):
         yield b"y" + json.dumps(entry["file"]).encode() + b"\0" + text + b"<s>the </s> the model <mask>"
         for _ in range(altered_each):
             yield b"y" + altered(rng, json.dumps(entry["file"])).encode() + b"\0" + text
-    with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_expressions.json"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_expressions.json"),
+              encoding="utf-8") as file:
         expressions = [expression for expression, _ in json.load(file)["replace"]]
     for i, expression in enumerate(expressions):
         step = {"type": ("Replace", "Split")[i % 2], "pattern": {"Regex": expression}, "content": "<>",
