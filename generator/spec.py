@@ -3,7 +3,6 @@ that gpunn_spec_load builds. All errors are SpecErrors that name the file, the l
 import difflib
 import inspect
 import json
-import os
 import re
 from functools import lru_cache, partial
 

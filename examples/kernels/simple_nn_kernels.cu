@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates 730accc701f3
+ * gpunn 0.2, templates f20049c04d03
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xc6cd3a1c67d17a20ull
+#if SIMPLE_NN_KERNELS_STAMP != 0x0134977adaf8a56dull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 

@@ -429,7 +429,7 @@ class Device(unittest.TestCase):
                             "1025 elements")):
             with self.assertRaisesRegex(inference.Refused, reason):
                 emit_device.plan_of(self.model(op))
-        with self.assertRaisesRegex(inference.Refused, "2 inputs of floats and 1 outputs"):
+        with self.assertRaisesRegex(inference.Refused, "2 float inputs and 1 outputs"):
             emit_device.plan_of(self.model({"op": "input", "name": "z", "shape": ["N", 6]},
                                            {"op": "add", "inputs": ["x", "z"]}))
         summed = ({"op": "parameter", "name": "p", "shape": [2, 6]},
@@ -446,7 +446,7 @@ class Device(unittest.TestCase):
                 {"op": "linear", "name": "l", "inputs": ["r"], "out_features": 4})
         for tensors, reason in (
                 (rows, "linear 'l': 3 rows a sample, where a warp computes one"),
-                (({"op": "tanh", "inputs": ["x"]},), "no linear layer"),
+                (({"op": "tanh", "inputs": ["x"]},), "it has no linear layer"),
                 (({"op": "linear", "name": "l", "inputs": ["x"], "out_features": 290},),
                  "linear 'l': 6 to 290 numbers, more than a warp's registers hold")):
             plan = emit_device.plan_of(self.model(*tensors))
