@@ -792,12 +792,14 @@
  *     the macro of its name. A loss or metric made of other ops is a formula: a row of GPUNN__FORMULAS in
  *     >>graph/arguments with its keys, and a field of its struct in >>builders. One with a struct of its own
  *     also has its prototype there.
- *     Any other op needs a line of GPUNN_OTHER_OPS in >>ops, a prototype, new fields of gpunn_attributes, the
- *     rule of its result's shape in >>graph/infer, and a builder in a section of layers/. It also needs a row
- *     of its arguments in >>graph/arguments, from which specs are read and written, and one function of its
- *     name in each backend, in sections of one name. If gpunn_grad passes through it, its gradient is in
- *     >>graph/differentiate. In the generator, its builder is in graph.py, and other formats' names for it
- *     are in exchange.
+ *     Any other op needs one function of its name in each backend, in sections of one name, a prototype, and
+ *     a row of GPUNN_SIGNATURE_OPS in >>ops. The row's signature gives the shapes and dtypes. Its builder,
+ *     and how specs are read and written, follow from it, in the generator too. New arguments are fields of
+ *     gpunn_attributes and a list in >>graph/arguments. If gpunn_grad passes through the op, its gradient is
+ *     in >>graph/differentiate. A function of its name in templates/kernels/inference_ops.h is its plain C.
+ *     Other formats' names for it are in generator/exchange.
+ *     An op whose shapes no signature describes has a row of GPUNN_OTHER_OPS, a rule in >>graph/infer, a
+ *     builder in a section of layers/, a row in >>graph/arguments, and a builder in the generator's graph.py.
  *     Then run python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
  *     generator.schema and tests/generator/make_vectors.py, which update what follows from the rows.
  *
@@ -1489,86 +1491,109 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* clang-format on */
 /* >>ops end */
 
-/* The other ops: X(ENUM, name, operand names, operands that the backward pass reads (bit i: operand i),
- * whether it reads the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the
- * rule of the result's shape (>>graph/infer)). Their attributes are in gpunn_attributes (>>backend);
- * gpunn_step says which operands may be missing. The last two, RELAYOUT and FUSION, occur only in plans:
- * RELAYOUT for filters of convolutions, FUSION for fused kernels. */
-#define GPUNN_OTHER_OPS(X)                                                                               \
-    X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                \
-    X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                           \
-    X(CONV1D, conv1d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
-    X(CONV2D, conv2d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
-    X(CONV3D, conv3d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
-    X(CONV_TRANSPOSE1D, conv_transpose1d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
-    X(CONV_TRANSPOSE2D, conv_transpose2d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
-    X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
-    X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                     \
-    X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                     \
-    X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, window)                                         \
-    X(AVG_POOL3D, avg_pool3d, (x), 0, 0, 1, GPUNN__POOL, window)                                         \
-    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,    \
-      resize)                                                                                            \
-    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,    \
-      resize)                                                                                            \
-    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)              \
-    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)              \
-    X(GRID_SAMPLE, grid_sample, (x, grid), 3, 0, 3, 0, grid_sample)                                      \
-    X(ROI_ALIGN, roi_align, (x, boxes), 2, 0, 1, 0, roi_align)                                           \
-    X(AFFINE_GRID, affine_grid, (theta), 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                         \
-    X(HASH_GRID, hash_grid_encoding, (x, weight), 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                  \
-    X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, resize)                                                 \
-    X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7,                     \
-      GPUNN__LOCAL | GPUNN__SAVES, norm)                                                                 \
-    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,           \
-      GPUNN__RECURRENT, recurrent)                                                                       \
-    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,         \
-      GPUNN__RECURRENT, recurrent)                                                                       \
-    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,           \
-      GPUNN__RECURRENT, recurrent)                                                                       \
-    X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, norm)                         \
-    X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, norm)                                   \
-    X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, group_norm)                      \
-    X(INSTANCE_NORM, instance_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__SAVES, \
-      norm)                                                                                              \
-    X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0, embedding)                                     \
-    X(DROPOUT, dropout, (x), 0, 0, 1, 0, same)                                                           \
-    X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                        \
-    X(RANDN_LIKE, randn_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                      \
-    X(PERMUTE, permute, (x), 0, 0, 1, 0, permute)                                                        \
-    X(CONCAT, concat, (tensors), 0, 0, -1, 0, concat)                                                    \
-    X(SLICE, slice, (x), 0, 0, 1, 0, slice)                                                              \
-    X(PAD, pad, (x), 0, 0, 1, 0, pad)                                                                    \
-    X(EXPAND, expand, (x), 0, 0, 1, 0, expand)                                                           \
-    X(GATHER, gather, (x, index), 2, 0, 1, 0, gather)                                                    \
-    X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0, scatter_add)                                \
-    X(SCATTER, scatter, (x, index, src), 2, 0, 5, 0, scatter)                                            \
-    X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                  \
-    X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32, scalar)                          \
-    X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                 \
-    X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32, same)                                              \
-    X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, topk_indices)                                         \
-    X(SAMPLE, sample, (logits, draw), 0, 0, 0, 0, sample)                                                \
-    X(ARGMAX, argmax, (x), 0, 0, 0, 0, argmax)                                                           \
-    X(SOFTMAX, softmax, (x), 0, 1, 1, 0, same)                                                           \
-    X(LOG_SOFTMAX, log_softmax, (x), 0, 1, 1, GPUNN__KEEPS_F32, same)                                    \
-    X(ATTENTION, scaled_dot_product_attention, (q, k, v, mask, lengths), 31, 1, 7,                       \
-      GPUNN__PRODUCT | GPUNN__SAVES, attention)                                                          \
-    X(CROSS_ENTROPY, cross_entropy, (logits, labels, weight), 7, 0, 1, GPUNN__KEEPS_F32, class_loss)     \
-    X(NLL, nll, (logits, labels, weight), 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                         \
-    X(CTC_LOSS, ctc_loss, (log_probabilities, targets, input_lengths, target_lengths), 15, 0, 1,         \
-      GPUNN__KEEPS_F32, ctc_loss)                                                                        \
-    X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, custom)                                     \
-    X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, assign)                       \
-    X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                 \
-    X(INTEGER, integer, (tensors), 0, 0, 0, 0, integer)                                                  \
-    X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                         \
-    X(FUSION, fusion, (inputs), 0, 0, 0, 0, same)
+/* clang-format off */
+/* Ops that are not elementwise, with kernels gpunn__cpu_NAME and gpunn__cuda_NAME. Their attributes are in
+ * gpunn_attributes (>>backend); gpunn_step says which operands may be missing.
+ *
+ * S(X, ENUM, name, operand count, operand names, operands that the backward pass reads (bit i: operand i),
+ * whether it reads the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits),
+ * signature of shapes and dtypes (>>graph/infer), keys and struct of the arguments (>>graph/arguments), form,
+ * about): ops whose builder follows from their row. form: ARGS for gpunn_name_(operands, args), AXIS for
+ * gpunn_name(operands, axis). The attributes are the keys that a node's text has, flags or of 4 bytes. */
+#define GPUNN_SIGNATURE_OPS(S, X)                                                                      \
+    S(X, SOFTMAX, softmax, 1, (x), 0, 1, 1, 0, "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, \
+      AXIS, "torch.softmax.")                                                                          \
+    S(X, LOG_SOFTMAX, log_softmax, 1, (x), 0, 1, 1, GPUNN__KEEPS_F32,                                  \
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")
+#define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
+                            ...)                                                                           \
+    X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))
+
+/* X(ENUM, name, operand names, reads, reads the result, gradients, traits, rule): all these ops. The rule of
+ * the result's shape is a function, GPUNN__RULE, or a signature. The last two, RELAYOUT and FUSION, occur only in
+ * plans: RELAYOUT for filters of convolutions, FUSION for fused kernels. */
+#define GPUNN_OTHER_OPS(X)                                                                                  \
+    GPUNN_SIGNATURE_OPS(GPUNN__SIGNATURE_OP, X)                                                             \
+    X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, GPUNN__RULE(linear))                      \
+    X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, GPUNN__RULE(matmul))                                 \
+    X(CONV1D, conv1d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, GPUNN__RULE(conv))                    \
+    X(CONV2D, conv2d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, GPUNN__RULE(conv))                    \
+    X(CONV3D, conv3d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, GPUNN__RULE(conv))                    \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED,                    \
+      GPUNN__RULE(conv_transpose))                                                                          \
+    X(CONV_TRANSPOSE2D, conv_transpose2d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED,                    \
+      GPUNN__RULE(conv_transpose))                                                                          \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED,                    \
+      GPUNN__RULE(conv_transpose))                                                                          \
+    X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, GPUNN__RULE(window))                           \
+    X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, GPUNN__RULE(window))                           \
+    X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, GPUNN__RULE(window))                               \
+    X(AVG_POOL3D, avg_pool3d, (x), 0, 0, 1, GPUNN__POOL, GPUNN__RULE(window))                               \
+    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,       \
+      GPUNN__RULE(resize))                                                                                  \
+    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,       \
+      GPUNN__RULE(resize))                                                                                  \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, GPUNN__RULE(resize))    \
+    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, GPUNN__RULE(resize))    \
+    X(GRID_SAMPLE, grid_sample, (x, grid), 3, 0, 3, 0, GPUNN__RULE(grid_sample))                            \
+    X(ROI_ALIGN, roi_align, (x, boxes), 2, 0, 1, 0, GPUNN__RULE(roi_align))                                 \
+    X(AFFINE_GRID, affine_grid, (theta), 0, 0, 1, GPUNN__KEEPS_F32, GPUNN__RULE(affine_grid))               \
+    X(HASH_GRID, hash_grid_encoding, (x, weight), 3, 0, 3, GPUNN__KEEPS_F32, GPUNN__RULE(hash_grid))        \
+    X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, GPUNN__RULE(resize))                                       \
+    X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7,                        \
+      GPUNN__LOCAL | GPUNN__SAVES, GPUNN__RULE(norm))                                                       \
+    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,              \
+      GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
+    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,            \
+      GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
+    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,              \
+      GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
+    X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, GPUNN__RULE(norm))               \
+    X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, GPUNN__RULE(norm))                         \
+    X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, GPUNN__RULE(group_norm))            \
+    X(INSTANCE_NORM, instance_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__SAVES,    \
+      GPUNN__RULE(norm))                                                                                    \
+    X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0,                                                   \
+      GPUNN__SIGNATURE("index [...], f32 [rows, columns] -> f32 [..., columns]"))                           \
+    X(DROPOUT, dropout, (x), 0, 0, 1, 0, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))                        \
+    X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))     \
+    X(RANDN_LIKE, randn_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))   \
+    X(PERMUTE, permute, (x), 0, 0, 1, 0, GPUNN__RULE(permute))                                              \
+    X(CONCAT, concat, (tensors), 0, 0, -1, 0, GPUNN__RULE(concat))                                          \
+    X(SLICE, slice, (x), 0, 0, 1, 0, GPUNN__RULE(slice))                                                    \
+    X(PAD, pad, (x), 0, 0, 1, 0, GPUNN__RULE(pad))                                                          \
+    X(EXPAND, expand, (x), 0, 0, 1, 0, GPUNN__RULE(expand))                                                 \
+    X(GATHER, gather, (x, index), 2, 0, 1, 0, GPUNN__RULE(gather))                                          \
+    X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0,                                                \
+      GPUNN__SIGNATURE("f32 [..., n, ...], index [..., m, ...], f32 [..., m, ...] -> f32 [..., n, ...]"))   \
+    X(SCATTER, scatter, (x, index, src), 2, 0, 5, 0,                                                        \
+      GPUNN__SIGNATURE("any [..., n, ...], index [..., m, ...], any [..., m, ...] -> any [..., n, ...]"))   \
+    X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, GPUNN__RULE(reduce))                                        \
+    X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32,                                     \
+      GPUNN__SIGNATURE("f32 [...] -> f32 []"))                                                              \
+    X(MAX, max, (x), 1, 1, 1, 0, GPUNN__RULE(reduce))                                                       \
+    X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32,                                                       \
+      GPUNN__SIGNATURE("f32 [..., n, ...] -> f32 [..., n, ...]"))                                           \
+    X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, GPUNN__RULE(topk_indices))                               \
+    X(SAMPLE, sample, (logits, draw), 0, 0, 0, 0, GPUNN__SIGNATURE("f32 [n, classes], f32 [n] -> i64 [n]")) \
+    X(ARGMAX, argmax, (x), 0, 0, 0, 0, GPUNN__RULE(argmax))                                                 \
+    X(ATTENTION, scaled_dot_product_attention, (q, k, v, mask, lengths), 31, 1, 7,                          \
+      GPUNN__PRODUCT | GPUNN__SAVES, GPUNN__RULE(attention))                                                \
+    X(CROSS_ENTROPY, cross_entropy, (logits, labels, weight), 7, 0, 1, GPUNN__KEEPS_F32,                    \
+      GPUNN__RULE(class_loss))                                                                              \
+    X(NLL, nll, (logits, labels, weight), 6, 0, 1, GPUNN__KEEPS_F32, GPUNN__RULE(class_loss))               \
+    X(CTC_LOSS, ctc_loss, (log_probabilities, targets, input_lengths, target_lengths), 15, 0, 1,            \
+      GPUNN__KEEPS_F32, GPUNN__RULE(ctc_loss))                                                              \
+    X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, GPUNN__RULE(custom))                           \
+    X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, GPUNN__RULE(assign))             \
+    X(CAST, cast, (x), 0, 0, 0, 0, GPUNN__RULE(cast))                                                       \
+    X(INTEGER, integer, (tensors), 0, 0, 0, 0, GPUNN__RULE(integer))                                        \
+    X(RELAYOUT, relayout, (x), 0, 0, 0, 0, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))                      \
+    X(FUSION, fusion, (inputs), 0, 0, 0, 0, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))
 
 /* An alias of its operand's memory. It takes part in shapes and gradients, but no backend runs it. */
-#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, reshape)
+#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, GPUNN__RULE(reshape))
 
-/* clang-format off */
 typedef enum gpunn_op {
     GPUNN_OP_NONE = 0,
 #define GPUNN__X(ENUM, ...) GPUNN_OP_##ENUM,
@@ -10231,6 +10256,10 @@ typedef struct gpunn__assign_args {
 #define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about) \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
+#define GPUNN__SIGNATURE_ROW(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
+                             keys, args, form, about)                                                       \
+    X(OP, name, ENUM, count, 0, keys, args, gpunn__signature_node(&gpunn__operation_##name, in, a), about)
+
 /* X(kind, name, op, operands, spatial axes, keys, struct, call, about). kind: LAYER has parameters below its
  * name; STACK has those of its layers; SOURCE is a named tensor without operands. op: the op of the nodes
  * whose text has the keys; NONE if another row has it. operands: MANY for 1 to GPUNN_MAX_OPERANDS, OWN if the
@@ -10428,9 +10457,6 @@ typedef struct gpunn__assign_args {
       "torch.einsum of one or two tensors.")                                                                 \
     X(OP, assign, ASSIGN, 2, 0, ASSIGN, _assign, gpunn__make_assign(in, a),                                  \
       "A state, or what an assignment gave, and its new value, or that of its places from position on.")     \
-    X(OP, softmax, SOFTMAX, 1, 0, AXIS, _plain, gpunn_softmax(in[0], a->axis), "torch.softmax.")             \
-    X(OP, log_softmax, LOG_SOFTMAX, 1, 0, AXIS, _plain, gpunn_log_softmax(in[0], a->axis),                   \
-      "torch.log_softmax.")                                                                                  \
     X(OP, expr, NONE, GPUNN__OWN, 0, EXPR, _plain, gpunn__make_expr(l, e),                                   \
       "A formula over its inputs, in the language of gpunn_expr.")                                           \
     X(OP, cross_entropy, CROSS_ENTROPY, 2, 0, CROSS_ENTROPY, class_loss,                                     \
@@ -10445,6 +10471,7 @@ typedef struct gpunn__assign_args {
       "torch.nn.CTCLoss.")                                                                                   \
     X(OP, custom, CUSTOM, GPUNN__MANY, 0, CUSTOM, custom, gpunn__make_custom(l, e, a),                       \
       "An op of the program's own (gpunn_custom), which gpunn_register_custom must have told the device.")   \
+    GPUNN_SIGNATURE_OPS(GPUNN__SIGNATURE_ROW, X)                                                             \
     GPUNN__FORMULAS(GPUNN__FORMULA_ROW, X)
 /* clang-format on */
 GPUNN__PRIVATE const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
@@ -12371,6 +12398,7 @@ typedef struct gpunn__inference {
     int                     count;
     const gpunn__meta      *in;  /* [count] */
     gpunn__meta            *out; /* F32 in the shape of in[0], until the rule changes it */
+    const char             *signature;
 } gpunn__inference;
 
 /* Dtype and shape of a tensor. */
@@ -12562,13 +12590,163 @@ static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
         out->dim[out->rank] = shape->dim[out->rank];
 }
 
-/* ---- elementwise --------------------------------------------------------------------------------------- */
+/* ---- signatures ------------------------------------------------------------------------------------------
+ * A signature is a rule as text: dtype and sizes of each operand, then of the result, such as
+ * "f32 [n, classes], f32 [n] -> i64 [n]". A name stands for one size and "..." for any number of axes. If a
+ * shape has two "...", the first stands for the axes before attr->axis. The dtype index is I64 or I32; any is
+ * the dtype of the first operand. generator/signature.py reads the same texts. */
 
-static bool gpunn__same_rule(const gpunn__inference *i)
+typedef struct gpunn__symbol {
+    const char *text; /* in the signature */
+    size_t      length;
+    int         again; /* 1: the second "..." of a shape */
+    int         rank;  /* number of axes that it stands for */
+    int64_t     dim[GPUNN_MAX_RANK];
+} gpunn__symbol;
+typedef struct gpunn__symbols {
+    int           axis;  /* attr->axis */
+    bool          along; /* whether a shape has two "..." */
+    int           count;
+    gpunn__symbol known[8]; /* no signature has more */
+} gpunn__symbols;
+
+static bool gpunn__is_dots(const gpunn__symbol *size)
 {
-    (void)i;
+    return size->text[0] == '.';
+}
+
+static bool gpunn__is_number(const gpunn__symbol *size)
+{
+    return isdigit((unsigned char)size->text[0]) != 0;
+}
+
+/* Reads the next size of a shape at *at. False at its end. */
+static bool gpunn__next_symbol(const char **at, gpunn__symbol *size)
+{
+    size->text = *at += strspn(*at, "[, ");
+    size->length = strcspn(*at, ",]");
+    *at += size->length;
+    return size->length > 0;
+}
+
+static const gpunn__symbol *gpunn__known_symbol(const gpunn__symbols *names, const gpunn__symbol *size)
+{
+    for (int i = 0; i < names->count; i++) {
+        const gpunn__symbol *known = &names->known[i];
+        if (known->length == size->length && known->again == size->again &&
+            memcmp(known->text, size->text, size->length) == 0)
+            return known;
+    }
+    return NULL;
+}
+
+/* Whether a size can stand for these axes. If it stands for none so far, it stands for them from now on. */
+static bool gpunn__symbol_fits(gpunn__symbols *names, gpunn__symbol *size, const int64_t *dim)
+{
+    const gpunn__symbol *known = gpunn__known_symbol(names, size);
+    const size_t         bytes = (size_t)size->rank * sizeof *dim;
+    if (gpunn__is_number(size)) return *dim == strtol(size->text, NULL, 10);
+    if (known) return known->rank == size->rank && memcmp(known->dim, dim, bytes) == 0;
+    memcpy(size->dim, dim, bytes);
+    names->known[names->count++] = *size;
     return true;
 }
+
+/* Whether t has the shape at `shape`. */
+static bool gpunn__shape_fits(gpunn__symbols *names, const char *shape, const gpunn__meta *t)
+{
+    gpunn__symbol size;
+    int           dots = 0, seen = 0, rest = t->rank, axis = 0;
+    for (const char *at = shape; gpunn__next_symbol(&at, &size);)
+        if (gpunn__is_dots(&size))
+            dots++;
+        else
+            rest--;
+    names->along = dots == 2;
+    if (rest < 0 || (rest > 0 && dots == 0)) return false;
+    for (; gpunn__next_symbol(&shape, &size); axis += size.rank) {
+        const bool any = gpunn__is_dots(&size);
+        size.again = any ? seen++ : 0;
+        size.rank = !any ? 1 : dots == 1 ? rest : size.again ? rest - names->axis : names->axis;
+        if (size.rank < 0 || !gpunn__symbol_fits(names, &size, t->dim + axis)) return false;
+    }
+    return true;
+}
+
+/* Sets out's shape to the one at `shape`. False if that has too many axes. */
+static bool gpunn__result_shape(const gpunn__symbols *names, const char *shape, gpunn__meta *out)
+{
+    gpunn__symbol size;
+    int           seen = 0;
+    for (out->rank = 0; gpunn__next_symbol(&shape, &size); out->rank += size.rank) {
+        size.again = gpunn__is_dots(&size) ? seen++ : 0;
+        size.rank = 1;
+        size.dim[0] = strtol(size.text, NULL, 10);
+        if (!gpunn__is_number(&size)) size = *gpunn__known_symbol(names, &size);
+        if (out->rank + size.rank > GPUNN_MAX_RANK) return false;
+        memcpy(out->dim + out->rank, size.dim, (size_t)size.rank * sizeof *size.dim);
+    }
+    return true;
+}
+
+/* Checks operand k against the dtype at `text`. */
+static bool gpunn__dtype_fits(const gpunn__inference *i, int k, const char *text)
+{
+    const gpunn_dtype dtype = i->in[k].dtype, first = i->in[0].dtype;
+    const bool        any = strncmp(text, "any", 3) == 0, index = strncmp(text, "index", 5) == 0;
+    char              name[GPUNN__OPERAND_SIZE], first_name[GPUNN__OPERAND_SIZE];
+    if (any ? dtype == first : index ? dtype == GPUNN_I64 || dtype == GPUNN_I32 : dtype == GPUNN_F32)
+        return true;
+    (void)gpunn__operand_name(i->op, k, name);
+    if (any)
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "%s is %s and %s %s; gpunn_cast one of them",
+                               gpunn__operand_name(i->op, 0, first_name), gpunn_dtype_name(first), name,
+                               gpunn_dtype_name(dtype));
+    else
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "%s is %s, but %s", name, gpunn_dtype_name(dtype),
+                               index ? "integers are needed; use i64 or i32"
+                                     : "f32 is needed; convert it with gpunn_cast");
+    return false;
+}
+
+/* Reports that the operands do not fit the signature. */
+static void gpunn__signature_fail(const gpunn__inference *i, const gpunn__symbols *names)
+{
+    char   text[GPUNN__ERROR_SIZE / 2] = "", along[32] = "", one[128], name[GPUNN__OPERAND_SIZE];
+    size_t used = 0;
+    for (int k = 0; k < i->count && used + 170 < sizeof text; k++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", k ? ", " : "",
+                                 gpunn__operand_name(i->op, k, name), gpunn__meta_text(&i->in[k], one));
+    if (names->along) (void)snprintf(along, sizeof along, " along axis %d", names->axis);
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "given: %s; needed: %.*s%s", text,
+                           (int)(strstr(i->signature, " ->") - i->signature), i->signature, along);
+}
+
+static bool gpunn__signature_rule(const gpunn__inference *i)
+{
+    gpunn__symbols names;
+    const char    *part = i->signature;
+    char           one[128], name[GPUNN__OPERAND_SIZE];
+    memset(&names, 0, sizeof names);
+    names.axis = i->attr->axis;
+    for (int k = 0; k < i->count; k++) {
+        if (!gpunn__dtype_fits(i, k, part)) return false;
+        if (!gpunn__shape_fits(&names, strchr(part, '['), &i->in[k])) {
+            gpunn__signature_fail(i, &names);
+            return false;
+        }
+        part = strchr(part, ']') + 1;
+        part += strspn(part, ", ->");
+    }
+    i->out->dtype = part[0] == 'a' ? i->in[0].dtype : part[0] == 'i' ? GPUNN_I64 : GPUNN_F32;
+    if (gpunn__result_shape(&names, strchr(part, '['), i->out)) return true;
+    (void)gpunn__call_fail(
+        i->call, GPUNN_ERR_SHAPE, "%s is %s; the result would have more than %d axes; gpunn_reshape it",
+        gpunn__operand_name(i->op, 0, name), gpunn__meta_text(&i->in[0], one), GPUNN_MAX_RANK);
+    return false;
+}
+
+/* ---- elementwise --------------------------------------------------------------------------------------- */
 
 static bool gpunn__broadcast_rule(const gpunn__inference *i)
 {
@@ -12636,19 +12814,6 @@ static bool gpunn__matmul_rule(const gpunn__inference *i)
         return false;
     i->out->dim[i->out->rank++] = m;
     i->out->dim[i->out->rank++] = n;
-    return true;
-}
-
-static bool gpunn__embedding_rule(const gpunn__inference *i)
-{
-    char text[128];
-    if (i->out->rank == GPUNN_MAX_RANK) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "tokens is %s; the result would have more than %d axes; gpunn_reshape it",
-                               gpunn__meta_text(&i->in[0], text), GPUNN_MAX_RANK);
-        return false;
-    }
-    i->out->dim[i->out->rank++] = i->in[1].dim[1];
     return true;
 }
 
@@ -13033,31 +13198,6 @@ static bool gpunn__gather_rule(const gpunn__inference *i)
     return fits;
 }
 
-static bool gpunn__scatter_add_rule(const gpunn__inference *i)
-{
-    const gpunn__meta *x = &i->in[0], *index = &i->in[1], *src = &i->in[2];
-    bool               fits = index->rank == x->rank && src->rank == x->rank;
-    char               text[3][128];
-    for (int k = 0; fits && k < x->rank; k++)
-        fits = src->dim[k] == index->dim[k] && (k == i->attr->axis || index->dim[k] == x->dim[k]);
-    if (!fits)
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "x is %s, index %s and src %s; index and src need the same shape, equal to "
-                               "x's except along axis %d",
-                               gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]),
-                               gpunn__meta_text(src, text[2]), i->attr->axis);
-    return fits;
-}
-
-static bool gpunn__scatter_rule(const gpunn__inference *i)
-{
-    i->out->dtype = i->in[0].dtype;
-    if (i->in[2].dtype == i->in[0].dtype) return gpunn__scatter_add_rule(i);
-    (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "x is %s and src %s; gpunn_cast one of them",
-                           gpunn_dtype_name(i->in[0].dtype), gpunn_dtype_name(i->in[2].dtype));
-    return false;
-}
-
 /* ---- reductions ---------------------------------------------------------------------------------------- */
 
 static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
@@ -13073,12 +13213,6 @@ static bool gpunn__reduce_rule(const gpunn__inference *i)
 {
     if (i->in[0].dtype != GPUNN_F32) i->out->dtype = i->op == GPUNN_OP_SUM ? GPUNN_I64 : i->in[0].dtype;
     gpunn__reduce_axes(i, i->attr->axes);
-    return true;
-}
-
-static bool gpunn__scalar_rule(const gpunn__inference *i)
-{
-    i->out->rank = 0;
     return true;
 }
 
@@ -13106,13 +13240,6 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
                                "k is %d, but axis %d of %s has %lld elements; use 1 to that number", k, axis,
                                text, (long long)size);
     return false;
-}
-
-static bool gpunn__sample_rule(const gpunn__inference *i)
-{
-    i->out->dtype = GPUNN_I64;
-    gpunn__reduce_axes(i, 1u << 1);
-    return true;
 }
 
 /* ---- attention ----------------------------------------------------------------------------------------- */
@@ -13302,28 +13429,42 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
 /* ---- the table of rules -------------------------------------------------------------------------------- */
 
 typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
+typedef struct gpunn__rule_of_op {
+    gpunn__shape_rule rule;
+    const char       *signature; /* if the rule is gpunn__signature_rule */
+} gpunn__rule_of_op;
 
 /* In the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
-static const gpunn__shape_rule gpunn__shape_rules[] = {
-#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
+#define GPUNN__RULE(name)          \
+    {                              \
+        gpunn__##name##_rule, NULL \
+    }
+#define GPUNN__SIGNATURE(text)      \
+    {                               \
+        gpunn__signature_rule, text \
+    }
+static const gpunn__rule_of_op gpunn__shape_rules[] = {
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) rule,
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
 
-static gpunn__shape_rule gpunn__shape_rule_of(gpunn_op op)
+static gpunn__rule_of_op gpunn__shape_rule_of(gpunn_op op)
 {
+    static const gpunn__rule_of_op elementwise = GPUNN__RULE(broadcast);
     const int first = (int)GPUNN_OP_COUNT - (int)(sizeof gpunn__shape_rules / sizeof *gpunn__shape_rules);
-    return (int)op < first ? gpunn__broadcast_rule : gpunn__shape_rules[(int)op - first];
+    return (int)op < first ? elementwise : gpunn__shape_rules[(int)op - first];
 }
 
 GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
                                   const gpunn__meta *in, int count, gpunn__meta *out)
 {
-    const gpunn__inference i = {call, op, attr, count, in, out};
-    char                   text[128];
+    const gpunn__rule_of_op rule = gpunn__shape_rule_of(op);
+    const gpunn__inference  i = {call, op, attr, count, in, out, rule.signature};
+    char                    text[128];
     *out = in[0];
     out->dtype = GPUNN_F32;
-    if (!gpunn__shape_rule_of(op)(&i)) return false;
+    if (!rule.rule(&i)) return false;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] != 0) continue;
         (void)gpunn__call_fail(
@@ -16786,7 +16927,7 @@ static bool gpunn__unfold_settings(const gpunn__call *call, const gpunn_unfold_a
                                    const gpunn__meta *image, gpunn_attributes *attr, int64_t *sizes)
 {
     gpunn__meta            out = *image;
-    const gpunn__inference rule = {call, GPUNN_OP_NONE, attr, 1, image, &out};
+    const gpunn__inference rule = {call, GPUNN_OP_NONE, attr, 1, image, &out, NULL};
     *attr = gpunn__no_attributes();
     if (!gpunn__window_setting(call, 2, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape,
                                gpunn__zeros, 1, attr->kernel) ||
@@ -17197,16 +17338,6 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
     return gpunn__node(&call, &gpunn__operation_argmax, &attr, &x, 1);
 }
 
-static gpunn_tensor *gpunn__axis_node(const gpunn__operation *operation, gpunn_tensor *x, int axis)
-{
-    gpunn__call      call;
-    gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true) ||
-        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
-        return NULL;
-    return gpunn__node(&call, operation, &attr, &x, 1);
-}
-
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call call;
@@ -17285,7 +17416,11 @@ GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
     if (x && x->dtype != GPUNN_F32)
         return gpunn__running("cumsum", gpunn_cast(x, GPUNN_I64), axis, gpunn_add);
-    return gpunn__axis_node(&gpunn__operation_cumsum, x, axis);
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, "cumsum", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
+    return gpunn__node(&call, &gpunn__operation_cumsum, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
@@ -17299,16 +17434,6 @@ GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
     if (size == 0) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
     gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
     return gpunn__call_finish(&call, gpunn_le(gpunn__ordinals(call.model, size), most));
-}
-
-GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
-{
-    return gpunn__axis_node(&gpunn__operation_softmax, x, axis);
-}
-
-GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis)
-{
-    return gpunn__axis_node(&gpunn__operation_log_softmax, x, axis);
 }
 
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args)
@@ -18651,8 +18776,8 @@ GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_cust
 }
 
 /* ==== >>layers/formulas ================================================================================= */
-/* Builders defined by a formula in GPUNN__FORMULAS (>>graph/expr), such as most losses and many
- * activations. */
+/* Builders that follow from a row: from a formula in GPUNN__FORMULAS (>>graph/expr), such as most losses and
+ * many activations, or from a signature in GPUNN_SIGNATURE_OPS (>>graph/infer). */
 
 /* A builder's name and formula. `fits` checks operands and arguments; `operands` are names for messages. */
 typedef struct gpunn__formula_row {
@@ -18665,6 +18790,10 @@ typedef struct gpunn__formula_row {
 #define GPUNN__X(X, row, ...) GPUNN__DECLARE(const gpunn__formula_row gpunn__formula_of_##row)
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
+
+/* Makes the node of an op of GPUNN_SIGNATURE_OPS. Returns NULL on failure. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__signature_node(const gpunn__operation *operation,
+                                                    gpunn_tensor *const *in, void *args);
 
 /* Evaluates a row's formula on its operands and arguments as nodes. Returns NULL on failure. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in,
@@ -18805,31 +18934,76 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
     return gpunn__call_finish(&call, y);
 }
 
+/* Copies the arguments that a node keeps to its attributes. These are flags, or have 4 bytes. */
+static bool gpunn__take_arguments(const gpunn__call *call, const gpunn__row *row, const void *args,
+                                  gpunn_tensor *x, gpunn_attributes *attr)
+{
+    for (const gpunn__attribute *to = row->attributes; to->name; to++) {
+        const gpunn__argument *a = row->arguments;
+        int                    axis;
+        while (strcmp(a->name, to->name) != 0) a++;
+        const void *from = (const char *)args + a->member;
+        if (a->kind == GPUNN__K_AXIS) {
+            if ((axis = gpunn__axis_of(call, x, *(const int *)from)) < 0) return false;
+            from = &axis;
+        }
+        memcpy((char *)attr + to->place, from, to->kind == GPUNN__A_BOOL ? sizeof(bool) : sizeof(int));
+    }
+    return true;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__signature_node(const gpunn__operation *operation,
+                                                    gpunn_tensor *const *in, void *args)
+{
+    const gpunn__row *row = gpunn__row_called(gpunn_op_name(operation->op));
+    gpunn_attributes  attr = gpunn__no_attributes();
+    gpunn__call       call;
+    if (!gpunn__begin_op(&call, row->name, operation->op, in, row->operands, 0) ||
+        !gpunn__apply_defaults(&call, args) || !gpunn__take_arguments(&call, row, args, in[0], &attr))
+        return NULL;
+    return gpunn__node(&call, operation, &attr, in, row->operands);
+}
+
 #define GPUNN__LIST1(a) a
 #define GPUNN__LIST2(a, b) a, b
 #define GPUNN__LIST3(a, b, c) a, b, c
 #define GPUNN__OPERANDS1(a) gpunn_tensor *a
 #define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
 #define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
-#define GPUNN__BUILDER_ARGS(row, count, names, struct_)                                               \
+/* The builders of rows. made: the call that makes the result of the operands `in` and of args. */
+#define GPUNN__BUILDER_ARGS(row, count, names, struct_, made)                                         \
     GPUNN_API gpunn_tensor *gpunn_##row##_(GPUNN__OPERANDS##count names, gpunn_##struct_##_args args) \
     {                                                                                                 \
         gpunn_tensor *in[] = {GPUNN__LIST##count names};                                              \
-        return gpunn__composite(&gpunn__formula_of_##row, in, &args);                                 \
+        return made;                                                                                  \
     }
-#define GPUNN__BUILDER_PLAIN(row, count, names, struct_)              \
+#define GPUNN__BUILDER_PLAIN(row, count, names, struct_, made)        \
     GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names) \
     {                                                                 \
         gpunn_tensor          *in[] = {GPUNN__LIST##count names};     \
         gpunn_##struct_##_args args;                                  \
         memset(&args, 0, sizeof args);                                \
-        return gpunn__composite(&gpunn__formula_of_##row, in, &args); \
+        return made;                                                  \
     }
-#define GPUNN__BUILDER_OWN(row, count, names, struct_)
-#define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) \
-    GPUNN__BUILDER_##form(row, count, names, args)
+#define GPUNN__BUILDER_AXIS(row, count, names, struct_, made)                   \
+    GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names, int axis) \
+    {                                                                           \
+        gpunn_tensor          *in[] = {GPUNN__LIST##count names};               \
+        gpunn_##struct_##_args args;                                            \
+        memset(&args, 0, sizeof args);                                          \
+        args.axis = axis;                                                       \
+        return made;                                                            \
+    }
+#define GPUNN__BUILDER_OWN(row, count, names, struct_, made)
+#define GPUNN__X(X, row, count, names, fits, keys, args_, form, formula, about) \
+    GPUNN__BUILDER_##form(row, count, names, args_, gpunn__composite(&gpunn__formula_of_##row, in, &args))
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
+#define GPUNN__S(X, ENUM, row, count, names, reads, reads_out, backward, traits, signature, keys, args_, \
+                 form, about)                                                                            \
+    GPUNN__BUILDER_##form(row, count, names, args_, gpunn__signature_node(&gpunn__operation_##row, in, &args))
+GPUNN_SIGNATURE_OPS(GPUNN__S, )
+#undef GPUNN__S
 
 /* Evaluates a formula of x and one or two numbers. other: 0 if there is only one. */
 static gpunn_tensor *gpunn__composite_of(const gpunn__formula_row *row, gpunn_tensor *x, float number,

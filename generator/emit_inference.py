@@ -5,7 +5,7 @@ import re
 import textwrap
 from collections import namedtuple
 
-from . import ir, scalar, stamp, template
+from . import ir, scalar, signature, stamp, table, template
 from .floats import f32
 from .graph import hash_levels, shape_text
 from .inference import GATES, Plan
@@ -204,7 +204,7 @@ class Emitter:
         if step.members:
             return self.elementwise(step)
         self.room = self.base(step.room) if step.room else "NULL"
-        return getattr(self, "op_" + (t.op if not t.op.startswith("conv") else "conv"))(t)
+        return getattr(self, "op_" + (t.op if not t.op.startswith("conv") else "conv"), self.op_of_signature)(t)
 
     def values(self, step):
         return values_of(self.plan, step)
@@ -356,11 +356,12 @@ class Emitter:
         shape = self.shape(i)
         return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1:])
 
-    def op_softmax(self, t):
-        return self.call(t.op, self.pointer(t.id), self.pointer(t.inputs[0]),
-                         *self.line(t.id, t.attrs["dim"]))
-
-    op_log_softmax = op_cumsum = op_softmax
+    def op_of_signature(self, t):
+        """A call of the function of the op's name, with the sizes that its signature names, those of "..." multiplied, and the
+        attributes but for the axis."""
+        sizes = signature.bind(table.ops()[t.op].signature, list(map(self.shape, t.inputs)), t.attrs.get("dim"))
+        attrs = [self.flag(value) if isinstance(value, bool) else number(value) for key, value in t.attrs.items() if key != "dim"]
+        return self.call(t.op, *map(self.pointer, (t.id,) + t.inputs), *map(math.prod, sizes.values()), *attrs)
 
     def op_topk_indices(self, t):
         dim = t.attrs["dim"]

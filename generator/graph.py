@@ -4,9 +4,9 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass, field
-from functools import partialmethod
+from functools import partial, partialmethod
 
-from . import table
+from . import signature, table
 from .floats import f32
 from .sizes import (Formula, SizeError, any_varies, content, dim_product, dim_total, product, slice_index,
                     varies)
@@ -212,6 +212,16 @@ def check_f32(*operands):
             raise GraphError("an operand is %s, but f32 is needed; cast it" % t.dtype, "inputs")
 
 
+def check_dtype(wanted, name, t, first_name, first):
+    """Of an operand of a signature."""
+    if wanted == "index":
+        check_indices(t, name)
+    elif wanted == "any" and t.dtype != first.dtype:
+        raise GraphError("%s is %s and %s %s; cast one of them" % (first_name, first.dtype, name, t.dtype), "inputs")
+    elif wanted == "f32":
+        check_f32(t)
+
+
 def check_count(count, most, key):
     if count > most:
         raise GraphError("%s is %d; use 1 to %d" % (key, count, most), key)
@@ -327,6 +337,35 @@ class Graph:
 
     def node(self, op, attrs, inputs, shape, dtype="f32", layer=None):
         return self.append("value", op, attrs, dtype, shape, inputs, layer)
+
+    def by_signature(self, op, attrs, inputs, layer=None):
+        """A node whose dtype and shape its op's signature tells."""
+        own = table.ops()[op]
+        operands, result = signature.parse(own.signature)
+        for shape, name, t in zip(operands, own.operands, inputs):
+            check_dtype(shape.dtype, name, t, own.operands[0], inputs[0])
+        bound = signature.bind(own.signature, [t.shape for t in inputs], attrs.get("dim"))
+        sizes = bound and signature.result(own.signature, bound)
+        if bound is None or len(sizes) > MAX_RANK:
+            given = ", ".join("%s %s" % (name, shape_text(t.shape)) for name, t in zip(own.operands, inputs))
+            fault = ("the result would have more than %d axes; reshape one" % MAX_RANK if bound else
+                     "needed: " + signature.texts(own.signature, attrs.get("dim")))
+            raise GraphError("given: %s; %s" % (given, fault), "inputs")
+        return self.node(op, attrs, inputs, sizes, inputs[0].dtype if result.dtype == "any" else result.dtype, layer)
+
+    def of_row(self, op, *operands, **given):
+        """What a row of GPUNN_SIGNATURE_OPS makes; given: all of its arguments."""
+        row, attrs = table.rows()[op], {}
+        kinds = {one.name: one.kind for one in row.arguments}
+        for key in row.attributes:
+            attrs[key] = (axis_of(operands[0], given[key]) if kinds[key] == "AXIS" else
+                          setting(f32(given[key])) if kinds[key] in NUMBERS else given[key])
+        return self.by_signature(op, attrs, operands)
+
+    def builder(self, op):
+        """The function that builds what an entry of a spec tells."""
+        generic = self.composite if op in table.formulas() else self.of_row
+        return partial(generic, op) if table.follows(op) else getattr(self, op)
 
     def set_name(self, t, name, key="name"):
         check_name(name, MAX_NAME, key)
@@ -473,10 +512,6 @@ class Graph:
 
     def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None):
         self.new_layer(name)
-        check_indices(tokens, "tokens")
-        if len(tokens.shape) == MAX_RANK:
-            raise GraphError("tokens is %s; the result would have more than %d axes; reshape it" % (
-                shape_text(tokens.shape), MAX_RANK), "inputs")
         weight_shape = num_embeddings, embedding_dim
         if weight is not None:
             check_weight(weight, weight_shape, "num_embeddings", "embedding_dim")
@@ -485,7 +520,7 @@ class Graph:
                 padding_idx, num_embeddings, num_embeddings, num_embeddings - 1), "padding_idx")
         attrs = {"padding_idx": -1 if padding_idx is None else padding_idx % num_embeddings}
         table = self.weight(name, "weight", weight_shape, "normal") if weight is None else weight
-        return self.node("embedding", attrs, (tokens, table), tokens.shape + (embedding_dim,), layer=name)
+        return self.by_signature("embedding", attrs, (tokens, table), name)
 
     def affine(self, op, attrs, x, name, weight_shape, bias, out, shape, weight=None):
         """bias: whether to create one, or an existing one. out: its size."""
@@ -895,16 +930,13 @@ class Graph:
                               lengths, h_0)
 
     def dropout(self, x, p):
-        check_f32(x)
-        return self.node("dropout", {"p": setting(f32(p))}, (x,), x.shape)
+        return self.by_signature("dropout", {"p": setting(f32(p))}, (x,))
 
     def rand_like(self, x):
-        check_f32(x)
-        return self.node("rand_like", {}, (x,), x.shape)
+        return self.by_signature("rand_like", {}, (x,))
 
     def randn_like(self, x):
-        check_f32(x)
-        return self.node("randn_like", {}, (x,), x.shape)
+        return self.by_signature("randn_like", {}, (x,))
 
     def mode(self):
         """1 in evaluation, 0 or 2 in training: dropout of 1."""
@@ -1154,24 +1186,10 @@ class Graph:
         return self.node("gather", {"dim": axis}, (x, index), index.shape, x.dtype)
 
     def scatter(self, x, index, src, dim):
-        if src.dtype != x.dtype:
-            raise GraphError("x is %s and src %s; cast one of them" % (x.dtype, src.dtype), "inputs")
-        return self.scattered("scatter", x, index, src, dim)
+        return self.by_signature("scatter", {"dim": axis_of(x, dim)}, (x, index, src))
 
     def scatter_add(self, x, index, src, dim):
-        check_f32(x, src)
-        return self.scattered("scatter_add", x, index, src, dim)
-
-    def scattered(self, op, x, index, src, dim):
-        check_indices(index, "index")
-        axis = axis_of(x, dim)
-        if (src.shape != index.shape or
-            src.shape[:axis] + src.shape[axis + 1:] != x.shape[:axis] + x.shape[axis + 1:]):
-            raise GraphError("x is %s, index %s and src %s; index and src need the same shape, equal to x's "
-                             "except along axis %d" % (
-                                 shape_text(x.shape), shape_text(index.shape), shape_text(src.shape), axis),
-                             "inputs")
-        return self.node(op, {"dim": axis}, (x, index, src), x.shape, x.dtype)
+        return self.by_signature("scatter_add", {"dim": axis_of(x, dim)}, (x, index, src))
 
     def cast(self, x, dtype):
         return x if dtype == x.dtype else self.node("cast", {}, (x,), x.shape, dtype)
@@ -1208,9 +1226,8 @@ class Graph:
         return self.apply("pow_scalar", (total,), (f32(1 / p),))
 
     def gradient_energy(self, x, dims=()):
-        check_f32(x)
         axes = sorted(axis_list(x, dims)) or range(len(x.shape))
-        return self.node("gradient_energy", {"dims": tuple(axes)}, (x,), ())
+        return self.by_signature("gradient_energy", {"dims": tuple(axes)}, (x,))
 
     def argmax(self, x, dim, keepdim=False):
         axis = axis_of(x, dim)
@@ -1238,22 +1255,17 @@ class Graph:
         return self.node("topk_indices", {"dim": axis, "largest": largest}, (x,), shape, "i64")
 
     def sample(self, logits, draw, temperature, top_p):
-        check_f32(logits, draw)
-        if len(logits.shape) != 2 or (logits.shape[1] < 1 and not varies(logits.shape[1])):
-            raise GraphError("logits is %s, but [n, classes] is needed; reshape it" %
-                             shape_text(logits.shape), "inputs")
-        if draw.shape != logits.shape[:1]:
-            raise GraphError("draw is %s and logits is %s; draw needs one number for each row, [n]" % (
-                shape_text(draw.shape), shape_text(logits.shape)), "inputs")
+        if len(logits.shape) == 2 and logits.shape[1] < 1 and not varies(logits.shape[1]):
+            raise GraphError("logits is %s, but the classes must not be the batch; permute it" % shape_text(logits.shape), "inputs")
         if top_p == 0:
             raise GraphError("top_p is 0; it must be above 0 and at most 1", "top_p")
-        return self.node("sample", {"temperature": f32(temperature), "top_p": f32(top_p)}, (logits, draw),
-                         draw.shape, "i64")
+        return self.by_signature("sample", {"temperature": f32(temperature), "top_p": f32(top_p)},
+                                 (logits, draw))
 
     def cumsum(self, x, dim):
         if x.dtype != "f32":
             return self.running_sum(self.cast(x, "i64"), axis_of(x, dim))
-        return self.node("cumsum", {"dim": axis_of(x, dim)}, (x,), x.shape)
+        return self.by_signature("cumsum", {"dim": axis_of(x, dim)}, (x,))
 
     def running_sum(self, x, axis):
         """Cumulative sums of integers, by doubling: sums of 1, 2, 4, ... elements up to each."""
@@ -1267,14 +1279,6 @@ class Graph:
             x = self.concat(first, self.apply("add", (later, ahead)), dim=axis)
             step *= 2
         return x
-
-    def softmax(self, x, dim):
-        check_f32(x)
-        return self.node("softmax", {"dim": axis_of(x, dim)}, (x,), x.shape)
-
-    def log_softmax(self, x, dim):
-        check_f32(x)
-        return self.node("log_softmax", {"dim": axis_of(x, dim)}, (x,), x.shape)
 
     def matmul(self, a, b, transpose_a, transpose_b):
         check_f32(a, b)

@@ -47,8 +47,8 @@ ALONG = {
     "amax": (False, MAX_RANK, True, lambda g, x, p, axes, keepdim: g.max(x, axes, keepdim)),
     "norm": (True, MAX_RANK, True, lambda g, x, p, axes, keepdim: g.norm(x, p, axes, keepdim)),
     "argmax": (False, 1, True, lambda g, x, p, axes, keepdim: g.argmax(x, axes[0], keepdim)),
-    "softmax": (False, 1, False, lambda g, x, p, axes, keepdim: g.softmax(x, axes[0])),
-    "log_softmax": (False, 1, False, lambda g, x, p, axes, keepdim: g.log_softmax(x, axes[0])),
+    "softmax": (False, 1, False, lambda g, x, p, axes, keepdim: g.of_row("softmax", x, dim=axes[0])),
+    "log_softmax": (False, 1, False, lambda g, x, p, axes, keepdim: g.of_row("log_softmax", x, dim=axes[0])),
     "cumsum": (False, 1, False, lambda g, x, p, axes, keepdim: g.cumsum(x, axes[0])),
     "window_mean": (True, 0, False, lambda g, x, p, axes, keepdim: g.window_mean(x, int(p))),
     "float": (False, 0, False, lambda g, x, p, axes, keepdim: g.cast(x, "f32"))}

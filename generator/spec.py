@@ -244,9 +244,7 @@ class Loader:
             arguments = {name: _OUTSIDE.get(arguments[name], arguments[name])
                          for name, _ in table.ops()[op].attrs}
             return operands, arguments, partial(self.graph.apply, op, operands, list(arguments.values()))
-        made = op in table.formulas()
-        builder = partial(self.graph.composite, op) if made else getattr(self.graph, op)
-        known = [one.name for one in table.rows()[op].arguments] if made else builder_arguments(op)
+        builder, known = self.graph.builder(op), builder_arguments(op)
         arguments = {key: value for key, value in arguments.items() if key in known}
         for key, value in arguments.items():
             kind = part["properties"][key].get("$ref", "").rpartition("/")[2]
@@ -380,6 +378,8 @@ class Loader:
 
 @lru_cache(maxsize=None)
 def builder_arguments(op):
+    if table.follows(op):
+        return tuple(one.name for one in table.rows()[op].arguments)
     return tuple(inspect.signature(getattr(Graph, op)).parameters)
 
 

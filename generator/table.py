@@ -11,16 +11,16 @@ from . import floats
 
 HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpunn.h")
 
-# arity: 0 for ops that are not elementwise; those have no attributes, forward and derivatives here. attrs:
-# (name, default), ... gradients: bit k for operand k; -1: all. term: of a loss, which has no builder in C.
-# traits: bits of read_traits. operands: names.
-Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands",
-                defaults=(False, 0, ()))
+# arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
+# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits. operands: names.
+# signature: what signature.py reads; "": the op has a rule of its own.
+Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands signature", defaults=(False, 0, (), ""))
 
-# A builder outside the elementwise tables. kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN.
-# struct, call: what the call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY.
-Row = namedtuple("Row", "name kind op operands axes arguments struct call about")
-# field: its name in C
+# A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. struct, call: what the
+# call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY. attributes: of a row of GPUNN_SIGNATURE_OPS, the
+# arguments that the text of its node has.
+Row = namedtuple("Row", "name kind op operands axes arguments struct call about attributes", defaults=(None,))
+# field: in C.
 Argument = namedtuple("Argument", "name kind default about field", defaults=("",))
 # The formula of a row's builder: the operands' names, and the check (Graph.fits_*) that they must pass.
 Formula = namedtuple("Formula", "operands fits text")
@@ -91,7 +91,12 @@ def other(fields, traits):
     if len(fields) != 8:
         raise TableError("the op '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
     return Op(fields[1], fields[0], 0, (), None, (), int(fields[5]), traits=bits(fields[6], traits),
-              operands=tuple(re.findall(r"\w+", fields[2])))
+              operands=tuple(re.findall(r"\w+", fields[2])), signature=string(fields[7]))
+
+
+def of_signature(fields):
+    """The columns of GPUNN_OTHER_OPS of a row of GPUNN_SIGNATURE_OPS."""
+    return fields[1:3] + fields[4:10]
 
 
 def bits(text, traits):
@@ -152,13 +157,17 @@ def read(text):
     """All ops of a gpunn.h, by name in the order of its enum."""
     own, rest = lines(text, "ops")
     traits = read_traits(text)
-    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$",
-                         own, re.M)
-    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", rest, re.M)
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$", own, re.M)
+    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(SIGNATURE|OTHER|ALIAS)_OPS\([SX, ]+\)(.*)$", rest, re.M)
     result = {}
     for kind, body in defines:
-        for fields in entries(body):
-            op = other(fields, traits) if kind in ("OTHER", "ALIAS") else elementwise(kind, fields)
+        for macro, fields in calls(body):
+            if macro == "GPUNN_SIGNATURE_OPS":  # whose rows stand before
+                continue
+            if macro != ("S" if kind == "SIGNATURE" else "X"):
+                raise TableError("unexpected text in a table of ops: '%s'" % macro)
+            fields = of_signature(fields) if kind == "SIGNATURE" else fields
+            op = other(fields, traits) if kind in ("SIGNATURE", "OTHER", "ALIAS") else elementwise(kind, fields)
             if op.name in result:
                 raise TableError("the op '%s' is listed twice" % op.name)
             result[op.name] = op
@@ -189,20 +198,25 @@ def read_rows(text):
     text = plain(text)
     lists = {name: (parameters, body) for name, parameters, body in re.findall(
         r"^#define GPUNN__(\w+)\(K, A, S((?:, \w+)*)\)(.*)$", text, re.M)}
-    table, made = (re.search(r"^#define GPUNN__%s\)(.*)$" % name, text, re.M)
-                   for name in (r"ROWS\(X", r"FORMULAS\(F, X"))
-    if not table or not made:
-        raise TableError("there are no tables GPUNN__ROWS and GPUNN__FORMULAS")
+    table, made, signed = (re.search(r"^#define GPUNN_%s\)(.*)$" % name, text, re.M) for name in (
+        r"_ROWS\(X", r"_FORMULAS\(F, X", r"SIGNATURE_OPS\(S, X"))
+    if not table or not made or not signed:
+        raise TableError("there are no tables GPUNN__ROWS, GPUNN__FORMULAS and GPUNN_SIGNATURE_OPS")
 
-    def arguments(name, *given):
+    def listed(name, kind, *given):
+        """The columns of the entries of a kind, K A or S, of a list."""
         parameters, body = lists[name]
         for parameter, value in zip(re.findall(r"\w+", parameters), given):
             body = re.sub(r", %s," % parameter, ", %s," % value, body)
         for call, fields in calls(body):
-            if call == "K":
-                yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]), fields[4])
-            elif call not in ("A", "S"):
-                yield from arguments(call[len("GPUNN__"):], *fields[3:])
+            if call == kind:
+                yield fields
+            elif call not in ("K", "A", "S"):
+                yield from listed(call[len("GPUNN__"):], kind, *fields[3:])
+
+    def arguments(name):
+        for _, key, kind, usual, field, about in listed(name, "K"):
+            yield Argument(key, kind, default(usual), string(about), field)
 
     result, formulas, rows = {}, {}, made.group(1)
     for name, part in named(text):  # what several formulas have in common
@@ -215,6 +229,12 @@ def read_rows(text):
                                    builder_of(name, int(count), form, taken), string(about))
                 formulas[name] = Formula(tuple(re.findall(r"\w+", operands)), fits.lower(), string(formula))
             continue
+        if macro == "GPUNN_SIGNATURE_OPS":
+            for _, enum, name, count, *_, keys, struct, form, about in entries(signed.group(1), "S"):
+                taken = tuple(arguments(keys + "_ARGS"))
+                result[name] = Row(name, "OP", enum, int(count), 0, taken, struct, builder_of(name, int(count), form, taken),
+                                   string(about), tuple(fields[0] for fields in listed(keys + "_ARGS", "A")))
+            continue
         kind, name, op, operands, axes, keys, struct, call, about = fields
         operands = int(operands) if operands.isdigit() else operands[len("GPUNN__"):]
         result[name] = Row(name, kind, op, operands, int(axes), tuple(arguments(keys + "_ARGS")), struct,
@@ -223,7 +243,7 @@ def read_rows(text):
 
 
 def builder_of(name, count, form, arguments):
-    """The call of the builder for a row of GPUNN__FORMULAS."""
+    """The call of the builder that a row of GPUNN__FORMULAS or GPUNN_SIGNATURE_OPS has."""
     taken = ["in[%d]" % i for i in range(count)]
     taken += ["*a"] if form == "ARGS" else ["a->" + one.field for one in arguments]
     return "gpunn_%s%s(%s)" % (name, "_" if form == "ARGS" else "", ", ".join(taken))
@@ -288,6 +308,11 @@ def having(trait):
 @lru_cache(maxsize=None)
 def rows():
     return read_rows(header())[0]
+
+
+def follows(op):
+    """Whether an op's row alone tells its builder."""
+    return op in formulas() or rows()[op].attributes is not None
 
 
 @lru_cache(maxsize=None)

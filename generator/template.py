@@ -62,8 +62,13 @@ def load(file_name, /, **values):
         return fill(file.read(), file_name, **values)
 
 
-_DEFINED = re.compile(r"^(?:#define |(?:typedef |template <.*> *)?struct |const \w+ )(\w+)|^(?!#).*?(\w+)\(",
-                      re.M)
+def functions(file_name):
+    """What the functions of a template are called behind ${name}_."""
+    with open(os.path.join(FOLDER, file_name), encoding="ascii") as file:
+        return re.findall(r"^\S.*?\$\{name\}_(\w+)\(", file.read(), re.M)
+
+
+_DEFINED = re.compile(r"^(?:#define |(?:typedef |template <.*> *)?struct |const \w+ )(\w+)|^(?!#).*?(\w+)\(", re.M)
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _SAID = re.compile(_COMMENT.pattern + r'|"[^"\n]*"', re.S)  # and strings, such as instructions

@@ -274,10 +274,10 @@ def table_values(name, prefix):
 
 @lru_cache(maxsize=None)
 def table_rows(name):
-    """The entries of a table X(...), also of tables of tables."""
+    """The entries of a table X(...) or S(X, ...), also of tables of tables."""
     text = re.search(rf"#define {name}\((.*?)\) ((?:[^\n]*\\\n)*[^\n]*)", public())[2]
     text = _COMMENT.sub(" ", re.sub(r"\\\n", " ", text))
     rows = []
     for macro, entry in table.calls(text):
-        rows += [entry] if macro in ("X", "TRUST") else table_rows(macro)
+        rows += [entry] if macro in ("X", "TRUST") else [entry[1:]] if macro == "S" else table_rows(macro)
     return rows

@@ -1362,10 +1362,11 @@ static void test_reductions(void **state)
     check_shape(f, gpunn_scatter_add(f->image, -2, index, small), SHAPE(B, 6, 14, 14));
     REFUSED(f, GPUNN_ERR_DTYPE, "scatter_add: index is f32, but integers are needed; use i64 or i32",
             gpunn_scatter_add(f->image, 2, small, small));
-    REFUSED(f, GPUNN_ERR_SHAPE,
-            "scatter_add: x is [batch, 6, 14, 14], index [batch, 6, 3, 14] and src [batch, 6, 3, 14]; index "
-            "and src need the same shape, equal to x's except along axis 1",
-            gpunn_scatter_add(f->image, 1, index, small));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "scatter_add: given: x [batch, 6, 14, 14], index [batch, 6, 3, 14], src [batch, 6, 3, 14]; needed: "
+        "f32 [..., n, ...], index [..., m, ...], f32 [..., m, ...] along axis 1",
+        gpunn_scatter_add(f->image, 1, index, small));
     check_shape(f, gpunn_scatter(f->image, 2, index, small), SHAPE(B, 6, 14, 14));
     REFUSED(f, GPUNN_ERR_DTYPE, "scatter: x is f32 and src i32; gpunn_cast one of them",
             gpunn_scatter(f->image, 2, index, index));

@@ -792,12 +792,14 @@
  *     the macro of its name. A loss or metric made of other ops is a formula: a row of GPUNN__FORMULAS in
  *     >>graph/arguments with its keys, and a field of its struct in >>builders. One with a struct of its own
  *     also has its prototype there.
- *     Any other op needs a line of GPUNN_OTHER_OPS in >>ops, a prototype, new fields of gpunn_attributes, the
- *     rule of its result's shape in >>graph/infer, and a builder in a section of layers/. It also needs a row
- *     of its arguments in >>graph/arguments, from which specs are read and written, and one function of its
- *     name in each backend, in sections of one name. If gpunn_grad passes through it, its gradient is in
- *     >>graph/differentiate. In the generator, its builder is in graph.py, and other formats' names for it
- *     are in exchange.
+ *     Any other op needs one function of its name in each backend, in sections of one name, a prototype, and
+ *     a row of GPUNN_SIGNATURE_OPS in >>ops. The row's signature gives the shapes and dtypes. Its builder,
+ *     and how specs are read and written, follow from it, in the generator too. New arguments are fields of
+ *     gpunn_attributes and a list in >>graph/arguments. If gpunn_grad passes through the op, its gradient is
+ *     in >>graph/differentiate. A function of its name in templates/kernels/inference_ops.h is its plain C.
+ *     Other formats' names for it are in generator/exchange.
+ *     An op whose shapes no signature describes has a row of GPUNN_OTHER_OPS, a rule in >>graph/infer, a
+ *     builder in a section of layers/, a row in >>graph/arguments, and a builder in the generator's graph.py.
  *     Then run python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
  *     generator.schema and tests/generator/make_vectors.py, which update what follows from the rows.
  *

@@ -155,86 +155,109 @@
 /* clang-format on */
 /* >>ops end */
 
-/* The other ops: X(ENUM, name, operand names, operands that the backward pass reads (bit i: operand i),
- * whether it reads the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the
- * rule of the result's shape (>>graph/infer)). Their attributes are in gpunn_attributes (>>backend);
- * gpunn_step says which operands may be missing. The last two, RELAYOUT and FUSION, occur only in plans:
- * RELAYOUT for filters of convolutions, FUSION for fused kernels. */
-#define GPUNN_OTHER_OPS(X)                                                                               \
-    X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                \
-    X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                           \
-    X(CONV1D, conv1d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
-    X(CONV2D, conv2d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
-    X(CONV3D, conv3d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
-    X(CONV_TRANSPOSE1D, conv_transpose1d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
-    X(CONV_TRANSPOSE2D, conv_transpose2d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
-    X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
-    X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                     \
-    X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                     \
-    X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, window)                                         \
-    X(AVG_POOL3D, avg_pool3d, (x), 0, 0, 1, GPUNN__POOL, window)                                         \
-    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,    \
-      resize)                                                                                            \
-    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,    \
-      resize)                                                                                            \
-    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)              \
-    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)              \
-    X(GRID_SAMPLE, grid_sample, (x, grid), 3, 0, 3, 0, grid_sample)                                      \
-    X(ROI_ALIGN, roi_align, (x, boxes), 2, 0, 1, 0, roi_align)                                           \
-    X(AFFINE_GRID, affine_grid, (theta), 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                         \
-    X(HASH_GRID, hash_grid_encoding, (x, weight), 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                  \
-    X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, resize)                                                 \
-    X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7,                     \
-      GPUNN__LOCAL | GPUNN__SAVES, norm)                                                                 \
-    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,           \
-      GPUNN__RECURRENT, recurrent)                                                                       \
-    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,         \
-      GPUNN__RECURRENT, recurrent)                                                                       \
-    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,           \
-      GPUNN__RECURRENT, recurrent)                                                                       \
-    X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, norm)                         \
-    X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, norm)                                   \
-    X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, group_norm)                      \
-    X(INSTANCE_NORM, instance_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__SAVES, \
-      norm)                                                                                              \
-    X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0, embedding)                                     \
-    X(DROPOUT, dropout, (x), 0, 0, 1, 0, same)                                                           \
-    X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                        \
-    X(RANDN_LIKE, randn_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                      \
-    X(PERMUTE, permute, (x), 0, 0, 1, 0, permute)                                                        \
-    X(CONCAT, concat, (tensors), 0, 0, -1, 0, concat)                                                    \
-    X(SLICE, slice, (x), 0, 0, 1, 0, slice)                                                              \
-    X(PAD, pad, (x), 0, 0, 1, 0, pad)                                                                    \
-    X(EXPAND, expand, (x), 0, 0, 1, 0, expand)                                                           \
-    X(GATHER, gather, (x, index), 2, 0, 1, 0, gather)                                                    \
-    X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0, scatter_add)                                \
-    X(SCATTER, scatter, (x, index, src), 2, 0, 5, 0, scatter)                                            \
-    X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                  \
-    X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32, scalar)                          \
-    X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                 \
-    X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32, same)                                              \
-    X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, topk_indices)                                         \
-    X(SAMPLE, sample, (logits, draw), 0, 0, 0, 0, sample)                                                \
-    X(ARGMAX, argmax, (x), 0, 0, 0, 0, argmax)                                                           \
-    X(SOFTMAX, softmax, (x), 0, 1, 1, 0, same)                                                           \
-    X(LOG_SOFTMAX, log_softmax, (x), 0, 1, 1, GPUNN__KEEPS_F32, same)                                    \
-    X(ATTENTION, scaled_dot_product_attention, (q, k, v, mask, lengths), 31, 1, 7,                       \
-      GPUNN__PRODUCT | GPUNN__SAVES, attention)                                                          \
-    X(CROSS_ENTROPY, cross_entropy, (logits, labels, weight), 7, 0, 1, GPUNN__KEEPS_F32, class_loss)     \
-    X(NLL, nll, (logits, labels, weight), 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                         \
-    X(CTC_LOSS, ctc_loss, (log_probabilities, targets, input_lengths, target_lengths), 15, 0, 1,         \
-      GPUNN__KEEPS_F32, ctc_loss)                                                                        \
-    X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, custom)                                     \
-    X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, assign)                       \
-    X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                 \
-    X(INTEGER, integer, (tensors), 0, 0, 0, 0, integer)                                                  \
-    X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                         \
-    X(FUSION, fusion, (inputs), 0, 0, 0, 0, same)
+/* clang-format off */
+/* Ops that are not elementwise, with kernels gpunn__cpu_NAME and gpunn__cuda_NAME. Their attributes are in
+ * gpunn_attributes (>>backend); gpunn_step says which operands may be missing.
+ *
+ * S(X, ENUM, name, operand count, operand names, operands that the backward pass reads (bit i: operand i),
+ * whether it reads the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits),
+ * signature of shapes and dtypes (>>graph/infer), keys and struct of the arguments (>>graph/arguments), form,
+ * about): ops whose builder follows from their row. form: ARGS for gpunn_name_(operands, args), AXIS for
+ * gpunn_name(operands, axis). The attributes are the keys that a node's text has, flags or of 4 bytes. */
+#define GPUNN_SIGNATURE_OPS(S, X)                                                                      \
+    S(X, SOFTMAX, softmax, 1, (x), 0, 1, 1, 0, "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, \
+      AXIS, "torch.softmax.")                                                                          \
+    S(X, LOG_SOFTMAX, log_softmax, 1, (x), 0, 1, 1, GPUNN__KEEPS_F32,                                  \
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")
+#define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
+                            ...)                                                                           \
+    X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))
+
+/* X(ENUM, name, operand names, reads, reads the result, gradients, traits, rule): all these ops. The rule of
+ * the result's shape is a function, GPUNN__RULE, or a signature. The last two, RELAYOUT and FUSION, occur only in
+ * plans: RELAYOUT for filters of convolutions, FUSION for fused kernels. */
+#define GPUNN_OTHER_OPS(X)                                                                                  \
+    GPUNN_SIGNATURE_OPS(GPUNN__SIGNATURE_OP, X)                                                             \
+    X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, GPUNN__RULE(linear))                      \
+    X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, GPUNN__RULE(matmul))                                 \
+    X(CONV1D, conv1d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, GPUNN__RULE(conv))                    \
+    X(CONV2D, conv2d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, GPUNN__RULE(conv))                    \
+    X(CONV3D, conv3d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, GPUNN__RULE(conv))                    \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED,                    \
+      GPUNN__RULE(conv_transpose))                                                                          \
+    X(CONV_TRANSPOSE2D, conv_transpose2d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED,                    \
+      GPUNN__RULE(conv_transpose))                                                                          \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED,                    \
+      GPUNN__RULE(conv_transpose))                                                                          \
+    X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, GPUNN__RULE(window))                           \
+    X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, GPUNN__RULE(window))                           \
+    X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, GPUNN__RULE(window))                               \
+    X(AVG_POOL3D, avg_pool3d, (x), 0, 0, 1, GPUNN__POOL, GPUNN__RULE(window))                               \
+    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,       \
+      GPUNN__RULE(resize))                                                                                  \
+    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,       \
+      GPUNN__RULE(resize))                                                                                  \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, GPUNN__RULE(resize))    \
+    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, GPUNN__RULE(resize))    \
+    X(GRID_SAMPLE, grid_sample, (x, grid), 3, 0, 3, 0, GPUNN__RULE(grid_sample))                            \
+    X(ROI_ALIGN, roi_align, (x, boxes), 2, 0, 1, 0, GPUNN__RULE(roi_align))                                 \
+    X(AFFINE_GRID, affine_grid, (theta), 0, 0, 1, GPUNN__KEEPS_F32, GPUNN__RULE(affine_grid))               \
+    X(HASH_GRID, hash_grid_encoding, (x, weight), 3, 0, 3, GPUNN__KEEPS_F32, GPUNN__RULE(hash_grid))        \
+    X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, GPUNN__RULE(resize))                                       \
+    X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7,                        \
+      GPUNN__LOCAL | GPUNN__SAVES, GPUNN__RULE(norm))                                                       \
+    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,              \
+      GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
+    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,            \
+      GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
+    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,              \
+      GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
+    X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, GPUNN__RULE(norm))               \
+    X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, GPUNN__RULE(norm))                         \
+    X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, GPUNN__RULE(group_norm))            \
+    X(INSTANCE_NORM, instance_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__SAVES,    \
+      GPUNN__RULE(norm))                                                                                    \
+    X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0,                                                   \
+      GPUNN__SIGNATURE("index [...], f32 [rows, columns] -> f32 [..., columns]"))                           \
+    X(DROPOUT, dropout, (x), 0, 0, 1, 0, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))                        \
+    X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))     \
+    X(RANDN_LIKE, randn_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))   \
+    X(PERMUTE, permute, (x), 0, 0, 1, 0, GPUNN__RULE(permute))                                              \
+    X(CONCAT, concat, (tensors), 0, 0, -1, 0, GPUNN__RULE(concat))                                          \
+    X(SLICE, slice, (x), 0, 0, 1, 0, GPUNN__RULE(slice))                                                    \
+    X(PAD, pad, (x), 0, 0, 1, 0, GPUNN__RULE(pad))                                                          \
+    X(EXPAND, expand, (x), 0, 0, 1, 0, GPUNN__RULE(expand))                                                 \
+    X(GATHER, gather, (x, index), 2, 0, 1, 0, GPUNN__RULE(gather))                                          \
+    X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0,                                                \
+      GPUNN__SIGNATURE("f32 [..., n, ...], index [..., m, ...], f32 [..., m, ...] -> f32 [..., n, ...]"))   \
+    X(SCATTER, scatter, (x, index, src), 2, 0, 5, 0,                                                        \
+      GPUNN__SIGNATURE("any [..., n, ...], index [..., m, ...], any [..., m, ...] -> any [..., n, ...]"))   \
+    X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, GPUNN__RULE(reduce))                                        \
+    X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32,                                     \
+      GPUNN__SIGNATURE("f32 [...] -> f32 []"))                                                              \
+    X(MAX, max, (x), 1, 1, 1, 0, GPUNN__RULE(reduce))                                                       \
+    X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32,                                                       \
+      GPUNN__SIGNATURE("f32 [..., n, ...] -> f32 [..., n, ...]"))                                           \
+    X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, GPUNN__RULE(topk_indices))                               \
+    X(SAMPLE, sample, (logits, draw), 0, 0, 0, 0, GPUNN__SIGNATURE("f32 [n, classes], f32 [n] -> i64 [n]")) \
+    X(ARGMAX, argmax, (x), 0, 0, 0, 0, GPUNN__RULE(argmax))                                                 \
+    X(ATTENTION, scaled_dot_product_attention, (q, k, v, mask, lengths), 31, 1, 7,                          \
+      GPUNN__PRODUCT | GPUNN__SAVES, GPUNN__RULE(attention))                                                \
+    X(CROSS_ENTROPY, cross_entropy, (logits, labels, weight), 7, 0, 1, GPUNN__KEEPS_F32,                    \
+      GPUNN__RULE(class_loss))                                                                              \
+    X(NLL, nll, (logits, labels, weight), 6, 0, 1, GPUNN__KEEPS_F32, GPUNN__RULE(class_loss))               \
+    X(CTC_LOSS, ctc_loss, (log_probabilities, targets, input_lengths, target_lengths), 15, 0, 1,            \
+      GPUNN__KEEPS_F32, GPUNN__RULE(ctc_loss))                                                              \
+    X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, GPUNN__RULE(custom))                           \
+    X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, GPUNN__RULE(assign))             \
+    X(CAST, cast, (x), 0, 0, 0, 0, GPUNN__RULE(cast))                                                       \
+    X(INTEGER, integer, (tensors), 0, 0, 0, 0, GPUNN__RULE(integer))                                        \
+    X(RELAYOUT, relayout, (x), 0, 0, 0, 0, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))                      \
+    X(FUSION, fusion, (inputs), 0, 0, 0, 0, GPUNN__SIGNATURE("f32 [...] -> f32 [...]"))
 
 /* An alias of its operand's memory. It takes part in shapes and gradients, but no backend runs it. */
-#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, reshape)
+#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, GPUNN__RULE(reshape))
 
-/* clang-format off */
 typedef enum gpunn_op {
     GPUNN_OP_NONE = 0,
 #define GPUNN__X(ENUM, ...) GPUNN_OP_##ENUM,

@@ -307,6 +307,10 @@ typedef struct gpunn__assign_args {
 #define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about) \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
+#define GPUNN__SIGNATURE_ROW(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
+                             keys, args, form, about)                                                       \
+    X(OP, name, ENUM, count, 0, keys, args, gpunn__signature_node(&gpunn__operation_##name, in, a), about)
+
 /* X(kind, name, op, operands, spatial axes, keys, struct, call, about). kind: LAYER has parameters below its
  * name; STACK has those of its layers; SOURCE is a named tensor without operands. op: the op of the nodes
  * whose text has the keys; NONE if another row has it. operands: MANY for 1 to GPUNN_MAX_OPERANDS, OWN if the
@@ -504,9 +508,6 @@ typedef struct gpunn__assign_args {
       "torch.einsum of one or two tensors.")                                                                 \
     X(OP, assign, ASSIGN, 2, 0, ASSIGN, _assign, gpunn__make_assign(in, a),                                  \
       "A state, or what an assignment gave, and its new value, or that of its places from position on.")     \
-    X(OP, softmax, SOFTMAX, 1, 0, AXIS, _plain, gpunn_softmax(in[0], a->axis), "torch.softmax.")             \
-    X(OP, log_softmax, LOG_SOFTMAX, 1, 0, AXIS, _plain, gpunn_log_softmax(in[0], a->axis),                   \
-      "torch.log_softmax.")                                                                                  \
     X(OP, expr, NONE, GPUNN__OWN, 0, EXPR, _plain, gpunn__make_expr(l, e),                                   \
       "A formula over its inputs, in the language of gpunn_expr.")                                           \
     X(OP, cross_entropy, CROSS_ENTROPY, 2, 0, CROSS_ENTROPY, class_loss,                                     \
@@ -521,6 +522,7 @@ typedef struct gpunn__assign_args {
       "torch.nn.CTCLoss.")                                                                                   \
     X(OP, custom, CUSTOM, GPUNN__MANY, 0, CUSTOM, custom, gpunn__make_custom(l, e, a),                       \
       "An op of the program's own (gpunn_custom), which gpunn_register_custom must have told the device.")   \
+    GPUNN_SIGNATURE_OPS(GPUNN__SIGNATURE_ROW, X)                                                             \
     GPUNN__FORMULAS(GPUNN__FORMULA_ROW, X)
 /* clang-format on */
 GPUNN__PRIVATE const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};

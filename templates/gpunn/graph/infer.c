@@ -141,13 +141,163 @@ static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
         out->dim[out->rank] = shape->dim[out->rank];
 }
 
-/* ---- elementwise --------------------------------------------------------------------------------------- */
+/* ---- signatures ------------------------------------------------------------------------------------------
+ * A signature is a rule as text: dtype and sizes of each operand, then of the result, such as
+ * "f32 [n, classes], f32 [n] -> i64 [n]". A name stands for one size and "..." for any number of axes. If a
+ * shape has two "...", the first stands for the axes before attr->axis. The dtype index is I64 or I32; any is
+ * the dtype of the first operand. generator/signature.py reads the same texts. */
 
-static bool gpunn__same_rule(const gpunn__inference *i)
+typedef struct gpunn__symbol {
+    const char *text; /* in the signature */
+    size_t      length;
+    int         again; /* 1: the second "..." of a shape */
+    int         rank;  /* number of axes that it stands for */
+    int64_t     dim[GPUNN_MAX_RANK];
+} gpunn__symbol;
+typedef struct gpunn__symbols {
+    int           axis;  /* attr->axis */
+    bool          along; /* whether a shape has two "..." */
+    int           count;
+    gpunn__symbol known[8]; /* no signature has more */
+} gpunn__symbols;
+
+static bool gpunn__is_dots(const gpunn__symbol *size)
 {
-    (void)i;
+    return size->text[0] == '.';
+}
+
+static bool gpunn__is_number(const gpunn__symbol *size)
+{
+    return isdigit((unsigned char)size->text[0]) != 0;
+}
+
+/* Reads the next size of a shape at *at. False at its end. */
+static bool gpunn__next_symbol(const char **at, gpunn__symbol *size)
+{
+    size->text = *at += strspn(*at, "[, ");
+    size->length = strcspn(*at, ",]");
+    *at += size->length;
+    return size->length > 0;
+}
+
+static const gpunn__symbol *gpunn__known_symbol(const gpunn__symbols *names, const gpunn__symbol *size)
+{
+    for (int i = 0; i < names->count; i++) {
+        const gpunn__symbol *known = &names->known[i];
+        if (known->length == size->length && known->again == size->again &&
+            memcmp(known->text, size->text, size->length) == 0)
+            return known;
+    }
+    return NULL;
+}
+
+/* Whether a size can stand for these axes. If it stands for none so far, it stands for them from now on. */
+static bool gpunn__symbol_fits(gpunn__symbols *names, gpunn__symbol *size, const int64_t *dim)
+{
+    const gpunn__symbol *known = gpunn__known_symbol(names, size);
+    const size_t         bytes = (size_t)size->rank * sizeof *dim;
+    if (gpunn__is_number(size)) return *dim == strtol(size->text, NULL, 10);
+    if (known) return known->rank == size->rank && memcmp(known->dim, dim, bytes) == 0;
+    memcpy(size->dim, dim, bytes);
+    names->known[names->count++] = *size;
     return true;
 }
+
+/* Whether t has the shape at `shape`. */
+static bool gpunn__shape_fits(gpunn__symbols *names, const char *shape, const gpunn__meta *t)
+{
+    gpunn__symbol size;
+    int           dots = 0, seen = 0, rest = t->rank, axis = 0;
+    for (const char *at = shape; gpunn__next_symbol(&at, &size);)
+        if (gpunn__is_dots(&size))
+            dots++;
+        else
+            rest--;
+    names->along = dots == 2;
+    if (rest < 0 || (rest > 0 && dots == 0)) return false;
+    for (; gpunn__next_symbol(&shape, &size); axis += size.rank) {
+        const bool any = gpunn__is_dots(&size);
+        size.again = any ? seen++ : 0;
+        size.rank = !any ? 1 : dots == 1 ? rest : size.again ? rest - names->axis : names->axis;
+        if (size.rank < 0 || !gpunn__symbol_fits(names, &size, t->dim + axis)) return false;
+    }
+    return true;
+}
+
+/* Sets out's shape to the one at `shape`. False if that has too many axes. */
+static bool gpunn__result_shape(const gpunn__symbols *names, const char *shape, gpunn__meta *out)
+{
+    gpunn__symbol size;
+    int           seen = 0;
+    for (out->rank = 0; gpunn__next_symbol(&shape, &size); out->rank += size.rank) {
+        size.again = gpunn__is_dots(&size) ? seen++ : 0;
+        size.rank = 1;
+        size.dim[0] = strtol(size.text, NULL, 10);
+        if (!gpunn__is_number(&size)) size = *gpunn__known_symbol(names, &size);
+        if (out->rank + size.rank > GPUNN_MAX_RANK) return false;
+        memcpy(out->dim + out->rank, size.dim, (size_t)size.rank * sizeof *size.dim);
+    }
+    return true;
+}
+
+/* Checks operand k against the dtype at `text`. */
+static bool gpunn__dtype_fits(const gpunn__inference *i, int k, const char *text)
+{
+    const gpunn_dtype dtype = i->in[k].dtype, first = i->in[0].dtype;
+    const bool        any = strncmp(text, "any", 3) == 0, index = strncmp(text, "index", 5) == 0;
+    char              name[GPUNN__OPERAND_SIZE], first_name[GPUNN__OPERAND_SIZE];
+    if (any ? dtype == first : index ? dtype == GPUNN_I64 || dtype == GPUNN_I32 : dtype == GPUNN_F32)
+        return true;
+    (void)gpunn__operand_name(i->op, k, name);
+    if (any)
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "%s is %s and %s %s; gpunn_cast one of them",
+                               gpunn__operand_name(i->op, 0, first_name), gpunn_dtype_name(first), name,
+                               gpunn_dtype_name(dtype));
+    else
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "%s is %s, but %s", name, gpunn_dtype_name(dtype),
+                               index ? "integers are needed; use i64 or i32"
+                                     : "f32 is needed; convert it with gpunn_cast");
+    return false;
+}
+
+/* Reports that the operands do not fit the signature. */
+static void gpunn__signature_fail(const gpunn__inference *i, const gpunn__symbols *names)
+{
+    char   text[GPUNN__ERROR_SIZE / 2] = "", along[32] = "", one[128], name[GPUNN__OPERAND_SIZE];
+    size_t used = 0;
+    for (int k = 0; k < i->count && used + 170 < sizeof text; k++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", k ? ", " : "",
+                                 gpunn__operand_name(i->op, k, name), gpunn__meta_text(&i->in[k], one));
+    if (names->along) (void)snprintf(along, sizeof along, " along axis %d", names->axis);
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "given: %s; needed: %.*s%s", text,
+                           (int)(strstr(i->signature, " ->") - i->signature), i->signature, along);
+}
+
+static bool gpunn__signature_rule(const gpunn__inference *i)
+{
+    gpunn__symbols names;
+    const char    *part = i->signature;
+    char           one[128], name[GPUNN__OPERAND_SIZE];
+    memset(&names, 0, sizeof names);
+    names.axis = i->attr->axis;
+    for (int k = 0; k < i->count; k++) {
+        if (!gpunn__dtype_fits(i, k, part)) return false;
+        if (!gpunn__shape_fits(&names, strchr(part, '['), &i->in[k])) {
+            gpunn__signature_fail(i, &names);
+            return false;
+        }
+        part = strchr(part, ']') + 1;
+        part += strspn(part, ", ->");
+    }
+    i->out->dtype = part[0] == 'a' ? i->in[0].dtype : part[0] == 'i' ? GPUNN_I64 : GPUNN_F32;
+    if (gpunn__result_shape(&names, strchr(part, '['), i->out)) return true;
+    (void)gpunn__call_fail(
+        i->call, GPUNN_ERR_SHAPE, "%s is %s; the result would have more than %d axes; gpunn_reshape it",
+        gpunn__operand_name(i->op, 0, name), gpunn__meta_text(&i->in[0], one), GPUNN_MAX_RANK);
+    return false;
+}
+
+/* ---- elementwise --------------------------------------------------------------------------------------- */
 
 static bool gpunn__broadcast_rule(const gpunn__inference *i)
 {
@@ -215,19 +365,6 @@ static bool gpunn__matmul_rule(const gpunn__inference *i)
         return false;
     i->out->dim[i->out->rank++] = m;
     i->out->dim[i->out->rank++] = n;
-    return true;
-}
-
-static bool gpunn__embedding_rule(const gpunn__inference *i)
-{
-    char text[128];
-    if (i->out->rank == GPUNN_MAX_RANK) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "tokens is %s; the result would have more than %d axes; gpunn_reshape it",
-                               gpunn__meta_text(&i->in[0], text), GPUNN_MAX_RANK);
-        return false;
-    }
-    i->out->dim[i->out->rank++] = i->in[1].dim[1];
     return true;
 }
 
@@ -612,31 +749,6 @@ static bool gpunn__gather_rule(const gpunn__inference *i)
     return fits;
 }
 
-static bool gpunn__scatter_add_rule(const gpunn__inference *i)
-{
-    const gpunn__meta *x = &i->in[0], *index = &i->in[1], *src = &i->in[2];
-    bool               fits = index->rank == x->rank && src->rank == x->rank;
-    char               text[3][128];
-    for (int k = 0; fits && k < x->rank; k++)
-        fits = src->dim[k] == index->dim[k] && (k == i->attr->axis || index->dim[k] == x->dim[k]);
-    if (!fits)
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "x is %s, index %s and src %s; index and src need the same shape, equal to "
-                               "x's except along axis %d",
-                               gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]),
-                               gpunn__meta_text(src, text[2]), i->attr->axis);
-    return fits;
-}
-
-static bool gpunn__scatter_rule(const gpunn__inference *i)
-{
-    i->out->dtype = i->in[0].dtype;
-    if (i->in[2].dtype == i->in[0].dtype) return gpunn__scatter_add_rule(i);
-    (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "x is %s and src %s; gpunn_cast one of them",
-                           gpunn_dtype_name(i->in[0].dtype), gpunn_dtype_name(i->in[2].dtype));
-    return false;
-}
-
 /* ---- reductions ---------------------------------------------------------------------------------------- */
 
 static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
@@ -652,12 +764,6 @@ static bool gpunn__reduce_rule(const gpunn__inference *i)
 {
     if (i->in[0].dtype != GPUNN_F32) i->out->dtype = i->op == GPUNN_OP_SUM ? GPUNN_I64 : i->in[0].dtype;
     gpunn__reduce_axes(i, i->attr->axes);
-    return true;
-}
-
-static bool gpunn__scalar_rule(const gpunn__inference *i)
-{
-    i->out->rank = 0;
     return true;
 }
 
@@ -685,13 +791,6 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
                                "k is %d, but axis %d of %s has %lld elements; use 1 to that number", k, axis,
                                text, (long long)size);
     return false;
-}
-
-static bool gpunn__sample_rule(const gpunn__inference *i)
-{
-    i->out->dtype = GPUNN_I64;
-    gpunn__reduce_axes(i, 1u << 1);
-    return true;
 }
 
 /* ---- attention ----------------------------------------------------------------------------------------- */
@@ -881,28 +980,42 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
 /* ---- the table of rules -------------------------------------------------------------------------------- */
 
 typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
+typedef struct gpunn__rule_of_op {
+    gpunn__shape_rule rule;
+    const char       *signature; /* if the rule is gpunn__signature_rule */
+} gpunn__rule_of_op;
 
 /* In the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
-static const gpunn__shape_rule gpunn__shape_rules[] = {
-#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
+#define GPUNN__RULE(name)          \
+    {                              \
+        gpunn__##name##_rule, NULL \
+    }
+#define GPUNN__SIGNATURE(text)      \
+    {                               \
+        gpunn__signature_rule, text \
+    }
+static const gpunn__rule_of_op gpunn__shape_rules[] = {
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) rule,
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
 
-static gpunn__shape_rule gpunn__shape_rule_of(gpunn_op op)
+static gpunn__rule_of_op gpunn__shape_rule_of(gpunn_op op)
 {
+    static const gpunn__rule_of_op elementwise = GPUNN__RULE(broadcast);
     const int first = (int)GPUNN_OP_COUNT - (int)(sizeof gpunn__shape_rules / sizeof *gpunn__shape_rules);
-    return (int)op < first ? gpunn__broadcast_rule : gpunn__shape_rules[(int)op - first];
+    return (int)op < first ? elementwise : gpunn__shape_rules[(int)op - first];
 }
 
 GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
                                   const gpunn__meta *in, int count, gpunn__meta *out)
 {
-    const gpunn__inference i = {call, op, attr, count, in, out};
-    char                   text[128];
+    const gpunn__rule_of_op rule = gpunn__shape_rule_of(op);
+    const gpunn__inference  i = {call, op, attr, count, in, out, rule.signature};
+    char                    text[128];
     *out = in[0];
     out->dtype = GPUNN_F32;
-    if (!gpunn__shape_rule_of(op)(&i)) return false;
+    if (!rule.rule(&i)) return false;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] != 0) continue;
         (void)gpunn__call_fail(

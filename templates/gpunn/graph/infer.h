@@ -20,6 +20,7 @@ typedef struct gpunn__inference {
     int                     count;
     const gpunn__meta      *in;  /* [count] */
     gpunn__meta            *out; /* F32 in the shape of in[0], until the rule changes it */
+    const char             *signature;
 } gpunn__inference;
 
 /* Dtype and shape of a tensor. */

@@ -142,31 +142,76 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
     return gpunn__call_finish(&call, y);
 }
 
+/* Copies the arguments that a node keeps to its attributes. These are flags, or have 4 bytes. */
+static bool gpunn__take_arguments(const gpunn__call *call, const gpunn__row *row, const void *args,
+                                  gpunn_tensor *x, gpunn_attributes *attr)
+{
+    for (const gpunn__attribute *to = row->attributes; to->name; to++) {
+        const gpunn__argument *a = row->arguments;
+        int                    axis;
+        while (strcmp(a->name, to->name) != 0) a++;
+        const void *from = (const char *)args + a->member;
+        if (a->kind == GPUNN__K_AXIS) {
+            if ((axis = gpunn__axis_of(call, x, *(const int *)from)) < 0) return false;
+            from = &axis;
+        }
+        memcpy((char *)attr + to->place, from, to->kind == GPUNN__A_BOOL ? sizeof(bool) : sizeof(int));
+    }
+    return true;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__signature_node(const gpunn__operation *operation,
+                                                    gpunn_tensor *const *in, void *args)
+{
+    const gpunn__row *row = gpunn__row_called(gpunn_op_name(operation->op));
+    gpunn_attributes  attr = gpunn__no_attributes();
+    gpunn__call       call;
+    if (!gpunn__begin_op(&call, row->name, operation->op, in, row->operands, 0) ||
+        !gpunn__apply_defaults(&call, args) || !gpunn__take_arguments(&call, row, args, in[0], &attr))
+        return NULL;
+    return gpunn__node(&call, operation, &attr, in, row->operands);
+}
+
 #define GPUNN__LIST1(a) a
 #define GPUNN__LIST2(a, b) a, b
 #define GPUNN__LIST3(a, b, c) a, b, c
 #define GPUNN__OPERANDS1(a) gpunn_tensor *a
 #define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
 #define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
-#define GPUNN__BUILDER_ARGS(row, count, names, struct_)                                               \
+/* The builders of rows. made: the call that makes the result of the operands `in` and of args. */
+#define GPUNN__BUILDER_ARGS(row, count, names, struct_, made)                                         \
     GPUNN_API gpunn_tensor *gpunn_##row##_(GPUNN__OPERANDS##count names, gpunn_##struct_##_args args) \
     {                                                                                                 \
         gpunn_tensor *in[] = {GPUNN__LIST##count names};                                              \
-        return gpunn__composite(&gpunn__formula_of_##row, in, &args);                                 \
+        return made;                                                                                  \
     }
-#define GPUNN__BUILDER_PLAIN(row, count, names, struct_)              \
+#define GPUNN__BUILDER_PLAIN(row, count, names, struct_, made)        \
     GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names) \
     {                                                                 \
         gpunn_tensor          *in[] = {GPUNN__LIST##count names};     \
         gpunn_##struct_##_args args;                                  \
         memset(&args, 0, sizeof args);                                \
-        return gpunn__composite(&gpunn__formula_of_##row, in, &args); \
+        return made;                                                  \
     }
-#define GPUNN__BUILDER_OWN(row, count, names, struct_)
-#define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) \
-    GPUNN__BUILDER_##form(row, count, names, args)
+#define GPUNN__BUILDER_AXIS(row, count, names, struct_, made)                   \
+    GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names, int axis) \
+    {                                                                           \
+        gpunn_tensor          *in[] = {GPUNN__LIST##count names};               \
+        gpunn_##struct_##_args args;                                            \
+        memset(&args, 0, sizeof args);                                          \
+        args.axis = axis;                                                       \
+        return made;                                                            \
+    }
+#define GPUNN__BUILDER_OWN(row, count, names, struct_, made)
+#define GPUNN__X(X, row, count, names, fits, keys, args_, form, formula, about) \
+    GPUNN__BUILDER_##form(row, count, names, args_, gpunn__composite(&gpunn__formula_of_##row, in, &args))
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
+#define GPUNN__S(X, ENUM, row, count, names, reads, reads_out, backward, traits, signature, keys, args_, \
+                 form, about)                                                                            \
+    GPUNN__BUILDER_##form(row, count, names, args_, gpunn__signature_node(&gpunn__operation_##row, in, &args))
+GPUNN_SIGNATURE_OPS(GPUNN__S, )
+#undef GPUNN__S
 
 /* Evaluates a formula of x and one or two numbers. other: 0 if there is only one. */
 static gpunn_tensor *gpunn__composite_of(const gpunn__formula_row *row, gpunn_tensor *x, float number,

@@ -249,16 +249,6 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
     return gpunn__node(&call, &gpunn__operation_argmax, &attr, &x, 1);
 }
 
-static gpunn_tensor *gpunn__axis_node(const gpunn__operation *operation, gpunn_tensor *x, int axis)
-{
-    gpunn__call      call;
-    gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true) ||
-        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
-        return NULL;
-    return gpunn__node(&call, operation, &attr, &x, 1);
-}
-
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call call;
@@ -337,7 +327,11 @@ GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
     if (x && x->dtype != GPUNN_F32)
         return gpunn__running("cumsum", gpunn_cast(x, GPUNN_I64), axis, gpunn_add);
-    return gpunn__axis_node(&gpunn__operation_cumsum, x, axis);
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, "cumsum", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
+    return gpunn__node(&call, &gpunn__operation_cumsum, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
@@ -351,16 +345,6 @@ GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
     if (size == 0) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
     gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
     return gpunn__call_finish(&call, gpunn_le(gpunn__ordinals(call.model, size), most));
-}
-
-GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
-{
-    return gpunn__axis_node(&gpunn__operation_softmax, x, axis);
-}
-
-GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis)
-{
-    return gpunn__axis_node(&gpunn__operation_log_softmax, x, axis);
 }
 
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args)

@@ -818,7 +818,7 @@ static bool gpunn__unfold_settings(const gpunn__call *call, const gpunn_unfold_a
                                    const gpunn__meta *image, gpunn_attributes *attr, int64_t *sizes)
 {
     gpunn__meta            out = *image;
-    const gpunn__inference rule = {call, GPUNN_OP_NONE, attr, 1, image, &out};
+    const gpunn__inference rule = {call, GPUNN_OP_NONE, attr, 1, image, &out, NULL};
     *attr = gpunn__no_attributes();
     if (!gpunn__window_setting(call, 2, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape,
                                gpunn__zeros, 1, attr->kernel) ||
