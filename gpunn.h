@@ -1504,14 +1504,16 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     S(X, SOFTMAX, softmax, 1, (x), 0, 1, 1, 0, "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, \
       AXIS, "torch.softmax.")                                                                          \
     S(X, LOG_SOFTMAX, log_softmax, 1, (x), 0, 1, 1, GPUNN__KEEPS_F32,                                  \
-      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")              \
+    S(X, LOGCUMSUMEXP, logcumsumexp, 1, (x), 1, 1, 1, GPUNN__KEEPS_F32,                                \
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.logcumsumexp.")
 #define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
                             ...)                                                                           \
     X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))
 
 /* X(ENUM, name, operand names, reads, reads the result, gradients, traits, rule): all these ops. The rule of
- * the result's shape is a function, GPUNN__RULE, or a signature. The last two, RELAYOUT and FUSION, occur only in
- * plans: RELAYOUT for filters of convolutions, FUSION for fused kernels. */
+ * the result's shape is a function, GPUNN__RULE, or a signature. The last two, RELAYOUT and FUSION, occur
+ * only in plans: RELAYOUT for filters of convolutions, FUSION for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                                                                                  \
     GPUNN_SIGNATURE_OPS(GPUNN__SIGNATURE_OP, X)                                                             \
     X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, GPUNN__RULE(linear))                      \
@@ -2321,6 +2323,9 @@ GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p);
 /* log(sum of exp(x)) over the axes, without overflow. */
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
+/* torch.logcumsumexp: log(sum of exp(x)) of the elements up to each one along an axis, whose size may vary. x
+ * is F32 of any shape; the result has that shape. The gradient of -inf is 0. */
+GPUNN_API gpunn_tensor *gpunn_logcumsumexp(gpunn_tensor *x, int axis);
 /* Products along an axis whose size does not vary: of all its elements (prod), or of those up to each one
  * (cumprod). */
 GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim);
@@ -2776,10 +2781,10 @@ typedef struct gpunn_grad_args {
  * parameter or an intermediate value. The result is F32 and has x's shape; it is zeros if y does not depend
  * on x.
  * It differentiates, to any order, the elementwise ops, linear, matmul, einsum, convolutions and transposed
- * ones, sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm,
- * group_norm, instance_norm, reshape, expand, permute, concat, slice, pad with a constant, gather,
- * scatter_add, scatter, embedding, and all that is made of these. Any other op between x and y is
- * GPUNN_ERR_UNSUPPORTED, with its name.
+ * ones, sum, mean, max, cumsum, logcumsumexp (with all pairs of a line in memory), softmax, log_softmax,
+ * cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute,
+ * concat, slice, pad with a constant, gather, scatter_add, scatter, embedding, and all that is made of these.
+ * Any other op between x and y is GPUNN_ERR_UNSUPPORTED, with its name.
  * Each call adds nodes: call it while building the model, not in each step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
@@ -19278,6 +19283,22 @@ static gpunn_tensor *gpunn__derive_cumsum(gpunn_tensor *y, gpunn_tensor *g, int 
     return gpunn_add(gpunn_sub(g, gpunn_cumsum(g, axis)), gpunn_sum(g, GPUNN_AXES(axis), true));
 }
 
+/* The sum of g[j] exp(x[i] - y[j]) over j >= i, with all pairs in memory: no exponent exceeds 0. */
+static gpunn_tensor *gpunn__derive_logcumsum(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    static const char *const names[] = {"x", "y", "i", "j"};
+    const int                axis = y->attr.axis;
+    gpunn_tensor            *x = y->inputs[k], *pairs[4], *numbers = gpunn__ordinals(y->model, x->dim[axis]);
+    gpunn_shape              line = {{x->dim[axis]}};
+    for (int i = axis + 1; i < x->rank; i++) line.dim[i - axis] = 1;
+    numbers = gpunn_reshape(numbers, line);
+    pairs[0] = gpunn__unsqueeze(x, axis + 1), pairs[1] = gpunn__unsqueeze(y, axis);
+    pairs[2] = gpunn__unsqueeze(numbers, 1), pairs[3] = gpunn__unsqueeze(numbers, 0);
+    g = gpunn__expr("g * where(i <= j, exp(where(i <= j, x - y, 0)), 0)", names, pairs, 4, NULL, NULL, 0,
+                    gpunn__unsqueeze(g, axis));
+    return gpunn_sum(g, GPUNN_AXES(axis + 1), false);
+}
+
 static gpunn_tensor *gpunn__derive_softmax(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int axis = y->attr.axis + k;
@@ -19483,6 +19504,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(SUM, sum)                  \
     X(MAX, max)                  \
     X(CUMSUM, cumsum)            \
+    X(LOGCUMSUMEXP, logcumsum)   \
     X(SOFTMAX, softmax)          \
     X(LOG_SOFTMAX, softmax)      \
     X(RESHAPE, reshape)          \
@@ -35817,6 +35839,76 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *st
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__softmax_run(cpu, step, action, true);
+}
+
+/* ---- logcumsumexp ---------------------------------------------------------------------------------------
+ * y[i] is the log of the sum of exp(x[j]) over j <= i, and dx[i] is exp(x[i]) times the sum of
+ * g[j] exp(-y[j]) over j >= i. Both passes sum w exp(t) in units of exp(top), where top is the largest t so
+ * far. Forward t is x and w is 1, backward t is -y and w is g. If t equals top, exp(t - top) is 1, also of
+ * infinities. */
+
+/* Adds w exp(t) to a sum of such terms in units of exp(*top). */
+GPUNN__INLINE double gpunn__add_exp(double sum, float *top, float t, double w)
+{
+    const bool   higher = t > *top;
+    const double e = (double)gpunn__exp_down(
+        gpunn__select(t == *top, 0, gpunn__select(higher, *top - t, t - *top)));
+    *top = gpunn__select(higher, t, *top);
+    return higher ? sum * e + w : sum + w * e;
+}
+
+GPUNN__INLINE void gpunn__logcumsumexp_row(const gpunn__along *a, int64_t at, int64_t width, float *top,
+                                           double *sum)
+{
+    for (int64_t j = 0; j < width; j++) {
+        sum[j] = gpunn__add_exp(sum[j], &top[j], a->x[at + j], 1);
+        a->out[at + j] = top[j] + gpunn__log((float)sum[j]);
+    }
+}
+
+/* The gradient of an x of -inf is 0. */
+GPUNN__INLINE void gpunn__logcumsumexp_back(const gpunn__along *a, int64_t at, int64_t width, float *top,
+                                            double *sum)
+{
+    for (int64_t j = 0; j < width; j++) {
+        const float x = a->x[at + j], y = a->y[at + j];
+        sum[j] = gpunn__add_exp(sum[j], &top[j], -y, (double)a->gradient[at + j]);
+        const float share = x == y ? (x < -FLT_MAX ? 0 : 1) : gpunn__exp_down(x - y),
+                    dx = share * (float)sum[j];
+        a->out[at + j] = a->add ? a->out[at + j] + dx : dx;
+    }
+}
+
+GPUNN__VECTORIZED(gpunn__logcumsumexp_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    int64_t             unit, end, tiles, units = gpunn__along_units(a, &tiles);
+    gpunn__cpu_part(units, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        float   top[GPUNN__COLUMNS];
+        double  sum[GPUNN__COLUMNS] = {0};
+        int64_t at, width = gpunn__along_tile(a, unit, tiles, &at);
+        for (int64_t j = 0; j < width; j++) top[j] = -INFINITY;
+        for (int64_t i = 0; i < a->n; i++)
+            if (a->gradient)
+                gpunn__logcumsumexp_back(a, at + (a->n - 1 - i) * a->inner, width, top, sum);
+            else
+                gpunn__logcumsumexp_row(a, at + i * a->inner, width, top, sum);
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_logcumsumexp(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__along a;
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    a.x = (const float *)step->in[0].data;
+    a.y = (const float *)step->out.data;
+    a.gradient = step->backward ? (const float *)step->grad_out.data : NULL;
+    a.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    a.add = step->backward && step->accumulate[0];
+    gpunn_parallel(gpunn__cpu_threads(cpu, 4 * step->in[0].count), gpunn__logcumsumexp_task, &a);
+    return GPUNN_OK;
 }
 
 /* ==== >>cpu/loss ========================================================================================= *

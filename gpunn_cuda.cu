@@ -3656,6 +3656,14 @@ __device__ __forceinline__ gpunn__strided_row gpunn__along_row(const gpunn__alon
     return row;
 }
 
+/* Where element i of a line is, counted from the line's end if reverse. */
+__device__ __forceinline__ int64_t gpunn__along_place(const gpunn__along &a, int64_t line, int64_t i,
+                                                      bool reverse)
+{
+    const int64_t outer = gpunn__quotient(line, a.inner);
+    return (outer * a.n + (reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
+}
+
 GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most)
 {
     int power = 1;
@@ -4234,22 +4242,15 @@ __device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int6
     gpunn__store(k.along.out, k.along.out_type, at, sum);
 }
 
-__device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, int64_t row, int64_t i)
-{
-    const gpunn__along &a = k.along;
-    int64_t             outer = gpunn__quotient(row, a.inner);
-    return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (row - outer * a.inner);
-}
-
-/* One thread per row. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_rows_kernel(const gpunn__cumsum k)
+/* One thread per line. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; row < k.along.rows; row += (int64_t)gridDim.x * blockDim.x) {
         float sum = 0;
         for (int64_t i = 0; i < k.along.n; i++) {
-            int64_t at = gpunn__cumsum_place(k, row, i);
+            int64_t at = gpunn__along_place(k.along, line, i, k.reverse);
             sum += gpunn__load(k.along.x, k.along.x_type, at);
             gpunn__cumsum_store(k, at, sum);
         }
@@ -4265,7 +4266,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kern
                       end = begin + k.part;
         float sum = 0;
         for (int64_t i = begin + threadIdx.x; i < end && i < k.along.n; i += GPUNN__THREADS)
-            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__cumsum_place(k, row, i));
+            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__along_place(k.along, line, i, k.reverse));
         sum = gpunn__block_reduce(sum, gpunn__add());
         if (threadIdx.x == 0) k.sums[unit] = sum;
     }
@@ -4292,7 +4293,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_ker
         const int64_t end = (part + 1) * k.part < k.along.n ? (part + 1) * k.part : k.along.n;
         float         before = gpunn__cumsum_before(k, row, part);
         for (int64_t start = part * k.part; start < end; start += GPUNN__THREADS) {
-            int64_t at = start + t < end ? gpunn__cumsum_place(k, row, start + t) : -1;
+            int64_t at = start + t < end ? gpunn__along_place(k.along, line, start + t, k.reverse) : -1;
             float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
                 __syncthreads(); /* the previous contents of sums have been read */
@@ -10737,9 +10738,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_
 }
 
 /* ==== >>cuda/softmax ===================================================================================== *
- * softmax and log_softmax. A row is read twice, the second time from a cache. The first pass updates the
- * maximum and the sum of exp(x - maximum) together; the second writes the result. NaN appears in the sum,
- * not in the maximum. A row that is all -inf gives NaN, as in torch. */
+ * softmax, log_softmax and logcumsumexp. The first two read a line twice, the second time from a cache. The
+ * first pass updates the maximum and the sum of exp(x - maximum) together; the second writes the result. NaN
+ * appears in the sum, not in the maximum. A line that is all -inf gives NaN, as in torch. */
 struct gpunn__exp_sum {
     const void *x;
     gpunn_dtype dtype;
@@ -10869,6 +10870,98 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_st
                                                      gpunn__action action)
 {
     return gpunn__softmax_step(cuda, step, action, true);
+}
+
+/* ---- logcumsumexp: see gpunn.h's >>cpu/softmax ------------------------------------------------------------
+ * Sums of w exp(t) in units of exp(top). Many lines use one thread each. Otherwise a block scans a line, one
+ * element per thread at a time, and carries the sum over. */
+
+typedef struct gpunn__exp_term {
+    float top, sum;
+} gpunn__exp_term;
+
+__device__ __forceinline__ gpunn__exp_term gpunn__exp_add(gpunn__exp_term a, gpunn__exp_term b)
+{
+    const bool  higher = b.top > a.top;
+    const float e = expf(b.top == a.top ? 0 : higher ? a.top - b.top : b.top - a.top);
+    return {higher ? b.top : a.top, higher ? a.sum * e + b.sum : a.sum + b.sum * e};
+}
+
+/* Forward the term of element `at` is exp(x), backward g exp(-y). */
+__device__ __forceinline__ gpunn__exp_term gpunn__exp_term_of(const gpunn__along &a, bool backward,
+                                                              int64_t at)
+{
+    if (!backward) return {gpunn__load(a.x, a.x_type, at), 1};
+    return {-gpunn__load(a.y, a.y_type, at), gpunn__load(a.gradient, a.gradient_type, at)};
+}
+
+/* Stores y or, backward, dx. The gradient of an x of -inf is 0. */
+__device__ __forceinline__ void gpunn__exp_term_store(const gpunn__along &a, bool backward, int64_t at,
+                                                      gpunn__exp_term s)
+{
+    float value = s.top + logf(s.sum);
+    if (backward) {
+        const float x = gpunn__load(a.x, a.x_type, at), y = gpunn__load(a.y, a.y_type, at);
+        value = (x == y ? (x < -3.402823466e38f ? 0 : 1) : expf(x - y)) * s.sum;
+        if (a.add) value += gpunn__load(a.out, a.out_type, at);
+    }
+    gpunn__store(a.out, a.out_type, at, value);
+}
+
+/* One thread per line. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__logcumsumexp_lines_kernel(const gpunn__along a, bool backward)
+{
+    GPUNN__FOLLOW();
+    int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; line < a.lines; line += (int64_t)gridDim.x * blockDim.x) {
+        gpunn__exp_term s = {-INFINITY, 0};
+        for (int64_t i = 0; i < a.n; i++) {
+            const int64_t at = gpunn__along_place(a, line, i, backward);
+            s = gpunn__exp_add(s, gpunn__exp_term_of(a, backward, at));
+            gpunn__exp_term_store(a, backward, at, s);
+        }
+    }
+}
+
+/* One block per line: a Hillis-Steele scan over GPUNN__THREADS elements at a time. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__logcumsumexp_block_kernel(const gpunn__along a, bool backward)
+{
+    GPUNN__FOLLOW();
+    __shared__ gpunn__exp_term sums[GPUNN__THREADS];
+    const int                  t = (int)threadIdx.x;
+    for (int64_t line = blockIdx.x; line < a.lines; line += gridDim.x) {
+        gpunn__exp_term before = {-INFINITY, 0};
+        for (int64_t start = 0; start < a.n; start += GPUNN__THREADS) {
+            const int64_t   at = start + t < a.n ? gpunn__along_place(a, line, start + t, backward) : -1;
+            gpunn__exp_term s = {-INFINITY, 0};
+            if (at >= 0) s = gpunn__exp_term_of(a, backward, at);
+            for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
+                __syncthreads(); /* the previous contents of sums have been read */
+                sums[t] = s;
+                __syncthreads();
+                if (t >= distance) s = gpunn__exp_add(sums[t - distance], s);
+            }
+            __syncthreads();
+            sums[t] = s;
+            __syncthreads();
+            if (at >= 0) gpunn__exp_term_store(a, backward, at, gpunn__exp_add(before, s));
+            before = gpunn__exp_add(before, sums[GPUNN__THREADS - 1]);
+        }
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_logcumsumexp(gpunn__cuda *cuda, gpunn_step *step,
+                                                      gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    const gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    if (a.n <= 32 || a.lines >= (int64_t)cuda->multiprocessors * 256)
+        return GPUNN__LAUNCH(cuda, gpunn__logcumsumexp_lines_kernel, gpunn__blocks(cuda, a.lines, 1),
+                             GPUNN__THREADS, a, step->backward);
+    return GPUNN__LAUNCH(cuda, gpunn__logcumsumexp_block_kernel,
+                         gpunn__blocks(cuda, a.lines * GPUNN__THREADS, 1), GPUNN__THREADS, a, step->backward);
 }
 
 /* ==== >>cuda/loss ======================================================================================== *

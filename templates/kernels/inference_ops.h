@@ -253,6 +253,21 @@ ${fn} void ${name}_cumsum(float *y, const float *x, int outer, int n, int inner)
     }
 }
 
+${fn} void ${name}_logcumsumexp(float *y, const float *x, int outer, int n, int inner)
+{
+    for (int line = 0; line < outer * inner; ++line) {
+        const int at = line / inner * n * inner + line % inner;
+        float     top = x[at], sum = 0;
+        for (int i = 0; i < n; ++i) {
+            const float t = x[at + i * inner], most = t > top ? t : top;
+            sum = top == most ? sum : sum * ${name}_exp(top - most);
+            sum += t == most ? 1 : ${name}_exp(t - most);
+            top = most;
+            y[at + i * inner] = top + ${name}_log(sum);
+        }
+    }
+}
+
 /* Whether element i of a line comes before element j: larger (or smaller), NaN above all; of equal ones the first. */
 ${fn} bool ${name}_before(const float *x, int inner, int i, int j, bool largest)
 {

@@ -1060,6 +1060,15 @@ def orders():
 
 
 @case(SGD)
+def scans():
+    """Ops along an axis that have kernels of their own."""
+    def forward(self, x):
+        x = self.fc(x)
+        return x.logcumsumexp(-1) + torch.logcumsumexp(x * 3, 1)
+    return Net(forward, fc=nn.Linear(5, 5)), (randn(3, 4, 5), randn(3, 4, 5)), nn.MSELoss()
+
+
+@case(SGD)
 def drawn():
     """Random numbers, of which only the range can be tested."""
     def forward(self, x):

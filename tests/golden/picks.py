@@ -186,6 +186,19 @@ def picks_of_several_axes(out):
     case("element", randn(4, 3), index((), 4, 3), role="fixed")
 
 
+def scans(out):
+    draw_for("logcumsumexp")
+    for name, shape, dim, scale in (("last", (2, 3, 11), -1, 1), ("middle", (3, 40, 2), 1, 5), ("batch", (5, 4), 0, 1),
+                                    ("long", (2, 700), 1, 5), ("columns", (2, 9, 70), 1, 1), ("one", (4, 1), 1, 1)):
+        add_case(out, f"logcumsumexp.{name}", lambda x: x.logcumsumexp(dim), batch={"x": scale * randn(*shape)})
+    ends = torch.tensor([[-inf, 1, 2.0, -inf], [1, inf, 2, -inf], [-inf, -inf, -inf, 3], [nan, 1, -inf, 2], [3e38, -3e38, inf, inf]])
+    add_case(out, "logcumsumexp.ends", lambda x: x.logcumsumexp(1), batch={"x": ends}, gradient=False)
+    falling = torch.linspace(0, -300, 64).expand(3, 64).contiguous()
+    add_case(out, "logcumsumexp.falling", lambda x: x.logcumsumexp(1), batch={"x": falling})
+    add_case(out, "logcumsumexp.rising", lambda x: x.logcumsumexp(1), batch={"x": falling / -20})
+    add_case(out, "logcumsumexp.steep", lambda x: x.logcumsumexp(1), batch={"x": -falling}, gradient=False)
+
+
 def meshgrids(out):
     for name, indexing, sizes in (("ij", "ij", (2, 3, 4)), ("xy", "xy", (2, 3, 4)), ("pair", "xy", (5, 7)),
                                   ("one", "xy", (6,))):
@@ -290,6 +303,7 @@ def main():
     picks_of_several_axes(out)
     meshgrids(out)
     others(out)
+    scans(out)
     save("picks.safetensors", out)
 
 

@@ -1128,6 +1128,11 @@ static void test_orders_and_copies(void **state)
             gpunn_prod(f->rows, 0, false));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "cumsum: axis 2 is not one of [batch, 20]; use -2 to 1",
             gpunn_cumsum(f->rows, 2));
+    check_shape(f, gpunn_logcumsumexp(f->image, 0), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "logcumsumexp: axis -3 is not one of [batch, 20]; use -2 to 1",
+            gpunn_logcumsumexp(f->rows, -3));
+    REFUSED(f, GPUNN_ERR_DTYPE, "logcumsumexp: x is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_logcumsumexp(f->labels, 0));
     check_shape(f, gpunn_argmin(f->image, 1, true), SHAPE(B, 1, 14, 14));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "argmin: axis 2 is not one of [batch, 20]; use -2 to 1",
             gpunn_argmin(f->rows, 2, false));

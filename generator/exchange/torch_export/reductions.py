@@ -207,7 +207,7 @@ def logsumexp(w, call, x, dim, keepdim=False):
     return w.map("add", y, top if keepdim else w.reshape(top, y.shape))
 
 
-@operation("softmax", "_softmax", "log_softmax", "_log_softmax")
+@operation("softmax", "_softmax", "log_softmax", "_log_softmax", "logcumsumexp")
 def softmax(w, call, x, dim, **_):
     x = w.f32(w.whole(x))
     return w.add(call.op.lstrip("_"), [x], x.shape, dim=normal_axis(dim, len(x.shape)))

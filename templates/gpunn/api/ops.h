@@ -168,14 +168,16 @@
     S(X, SOFTMAX, softmax, 1, (x), 0, 1, 1, 0, "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, \
       AXIS, "torch.softmax.")                                                                          \
     S(X, LOG_SOFTMAX, log_softmax, 1, (x), 0, 1, 1, GPUNN__KEEPS_F32,                                  \
-      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")              \
+    S(X, LOGCUMSUMEXP, logcumsumexp, 1, (x), 1, 1, 1, GPUNN__KEEPS_F32,                                \
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.logcumsumexp.")
 #define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
                             ...)                                                                           \
     X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))
 
 /* X(ENUM, name, operand names, reads, reads the result, gradients, traits, rule): all these ops. The rule of
- * the result's shape is a function, GPUNN__RULE, or a signature. The last two, RELAYOUT and FUSION, occur only in
- * plans: RELAYOUT for filters of convolutions, FUSION for fused kernels. */
+ * the result's shape is a function, GPUNN__RULE, or a signature. The last two, RELAYOUT and FUSION, occur
+ * only in plans: RELAYOUT for filters of convolutions, FUSION for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                                                                                  \
     GPUNN_SIGNATURE_OPS(GPUNN__SIGNATURE_OP, X)                                                             \
     X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, GPUNN__RULE(linear))                      \

@@ -164,3 +164,73 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step
 {
     return gpunn__softmax_run(cpu, step, action, true);
 }
+
+/* ---- logcumsumexp ---------------------------------------------------------------------------------------
+ * y[i] is the log of the sum of exp(x[j]) over j <= i, and dx[i] is exp(x[i]) times the sum of
+ * g[j] exp(-y[j]) over j >= i. Both passes sum w exp(t) in units of exp(top), where top is the largest t so
+ * far. Forward t is x and w is 1, backward t is -y and w is g. If t equals top, exp(t - top) is 1, also of
+ * infinities. */
+
+/* Adds w exp(t) to a sum of such terms in units of exp(*top). */
+GPUNN__INLINE double gpunn__add_exp(double sum, float *top, float t, double w)
+{
+    const bool   higher = t > *top;
+    const double e = (double)gpunn__exp_down(
+        gpunn__select(t == *top, 0, gpunn__select(higher, *top - t, t - *top)));
+    *top = gpunn__select(higher, t, *top);
+    return higher ? sum * e + w : sum + w * e;
+}
+
+GPUNN__INLINE void gpunn__logcumsumexp_row(const gpunn__along *a, int64_t at, int64_t width, float *top,
+                                           double *sum)
+{
+    for (int64_t j = 0; j < width; j++) {
+        sum[j] = gpunn__add_exp(sum[j], &top[j], a->x[at + j], 1);
+        a->out[at + j] = top[j] + gpunn__log((float)sum[j]);
+    }
+}
+
+/* The gradient of an x of -inf is 0. */
+GPUNN__INLINE void gpunn__logcumsumexp_back(const gpunn__along *a, int64_t at, int64_t width, float *top,
+                                            double *sum)
+{
+    for (int64_t j = 0; j < width; j++) {
+        const float x = a->x[at + j], y = a->y[at + j];
+        sum[j] = gpunn__add_exp(sum[j], &top[j], -y, (double)a->gradient[at + j]);
+        const float share = x == y ? (x < -FLT_MAX ? 0 : 1) : gpunn__exp_down(x - y),
+                    dx = share * (float)sum[j];
+        a->out[at + j] = a->add ? a->out[at + j] + dx : dx;
+    }
+}
+
+GPUNN__VECTORIZED(gpunn__logcumsumexp_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    int64_t             unit, end, tiles, units = gpunn__along_units(a, &tiles);
+    gpunn__cpu_part(units, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        float   top[GPUNN__COLUMNS];
+        double  sum[GPUNN__COLUMNS] = {0};
+        int64_t at, width = gpunn__along_tile(a, unit, tiles, &at);
+        for (int64_t j = 0; j < width; j++) top[j] = -INFINITY;
+        for (int64_t i = 0; i < a->n; i++)
+            if (a->gradient)
+                gpunn__logcumsumexp_back(a, at + (a->n - 1 - i) * a->inner, width, top, sum);
+            else
+                gpunn__logcumsumexp_row(a, at + i * a->inner, width, top, sum);
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_logcumsumexp(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__along a;
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    a.x = (const float *)step->in[0].data;
+    a.y = (const float *)step->out.data;
+    a.gradient = step->backward ? (const float *)step->grad_out.data : NULL;
+    a.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    a.add = step->backward && step->accumulate[0];
+    gpunn_parallel(gpunn__cpu_threads(cpu, 4 * step->in[0].count), gpunn__logcumsumexp_task, &a);
+    return GPUNN_OK;
+}

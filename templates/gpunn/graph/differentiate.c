@@ -230,6 +230,22 @@ static gpunn_tensor *gpunn__derive_cumsum(gpunn_tensor *y, gpunn_tensor *g, int 
     return gpunn_add(gpunn_sub(g, gpunn_cumsum(g, axis)), gpunn_sum(g, GPUNN_AXES(axis), true));
 }
 
+/* The sum of g[j] exp(x[i] - y[j]) over j >= i, with all pairs in memory: no exponent exceeds 0. */
+static gpunn_tensor *gpunn__derive_logcumsum(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    static const char *const names[] = {"x", "y", "i", "j"};
+    const int                axis = y->attr.axis;
+    gpunn_tensor            *x = y->inputs[k], *pairs[4], *numbers = gpunn__ordinals(y->model, x->dim[axis]);
+    gpunn_shape              line = {{x->dim[axis]}};
+    for (int i = axis + 1; i < x->rank; i++) line.dim[i - axis] = 1;
+    numbers = gpunn_reshape(numbers, line);
+    pairs[0] = gpunn__unsqueeze(x, axis + 1), pairs[1] = gpunn__unsqueeze(y, axis);
+    pairs[2] = gpunn__unsqueeze(numbers, 1), pairs[3] = gpunn__unsqueeze(numbers, 0);
+    g = gpunn__expr("g * where(i <= j, exp(where(i <= j, x - y, 0)), 0)", names, pairs, 4, NULL, NULL, 0,
+                    gpunn__unsqueeze(g, axis));
+    return gpunn_sum(g, GPUNN_AXES(axis + 1), false);
+}
+
 static gpunn_tensor *gpunn__derive_softmax(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int axis = y->attr.axis + k;
@@ -435,6 +451,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(SUM, sum)                  \
     X(MAX, max)                  \
     X(CUMSUM, cumsum)            \
+    X(LOGCUMSUMEXP, logcumsum)   \
     X(SOFTMAX, softmax)          \
     X(LOG_SOFTMAX, softmax)      \
     X(RESHAPE, reshape)          \

@@ -158,4 +158,12 @@ __device__ __forceinline__ gpunn__strided_row gpunn__along_row(const gpunn__alon
     return row;
 }
 
+/* Where element i of a line is, counted from the line's end if reverse. */
+__device__ __forceinline__ int64_t gpunn__along_place(const gpunn__along &a, int64_t line, int64_t i,
+                                                      bool reverse)
+{
+    const int64_t outer = gpunn__quotient(line, a.inner);
+    return (outer * a.n + (reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
+}
+
 #endif /* GPUNN__CUDA_CUDA_REDUCE_H */

@@ -3,9 +3,9 @@
 #include "cuda/reduce.h"
 
 /* ==== >>cuda/softmax ===================================================================================== *
- * softmax and log_softmax. A row is read twice, the second time from a cache. The first pass updates the
- * maximum and the sum of exp(x - maximum) together; the second writes the result. NaN appears in the sum,
- * not in the maximum. A row that is all -inf gives NaN, as in torch. */
+ * softmax, log_softmax and logcumsumexp. The first two read a line twice, the second time from a cache. The
+ * first pass updates the maximum and the sum of exp(x - maximum) together; the second writes the result. NaN
+ * appears in the sum, not in the maximum. A line that is all -inf gives NaN, as in torch. */
 struct gpunn__exp_sum {
     const void *x;
     gpunn_dtype dtype;

@@ -3,7 +3,8 @@
 /* A model that reads its words' vectors and, as torch's tied models, scores each word with them. */
 static gpunn_tensor *tied(gpunn_model *m, gpunn_tensor *tokens, int words, int width, int padding)
 {
-    gpunn_tensor *h = gpunn_embedding(tokens, "l", .num_embeddings = words, .embedding_dim = width, .padding_idx = padding);
+    gpunn_tensor *h = gpunn_embedding(tokens, "l", .num_embeddings = words, .embedding_dim = width,
+                                      .padding_idx = padding);
     return gpunn_linear(gpunn_tanh(h), "head", .weight = gpunn_find(m, "l.weight"));
 }
 
@@ -11,7 +12,8 @@ static gpunn_tensor *tied(gpunn_model *m, gpunn_tensor *tokens, int words, int w
 static gpunn_tensor *twice(gpunn_model *m, gpunn_tensor *one, gpunn_tensor *other, int padding)
 {
     gpunn_tensor *a = gpunn_embedding(one, "l", .num_embeddings = 9, .embedding_dim = 8);
-    return gpunn_mul(a, gpunn_embedding(other, "m", .weight = gpunn_find(m, "l.weight"), .padding_idx = padding));
+    return gpunn_mul(
+        a, gpunn_embedding(other, "m", .weight = gpunn_find(m, "l.weight"), .padding_idx = padding));
 }
 
 /* One of the two results. */
@@ -46,7 +48,7 @@ static gpunn_tensor *stack2(gpunn_tensor *a, gpunn_tensor *b, int axis)
 static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
 {
     gpunn_tensor *parts[8];
-    int           count = size ? gpunn_split(x, size, axis, parts, 8) : gpunn_chunk(x, chunks, axis, parts, 8);
+    int count = size ? gpunn_split(x, size, axis, parts, 8) : gpunn_chunk(x, chunks, axis, parts, 8);
     for (int i = 0; i < count; i++) parts[i] = gpunn_mul_scalar(parts[i], (float)(i + 1));
     return gpunn_concat(parts, count, axis);
 }
@@ -103,6 +105,16 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(cumsum, "last", gpunn_cumsum(in("x"), -1))                                                   \
     X(cumsum, "middle", gpunn_cumsum(in("x"), 1))                                                  \
     X(cumsum, "batch", gpunn_cumsum(in("x"), 0))                                                   \
+    X(logcumsumexp, "last", gpunn_logcumsumexp(in("x"), -1))                                       \
+    X(logcumsumexp, "middle", gpunn_logcumsumexp(in("x"), 1))                                      \
+    X(logcumsumexp, "batch", gpunn_logcumsumexp(in("x"), 0))                                       \
+    X(logcumsumexp, "long", gpunn_logcumsumexp(in("x"), 1))                                        \
+    X(logcumsumexp, "columns", gpunn_logcumsumexp(in("x"), 1))                                     \
+    X(logcumsumexp, "one", gpunn_logcumsumexp(in("x"), 1))                                         \
+    X(logcumsumexp, "ends", gpunn_logcumsumexp(in("x"), 1))                                        \
+    X(logcumsumexp, "falling", gpunn_logcumsumexp(in("x"), 1))                                     \
+    X(logcumsumexp, "rising", gpunn_logcumsumexp(in("x"), 1))                                      \
+    X(logcumsumexp, "steep", gpunn_logcumsumexp(in("x"), 1))                                       \
     X(cumsum, "long", gpunn_cumsum(in("x"), 1))                                                    \
     X(one_hot, "plain", gpunn_one_hot(in("index"), 5))                                             \
     X(one_hot, "u8", gpunn_one_hot(in("index"), 5))                                                \
@@ -221,6 +233,7 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(topk, APART(3, 7), gpunn_square(topk(x, 3, 1, true, false)))                                                              \
     X(topk_smallest, APART(3, 4, 2), topk(x, 2, 1, false, false))                                                               \
     X(cumsum, XS(3, 9), gpunn_cumsum(x, 1))                                                                                     \
+    X(logcumsumexp, XS(3, 9, 2), gpunn_logcumsumexp(x, 1))                                                   \
     X(cumsum_twice, XS(3, 4, 2), gpunn_mul(gpunn_cumsum(x, 1), gpunn_cumsum(x, 0)))                                             \
     X(expand, XS(3, 1, 4), gpunn_expand(x, GPUNN_SHAPE(GPUNN_BATCH, 5, 4)))                                                     \
     X(expand_twice, XS(3, 1), gpunn_mul(gpunn_expand(x, GPUNN_SHAPE(2, GPUNN_BATCH, 7)), x))                                    \
