@@ -1500,13 +1500,15 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
  * signature of shapes and dtypes (>>graph/infer), keys and struct of the arguments (>>graph/arguments), form,
  * about): ops whose builder follows from their row. form: ARGS for gpunn_name_(operands, args), AXIS for
  * gpunn_name(operands, axis). The attributes are the keys that a node's text has, flags or of 4 bytes. */
-#define GPUNN_SIGNATURE_OPS(S, X)                                                                      \
-    S(X, SOFTMAX, softmax, 1, (x), 0, 1, 1, 0, "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, \
-      AXIS, "torch.softmax.")                                                                          \
-    S(X, LOG_SOFTMAX, log_softmax, 1, (x), 0, 1, 1, GPUNN__KEEPS_F32,                                  \
-      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")              \
-    S(X, LOGCUMSUMEXP, logcumsumexp, 1, (x), 1, 1, 1, GPUNN__KEEPS_F32,                                \
-      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.logcumsumexp.")
+#define GPUNN_SIGNATURE_OPS(S, X)                                                                          \
+    S(X, SOFTMAX, softmax, 1, (x), 0, 1, 1, 0, "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain,     \
+      AXIS, "torch.softmax.")                                                                              \
+    S(X, LOG_SOFTMAX, log_softmax, 1, (x), 0, 1, 1, GPUNN__KEEPS_F32,                                      \
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")                  \
+    S(X, LOGCUMSUMEXP, logcumsumexp, 1, (x), 1, 1, 1, GPUNN__KEEPS_F32,                                    \
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.logcumsumexp.")                 \
+    S(X, CROSS, cross, 2, (a, b), 3, 0, 3, 0, "f32 [..., 3, ...], f32 [..., 3, ...] -> f32 [..., 3, ...]", \
+      AXIS, _plain, AXIS, "a x b of the 3 elements along an axis; torch.linalg.cross.")
 #define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
                             ...)                                                                           \
     X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))
@@ -2323,6 +2325,9 @@ GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p);
 /* log(sum of exp(x)) over the axes, without overflow. */
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
+/* torch.linalg.cross: the vector products of a and b, F32 of one shape, whose size along the axis is 3.
+ * The result has that shape. Nothing is broadcast; see gpunn_expand. */
+GPUNN_API gpunn_tensor *gpunn_cross(gpunn_tensor *a, gpunn_tensor *b, int axis);
 /* torch.logcumsumexp: log(sum of exp(x)) of the elements up to each one along an axis, whose size may vary. x
  * is F32 of any shape; the result has that shape. The gradient of -inf is 0. */
 GPUNN_API gpunn_tensor *gpunn_logcumsumexp(gpunn_tensor *x, int axis);
@@ -2782,7 +2787,7 @@ typedef struct gpunn_grad_args {
  * on x.
  * It differentiates, to any order, the elementwise ops, linear, matmul, einsum, convolutions and transposed
  * ones, sum, mean, max, cumsum, logcumsumexp (with all pairs of a line in memory), softmax, log_softmax,
- * cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute,
+ * cross, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute,
  * concat, slice, pad with a constant, gather, scatter_add, scatter, embedding, and all that is made of these.
  * Any other op between x and y is GPUNN_ERR_UNSUPPORTED, with its name.
  * Each call adds nodes: call it while building the model, not in each step. */
@@ -19299,6 +19304,12 @@ static gpunn_tensor *gpunn__derive_logcumsum(gpunn_tensor *y, gpunn_tensor *g, i
     return gpunn_sum(g, GPUNN_AXES(axis + 1), false);
 }
 
+static gpunn_tensor *gpunn__derive_cross(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int axis = y->attr.axis;
+    return k == 0 ? gpunn_cross(y->inputs[1], g, axis) : gpunn_cross(g, y->inputs[0], axis);
+}
+
 static gpunn_tensor *gpunn__derive_softmax(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int axis = y->attr.axis + k;
@@ -19505,6 +19516,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(MAX, max)                  \
     X(CUMSUM, cumsum)            \
     X(LOGCUMSUMEXP, logcumsum)   \
+    X(CROSS, cross)              \
     X(SOFTMAX, softmax)          \
     X(LOG_SOFTMAX, softmax)      \
     X(RESHAPE, reshape)          \
@@ -28724,6 +28736,57 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *ste
     k.along.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
     k.along.add = step->backward && step->accumulate[0];
     gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
+    return GPUNN_OK;
+}
+
+/* ---- cross: vector products of the 3 elements along an axis: x[outer][3][inner] ------------------------ */
+
+typedef struct gpunn__cross {
+    const float *a, *b;
+    float       *y;
+    int64_t      outer, inner;
+    bool         add;
+} gpunn__cross;
+
+GPUNN__VECTORIZED(gpunn__cross_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__cross *c = (const gpunn__cross *)arg;
+    const int64_t       n = c->inner;
+    int64_t             at, end, width;
+    gpunn__cpu_part(c->outer * n, 16, threads, thread, &at, &end);
+    for (; at < end; at += width) {
+        const int64_t o = at / n, first = at + 2 * n * o; /* 3 n o + (at - n o) */
+        const float  *a = c->a + first, *b = c->b + first;
+        float        *y = c->y + first;
+        width = gpunn__least(n * (o + 1), end) - at;
+        for (int k = 0; k < 3; k++) {
+            const int64_t p = (k + 1) % 3 * n, q = (k + 2) % 3 * n;
+            for (int64_t i = 0; i < width; i++) {
+                const float value = a[p + i] * b[q + i] - a[q + i] * b[p + i];
+                y[k * n + i] = c->add ? y[k * n + i] + value : value;
+            }
+        }
+    }
+}
+
+static void gpunn__cross_run(gpunn__cpu *cpu, const gpunn_step *step, const gpunn_value *a,
+                             const gpunn_value *b, const gpunn_value *y, bool add)
+{
+    gpunn__along shape;
+    gpunn__along_axis(&shape, a, step->attr->axis);
+    gpunn__cross c = {
+        (const float *)a->data, (const float *)b->data, (float *)y->data, shape.outer, shape.inner, add};
+    if (c.y) gpunn_parallel(gpunn__cpu_threads(cpu, y->count), gpunn__cross_task, &c);
+}
+
+/* da = b x g, db = g x a. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cross(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *a = &step->in[0], *b = &step->in[1], *g = &step->grad_out;
+    if (action == GPUNN__FORWARD) gpunn__cross_run(cpu, step, a, b, &step->out, false);
+    if (action != GPUNN__BACKWARD) return GPUNN_OK;
+    gpunn__cross_run(cpu, step, b, g, &step->grad_in[0], step->accumulate[0]);
+    gpunn__cross_run(cpu, step, g, a, &step->grad_in[1], step->accumulate[1]);
     return GPUNN_OK;
 }
 

@@ -4337,6 +4337,54 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *s
     return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, blocks, GPUNN__THREADS, k);
 }
 
+/* ---- cross: vector products of the 3 elements along an axis: x[outer][3][inner] ------------------------ */
+
+typedef struct gpunn__cross {
+    gpunn_value a, b, y;
+    int64_t     count, inner; /* count: vectors */
+    bool        add;
+} gpunn__cross;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cross_kernel(const gpunn__cross c)
+{
+    GPUNN__FOLLOW();
+    int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; at < c.count; at += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t first = at + 2 * c.inner * gpunn__quotient(at, c.inner);
+        float         a[3], b[3];
+        for (int k = 0; k < 3; k++) {
+            a[k] = gpunn__load(c.a.data, c.a.dtype, first + k * c.inner);
+            b[k] = gpunn__load(c.b.data, c.b.dtype, first + k * c.inner);
+        }
+        for (int k = 0; k < 3; k++) {
+            const int     p = (k + 1) % 3, q = (k + 2) % 3;
+            const int64_t place = first + k * c.inner;
+            const float   old = c.add ? gpunn__load(c.y.data, c.y.dtype, place) : 0;
+            gpunn__store(c.y.data, c.y.dtype, place, old + (a[p] * b[q] - a[q] * b[p]));
+        }
+    }
+}
+
+static gpunn_status gpunn__cross_run(gpunn__cuda *cuda, const gpunn_step *step, const gpunn_value *a,
+                                     const gpunn_value *b, const gpunn_value *y, bool add)
+{
+    gpunn__cross c = {*a, *b, *y, a->count / 3, 1, add};
+    for (int d = step->attr->axis + 1; d < a->rank; d++) c.inner *= a->dim[d];
+    return y->data
+               ? GPUNN__LAUNCH(cuda, gpunn__cross_kernel, gpunn__blocks(cuda, c.count, 1), GPUNN__THREADS, c)
+               : GPUNN_OK;
+}
+
+/* da = b x g, db = g x a. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cross(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *a = &step->in[0], *b = &step->in[1], *g = &step->grad_out;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    if (action == GPUNN__FORWARD) return gpunn__cross_run(cuda, step, a, b, &step->out, false);
+    GPUNN__TRY(gpunn__cross_run(cuda, step, b, g, &step->grad_in[0], step->accumulate[0]));
+    return gpunn__cross_run(cuda, step, g, a, &step->grad_in[1], step->accumulate[1]);
+}
+
 /* ==== >>cuda/indexing ==================================================================================== *
  * Ops that select elements by integer indices (gather, scatter, embedding), and ops that compute indices
  * (argmax, topk). */

@@ -268,6 +268,17 @@ ${fn} void ${name}_logcumsumexp(float *y, const float *x, int outer, int n, int 
     }
 }
 
+${fn} void ${name}_cross(float *y, const float *a, const float *b, int outer, int inner)
+{
+    for (int line = 0; line < outer * inner; ++line) {
+        const int at = line / inner * 3 * inner + line % inner;
+        for (int k = 0; k < 3; ++k) {
+            const int p = at + (k + 1) % 3 * inner, q = at + (k + 2) % 3 * inner;
+            y[at + k * inner] = a[p] * b[q] - a[q] * b[p];
+        }
+    }
+}
+
 /* Whether element i of a line comes before element j: larger (or smaller), NaN above all; of equal ones the first. */
 ${fn} bool ${name}_before(const float *x, int inner, int i, int j, bool largest)
 {

@@ -1064,8 +1064,9 @@ def scans():
     """Ops along an axis that have kernels of their own."""
     def forward(self, x):
         x = self.fc(x)
-        return x.logcumsumexp(-1) + torch.logcumsumexp(x * 3, 1)
-    return Net(forward, fc=nn.Linear(5, 5)), (randn(3, 4, 5), randn(3, 4, 5)), nn.MSELoss()
+        z = torch.cross(x[:, :3], self.token, 1).sum(1, True) + torch.linalg.cross(x[..., :3], x[..., 1:4].sin()).sum(-1, True)
+        return x.logcumsumexp(-1) + torch.logcumsumexp(x * 3, 1) + z
+    return Net(forward, fc=nn.Linear(5, 5), token=parameter(1, 3, 1)), (randn(3, 4, 5), randn(3, 4, 5)), nn.MSELoss()
 
 
 @case(SGD)

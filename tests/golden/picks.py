@@ -199,6 +199,17 @@ def scans(out):
     add_case(out, "logcumsumexp.steep", lambda x: x.logcumsumexp(1), batch={"x": -falling}, gradient=False)
 
 
+def crosses(out):
+    draw_for("cross")
+    for name, shape, dim in (("last", (4, 5, 3), -1), ("middle", (2, 3, 7), 1), ("batch", (3, 4), 0), ("line", (3,), 0),
+                             ("wide", (2, 3, 130), 1), ("many", (301, 3), 1)):
+        role = "batch" if dim else "fixed"
+        add_case(out, f"cross.{name}", lambda a, b: torch.linalg.cross(a, b, dim=dim), **{role: {"a": randn(*shape), "b": randn(*shape)}})
+    add_case(out, "cross.same", lambda a, b: torch.linalg.cross(a, torch.linalg.cross(a, b)), batch={"a": randn(4, 3), "b": randn(4, 3)})
+    ends = torch.tensor([[inf, 1, 2], [nan, 0, 0], [3e38, 2, 1], [0.0, -0.0, 0]])
+    add_case(out, "cross.ends", lambda a, b: torch.linalg.cross(a, b), batch={"a": ends, "b": ends.flip(1).contiguous()}, gradient=False)
+
+
 def meshgrids(out):
     for name, indexing, sizes in (("ij", "ij", (2, 3, 4)), ("xy", "xy", (2, 3, 4)), ("pair", "xy", (5, 7)),
                                   ("one", "xy", (6,))):
@@ -304,6 +315,7 @@ def main():
     meshgrids(out)
     others(out)
     scans(out)
+    crosses(out)
     save("picks.safetensors", out)
 
 

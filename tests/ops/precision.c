@@ -158,10 +158,15 @@ static net make(gpunn_model *model, int which)
             .weight = gpunn_matmul(b, gpunn_parameter(model, "p", GPUNN_SHAPE(8, 3), (gpunn_init){0})));
         gpunn_tensor *rows = gpunn_mul(h, gpunn_constant(model, GPUNN_SHAPE(11), steps));
         rows = gpunn_cast(gpunn_mul_scalar(gpunn_sigmoid(rows), 35.9f), GPUNN_I32);
-        gpunn_tensor *c[5] = {gpunn_gather(a, 2, t), gpunn_gather(a, 1, rows),
-                              gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 36, 3)),
-                              gpunn_scatter_add(a, 1, rows, a), gpunn_randn_like(a)};
-        h = gpunn_flatten(gpunn_concat(c, 5, 2));
+        b = gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 36, 3));
+        gpunn_tensor *c[7] = {gpunn_gather(a, 2, t),
+                              gpunn_gather(a, 1, rows),
+                              b,
+                              gpunn_scatter_add(a, 1, rows, a),
+                              gpunn_randn_like(a),
+                              gpunn_cross(b, gpunn_tanh(b), 2),
+                              gpunn_logcumsumexp(a, 1)};
+        h = gpunn_flatten(gpunn_concat(c, 7, 2));
     } else if (which ==
                /* 16-bit images at an F32 grid, and at a 16-bit one, and in boxes; an affine grid from
                 * 16-bit numbers */

@@ -85,6 +85,7 @@ CASE(mean, gpunn_square(gpunn_mean(x, GPUNN_AXES(-1), true)))
 CASE(mean_of_batch, gpunn_square(gpunn_mean(x, GPUNN_AXES(0, 1), false)))
 CASE(max, gpunn_square(gpunn_max(x, GPUNN_AXES(0, 2), false)))
 CASE(cumsum, gpunn_square(gpunn_cumsum(x, 1)))
+CASE(cross, gpunn_cross(gpunn_sin(gpunn_slice(x, 2, 0, 3, 1)), gpunn_slice(x, 2, 1, 4, 1), 2))
 CASE(logcumsumexp, gpunn_sin(gpunn_logcumsumexp(x, 1)))
 CASE(softmax, gpunn_softmax(x, -1))
 CASE(log_softmax, gpunn_log_softmax(x, 1))
@@ -176,7 +177,7 @@ static const op_case cases[] = {
                             TABLE(cross_entropy_sum, IMAGE) TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE)
                                 TABLE(gather_less, IMAGE) TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE)
                                     TABLE(scatter_add, IMAGE) TABLE(embedding, IMAGE)
-                                        TABLE(logcumsumexp, ROWS)};
+                                        TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)

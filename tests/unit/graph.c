@@ -1129,6 +1129,16 @@ static void test_orders_and_copies(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "cumsum: axis 2 is not one of [batch, 20]; use -2 to 1",
             gpunn_cumsum(f->rows, 2));
     check_shape(f, gpunn_logcumsumexp(f->image, 0), SHAPE(B, 6, 14, 14));
+    gpunn_tensor *vectors = gpunn_slice(f->rows, 1, 0, 3, 1);
+    check_shape(f, gpunn_cross(vectors, vectors, -1), SHAPE(B, 3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "cross: given: a [batch, 3], b [batch, 20]; needed: f32 [..., 3, ...], f32 [..., 3, ...] along "
+            "axis 1",
+            gpunn_cross(vectors, f->rows, 1));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "cross: given: a [batch, 3], b [batch, 3]; needed: f32 [..., 3, ...], f32 [..., 3, ...] along axis 0",
+        gpunn_cross(vectors, vectors, 0));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "logcumsumexp: axis -3 is not one of [batch, 20]; use -2 to 1",
             gpunn_logcumsumexp(f->rows, -3));
     REFUSED(f, GPUNN_ERR_DTYPE, "logcumsumexp: x is i64, but f32 is needed; convert it with gpunn_cast",

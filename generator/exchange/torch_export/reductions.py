@@ -1,7 +1,7 @@
 """Reductions along axes: sums, extremes, cumulative sums, statistics, norms, distances, softmax."""
 import math
 
-from ..spec_writer import Constant, Refused, normal_axes, normal_axis, product, size_name, text
+from ..spec_writer import Constant, Refused, broadcast, normal_axes, normal_axis, product, size_name, text
 from .linear_algebra import product_of
 from .operands import is_exact, negative, number, small_integers, truth
 from .registry import operation, reads
@@ -211,6 +211,13 @@ def logsumexp(w, call, x, dim, keepdim=False):
 def softmax(w, call, x, dim, **_):
     x = w.f32(w.whole(x))
     return w.add(call.op.lstrip("_"), [x], x.shape, dim=normal_axis(dim, len(x.shape)))
+
+
+@operation("cross", "linalg_cross")
+def cross(w, call, x, other, dim=None):
+    full = broadcast([x.full, other.full])
+    dim = full.index(3) if dim is None and call.op == "cross" else normal_axis(-1 if dim is None else dim, len(full))
+    return w.add("cross", [w.whole(w.view(w.f32(each), full)) for each in (x, other)], full, dim=dim)
 
 
 @operation("cosine_similarity")

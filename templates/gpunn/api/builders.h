@@ -682,6 +682,9 @@ GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p);
 /* log(sum of exp(x)) over the axes, without overflow. */
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
+/* torch.linalg.cross: the vector products of a and b, F32 of one shape, whose size along the axis is 3.
+ * The result has that shape. Nothing is broadcast; see gpunn_expand. */
+GPUNN_API gpunn_tensor *gpunn_cross(gpunn_tensor *a, gpunn_tensor *b, int axis);
 /* torch.logcumsumexp: log(sum of exp(x)) of the elements up to each one along an axis, whose size may vary. x
  * is F32 of any shape; the result has that shape. The gradient of -inf is 0. */
 GPUNN_API gpunn_tensor *gpunn_logcumsumexp(gpunn_tensor *x, int axis);
@@ -1141,7 +1144,7 @@ typedef struct gpunn_grad_args {
  * on x.
  * It differentiates, to any order, the elementwise ops, linear, matmul, einsum, convolutions and transposed
  * ones, sum, mean, max, cumsum, logcumsumexp (with all pairs of a line in memory), softmax, log_softmax,
- * cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute,
+ * cross, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute,
  * concat, slice, pad with a constant, gather, scatter_add, scatter, embedding, and all that is made of these.
  * Any other op between x and y is GPUNN_ERR_UNSUPPORTED, with its name.
  * Each call adds nodes: call it while building the model, not in each step. */

@@ -164,13 +164,15 @@
  * signature of shapes and dtypes (>>graph/infer), keys and struct of the arguments (>>graph/arguments), form,
  * about): ops whose builder follows from their row. form: ARGS for gpunn_name_(operands, args), AXIS for
  * gpunn_name(operands, axis). The attributes are the keys that a node's text has, flags or of 4 bytes. */
-#define GPUNN_SIGNATURE_OPS(S, X)                                                                      \
-    S(X, SOFTMAX, softmax, 1, (x), 0, 1, 1, 0, "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, \
-      AXIS, "torch.softmax.")                                                                          \
-    S(X, LOG_SOFTMAX, log_softmax, 1, (x), 0, 1, 1, GPUNN__KEEPS_F32,                                  \
-      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")              \
-    S(X, LOGCUMSUMEXP, logcumsumexp, 1, (x), 1, 1, 1, GPUNN__KEEPS_F32,                                \
-      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.logcumsumexp.")
+#define GPUNN_SIGNATURE_OPS(S, X)                                                                          \
+    S(X, SOFTMAX, softmax, 1, (x), 0, 1, 1, 0, "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain,     \
+      AXIS, "torch.softmax.")                                                                              \
+    S(X, LOG_SOFTMAX, log_softmax, 1, (x), 0, 1, 1, GPUNN__KEEPS_F32,                                      \
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.log_softmax.")                  \
+    S(X, LOGCUMSUMEXP, logcumsumexp, 1, (x), 1, 1, 1, GPUNN__KEEPS_F32,                                    \
+      "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.logcumsumexp.")                 \
+    S(X, CROSS, cross, 2, (a, b), 3, 0, 3, 0, "f32 [..., 3, ...], f32 [..., 3, ...] -> f32 [..., 3, ...]", \
+      AXIS, _plain, AXIS, "a x b of the 3 elements along an axis; torch.linalg.cross.")
 #define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
                             ...)                                                                           \
     X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))

@@ -516,3 +516,54 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *ste
     gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
     return GPUNN_OK;
 }
+
+/* ---- cross: vector products of the 3 elements along an axis: x[outer][3][inner] ------------------------ */
+
+typedef struct gpunn__cross {
+    const float *a, *b;
+    float       *y;
+    int64_t      outer, inner;
+    bool         add;
+} gpunn__cross;
+
+GPUNN__VECTORIZED(gpunn__cross_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__cross *c = (const gpunn__cross *)arg;
+    const int64_t       n = c->inner;
+    int64_t             at, end, width;
+    gpunn__cpu_part(c->outer * n, 16, threads, thread, &at, &end);
+    for (; at < end; at += width) {
+        const int64_t o = at / n, first = at + 2 * n * o; /* 3 n o + (at - n o) */
+        const float  *a = c->a + first, *b = c->b + first;
+        float        *y = c->y + first;
+        width = gpunn__least(n * (o + 1), end) - at;
+        for (int k = 0; k < 3; k++) {
+            const int64_t p = (k + 1) % 3 * n, q = (k + 2) % 3 * n;
+            for (int64_t i = 0; i < width; i++) {
+                const float value = a[p + i] * b[q + i] - a[q + i] * b[p + i];
+                y[k * n + i] = c->add ? y[k * n + i] + value : value;
+            }
+        }
+    }
+}
+
+static void gpunn__cross_run(gpunn__cpu *cpu, const gpunn_step *step, const gpunn_value *a,
+                             const gpunn_value *b, const gpunn_value *y, bool add)
+{
+    gpunn__along shape;
+    gpunn__along_axis(&shape, a, step->attr->axis);
+    gpunn__cross c = {
+        (const float *)a->data, (const float *)b->data, (float *)y->data, shape.outer, shape.inner, add};
+    if (c.y) gpunn_parallel(gpunn__cpu_threads(cpu, y->count), gpunn__cross_task, &c);
+}
+
+/* da = b x g, db = g x a. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cross(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *a = &step->in[0], *b = &step->in[1], *g = &step->grad_out;
+    if (action == GPUNN__FORWARD) gpunn__cross_run(cpu, step, a, b, &step->out, false);
+    if (action != GPUNN__BACKWARD) return GPUNN_OK;
+    gpunn__cross_run(cpu, step, b, g, &step->grad_in[0], step->accumulate[0]);
+    gpunn__cross_run(cpu, step, g, a, &step->grad_in[1], step->accumulate[1]);
+    return GPUNN_OK;
+}

@@ -246,6 +246,12 @@ static gpunn_tensor *gpunn__derive_logcumsum(gpunn_tensor *y, gpunn_tensor *g, i
     return gpunn_sum(g, GPUNN_AXES(axis + 1), false);
 }
 
+static gpunn_tensor *gpunn__derive_cross(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int axis = y->attr.axis;
+    return k == 0 ? gpunn_cross(y->inputs[1], g, axis) : gpunn_cross(g, y->inputs[0], axis);
+}
+
 static gpunn_tensor *gpunn__derive_softmax(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int axis = y->attr.axis + k;
@@ -452,6 +458,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(MAX, max)                  \
     X(CUMSUM, cumsum)            \
     X(LOGCUMSUMEXP, logcumsum)   \
+    X(CROSS, cross)              \
     X(SOFTMAX, softmax)          \
     X(LOG_SOFTMAX, softmax)      \
     X(RESHAPE, reshape)          \

@@ -105,6 +105,14 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(cumsum, "last", gpunn_cumsum(in("x"), -1))                                                   \
     X(cumsum, "middle", gpunn_cumsum(in("x"), 1))                                                  \
     X(cumsum, "batch", gpunn_cumsum(in("x"), 0))                                                   \
+    X(cross, "last", gpunn_cross(in("a"), in("b"), -1))                                            \
+    X(cross, "middle", gpunn_cross(in("a"), in("b"), 1))                                           \
+    X(cross, "batch", gpunn_cross(in("a"), in("b"), 0))                                            \
+    X(cross, "line", gpunn_cross(in("a"), in("b"), 0))                                             \
+    X(cross, "wide", gpunn_cross(in("a"), in("b"), 1))                                             \
+    X(cross, "many", gpunn_cross(in("a"), in("b"), -1))                                            \
+    X(cross, "same", gpunn_cross(in("a"), gpunn_cross(in("a"), in("b"), 1), 1))                    \
+    X(cross, "ends", gpunn_cross(in("a"), in("b"), 1))                                             \
     X(logcumsumexp, "last", gpunn_logcumsumexp(in("x"), -1))                                       \
     X(logcumsumexp, "middle", gpunn_logcumsumexp(in("x"), 1))                                      \
     X(logcumsumexp, "batch", gpunn_logcumsumexp(in("x"), 0))                                       \
@@ -233,6 +241,8 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(topk, APART(3, 7), gpunn_square(topk(x, 3, 1, true, false)))                                                              \
     X(topk_smallest, APART(3, 4, 2), topk(x, 2, 1, false, false))                                                               \
     X(cumsum, XS(3, 9), gpunn_cumsum(x, 1))                                                                                     \
+    X(cross, XS(3, 4, 3), gpunn_cross(x, in->x[1] = B("b", 3, 4, 3), 2))                                     \
+    X(cross_itself, XS(3, 3, 2), gpunn_cross(x, gpunn_square(x), 1))                                         \
     X(logcumsumexp, XS(3, 9, 2), gpunn_logcumsumexp(x, 1))                                                   \
     X(cumsum_twice, XS(3, 4, 2), gpunn_mul(gpunn_cumsum(x, 1), gpunn_cumsum(x, 0)))                                             \
     X(expand, XS(3, 1, 4), gpunn_expand(x, GPUNN_SHAPE(GPUNN_BATCH, 5, 4)))                                                     \
