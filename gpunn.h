@@ -1508,7 +1508,10 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     S(X, LOGCUMSUMEXP, logcumsumexp, 1, (x), 1, 1, 1, GPUNN__KEEPS_F32,                                    \
       "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.logcumsumexp.")                 \
     S(X, CROSS, cross, 2, (a, b), 3, 0, 3, 0, "f32 [..., 3, ...], f32 [..., 3, ...] -> f32 [..., 3, ...]", \
-      AXIS, _plain, AXIS, "a x b of the 3 elements along an axis; torch.linalg.cross.")
+      AXIS, _plain, AXIS, "a x b of the 3 elements along an axis; torch.linalg.cross.")                    \
+    S(X, SEARCHSORTED, searchsorted, 2, (sorted_sequence, values), 0, 0, 0, 0,                             \
+      "any [..., n], any [..., m] -> i64 [..., m]", SEARCHSORTED, searchsorted, ARGS,                      \
+      "How many elements of a sorted sequence come before each value; torch.searchsorted.")
 #define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
                             ...)                                                                           \
     X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))
@@ -2359,6 +2362,22 @@ GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool k
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
 /* The indices of gpunn_topk alone, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest);
+typedef struct gpunn_searchsorted_args {
+    int  args_;
+    bool right; /* elements equal to the value come before it, too */
+} gpunn_searchsorted_args;
+/* torch.searchsorted: how many elements of a row of sorted_sequence [..., n], in rising order, come before
+ * each of the row's values [..., m] -> I64 [..., m], 0 to n. All elements come before NaN. Both have one
+ * dtype: F32, I64, I32, U8 or BOOL. n and m may vary. If a row is not sorted, its results are any of 0 to n.
+ * No gradient. */
+GPUNN_API gpunn_tensor *gpunn_searchsorted_(gpunn_tensor *sorted_sequence, gpunn_tensor *values,
+                                            gpunn_searchsorted_args args);
+#define gpunn_searchsorted(sorted_sequence, ...) \
+    gpunn_searchsorted_((sorted_sequence), GPUNN_NAMED(gpunn_searchsorted_args, __VA_ARGS__))
+/* torch.bucketize: the same for x of any shape and one row of boundaries [n]. */
+GPUNN_API gpunn_tensor *gpunn_bucketize_(gpunn_tensor *x, gpunn_tensor *boundaries,
+                                         gpunn_searchsorted_args args);
+#define gpunn_bucketize(x, ...) gpunn_bucketize_((x), GPUNN_NAMED(gpunn_searchsorted_args, __VA_ARGS__))
 /* Sorts an axis whose size does not vary, in the order of gpunn_topk; it is stable. */
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices);
 /* The indices of gpunn_sort alone, I64. */
@@ -3694,6 +3713,7 @@ typedef struct gpunn_attributes {
     float   per_level_scale;
     int64_t number;             /* integer: its last operand, if not a tensor */
     float   temperature, top_p; /* sample */
+    bool    right;              /* searchsorted */
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -10819,6 +10839,9 @@ GPUNN__INLINE float gpunn__default_float(float value, float standard)
     K(sample, temperature, POSITIVE, 1, temperature, "") A(temperature, FLOAT, temperature)          \
     K(sample, top_p, SHARE, 1, top_p, "Above 0: the fewest likeliest classes that have this share.") \
     A(top_p, FLOAT, top_p)
+#define GPUNN__SEARCHSORTED_ARGS(K, A, S)                                                           \
+    K(searchsorted, right, FLAG, false, right, "Elements equal to the value come before it, too.") \
+    A(right, BOOL, right)
 #define GPUNN__EINSUM_ARGS(K, A, S) \
     K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")
@@ -17420,6 +17443,22 @@ GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending
     gpunn__call call;
     if ((axis = gpunn__begin_along(&call, "argsort", x, axis, true)) < 0) return NULL;
     return gpunn__call_finish(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
+}
+
+GPUNN_API gpunn_tensor *gpunn_bucketize_(gpunn_tensor *x, gpunn_tensor *boundaries,
+                                         gpunn_searchsorted_args args)
+{
+    static const char *const names[] = {"x", "boundaries"};
+    gpunn_tensor            *in[] = {x, boundaries};
+    gpunn__call              call;
+    char                     text[128];
+    if (!gpunn__begin(&call, "bucketize", NULL, names, in, 2, 0)) return NULL;
+    const int64_t count = gpunn__dim_product(call.model, x->rank, x->dim);
+    if (count == 0)
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "the axes of x %s cannot be joined; gpunn_reshape it",
+                                gpunn__shape_text(x, text));
+    gpunn_tensor *places = gpunn_searchsorted_(boundaries, gpunn_reshape(x, GPUNN_SHAPE(count)), args);
+    return gpunn__call_finish(&call, places ? gpunn_reshape(places, gpunn_tensor_shape(x)) : NULL);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
@@ -29308,6 +29347,59 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *ste
     a.x = (const float *)step->in[0].data;
     a.index = (int64_t *)step->out.data;
     gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__argmax_task, &a);
+    return GPUNN_OK;
+}
+
+/* ---- searchsorted: places of values[rows][m] in sorted_sequence[rows][n] ------------------------------- */
+
+typedef struct gpunn__sorted {
+    const gpunn_value *sequence, *values;
+    int64_t           *places, n, m;
+    bool               right;
+} gpunn__sorted;
+
+/* Whether an element comes before a value; every element comes before NaN. */
+GPUNN__INLINE bool gpunn__sorts_before(const gpunn__sorted *s, int64_t element, int64_t value)
+{
+    if (s->values->dtype == GPUNN_F32) {
+        const float a = ((const float *)s->sequence->data)[element],
+                    v = ((const float *)s->values->data)[value];
+        return s->right ? !(a > v) : !(a >= v);
+    }
+    const int64_t a = gpunn__integer(s->sequence->data, s->sequence->dtype, element);
+    const int64_t v = gpunn__integer(s->values->data, s->values->dtype, value);
+    return s->right ? a <= v : a < v;
+}
+
+static void gpunn__searchsorted_task(void *arg, int thread, int threads)
+{
+    const gpunn__sorted *s = (const gpunn__sorted *)arg;
+    int64_t              at, end;
+    gpunn__cpu_part(s->values->count, 16, threads, thread, &at, &end);
+    for (; at < end; at++) {
+        const int64_t row = at / s->m * s->n;
+        int64_t       begin = row, count = s->n;
+        while (count > 0) {
+            const int64_t half = count / 2;
+            const bool    before = gpunn__sorts_before(s, begin + half, at);
+            begin = before ? begin + half + 1 : begin;
+            count = before ? count - half - 1 : half;
+        }
+        s->places[at] = begin - row;
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_searchsorted(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *sequence = &step->in[0], *values = &step->in[1];
+    gpunn__sorted      s = {sequence,
+                            values,
+                            (int64_t *)step->out.data,
+                            sequence->dim[sequence->rank - 1],
+                            values->dim[values->rank - 1],
+                            step->attr->right};
+    if (action == GPUNN__FORWARD)
+        gpunn_parallel(gpunn__cpu_threads(cpu, 16 * values->count), gpunn__searchsorted_task, &s);
     return GPUNN_OK;
 }
 

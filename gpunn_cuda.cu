@@ -5690,6 +5690,60 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *
                          GPUNN__THREADS, g, last);
 }
 
+/* ---- searchsorted: places of values[rows][m] in sorted_sequence[rows][n] ------------------------------- */
+
+typedef struct gpunn__sorted {
+    gpunn_value sequence, values;
+    int64_t    *places, n, m;
+    bool        right;
+} gpunn__sorted;
+
+/* Whether an element comes before a value; every element comes before NaN. */
+__device__ __forceinline__ bool gpunn__sorts_before(const gpunn__sorted &s, int64_t element, int64_t value)
+{
+    if (gpunn__is_float(s.values.dtype)) {
+        const float a = gpunn__load(s.sequence.data, s.sequence.dtype, element);
+        const float v = gpunn__load(s.values.data, s.values.dtype, value);
+        return s.right ? !(a > v) : !(a >= v);
+    }
+    const int64_t a = gpunn__integer(s.sequence.data, s.sequence.dtype, element);
+    const int64_t v = gpunn__integer(s.values.data, s.values.dtype, value);
+    return s.right ? a <= v : a < v;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__searchsorted_kernel(const gpunn__sorted s)
+{
+    GPUNN__FOLLOW();
+    int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; at < s.values.count; at += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t row = gpunn__quotient(at, s.m) * s.n;
+        int64_t       low = 0, high = s.n;
+        while (low < high) {
+            const int64_t middle = low + (high - low) / 2;
+            if (gpunn__sorts_before(s, row + middle, at))
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        s.places[at] = low;
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_searchsorted(gpunn__cuda *cuda, gpunn_step *step,
+                                                      gpunn__action action)
+{
+    const gpunn_value *sequence = &step->in[0], *values = &step->in[1];
+    gpunn__sorted      s = {*sequence,
+                            *values,
+                            (int64_t *)step->out.data,
+                            sequence->dim[sequence->rank - 1],
+                            values->dim[values->rank - 1],
+                            step->attr->right};
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__searchsorted_kernel, gpunn__blocks(cuda, values->count, 1),
+                         GPUNN__THREADS, s);
+}
+
 /* ==== >>cuda/gemm ======================================================================================= */
 /* Matrix products and linear layers. Products go to cuBLASLt, or to the tiled kernel below if they are small
  * or cuBLASLt does not support them. Bias, residual, activation and row sums are fused where possible. */

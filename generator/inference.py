@@ -100,6 +100,8 @@ class Plan:
                 reason = REASONS.get(t.op, "not written as plain C")
             elif t.kind == "value" and t.dtype != "f32" and t.op not in INTEGER_RESULTS:
                 reason = "not written as plain C of integers"
+            elif t.op in WRITTEN and any(self.tensors[i].dtype != "f32" for i in t.inputs if i is not None):
+                reason = "not written as plain C of integers"
             elif t.kind == "state":
                 reason = "it changes between calls"
             elif t.op == "scaled_dot_product_attention" and len(t.inputs) > 4:

@@ -279,6 +279,23 @@ ${fn} void ${name}_cross(float *y, const float *a, const float *b, int outer, in
     }
 }
 
+/* The places of values, m a row, in sorted rows of n. right: behind equal elements. */
+${fn} void ${name}_searchsorted(int64_t *y, const float *sorted, const float *values, int rows, int n, int m, bool right)
+{
+    for (int i = 0; i < rows * m; ++i) {
+        const float *row = sorted + i / m * n;
+        int          low = 0, high = n;
+        while (low < high) {
+            const int middle = low + (high - low) / 2;
+            if (right ? row[middle] > values[i] : row[middle] >= values[i])
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        y[i] = low;
+    }
+}
+
 /* Whether element i of a line comes before element j: larger (or smaller), NaN above all; of equal ones the first. */
 ${fn} bool ${name}_before(const float *x, int inner, int i, int j, bool largest)
 {

@@ -85,6 +85,7 @@ static void shapes(gpunn_model *model)
 static void reductions(gpunn_model *model)
 {
     gpunn_tensor *x = floats(model, "values", GPUNN_SHAPE(GPUNN_BATCH, 10)), *indices = NULL;
+    gpunn_tensor *bounds = floats(model, "bounds", GPUNN_SHAPE(3));
     gpunn_max(x, GPUNN_AXES(1), true);             /* [n, 1] */
     gpunn_min(x, GPUNN_ALL, false);                /* a scalar */
     gpunn_var(x, GPUNN_AXES(1), 1, false);         /* [n] */
@@ -92,6 +93,7 @@ static void reductions(gpunn_model *model)
     gpunn_cumprod(x, 1);                           /* [n, 10] */
     gpunn_cummin(x, 1);                            /* [n, 10] */
     gpunn_cummin_with_indices(x, 1, &indices);     /* [n, 10], and I64 [n, 10] */
+    gpunn_bucketize(x, bounds);                    /* I64 [n, 10] */
     gpunn_argmin(x, 1, false);                     /* I64 [n] */
     gpunn_min_with_indices(x, 1, false, &indices); /* [n], and I64 [n] */
     gpunn_topk_indices(x, 3, 1, true);             /* I64 [n, 3] */

@@ -210,6 +210,28 @@ def crosses(out):
     add_case(out, "cross.ends", lambda a, b: torch.linalg.cross(a, b), batch={"a": ends, "b": ends.flip(1).contiguous()}, gradient=False)
 
 
+def searches(out):
+    draw_for("searchsorted")
+
+    def case(name, sequence, values, right=False, role="batch"):
+        add_case(out, f"searchsorted.{name}", lambda s, v: torch.searchsorted(s, v, right=right), **{role: {"s": sequence, "v": values}})
+
+    sequence = torch.sort(torch.randint(-4, 5, (3, 2, 37)).float())[0]
+    values = torch.randint(-6, 7, (3, 2, 50)).float()
+    ends = torch.tensor([[-inf, -1, 0, 0, 1, inf]])
+    for name, right in (("left", False), ("right", True)):
+        case(name, sequence, values, right)
+        case(name + "_i64", sequence.long() * 2 ** 60, values.long() * 2 ** 60, right)
+        case(name + "_i32", sequence.int(), values.int(), right)
+        case(name + "_u8", (sequence + 6).byte(), (values + 6).byte(), right)
+        case(name + "_ends", ends, torch.tensor([[nan, -inf, inf, -0.0, 0, 3e38, -3e38]]), right)
+    case("one", randn(4, 1), randn(4, 3))
+    case("line", torch.sort(randn(300))[0], randn(11), role="fixed")
+    case("many", torch.sort(randn(2, 5))[0], randn(2, 700))
+    for name, x in (("plain", randn(3, 4, 5)), ("scalars", randn(7))):
+        add_case(out, f"bucketize.{name}", lambda x, b: torch.bucketize(x, b, right=True), batch={"x": x}, fixed={"b": torch.tensor([-1.0, 0, 0.5, 2])})
+
+
 def meshgrids(out):
     for name, indexing, sizes in (("ij", "ij", (2, 3, 4)), ("xy", "xy", (2, 3, 4)), ("pair", "xy", (5, 7)),
                                   ("one", "xy", (6,))):
@@ -316,6 +338,7 @@ def main():
     others(out)
     scans(out)
     crosses(out)
+    searches(out)
     save("picks.safetensors", out)
 
 

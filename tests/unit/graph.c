@@ -1129,6 +1129,20 @@ static void test_orders_and_copies(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "cumsum: axis 2 is not one of [batch, 20]; use -2 to 1",
             gpunn_cumsum(f->rows, 2));
     check_shape(f, gpunn_logcumsumexp(f->image, 0), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_searchsorted(f->image, f->image, .right = true), SHAPE(B, 6, 14, 14));
+    assert_int_equal(gpunn_tensor_dtype(gpunn_searchsorted(f->labels, f->labels)), GPUNN_I64);
+    check_shape(f, gpunn_bucketize(f->image, gpunn_constant(f->model, GPUNN_SHAPE(2), (float[]){0, 1})),
+                SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_DTYPE, "searchsorted: sorted_sequence is f32 and values i64; gpunn_cast one of them",
+            gpunn_searchsorted(f->rows, f->labels));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "searchsorted: given: sorted_sequence [batch, 20], values [batch, 6, 14, 14]; needed: any [..., "
+            "n], any [..., m]",
+            gpunn_searchsorted(f->rows, f->image));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "searchsorted: given: sorted_sequence [batch, 20], values [20 batch]; needed: any [..., n], any "
+            "[..., m]",
+            gpunn_bucketize(f->rows, f->rows));
     gpunn_tensor *vectors = gpunn_slice(f->rows, 1, 0, 3, 1);
     check_shape(f, gpunn_cross(vectors, vectors, -1), SHAPE(B, 3));
     REFUSED(f, GPUNN_ERR_SHAPE,

@@ -58,13 +58,22 @@ def kthvalue(w, call, x, k=None, dim=None, keepdim=False):
 
 @operation("searchsorted")
 def searchsorted(w, call, sorted_sequence, x, right=False, side=None, sorter=None, **_):
-    """The number of elements, along the last axis of the sequence, that come before each x."""
+    """How many elements of the last axis of the sequence come before each x. One row serves x of any shape."""
     if sorter is not None:
         raise Refused("a sorter is not possible")
-    row = sorted_sequence.full[:-1]
-    places = w.reshape(sorted_sequence, row + (1,) * (len(x.full) - len(row)) + sorted_sequence.full[-1:])
-    before = w.map("le" if right or side == "right" else "lt", places, w.reshape(x, x.full + (1,)))
-    return small_integers(w, w.reduce("sum", before, -1))
+    operands = [w.tensor(sorted_sequence), w.tensor(x)]
+    whole = all(is_exact(w, each) for each in operands)
+    sequence, values = [w.whole(w.integers(each, ("i64",)) if whole else w.f32(each)) for each in operands]
+    full = values.full
+    if len(sequence.full) == 1:
+        values = w.reshape(values, (product(full),))
+    places = w.add("searchsorted", [sequence, values], values.full, kind="i64", right=right or side == "right" or None)
+    return w.reshape(small_integers(w, places), full)
+
+
+@operation("bucketize")
+def bucketize(w, call, x, boundaries, right=False, **_):
+    return searchsorted(w, call, boundaries, x, right)
 
 
 @operation("histc")

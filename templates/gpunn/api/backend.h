@@ -65,6 +65,7 @@ typedef struct gpunn_attributes {
     float   per_level_scale;
     int64_t number;             /* integer: its last operand, if not a tensor */
     float   temperature, top_p; /* sample */
+    bool    right;              /* searchsorted */
 } gpunn_attributes;
 
 struct gpunn_value {

@@ -716,6 +716,22 @@ GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool k
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
 /* The indices of gpunn_topk alone, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest);
+typedef struct gpunn_searchsorted_args {
+    int  args_;
+    bool right; /* elements equal to the value come before it, too */
+} gpunn_searchsorted_args;
+/* torch.searchsorted: how many elements of a row of sorted_sequence [..., n], in rising order, come before
+ * each of the row's values [..., m] -> I64 [..., m], 0 to n. All elements come before NaN. Both have one
+ * dtype: F32, I64, I32, U8 or BOOL. n and m may vary. If a row is not sorted, its results are any of 0 to n.
+ * No gradient. */
+GPUNN_API gpunn_tensor *gpunn_searchsorted_(gpunn_tensor *sorted_sequence, gpunn_tensor *values,
+                                            gpunn_searchsorted_args args);
+#define gpunn_searchsorted(sorted_sequence, ...) \
+    gpunn_searchsorted_((sorted_sequence), GPUNN_NAMED(gpunn_searchsorted_args, __VA_ARGS__))
+/* torch.bucketize: the same for x of any shape and one row of boundaries [n]. */
+GPUNN_API gpunn_tensor *gpunn_bucketize_(gpunn_tensor *x, gpunn_tensor *boundaries,
+                                         gpunn_searchsorted_args args);
+#define gpunn_bucketize(x, ...) gpunn_bucketize_((x), GPUNN_NAMED(gpunn_searchsorted_args, __VA_ARGS__))
 /* Sorts an axis whose size does not vary, in the order of gpunn_topk; it is stable. */
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices);
 /* The indices of gpunn_sort alone, I64. */

@@ -172,7 +172,10 @@
     S(X, LOGCUMSUMEXP, logcumsumexp, 1, (x), 1, 1, 1, GPUNN__KEEPS_F32,                                    \
       "f32 [..., n, ...] -> f32 [..., n, ...]", AXIS, _plain, AXIS, "torch.logcumsumexp.")                 \
     S(X, CROSS, cross, 2, (a, b), 3, 0, 3, 0, "f32 [..., 3, ...], f32 [..., 3, ...] -> f32 [..., 3, ...]", \
-      AXIS, _plain, AXIS, "a x b of the 3 elements along an axis; torch.linalg.cross.")
+      AXIS, _plain, AXIS, "a x b of the 3 elements along an axis; torch.linalg.cross.")                    \
+    S(X, SEARCHSORTED, searchsorted, 2, (sorted_sequence, values), 0, 0, 0, 0,                             \
+      "any [..., n], any [..., m] -> i64 [..., m]", SEARCHSORTED, searchsorted, ARGS,                      \
+      "How many elements of a sorted sequence come before each value; torch.searchsorted.")
 #define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
                             ...)                                                                           \
     X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))

@@ -495,3 +495,56 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *ste
     gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__argmax_task, &a);
     return GPUNN_OK;
 }
+
+/* ---- searchsorted: places of values[rows][m] in sorted_sequence[rows][n] ------------------------------- */
+
+typedef struct gpunn__sorted {
+    const gpunn_value *sequence, *values;
+    int64_t           *places, n, m;
+    bool               right;
+} gpunn__sorted;
+
+/* Whether an element comes before a value; every element comes before NaN. */
+GPUNN__INLINE bool gpunn__sorts_before(const gpunn__sorted *s, int64_t element, int64_t value)
+{
+    if (s->values->dtype == GPUNN_F32) {
+        const float a = ((const float *)s->sequence->data)[element],
+                    v = ((const float *)s->values->data)[value];
+        return s->right ? !(a > v) : !(a >= v);
+    }
+    const int64_t a = gpunn__integer(s->sequence->data, s->sequence->dtype, element);
+    const int64_t v = gpunn__integer(s->values->data, s->values->dtype, value);
+    return s->right ? a <= v : a < v;
+}
+
+static void gpunn__searchsorted_task(void *arg, int thread, int threads)
+{
+    const gpunn__sorted *s = (const gpunn__sorted *)arg;
+    int64_t              at, end;
+    gpunn__cpu_part(s->values->count, 16, threads, thread, &at, &end);
+    for (; at < end; at++) {
+        const int64_t row = at / s->m * s->n;
+        int64_t       begin = row, count = s->n;
+        while (count > 0) {
+            const int64_t half = count / 2;
+            const bool    before = gpunn__sorts_before(s, begin + half, at);
+            begin = before ? begin + half + 1 : begin;
+            count = before ? count - half - 1 : half;
+        }
+        s->places[at] = begin - row;
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_searchsorted(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *sequence = &step->in[0], *values = &step->in[1];
+    gpunn__sorted      s = {sequence,
+                            values,
+                            (int64_t *)step->out.data,
+                            sequence->dim[sequence->rank - 1],
+                            values->dim[values->rank - 1],
+                            step->attr->right};
+    if (action == GPUNN__FORWARD)
+        gpunn_parallel(gpunn__cpu_threads(cpu, 16 * values->count), gpunn__searchsorted_task, &s);
+    return GPUNN_OK;
+}

@@ -283,6 +283,9 @@
     K(sample, temperature, POSITIVE, 1, temperature, "") A(temperature, FLOAT, temperature)          \
     K(sample, top_p, SHARE, 1, top_p, "Above 0: the fewest likeliest classes that have this share.") \
     A(top_p, FLOAT, top_p)
+#define GPUNN__SEARCHSORTED_ARGS(K, A, S)                                                           \
+    K(searchsorted, right, FLAG, false, right, "Elements equal to the value come before it, too.") \
+    A(right, BOOL, right)
 #define GPUNN__EINSUM_ARGS(K, A, S) \
     K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")

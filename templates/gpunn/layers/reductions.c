@@ -323,6 +323,22 @@ GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending
     return gpunn__call_finish(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
 }
 
+GPUNN_API gpunn_tensor *gpunn_bucketize_(gpunn_tensor *x, gpunn_tensor *boundaries,
+                                         gpunn_searchsorted_args args)
+{
+    static const char *const names[] = {"x", "boundaries"};
+    gpunn_tensor            *in[] = {x, boundaries};
+    gpunn__call              call;
+    char                     text[128];
+    if (!gpunn__begin(&call, "bucketize", NULL, names, in, 2, 0)) return NULL;
+    const int64_t count = gpunn__dim_product(call.model, x->rank, x->dim);
+    if (count == 0)
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "the axes of x %s cannot be joined; gpunn_reshape it",
+                                gpunn__shape_text(x, text));
+    gpunn_tensor *places = gpunn_searchsorted_(boundaries, gpunn_reshape(x, GPUNN_SHAPE(count)), args);
+    return gpunn__call_finish(&call, places ? gpunn_reshape(places, gpunn_tensor_shape(x)) : NULL);
+}
+
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
     if (x && x->dtype != GPUNN_F32)

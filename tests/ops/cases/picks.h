@@ -113,6 +113,21 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(cross, "many", gpunn_cross(in("a"), in("b"), -1))                                            \
     X(cross, "same", gpunn_cross(in("a"), gpunn_cross(in("a"), in("b"), 1), 1))                    \
     X(cross, "ends", gpunn_cross(in("a"), in("b"), 1))                                             \
+    X(searchsorted, "left", gpunn_searchsorted(in("s"), in("v")))                                  \
+    X(searchsorted, "left_i64", gpunn_searchsorted(in("s"), in("v")))                              \
+    X(searchsorted, "left_i32", gpunn_searchsorted(in("s"), in("v")))                              \
+    X(searchsorted, "left_u8", gpunn_searchsorted(in("s"), in("v")))                               \
+    X(searchsorted, "left_ends", gpunn_searchsorted(in("s"), in("v")))                             \
+    X(searchsorted, "right", gpunn_searchsorted(in("s"), in("v"), .right = true))                  \
+    X(searchsorted, "right_i64", gpunn_searchsorted(in("s"), in("v"), .right = true))              \
+    X(searchsorted, "right_i32", gpunn_searchsorted(in("s"), in("v"), .right = true))              \
+    X(searchsorted, "right_u8", gpunn_searchsorted(in("s"), in("v"), .right = true))               \
+    X(searchsorted, "right_ends", gpunn_searchsorted(in("s"), in("v"), .right = true))             \
+    X(searchsorted, "one", gpunn_searchsorted(in("s"), in("v")))                                   \
+    X(searchsorted, "line", gpunn_searchsorted(in("s"), in("v")))                                  \
+    X(searchsorted, "many", gpunn_searchsorted(in("s"), in("v")))                                  \
+    X(bucketize, "plain", gpunn_bucketize(in("x"), in("b"), .right = true))                        \
+    X(bucketize, "scalars", gpunn_bucketize(in("x"), in("b"), .right = true))                      \
     X(logcumsumexp, "last", gpunn_logcumsumexp(in("x"), -1))                                       \
     X(logcumsumexp, "middle", gpunn_logcumsumexp(in("x"), 1))                                      \
     X(logcumsumexp, "batch", gpunn_logcumsumexp(in("x"), 0))                                       \
