@@ -241,6 +241,12 @@ class Written(Export):
         model = spec.load(self.path("net.json"))
         self.assertEqual([model.tensors[i].dtype for i in model.outputs], ["i64", "i64"])
 
+    def test_integers_beside_floats(self):
+        for join in (torch.cat, lambda parts, dim: torch.stack([part[:, 0] for part in parts], dim)):
+            self.export(Net(lambda self, x, i: join([x, i], 1)), torch.rand(3, 4), torch.arange(6).reshape(3, 2))
+            model = spec.load(self.path("net.json"))
+            self.assertEqual([model.tensors[i].dtype for i in model.outputs], ["f32"])
+
     def test_integers_that_may_be_large(self):
         self.assertEqual(self.ops(Net(lambda self, x: x * (x.long() * 2 + 1 == 2 ** 24 + 1)),
                                   torch.rand(3, 4)),

@@ -56,17 +56,21 @@ def movedim(w, call, x, source, destination):
     return w.permute(x, order)
 
 
+def promoted(w, call, tensors):
+    """What one op joins: floats where the result is."""
+    return [w.f32(x) for x in tensors] if call.shapes[0][1].is_floating_point else w.alike(tensors)
+
+
 @operation("cat", "concat", "concatenate")
 def cat(w, call, tensors, dim=0, **_):
-    tensors = w.alike([w.whole(x) for x in tensors if 0 not in x.full])
-    return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype,
-                 dim=normal_axis(dim, len(tensors[0].shape)))
+    tensors = promoted(w, call, [w.whole(x) for x in tensors if 0 not in x.full])
+    return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype, dim=normal_axis(dim, len(tensors[0].shape)))
 
 
 @operation("stack")
 def stack(w, call, tensors, dim=0):
     dim = normal_axis(dim, len(tensors[0].full) + 1)
-    tensors = w.alike([w.whole(w.reshape(x, x.full[:dim] + (1,) + x.full[dim:])) for x in tensors])
+    tensors = promoted(w, call, [w.whole(w.reshape(x, x.full[:dim] + (1,) + x.full[dim:])) for x in tensors])
     return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype, dim=dim)
 
 
