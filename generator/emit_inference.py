@@ -204,7 +204,8 @@ class Emitter:
         if step.members:
             return self.elementwise(step)
         self.room = self.base(step.room) if step.room else "NULL"
-        return getattr(self, "op_" + (t.op if not t.op.startswith("conv") else "conv"), self.op_of_signature)(t)
+        name = "op_" + (t.op if not t.op.startswith("conv") else "conv")
+        return getattr(self, name, self.op_of_signature)(t)
 
     def values(self, step):
         return values_of(self.plan, step)
@@ -357,11 +358,14 @@ class Emitter:
         return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1:])
 
     def op_of_signature(self, t):
-        """A call of the function of the op's name, with the sizes that its signature names, those of "..." multiplied, and the
-        attributes but for the axis."""
-        sizes = signature.bind(table.ops()[t.op].signature, list(map(self.shape, t.inputs)), t.attrs.get("dim"))
-        attrs = [self.flag(value) if isinstance(value, bool) else number(value) for key, value in t.attrs.items() if key != "dim"]
-        return self.call(t.op, *map(self.pointer, (t.id,) + t.inputs), *map(math.prod, sizes.values()), *attrs)
+        """A call of the function with the op's name. It takes the sizes that the op's signature names, those of
+        "..." multiplied, and the attributes except the axis."""
+        shapes = list(map(self.shape, t.inputs))
+        sizes = signature.bind(table.ops()[t.op].signature, shapes, t.attrs.get("dim"))
+        attrs = [self.flag(value) if isinstance(value, bool) else number(value)
+                 for key, value in t.attrs.items() if key != "dim"]
+        return self.call(t.op, *map(self.pointer, (t.id,) + t.inputs), *map(math.prod, sizes.values()),
+                         *attrs)
 
     def op_topk_indices(self, t):
         dim = t.attrs["dim"]

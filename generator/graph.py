@@ -217,7 +217,8 @@ def check_dtype(wanted, name, t, first_name, first):
     if wanted == "index":
         check_indices(t, name)
     elif wanted == "any" and t.dtype != first.dtype:
-        raise GraphError("%s is %s and %s %s; cast one of them" % (first_name, first.dtype, name, t.dtype), "inputs")
+        raise GraphError("%s is %s and %s %s; cast one of them" % (
+            first_name, first.dtype, name, t.dtype), "inputs")
     elif wanted == "f32":
         check_f32(t)
 
@@ -351,7 +352,8 @@ class Graph:
             fault = ("the result would have more than %d axes; reshape one" % MAX_RANK if bound else
                      "needed: " + signature.texts(own.signature, attrs.get("dim")))
             raise GraphError("given: %s; %s" % (given, fault), "inputs")
-        return self.node(op, attrs, inputs, sizes, inputs[0].dtype if result.dtype == "any" else result.dtype, layer)
+        return self.node(op, attrs, inputs, sizes,
+                         inputs[0].dtype if result.dtype == "any" else result.dtype, layer)
 
     def of_row(self, op, *operands, **given):
         """What a row of GPUNN_SIGNATURE_OPS makes; given: all of its arguments."""
@@ -1256,7 +1258,8 @@ class Graph:
 
     def sample(self, logits, draw, temperature, top_p):
         if len(logits.shape) == 2 and logits.shape[1] < 1 and not varies(logits.shape[1]):
-            raise GraphError("logits is %s, but the classes must not be the batch; permute it" % shape_text(logits.shape), "inputs")
+            raise GraphError("logits is %s, but the classes must not be the batch; permute it" %
+                             shape_text(logits.shape), "inputs")
         if top_p == 0:
             raise GraphError("top_p is 0; it must be above 0 and at most 1", "top_p")
         return self.by_signature("sample", {"temperature": f32(temperature), "top_p": f32(top_p)},

@@ -20,11 +20,14 @@ REASONS = {
     "ctc_loss": "a loss; leave it out of \"outputs\"",
     "gradient_energy": "a loss; leave it out of \"outputs\"",
     "custom": "its code is the program's own; write it as an expr"}
-WRITTEN = tuple(op for op in template.functions("inference_ops.h") if op in table.ops())  # by a function of the op's name
+# Ops that a function of their name computes.
+WRITTEN = tuple(op for op in template.functions("inference_ops.h") if op in table.ops())
 SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + WRITTEN + (
-    "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add",
-    "scatter", "cast", "sum", "max", "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
-INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "permute", "concat", "slice", "expand", "gather", "scatter") + tuple(
+    "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand",
+    "gather", "scatter_add", "scatter", "cast", "sum", "max", "argmax", "topk_indices", "interpolate",
+    "scaled_dot_product_attention"))
+INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "permute", "concat", "slice", "expand",
+                   "gather", "scatter") + tuple(
     op for op in WRITTEN if signature.gives_integers(table.ops()[op].signature))
 
 

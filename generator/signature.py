@@ -1,4 +1,5 @@
-"""Signatures: the shape rule of an op as a text of gpunn.h's table (>>graph/infer), such as "f32 [n, classes], f32 [n] -> i64 [n]"."""
+"""Signatures: the shape rule of an op as a text of gpunn.h's table (>>graph/infer), such as
+"f32 [n, classes], f32 [n] -> i64 [n]"."""
 import re
 from collections import namedtuple
 from functools import lru_cache
@@ -10,7 +11,8 @@ Shape = namedtuple("Shape", "dtype sizes")
 @lru_cache(maxsize=None)
 def parse(text):
     """The Shapes of the operands, and that of the result."""
-    shapes = [Shape(dtype, tuple(re.findall(r"\w+|\.\.\.", sizes))) for dtype, sizes in re.findall(r"(\w+) *\[(.*?)\]", text)]
+    shapes = [Shape(dtype, tuple(re.findall(r"\w+|\.\.\.", sizes)))
+              for dtype, sizes in re.findall(r"(\w+) *\[(.*?)\]", text)]
     return shapes[:-1], shapes[-1]
 
 
@@ -23,8 +25,8 @@ def keys(shape):
 
 
 def bind(text, operands, axis):
-    """What each name stands for, as tuples of sizes by name in the order of the text; None: the operands do not fit. axis: how
-    many axes the first "..." of two has."""
+    """What each name stands for, as tuples of sizes by name in the order of the text. None: the operands do not
+    fit. axis: how many axes the first "..." of two has."""
     bound = {}
     for shape, given in zip(parse(text)[0], operands):
         dots, at = shape.sizes.count("..."), 0
@@ -32,7 +34,8 @@ def bind(text, operands, axis):
         if rest < 0 or (rest and not dots):
             return None
         for key in keys(shape):
-            rank = 1 if not key.startswith("...") else rest if dots == 1 else axis if key == "..." else rest - axis
+            rank = (1 if not key.startswith("...") else rest if dots == 1 else
+                    axis if key == "..." else rest - axis)
             sizes, at = tuple(given[at:at + rank]), at + rank
             if rank < 0 or sizes != ((int(key),) if key.isdigit() else bound.setdefault(key, sizes)):
                 return None
@@ -51,4 +54,5 @@ def gives_integers(text):
 
 def result(text, bound):
     """The sizes of the result."""
-    return tuple(size for key in keys(parse(text)[1]) for size in ((int(key),) if key.isdigit() else bound[key]))
+    return tuple(size for key in keys(parse(text)[1])
+                 for size in ((int(key),) if key.isdigit() else bound[key]))

@@ -11,16 +11,18 @@ from . import floats
 
 HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpunn.h")
 
-# arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
-# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits. operands: names.
-# signature: what signature.py reads; "": the op has a rule of its own.
-Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands signature", defaults=(False, 0, (), ""))
+# arity: 0 for ops that are not elementwise; those have no attributes, forward and derivatives here. attrs:
+# (name, default), ... gradients: bit k for operand k; -1: all. term: of a loss, which has no builder in C.
+# traits: bits of read_traits. operands: names. signature: what signature.py reads; "": a function is the rule.
+Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands signature",
+                defaults=(False, 0, (), ""))
 
-# A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. struct, call: what the
-# call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY. attributes: of a row of GPUNN_SIGNATURE_OPS, the
-# arguments that the text of its node has.
-Row = namedtuple("Row", "name kind op operands axes arguments struct call about attributes", defaults=(None,))
-# field: in C.
+# A builder outside the elementwise tables. kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN.
+# struct, call: what the call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY.
+# attributes: for a row of GPUNN_SIGNATURE_OPS, the arguments that the text of its node has.
+Row = namedtuple("Row", "name kind op operands axes arguments struct call about attributes",
+                 defaults=(None,))
+# field: its name in C
 Argument = namedtuple("Argument", "name kind default about field", defaults=("",))
 # The formula of a row's builder: the operands' names, and the check (Graph.fits_*) that they must pass.
 Formula = namedtuple("Formula", "operands fits text")
@@ -157,8 +159,10 @@ def read(text):
     """All ops of a gpunn.h, by name in the order of its enum."""
     own, rest = lines(text, "ops")
     traits = read_traits(text)
-    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$", own, re.M)
-    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(SIGNATURE|OTHER|ALIAS)_OPS\([SX, ]+\)(.*)$", rest, re.M)
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$",
+                         own, re.M)
+    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(SIGNATURE|OTHER|ALIAS)_OPS\([SX, ]+\)(.*)$",
+                          rest, re.M)
     result = {}
     for kind, body in defines:
         for macro, fields in calls(body):
@@ -167,7 +171,8 @@ def read(text):
             if macro != ("S" if kind == "SIGNATURE" else "X"):
                 raise TableError("unexpected text in a table of ops: '%s'" % macro)
             fields = of_signature(fields) if kind == "SIGNATURE" else fields
-            op = other(fields, traits) if kind in ("SIGNATURE", "OTHER", "ALIAS") else elementwise(kind, fields)
+            op = (other(fields, traits) if kind in ("SIGNATURE", "OTHER", "ALIAS") else
+                  elementwise(kind, fields))
             if op.name in result:
                 raise TableError("the op '%s' is listed twice" % op.name)
             result[op.name] = op
@@ -232,8 +237,9 @@ def read_rows(text):
         if macro == "GPUNN_SIGNATURE_OPS":
             for _, enum, name, count, *_, keys, struct, form, about in entries(signed.group(1), "S"):
                 taken = tuple(arguments(keys + "_ARGS"))
-                result[name] = Row(name, "OP", enum, int(count), 0, taken, struct, builder_of(name, int(count), form, taken),
-                                   string(about), tuple(fields[0] for fields in listed(keys + "_ARGS", "A")))
+                result[name] = Row(name, "OP", enum, int(count), 0, taken, struct,
+                                   builder_of(name, int(count), form, taken), string(about),
+                                   tuple(fields[0] for fields in listed(keys + "_ARGS", "A")))
             continue
         kind, name, op, operands, axes, keys, struct, call, about = fields
         operands = int(operands) if operands.isdigit() else operands[len("GPUNN__"):]

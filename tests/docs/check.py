@@ -160,15 +160,18 @@ def sections(name, start):
 
 
 def rooms_agree():
-    """An op's two functions stand in sections of one name; what dispatches them has its own, >>cpu/cpu and >>run/run."""
-    tables = re.findall(r"#define GPUNN_(?:OTHER_OPS\(X|SIGNATURE_OPS\(S, X)\)(.*?)\n\n", read("gpunn.h"), re.S)
+    """An op's two functions are in sections with one name. Their dispatchers are in >>cpu/cpu and
+    >>run/run."""
+    tables = re.findall(r"#define GPUNN_(?:OTHER_OPS\(X|SIGNATURE_OPS\(S, X)\)(.*?)\n\n", read("gpunn.h"),
+                        re.S)
     rooms = []
     for name, start, prefix in (("gpunn.h", "/* ==== >>common", "cpu"),
                                 ("gpunn_cuda.cu", "/* ==== >>base/config", "cuda")):
         rooms.append({op: "run" if tag == "cpu/cpu" else tag.rpartition("/")[2]
                       for tag, body in sections(name, start)
                       for op in re.findall(rf"\bgpunn__{prefix}_(\w+)\([^;{{}}]*\)\s*\{{", body)})
-    ops = [op for op in re.findall(r"X[,(] ?[A-Z0-9_]+, (\w+)", "".join(tables)) if op in rooms[0] and op in rooms[1]]
+    ops = [op for op in re.findall(r"X[,(] ?[A-Z0-9_]+, (\w+)", "".join(tables))
+           if op in rooms[0] and op in rooms[1]]
     assert len(ops) > 30, ops
     faults = [f"{op} is in >>{rooms[0][op]} of gpunn.h and in >>{rooms[1][op]} of gpunn_cuda.cu" for op in ops
               if rooms[0][op] != rooms[1][op]]

@@ -58,7 +58,8 @@ def kthvalue(w, call, x, k=None, dim=None, keepdim=False):
 
 @operation("searchsorted")
 def searchsorted(w, call, sorted_sequence, x, right=False, side=None, sorter=None, **_):
-    """How many elements of the last axis of the sequence come before each x. One row serves x of any shape."""
+    """How many elements of the last axis of the sequence come before each x. One row serves x of any
+    shape."""
     if sorter is not None:
         raise Refused("a sorter is not possible")
     operands = [w.tensor(sorted_sequence), w.tensor(x)]
@@ -67,7 +68,8 @@ def searchsorted(w, call, sorted_sequence, x, right=False, side=None, sorter=Non
     full = values.full
     if len(sequence.full) == 1:
         values = w.reshape(values, (product(full),))
-    places = w.add("searchsorted", [sequence, values], values.full, kind="i64", right=right or side == "right" or None)
+    places = w.add("searchsorted", [sequence, values], values.full, kind="i64",
+                   right=right or side == "right" or None)
     return w.reshape(small_integers(w, places), full)
 
 
