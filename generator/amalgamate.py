@@ -34,7 +34,8 @@ def part(folder, name):
     text = read("templates", folder, name)
     guarded = GUARD.fullmatch(text)
     own = guarded[2] if guarded else text
-    return INCLUDE.sub(lambda include: part(folder, include[1]) if include[1].endswith(".inc") else "", own).strip("\n") + "\n"
+    return INCLUDE.sub(lambda include: part(folder, include[1]) if include[1].endswith(".inc") else "",
+                       own).strip("\n") + "\n"
 
 
 def amalgamate(name):

@@ -7,6 +7,7 @@ final functions. program.c and update.c are a program and an optimizer's step. e
 of its own."""
 import hashlib
 import re
+import textwrap
 
 from . import (emit_inference, emit_network, emit_network_cuda, emit_training_cuda, scalar, stamp, tables_c,
                template, update)
@@ -39,8 +40,8 @@ def _header(kernel_set, text_stamp):
     functions, kernels, plans = [], [], []
     for kernel in kernel_set.tables()[0]:
         for direction, program in programs(kernel):
-            functions += ["", "/* %s, %s: %s%s */" %
-                          (kernel.name, direction, _comment(kernel.formula), _traffic(program))]
+            functions += [""] + _comment("%s, %s: %s%s" % (kernel.name, direction, kernel.formula,
+                                                           _traffic(program)))
             plans += [plan for plan in (program.network, program.step) if plan]
             if program.on_gpus_alone():
                 functions += (emit_training_cuda if program.step else emit_network_cuda).functions(kernel_set)
@@ -90,13 +91,16 @@ def programs(kernel):
 
 
 def _comment(text):
-    return " ".join(text.replace("*/", "* /").replace("/*", "/ *").split())
+    """Lines of a comment."""
+    lines = textwrap.wrap(text.replace("*/", "* /").replace("/*", "/ *"), scalar.WIDTH - 6,
+                          break_on_hyphens=False)
+    return ("/* %s */" % "\n * ".join(lines)).splitlines()
 
 
 def _traffic(program):
     """The bytes that a GPU reads and writes in a program, as text."""
     fixed, per_batch = program.bytes_per_batch
-    parts = ["%d a sample" % per_batch] * bool(per_batch) + [str(fixed)] * bool(fixed)
+    parts = ["%d per sample" % per_batch] * bool(per_batch) + [str(fixed)] * bool(fixed)
     return "; bytes: " + " and ".join(parts) if parts else ""
 
 

@@ -39,7 +39,7 @@ def ascii_text(text):
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
 
 
-def comment(text, width=126):
+def comment(text, width=104):
     lines, line = [], ""
     for word in ascii_text(text).split():
         if line and len(line) + 1 + len(word) > width:
@@ -100,7 +100,7 @@ class LaunchEmitter:
             lines.append("unsigned *counters;")
         if self.ahead:
             lines += ["%s_operands ahead;" % self.ahead.kernel,
-                      "unsigned ahead_count; /* 0: its results are there */"]
+                      "unsigned ahead_count; /* 0: its results exist already */"]
         return lines
 
     def where(self, one):
@@ -416,7 +416,7 @@ class LaunchEmitter:
     # ---- the texts -----------------------------------------------------------------------------------------
     def doc(self):
         read, written = streams(self.launch)
-        moved = "reads %d and writes %d bytes for each element" % (sum(BYTES[one.dtype] for one in read),
+        moved = "reads %d and writes %d bytes per element" % (sum(BYTES[one.dtype] for one in read),
                                                                      sum(BYTES[one.dtype] for one in written))
         return comment("%s: %s; %s." % (self.prefix, self.formula, moved))
 

@@ -25,10 +25,10 @@ READ_AS_STORED = MOVES + ROWS + ("linear", "embedding")
 # name for comments.
 Storage = namedtuple("Storage", "type read rounded factors chunk capability about")
 STORAGES = {
-    "f32": Storage("float", "%s", "rounded_tf32", "tf32", 8, 80, "TF32, 10 bits of mantissa"),
-    "f16": Storage("__half", "__half2float(%s)", "__float2half_rn", "f16", 16, 75, "F16, at most 65504"),
+    "f32": Storage("float", "%s", "rounded_tf32", "tf32", 8, 80, "TF32 (10 mantissa bits)"),
+    "f16": Storage("__half", "__half2float(%s)", "__float2half_rn", "f16", 16, 75, "F16 (at most 65504)"),
     "bf16": Storage("__nv_bfloat16", "__bfloat162float(%s)", "__float2bfloat16_rn", "bf16", 16, 80,
-                    "BF16, 7 bits of mantissa")}
+                    "BF16 (7 mantissa bits)")}
 
 
 def check(t, plan):
@@ -452,7 +452,8 @@ def weights_as(name, form, members, filling):
     """Another struct of the weights, and the function that fills it."""
     kind = "%s_weights_%s" % (name, form)
     lines = ["typedef struct %s {" % kind] + ["    " + line for line in members] + ["} %s;" % kind, ""]
-    lines.append("/* Fills it: the part of thread `first` of `step`; 0 and 1 for all, on the host too. */")
+    lines.append("/* Fills `to`. Thread `first` of `step` does its share; 0 and 1 fill all. It also runs on "
+                 "the host. */")
     start = "static inline __host__ __device__ void %s_weights_to_%s(" % (name, form)
     parameters = ["const %s_weights *from" % name, kind + " *to", "int first", "int step"]
     return lines + definition(scalar.wrapped(start, parameters, ")"), filling) + [""]
@@ -476,7 +477,7 @@ def warp_lines(emitter, head):
     weights = emitter.weights()
     needed = template.needed(library, "\n".join(weights + text), titles=False)
     lines = ["namespace %s_warp {" % name, ""] + needed + ["", "} // namespace %s_warp" % name, ""]
-    lines += ["#define %s_WARP_SAMPLES %d /* of a call */" % (name.upper(), 16 * emitter.groups), ""]
+    lines += ["#define %s_WARP_SAMPLES %d /* samples per call */" % (name.upper(), 16 * emitter.groups), ""]
     return (lines + weights + ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= %d0" % factors.capability] +
             text + ["#endif"])
 
@@ -508,25 +509,26 @@ def facts(plan, name, stored, groups):
     computes."""
     parts = []
     if plan.weights:
-        text = ("The program fills %s_weights: each array as PyTorch has the tensor that its comment names, "
+        text = ("The program fills %s_weights: each array as PyTorch stores the tensor named in its comment, "
                 "in F32." % name)
         if stored != "f32":
-            text += " %s_weights_to_%s() makes %s_weights_%s of it, rounded to the nearest." % (
+            text += " %s_weights_to_%s() converts it to %s_weights_%s, rounded to nearest even." % (
                 name, stored, name, stored)
-        parts.append(text + " Copied to the GPU as they are, structs of weights may lie in global, shared or "
-                     "constant memory.")
+        parts.append(text + " Copy structs of weights to the GPU byte by byte, to global, shared or constant "
+                     "memory.")
     if any(step.tensor.op == "embedding" for step in plan.steps):
-        parts.append("An index that is none of its embedding's rows makes NaN, as in gpunn's own kernels.")
+        parts.append("An index outside its embedding's rows gives NaN, as in gpunn's own kernels.")
     if groups:
         parts.append(
-            "%s_forward_warp() is for the samples of a warp's %s at once, by tensor cores, from compute "
-            "capability %d.%d on. All 32 lanes come to the call together, converged, each with an x and y of "
-            "its own, in any memory or in variables; those of a lane that is not active are not touched. "
-            "%s_weights_to_warp() lays out the weights for it, in the order in which lanes read them. "
-            "Products' factors are %s; sums, and all else, are F32. It needs no shared memory." % (
+            "%s_forward_warp() evaluates the samples of a warp's %s at once, by tensor cores. It requires "
+            "compute capability %d.%d or newer. All 32 lanes must call it together, converged. Each lane passes "
+            "its own x and y, in any memory or in local variables. Those of inactive lanes are neither read nor "
+            "written. %s_weights_to_warp() packs the weights for it, in the order in which lanes read them. The "
+            "factors of products are %s; sums and all else are F32. It uses no shared memory." % (
                 (name, "32 lanes" if groups == 2 else "first 16 lanes") +
-                divmod(STORAGES[stored].capability, 10) + (name, STORAGES[stored].about)))
-    lines = [line for part in parts for line in textwrap.wrap(part, WIDTH + 6) + [""]]
+                divmod(STORAGES[stored].capability, 10) +
+                (name, STORAGES[stored].about)))
+    lines = [line for part in parts for line in textwrap.wrap(part, WIDTH - 3) + [""]]
     return ["* " + line if line else "*" for line in lines[:-1]]
 
 

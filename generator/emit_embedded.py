@@ -48,22 +48,23 @@ def emit_embedded(model, source, name, file):
     guard = name.upper() + "_EMBEDDED_H"
     words = ["0x%x," % word for word, in struct.iter_unpack("<Q", file + bytes(-len(file) % 8))]
     rows = ["        " + " ".join(words[i:i + 5]) for i in range(0, len(words), 5)]
-    return "\n".join(stamp.lines(source, name + "_embedded.h") + [
-        "#ifndef " + guard, "#define " + guard,
-        '#include "gpunn.h"'] + emit_model.body(model, name, inference=True) + [
-            "", "/* The model with its weights, to be evaluated; out receives the tensors that a program "
-            "needs. NULL after an error, of which", " * gpunn_error(dev) tells. */",
-            "static inline gpunn_model *%s_load(gpunn_device *dev, %s_tensors *out)" % (name, name),
-            "{",
-            "    static const uint64_t weights[%d] = { /* a safetensors file */" % len(words)] + rows + [
-                "    };",
-                "    gpunn_model *model = %s_create(dev, out);" % name,
-                "    if (model && gpunn_load_memory(model, weights, %d) != GPUNN_OK) {" % len(file),
-                "        gpunn_model_destroy(model);",
-                "        return NULL;",
-                "    }",
-                "    return model;",
-                "}",
-                "",
-                "#endif",
-                ""])
+    return "\n".join(stamp.lines(source, name + "_embedded.h") +
+                     ["#ifndef " + guard, "#define " + guard, '#include "gpunn.h"'] +
+                     emit_model.body(model, name, inference=True) + [
+        "",
+        "/* Creates the model with its weights, for inference only. *out receives the tensors that a program",
+        " * needs. Returns NULL on failure; gpunn_error(dev) says why. */",
+        "static inline gpunn_model *%s_load(gpunn_device *dev, %s_tensors *out)" % (name, name),
+        "{",
+        "    static const uint64_t weights[%d] = { /* a safetensors file */" % len(words)] + rows + [
+        "    };",
+        "    gpunn_model *model = %s_create(dev, out);" % name,
+        "    if (model && gpunn_load_memory(model, weights, %d) != GPUNN_OK) {" % len(file),
+        "        gpunn_model_destroy(model);",
+        "        return NULL;",
+        "    }",
+        "    return model;",
+        "}",
+        "",
+        "#endif",
+        ""])

@@ -358,8 +358,8 @@ class Emitter:
         return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1:])
 
     def op_of_signature(self, t):
-        """A call of the function with the op's name. It takes the sizes that the op's signature names, those of
-        "..." multiplied, and the attributes except the axis."""
+        """A call of the function with the op's name. It takes the sizes that the op's signature names, those
+        of "..." multiplied, and the attributes except the axis."""
         shapes = list(map(self.shape, t.inputs))
         sizes = signature.bind(table.ops()[t.op].signature, shapes, t.attrs.get("dim"))
         attrs = [self.flag(value) if isinstance(value, bool) else number(value)
@@ -605,8 +605,8 @@ class Emitter:
             field, about = self.field[t.id], "%s %s" % (
                 stamp.safe(t.name), shape_text(t.shape).replace(" ", ""))
             if t.id in self.quantized:
-                wide.append(("float", field + "_scale", t.shape[0], "of each row of " + stamp.safe(t.name),
-                             (t.id, 0)))
+                wide.append(("float", field + "_scale", t.shape[0],
+                             "scales of the rows of " + stamp.safe(t.name), (t.id, 0)))
                 small.append(("int8_t", field, self.plan.count(t.id), about, (t.id, 1)))
             else:
                 wide.append(("float", field, self.plan.count(t.id), about, (t.id, None)))
@@ -628,7 +628,7 @@ class Emitter:
         size = {"i64": 8, "f32": 4, "i32": 4, "u8": 1}
         total = sum(count * size[dtype] for dtype, count in sizes.items())
         widest = max(size[dtype] for dtype in sizes)
-        lines = ["/* Where values lie between steps: any memory, one for each thread that calls. */",
+        lines = ["/* Scratch memory for the values between steps. Each thread that calls needs its own. */",
                  "#define %s_SCRATCH_BYTES %d" % (self.NAME, -(-total // widest) * widest),
                  "typedef struct %s_scratch {" % self.name]
         lines += ["    %s %s[%d];" % (STORED[dtype], dtype, count) for dtype, count in sizes.items()]
@@ -640,12 +640,12 @@ class Emitter:
         samples = "one sample" if plan.batch == 1 else "%d samples" % plan.batch
         lines = ["A call takes %d multiplications for %s." % (plan.products(), samples)]
         if plan.weights and weights is None:
-            lines.append("The program fills %s_weights: each array as PyTorch has the tensor that its "
-                         "comment names." % self.name)
+            lines.append("The program fills %s_weights: each array as PyTorch stores the tensor named in its "
+                         "comment." % self.name)
         elif plan.weights:
-            lines.append("Hand %s_trained to it as the weights." % self.name)
+            lines.append("Pass &%s_trained as the weights." % self.name)
         if self.can_fail:
-            lines.append("It returns false where an index or a length in its inputs is outside its range.")
+            lines.append("It returns false if an index or a length in its inputs is out of range.")
         return [" * " + line for line in lines]
 
     def prototype(self):
@@ -660,7 +660,7 @@ class Emitter:
     def body(self):
         lines = []
         for block in self.plan.scratch():
-            about = self.of_type(block.tensor.id) if block.tensor else "what a step needs for itself"
+            about = self.of_type(block.tensor.id) if block.tensor else "scratch of a step"
             dtype = Plan.array(block)
             lines.append("%s *const %s = scratch->%s + %d; /* %s */" % (
                 STORED[dtype], self.base(block), dtype, block.place, stamp.safe(about)))
@@ -706,7 +706,7 @@ def library(name, called, int8):
                      scale_hh="")]
     if int8:
         both.append(products(suffix="_int8", type="int8_t", scale="const float *scale, ",
-                             row_scale=" * scale[j]", about=" A row of w counts times its scale.",
+                             row_scale=" * scale[j]", about=" Row j of w is multiplied by scale[j].",
                              scales=["const float *ih_scale, *hh_scale;"],
                              scale_ih="r->ih_scale, ", scale_hh="r->hh_scale, "))
     ops = template.load("inference_ops.h", space=space, products="\n\n".join(both).splitlines(), **values)

@@ -387,11 +387,15 @@ class _Emitter:
         leaves = [self.variable(self.tensors[i]) for i in self.leaves]
         fits = " && ".join(["ok"] + leaves)
         lines = (fields + [
-            "", "/* The model, new and with its initial weights; out receives the tensors that a program "
-            "needs. NULL after an error,", " * of which gpunn_error(dev) tells. */", "static inline "
-            "gpunn_model *%s_create(gpunn_device *dev, %s_tensors *out)" % (self.name, self.name), "{",
-            "    gpunn_model *model = gpunn_model_create(dev%s%s);" %
-            (precision, ", .inference = true" if self.inference else ""), "    bool ok = model != NULL;",
+            "",
+            "/* Creates the model with initial weights. *out receives the tensors that a program needs. Returns",
+            " * NULL on failure; gpunn_error(dev) says why. */",
+            "static inline gpunn_model *%s_create(gpunn_device *dev, %s_tensors *out)" % (
+                self.name, self.name),
+            "{",
+            "    gpunn_model *model = gpunn_model_create(dev%s%s);" % (
+                precision, ", .inference = true" if self.inference else ""),
+            "    bool ok = model != NULL;",
             "    if (!ok) return NULL;"] + self.sizes() + self.lines + [
                 "    if (!(%s)) {" % fits if len(fits) < WIDTH - 12 else "\n".join(
                     ["    ok = ok && %s;" % leaf for leaf in leaves] + ["    if (!ok) {"]),
@@ -409,7 +413,7 @@ class _Emitter:
         values, fields = dict(given, **dict(zip(("beta1", "beta2"), given.get("betas", ())))), _Fields()
         for key, _, default in table.optimizers()[given["type"]].settings:
             fields.add(key, values[key], default)
-        lines = ["", "/* The spec's optimizer; NULL after an error. */",
+        lines = ["", "/* Creates the spec's optimizer. Returns NULL on failure. */",
                  "static inline gpunn_optimizer *%s_optimizer(gpunn_model *model)" % self.name, "{"]
         lines += wrapped("gpunn_optimizer *opt = gpunn_%s(%s);" %
                          (given["type"], ", ".join(["model"] + fields.texts)))

@@ -25,8 +25,8 @@ def keys(shape):
 
 
 def bind(text, operands, axis):
-    """What each name stands for, as tuples of sizes by name in the order of the text. None: the operands do not
-    fit. axis: how many axes the first "..." of two has."""
+    """What each name stands for, as tuples of sizes by name in the order of the text. None: the operands do
+    not fit. axis: how many axes the first "..." of two has."""
     bound = {}
     for shape, given in zip(parse(text)[0], operands):
         dots, at = shape.sizes.count("..."), 0

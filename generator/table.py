@@ -13,7 +13,8 @@ HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 
 # arity: 0 for ops that are not elementwise; those have no attributes, forward and derivatives here. attrs:
 # (name, default), ... gradients: bit k for operand k; -1: all. term: of a loss, which has no builder in C.
-# traits: bits of read_traits. operands: names. signature: what signature.py reads; "": a function is the rule.
+# traits: bits of read_traits. operands: names.
+# signature: what signature.py reads; "": the rule is a function.
 Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands signature",
                 defaults=(False, 0, (), ""))
 

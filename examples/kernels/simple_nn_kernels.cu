@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates f20049c04d03
+ * gpunn 0.2, templates d85b5b754bfb
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,8 +11,8 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0x0134977adaf8a56dull
-#error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
+#if SIMPLE_NN_KERNELS_STAMP != 0x44fed23ee49365d6ull
+#error "simple_nn_kernels.h and simple_nn_kernels.cu do not match: renew both (see their first lines)"
 #endif
 
 #ifndef GPUNN__LAUNCH_ON
@@ -20,19 +20,20 @@
     kernel<<<(blocks), (threads), 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
 #endif
 #ifndef GPUNN__LAUNCH_SHARED
-/* Shared memory of so many floats, where a kernel may have more than it gets without being asked. */
+/* Dynamic shared memory of `floats` floats. Above 48 KiB a kernel must ask for it by cudaFuncSetAttribute. */
 #define GPUNN__BLOCK_SHARED(name, floats) extern __shared__ __align__(16) float name[]
-#define GPUNN__LAUNCH_SHARED(stream, bytes, kernel, blocks, threads, ...)                                         \
-    (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) == cudaSuccess       \
-         ? (kernel<<<(blocks), (threads), (bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__))                        \
+#define GPUNN__LAUNCH_SHARED(stream, bytes, kernel, blocks, threads, ...)                                   \
+    (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) == cudaSuccess \
+         ? (kernel<<<(blocks), (threads), (bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__))                  \
          : (void)0)
 #endif
 
-/* What the kernels are made of. Tensors are read and written by packs of V neighbouring elements, which move in one access of
- * 128 bits where V elements are as long, and are numbered by i. The kernels' orders of summation are fixed. */
+/* Building blocks of the kernels. Tensors are read and written in packs of V neighbouring elements; i is a
+ * pack's index. A pack moves in one access, of up to 128 bits. Every kernel adds in a fixed order. */
 namespace simple_nn_cuda {
 
-const size_t MOST = 0xF0000000u; /* packs that an unsigned counts with room for a last step beyond them */
+/* Most packs of a launch whose index is an `unsigned`: a last step beyond them does not overflow. */
+const size_t MOST = 0xF0000000u;
 
 struct bf16 {
     unsigned short bits;
@@ -67,7 +68,7 @@ template <typename T> __device__ __forceinline__ float number(T integer)
     return (float)integer;
 }
 
-/* As it lies in memory, held in registers until its numbers are needed. */
+/* V neighbouring elements in registers, in the type T of memory. operator[] converts an element to float. */
 template <int V, typename T> struct pack {
     alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) T element[V];
     __device__ __forceinline__ float operator[](int j) const
@@ -76,6 +77,7 @@ template <int V, typename T> struct pack {
     }
 };
 
+/* The same V elements as floats. */
 template <int V> struct numbers {
     float element[V];
     __device__ __forceinline__ float &operator[](int j)
@@ -101,7 +103,7 @@ template <int V, typename T, typename I> __device__ __forceinline__ pack<V, T> l
     return *(const pack<V, T> *)(data + (size_t)i * V);
 }
 
-/* N packs at once. */
+/* Loads the N packs i[0], i[1], ... */
 template <int V, typename T, typename I, int N>
 __device__ __forceinline__ void load_each(pack<V, T> (&p)[N], const T *data, const I (&i)[N])
 {
@@ -109,7 +111,7 @@ __device__ __forceinline__ void load_each(pack<V, T> (&p)[N], const T *data, con
     for (int k = 0; k < N; k++) p[k] = load<V>(data, i[k]);
 }
 
-/* Two numbers in 16 bits each, to the nearest, ties to even; the first is the low half. */
+/* Rounds x and y to 16 bits, to nearest even. x becomes the low half of the word, y the high half. */
 __device__ __forceinline__ unsigned two_halves(bf16, float x, float y)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -134,6 +136,7 @@ __device__ __forceinline__ unsigned two_halves(f16, float x, float y)
 #endif
 }
 
+/* Stores x and y, converted to the type of memory, at to[0] and to[1]. */
 __device__ __forceinline__ void put(float *to, float x, float y)
 {
     to[0] = x;
@@ -146,6 +149,7 @@ template <typename T> __device__ __forceinline__ void put(T *to, float x, float 
     to[1].bits = (unsigned short)(bits >> 16);
 }
 
+/* Pack i of data = n, rounded to T. */
 template <int V, typename T, typename I> __device__ __forceinline__ void store(T *data, I i, numbers<V> n)
 {
     pack<V, T> p;
@@ -159,8 +163,9 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* n, or where `add` says so, old + n. */
-template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, const numbers<V> &n, const pack<V, T> &old)
+/* Returns old + n if `add` is true, else n. */
+template <int V, typename T>
+__device__ __forceinline__ numbers<V> plus_if(bool add, const numbers<V> &n, const pack<V, T> &old)
 {
     numbers<V> sum;
 #pragma unroll
@@ -168,6 +173,7 @@ template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool 
     return sum;
 }
 
+/* data[i] += x if `add` is true, else data[i] = x. */
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
 {
     store<1>(data, i, same<1>(add ? number(data[i]) + x : x));
@@ -194,8 +200,9 @@ struct larger { /* NaN wins */
     }
 };
 
-/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or whole warps, TEAMS of which are the block. All threads call it, and get
- * the result. */
+/* Reduces `value` over groups of TEAM neighbouring threads. TEAM is 1, 2, 4, ..., 32, or a multiple of 32; in
+ * the latter case the block has TEAMS groups. All threads of the block must call it, and all get their
+ * group's result. The order is fixed: a butterfly in each warp, then the warps in ascending order. */
 template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
 {
 #pragma unroll
@@ -203,7 +210,7 @@ template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float
         value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
     if (TEAM <= 32) return value;
     __shared__ float part[32];
-    __syncthreads(); /* of an earlier call: everybody has read part */
+    __syncthreads(); /* all threads have read `part` of an earlier call */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
     const unsigned first = TEAMS > 1 ? threadIdx.x / TEAM * (TEAM / 32) : 0;
@@ -212,8 +219,9 @@ template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float
     return result;
 }
 
-/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. counter is 0 before the first
- * block and after the last. */
+/* Returns whether this block is the last of `count` blocks to call this. The last block sees all that the
+ * others wrote before their calls. `counter` must be 0 before the first call, and is 0 again after the
+ * last. */
 __device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
 {
     __shared__ bool last;
@@ -227,8 +235,10 @@ __device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
     return last;
 }
 
-/* The sums of `count` slices, which begin `step` floats apart, in the place of the first one. */
-template <int THREADS, unsigned FLOATS> __device__ __forceinline__ void add_slices(float *slice, size_t step, unsigned count)
+/* Adds up `count` slices of FLOATS sums, `step` floats apart, in ascending order. The first slice is
+ * overwritten with the totals. */
+template <int THREADS, unsigned FLOATS>
+__device__ __forceinline__ void add_slices(float *slice, size_t step, unsigned count)
 {
     const int V = FLOATS % 4 == 0 ? 4 : 1;
 #pragma unroll 1
@@ -244,10 +254,13 @@ template <int THREADS, unsigned FLOATS> __device__ __forceinline__ void add_slic
     }
 }
 
-/* Called by the blocks when they have left their sums in partial[slice][FLOATS]: `beside` of them in each slice. The last block of a
- * group of slices adds these up, and the last of all the groups: true for that one, which finds the totals in the first slice. */
+/* Adds up the blocks' sums in partial[slice][FLOATS], to which `beside` blocks contribute per slice. Each
+ * block calls this after it has written its part. The last block of a group of about sqrt(slices) slices adds
+ * the group's slices; the last block of all adds the groups. Returns true in that block only; the totals are
+ * then in the first slice. */
 template <int THREADS, unsigned FLOATS>
-__device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned slices, unsigned beside, unsigned *counters)
+__device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned slices, unsigned beside,
+                                      unsigned *counters)
 {
     const unsigned group = (unsigned)ceilf(sqrtf((float)slices)), first = slice / group * group;
     const unsigned members = min(group, slices - first), groups = (slices + group - 1) / group;
@@ -259,11 +272,13 @@ __device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned s
     return true;
 }
 
-/* The sum of one of `sums` numbers that every block has left. */
-template <int THREADS> __device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
+/* The sum over all blocks of one scalar: scalars[block * sums] for block = 0, 1, ... */
+template <int THREADS>
+__device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
 {
     float total = 0;
-    for (unsigned block = threadIdx.x; block < blocks; block += THREADS) total += scalars[(size_t)block * sums];
+    for (unsigned block = threadIdx.x; block < blocks; block += THREADS)
+        total += scalars[(size_t)block * sums];
     return reduce<THREADS>(total, sum());
 }
 
@@ -273,6 +288,7 @@ inline bool aligned(const void *data, size_t bytes)
     return (uintptr_t)data % bytes == 0;
 }
 
+/* ceil(count / each). */
 inline size_t at_least(size_t count, size_t each)
 {
     return (count + each - 1) / each;
@@ -283,32 +299,36 @@ inline size_t larger_of(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-inline size_t clamped(size_t wanted, size_t most) /* from 1 on */
+/* `wanted`, but at least 1 and at most `most`. */
+inline size_t clamped(size_t wanted, size_t most)
 {
     return wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most;
 }
 
-inline size_t area(size_t floats) /* in bytes; what follows is aligned again */
+/* Bytes of workspace for so many floats: a multiple of 256, so that the next area is aligned, too. */
+inline size_t area(size_t floats)
 {
     return (floats * sizeof(float) + 255) / 256 * 256;
 }
 
 /* ---- networks ---- *
- * Values of a tile's samples lie PITCH floats apart in shared memory, and rows of weights alike: odd multiples of 4, so that
- * neighbouring threads read 16 bytes each of their own row without a conflict of banks. */
+ * A block keeps a tile of samples in shared memory, PITCH floats from one sample to the next. Rows of weights
+ * have such a pitch, too. Pitches are odd multiples of 4, so that neighbouring threads can read 16 bytes each
+ * of their own rows without bank conflicts. */
 
 __host__ __device__ constexpr int pitch_of(int count)
 {
     return (count + 3) / 4 * 4 + ((count + 3) / 4 % 2 == 0 ? 4 : 0);
 }
 
-/* How many numbers of a row one instruction of tensor cores multiplies, which take 8 words; 0: there is no such instruction. */
+/* The k extent of one tensor-core instruction: the numbers of a row that it multiplies, in 8 words. 0: no
+ * tensor cores. */
 __host__ __device__ constexpr int chunk_of(float)
 {
     return 0;
 }
 
-/* Words of a row of `count` factors, filled up with zeros to whole chunks. */
+/* Words of a row of `count` factors, padded with zeros to whole chunks. */
 template <typename T> __host__ __device__ constexpr int words_of(int count)
 {
     if constexpr (chunk_of(T()) > 0)
@@ -317,35 +337,37 @@ template <typename T> __host__ __device__ constexpr int words_of(int count)
         return count;
 }
 
-/* Words from one row of a weight to the next, each with its bias. */
+/* Words from one staged row of a weight to the next. A row is followed by its bias. */
 template <typename T> __host__ __device__ constexpr int step_of(int count)
 {
     return pitch_of(words_of<T>(count) + 1);
 }
 
-/* Rows of a weight [OUT][K] that are in FLOATS of shared memory at once; tiles take eight columns each. */
+/* Rows of a weight [OUT][K] that fit into FLOATS floats of shared memory. With tensor cores it is OUT
+ * or a multiple of 8. */
 template <typename T, int K, int OUT, bool WHOLE, int FLOATS> __host__ __device__ constexpr int rows_at_once()
 {
-    const int WIDE = chunk_of(T()) > 0 ? 8 : 1, ROOM = FLOATS / step_of<T>(K);
-    return WHOLE || ROOM >= OUT ? OUT : ROOM / WIDE * WIDE;
+    const int WIDE = chunk_of(T()) > 0 ? 8 : 1, FIT = FLOATS / step_of<T>(K);
+    return WHOLE || FIT >= OUT ? OUT : FIT / WIDE * WIDE;
 }
 
-/* A number as memory has it that stores numbers as T. */
+/* x rounded to the type T that memory stores. */
 __device__ __forceinline__ float stored_as(float, float x)
 {
     return x;
 }
 
-/* Word i of a row x of factors, of which there are `count`; ALL: at least as many as are asked for. Words of 16 bits hold numbers k and
- * k + 4, with k = 0 1 2 3 8 9 10 11 16 ..., so that neighbouring threads read neighbouring numbers: any order will do in which both
- * factors of a product have their numbers. */
+/* Word i of a row x of `count` factors; 0 beyond them. ALL: no word asked for is beyond them. A word of two
+ * 16-bit factors holds numbers k and k + 4, with k = 0 1 2 3 8 9 10 11 16 ... for i = 0, 1, 2, ... This way
+ * neighbouring threads read neighbouring numbers. Any order is valid if both operands of a product use it. */
 template <bool ALL> __device__ __forceinline__ float factor_word(float, const float *x, int i, int)
 {
     return x[i];
 }
 
-/* Rows of w[][K] and behind each row its bias; b may be NULL. */
-template <typename T, int K> __device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
+/* Copies `rows` rows of w[][K] into shared memory, each followed by its bias. b may be NULL (zeros). */
+template <typename T, int K>
+__device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
 {
     const int WORDS = words_of<T>(K), STEP = step_of<T>(K);
 #pragma unroll 4
@@ -354,7 +376,7 @@ template <typename T, int K> __device__ __forceinline__ void stage(float *to, co
     for (int i = threadIdx.x; i < rows; i += 256) to[i * STEP + WORDS] = b ? stored_as(T(), b[i]) : 0;
 }
 
-/* Four numbers of a row. ALIGNED: to 16 bytes. */
+/* Four numbers of a row. ALIGNED: x is 16-byte aligned. */
 template <bool ALIGNED> __device__ __forceinline__ float4 four(const float *x)
 {
     float4 v;
@@ -365,12 +387,13 @@ template <bool ALIGNED> __device__ __forceinline__ float4 four(const float *x)
     return v;
 }
 
-/* y = x w^T + b for `columns` rows of w: a thread has up to eight columns of up to two samples. Each sum is one thread's, from the
- * bias on, by rising k. */
+/* y = x w^T + b for `columns` staged rows of w, without tensor cores. A thread computes up to eight columns
+ * of up to two samples. It starts each sum with the bias and adds in order of k. */
 template <int SAMPLES, int PITCH, int K, int EACH, bool ALIGNED>
 __device__ __forceinline__ void multiply(float, float *y, const float *x, const float *w, int columns)
 {
-    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS, STEP = step_of<float>(K);
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS,
+              STEP = step_of<float>(K);
     const int slot = threadIdx.x % SLOTS;
     x += slot * PITCH;
     y += slot * PITCH;
@@ -415,14 +438,17 @@ __device__ __forceinline__ void multiply(float, float *y, const float *x, const 
     }
 }
 
-/* A linear layer of ROWS rows a sample. Its weights are staged already, at `staged`, or are, piece by piece, now. T: of its factors. */
+/* y = x w^T + b for ROWS rows per sample: x [ROWS][K], y [ROWS][OUT]. WHOLE: the weights are already in
+ * shared memory, at `staged`; otherwise they are copied there now, piece by piece. T: the type of the
+ * factors. Ends with a barrier. */
 template <typename T, int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALIGNED, bool WHOLE, int FLOATS>
-__device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w, const float *b)
+__device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w,
+                                       const float *b)
 {
     constexpr bool TILED = chunk_of(T()) > 0;
-    const int      TEAMS = TILED ? 256 / 32 / (SAMPLES / 16) : 256 / (SAMPLES < 32 ? SAMPLES : 32);
-    const int      PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>(), TILES = TILED ? (PIECE + 7) / 8 : PIECE;
-    const int      EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
+    const int TEAMS = TILED ? 256 / 32 / (SAMPLES / 16) : 256 / (SAMPLES < 32 ? SAMPLES : 32);
+    const int PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>(), TILES = TILED ? (PIECE + 7) / 8 : PIECE;
+    const int EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
 #pragma unroll 1
     for (int first = 0; first < OUT; first += PIECE) {
         const int columns = min(PIECE, OUT - first);
@@ -432,16 +458,19 @@ __device__ __forceinline__ void linear(float *y, const float *x, float *staged, 
         }
 #pragma unroll 1
         for (int row = 0; row < ROWS; row++)
-            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(T(), y + row * OUT + first, x + row * K, staged, columns);
+            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(T(), y + row * OUT + first, x + row * K, staged,
+                                                       columns);
         __syncthreads();
     }
 }
 
-/* The architecture that a kernel's code for GPU `device` was compiled for, 10 * major + minor: __CUDA_ARCH__ / 10 in that code. The GPU
- * may be newer: then the driver compiled the kernel's PTX. 0: there is no code. One answer holds for all kernels of this file. */
+/* The architecture, 10 * major + minor, that the kernel's code for GPU `device` was compiled for:
+ * __CUDA_ARCH__ / 10 in that code. The GPU may be newer; then the driver compiled the kernel's PTX. Returns 0
+ * if there is no code for it. The result is the same for all kernels of this file. */
 inline int architecture_of(const void *kernel, int device)
 {
-    static thread_local int known = -1, architecture = 0; /* the runtime takes longer to answer than to launch a kernel */
+    /* Cached, because cudaFuncGetAttributes takes longer than a kernel launch. */
+    static thread_local int known = -1, architecture = 0;
     cudaFuncAttributes      code;
     if (device == known) return architecture;
     if (cudaFuncGetAttributes(&code, kernel) != cudaSuccess) return 0;
@@ -450,47 +479,55 @@ inline int architecture_of(const void *kernel, int device)
     return architecture;
 }
 
-/* A form of a network's kernel. capability: the least architecture its code may be compiled for. fills: for batches alone of which each
- * multiprocessor gets a tile. Clocks of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where
- * steps are by themselves. */
+/* A form of a network's kernel. samples: of a tile. bytes: of shared memory. capability: the least
+ * architecture that its code may be compiled for. fills: only for batches with at least a tile per
+ * multiprocessor. Estimated clocks of a multiprocessor: staging: before the first tile; tile: per tile; each:
+ * per sample if the steps are separate launches. */
 struct network_form {
     int    samples, bytes, capability;
     bool   fills;
     double staging, tile, each;
 };
 
-/* The form for this GPU and batch, where `kernel` is one of them; -1: none fits, or steps by themselves should take less than it, with
- * `apart` clocks before their first sample. */
-inline int form_for(const network_form *forms, int count, const void *kernel, int64_t batch, int multiprocessors, double apart)
+/* Returns the form to use for this GPU and batch, or -1 if none fits or if separate launches are estimated to
+ * be faster. kernel: any form's kernel. apart: clocks of separate launches before the first sample. */
+inline int form_for(const network_form *forms, int count, const void *kernel, int64_t batch,
+                    int multiprocessors, double apart)
 {
-    int device = 0, room = 0, i = 0;
+    int device = 0, shared_bytes = 0, i = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return -1;
     const int architecture = architecture_of(kernel, device);
-    while (i < count && (forms[i].bytes > room || forms[i].capability > architecture ||
+    while (i < count && (forms[i].bytes > shared_bytes || forms[i].capability > architecture ||
                          (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples)))
         i++;
     if (i == count) return -1;
     const double tiles = ceil((double)batch / ((double)multiprocessors * forms[i].samples));
-    return forms[i].staging + tiles * forms[i].tile <= apart + forms[i].each * (double)batch / multiprocessors ? i : -1;
+    return forms[i].staging + tiles * forms[i].tile <= apart + forms[i].each * (double)batch / multiprocessors
+               ? i
+               : -1;
 }
 
 /* ---- training steps of networks ---- *
- * Beside a tile's values, PITCH floats from sample to sample, lie their gradients. All begin at multiples of 16 bytes, and what is
- * behind a row's end is read and written with it and means nothing. */
+ * A tile's gradients are in shared memory beside its values, PITCH floats from sample to sample. All are
+ * 16-byte aligned. Rows are read and written in groups of four floats; floats beyond a row's end are
+ * undefined. */
 
+/* *to += x; if `first`, *to = x. */
 __device__ __forceinline__ void add_to(float *to, float x, bool first)
 {
     *to = first ? x : *to + x;
 }
 
-/* to += y w, or `first`, = y w, of some rows of w[][K]: a thread has four neighbouring columns of up to two samples. Each sum is one
- * thread's, by rising row. */
+/* to += y w for `rows` staged rows of w[rows][K]; if `first`, to = y w. Without tensor cores: a thread
+ * computes four neighbouring columns of up to two samples, and adds the rows in ascending order. */
 template <int SAMPLES, int PITCH, int K>
-__device__ __forceinline__ void add_rows(float, float *to, const float *y, const float *w, int rows, bool first)
+__device__ __forceinline__ void add_rows(float, float *to, const float *y, const float *w, int rows,
+                                         bool first)
 {
-    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS, STEP = step_of<float>(K);
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS,
+              STEP = step_of<float>(K);
     const int slot = threadIdx.x % SLOTS;
     to += slot * PITCH;
     y += slot * PITCH;
@@ -523,10 +560,12 @@ __device__ __forceinline__ void add_rows(float, float *to, const float *y, const
     }
 }
 
-/* Of y = x w^T + b, w[OUT][K]: the gradient of x from that of y, added to what is there or, `first`, in its place. The weights are staged
- * already, at `staged`, or are, piece by piece, now. T: of its factors. */
+/* The gradient of x for y = x w^T + b, w[OUT][K]: to += y w, where y holds the gradient of y; if `first`, to
+ * = y w. WHOLE: the weights are already in shared memory, at `staged`; otherwise they are copied there now,
+ * piece by piece. T: the type of the factors. */
 template <typename T, int SAMPLES, int PITCH, int K, int OUT, bool WHOLE, int FLOATS>
-__device__ __forceinline__ void operand_gradient(float *to, const float *y, float *staged, const float *w, bool first)
+__device__ __forceinline__ void operand_gradient(float *to, const float *y, float *staged, const float *w,
+                                                 bool first)
 {
     const int PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>();
 #pragma unroll 1
@@ -541,10 +580,12 @@ __device__ __forceinline__ void operand_gradient(float *to, const float *y, floa
     }
 }
 
-/* The gradient of w, of the samples that are there, added to the block's sums or, `first`, in their place. A thread has ROWS rows of
- * four neighbouring columns. Each sum is one thread's, by rising sample. */
+/* The gradient of w[OUT][K] over `samples` samples: sums += y^T x; if `first`, sums = y^T x. sums: the
+ * block's own. A thread computes ROWS rows of four neighbouring columns, and adds the samples in ascending
+ * order. */
 template <int PITCH, int K, int OUT, int ROWS>
-__device__ __forceinline__ void weight_gradient(float, float *sums, const float *y, const float *x, int samples, bool first)
+__device__ __forceinline__ void weight_gradient(float, float *sums, const float *y, const float *x,
+                                                int samples, bool first)
 {
     const int FOURS = (K + 3) / 4;
 #pragma unroll 1
@@ -575,7 +616,8 @@ __device__ __forceinline__ void weight_gradient(float, float *sums, const float 
     }
 }
 
-/* And that of b. */
+/* The gradient of b[OUT]: sums += the column sums of y; if `first`, sums = them. Samples are added in
+ * ascending order. */
 template <int PITCH, int OUT>
 __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int samples, bool first)
 {
@@ -586,65 +628,76 @@ __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int s
     }
 }
 
-/* By all threads of a launch with a column of partial[blocks][SUMS] for each lane of a block: the lanes' totals, in its first warp. */
-template <unsigned SUMS> __device__ __forceinline__ float column_total(const float *partial, unsigned column, unsigned blocks)
+/* The total of a column of partial[blocks][SUMS]; each lane of a block has its own column. All threads call
+ * it. Threads of the first warp get the totals. Warps share the rows, and are added in ascending order. */
+template <unsigned SUMS>
+__device__ __forceinline__ float column_total(const float *partial, unsigned column, unsigned blocks)
 {
     const unsigned   WARPS = 256 / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __shared__ float part[WARPS][32];
     float            total = 0;
 #pragma unroll 4
-    for (unsigned block = warp; block < blocks && column < SUMS; block += WARPS) total += partial[(size_t)block * SUMS + column];
+    for (unsigned block = warp; block < blocks && column < SUMS; block += WARPS)
+        total += partial[(size_t)block * SUMS + column];
     part[warp][lane] = total;
     __syncthreads();
     for (unsigned other = 1; other < WARPS && warp == 0; other++) total += part[other][lane];
     return total;
 }
 
-/* A form of a step's kernel: samples of a tile, bytes of shared memory, the least architecture its code may be compiled for. Clocks of a
- * multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
+/* A form of a training step's kernel. samples: of a tile. bytes: of shared memory. capability: the least
+ * architecture that its code may be compiled for. Estimated clocks of a multiprocessor: staging: before the
+ * first tile; tile: per tile; each: per sample if the steps are separate launches. */
 struct step_form {
     int    samples, bytes, capability;
     double staging, tile, each;
 };
 
-/* What it should cost beside: clocks of the steps by themselves more than one launch has to begin; to add a block's sums to another's,
- * or in a second launch, to take a block's from memory. */
+/* Other estimated clocks. apart: what separate launches cost before the first sample, beyond one launch.
+ * adding: to add a block's sums to another's. moving: to read a block's sums from memory, in a second
+ * launch. */
 struct step_costs {
     double apart, adding, moving;
 };
 
 struct step_choice {
-    int    form; /* -1: none fits, or steps by themselves should be quicker */
+    int    form; /* -1: none fits, or separate launches are estimated to be faster */
     size_t blocks;
-    bool   again; /* a second launch adds the sums up */
+    bool   again; /* a second launch adds the blocks' sums */
 };
 
-/* The quickest form for this GPU and batch, where `kernel` is one of them. */
-inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs, const void *kernel, int64_t batch,
-                                   int multiprocessors)
+/* The form with the fewest estimated clocks for this GPU and batch. kernel: any form's kernel. */
+inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs,
+                                   const void *kernel, int64_t batch, int multiprocessors)
 {
     step_choice choice = {-1, 0, false};
-    int         device = 0, room = 0;
+    int         device = 0, shared_bytes = 0;
     double      least = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return choice;
     const int architecture = architecture_of(kernel, device);
     for (int i = 0; i < count; i++) {
-        const size_t tiles = at_least((size_t)batch, (size_t)forms[i].samples), blocks = clamped(tiles, (size_t)multiprocessors);
+        const size_t tiles = at_least((size_t)batch, (size_t)forms[i].samples),
+                     blocks = clamped(tiles, (size_t)multiprocessors);
         const double gathering = 2 * ceil(sqrt((double)blocks)) * costs.adding;
-        const double again = 4250 + costs.moving * (double)blocks / multiprocessors + 600 * ceil((double)blocks / 32);
-        const double clocks = forms[i].staging + ceil((double)tiles / (double)blocks) * forms[i].tile + 4 * 600 +
-                              (gathering < again ? gathering : again);
-        if (forms[i].bytes + 1024 > room || forms[i].capability > architecture || (least > 0 && clocks >= least)) continue;
+        const double again = 4250 + costs.moving * (double)blocks / multiprocessors +
+                             600 * ceil((double)blocks / 32);
+        const double clocks = forms[i].staging + ceil((double)tiles / (double)blocks) * forms[i].tile +
+                              4 * 600 + (gathering < again ? gathering : again);
+        if (forms[i].bytes + 1024 > shared_bytes || forms[i].capability > architecture ||
+            (least > 0 && clocks >= least))
+            continue;
         least = clocks;
-        choice = {clocks <= costs.apart + forms[i].each * (double)batch / multiprocessors ? i : -1, blocks, again < gathering};
+        choice = {clocks <= costs.apart + forms[i].each * (double)batch / multiprocessors ? i : -1, blocks,
+                  again < gathering};
     }
     return choice;
 }
 
-/* network: tiles of SAMPLES samples. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
- * pieces of them. */
+/* network: a block evaluates tiles of SAMPLES samples in shared memory. T: the type of the products'
+ * factors. WHOLE: shared memory holds the weights of all products at once; otherwise it holds one piece of a
+ * weight at a time. */
 struct simple_nn_network_evaluation_operands {
     const float *x_;
     const float *fc1_weight_;
@@ -667,7 +720,8 @@ static __global__ void __launch_bounds__(256, 1)
         stage<T, 50>(weights + AT1, o.fc2_weight_, o.fc2_bias_, 1);
         __syncthreads();
     }
-    for (int64_t first = (int64_t)blockIdx.x * SAMPLES; first < batch; first += (int64_t)gridDim.x * SAMPLES) {
+    for (int64_t first = (int64_t)blockIdx.x * SAMPLES; first < batch;
+         first += (int64_t)gridDim.x * SAMPLES) {
         const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 20; i += 256) {
@@ -709,7 +763,8 @@ static int simple_nn_network_evaluation_form(int64_t batch, int multiprocessors)
         {64, 25264, 0, true, 691, 3944, 34.5714},
         {16, 10672, 0, false, 691, 2319, 34.5714},
     };
-    return form_for(forms, 2, (const void *)simple_nn_network_evaluation_kernel<float, 64, 1452, true>, batch, multiprocessors, 7650);
+    return form_for(forms, 2, (const void *)simple_nn_network_evaluation_kernel<float, 64, 1452, true>, batch, multiprocessors,
+                    7650);
 }
 
 /* network */
@@ -722,11 +777,12 @@ static int simple_nn_network_evaluation(const gpunn_kernel_call *call)
     o.fc2_weight_ = (const float *)call->data[3];
     o.fc2_bias_ = (const float *)call->data[4];
     o.t9_ = (float *)call->data[5];
-#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                 \
-    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * 76 + FLOATS) * sizeof(float),                                     \
-                         (simple_nn_network_evaluation_kernel<T, SAMPLES, FLOATS, WHOLE>),                                                 \
-                         (unsigned)clamped(at_least((size_t)call->batch, SAMPLES), (size_t)call->multiprocessors * 4),    \
-                         256, o, call->batch)
+#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                             \
+    GPUNN__LAUNCH_SHARED(                                                                             \
+        call->stream, (SAMPLES * 76 + FLOATS) * sizeof(float),                                  \
+        (simple_nn_network_evaluation_kernel<T, SAMPLES, FLOATS, WHOLE>),                                              \
+        (unsigned)clamped(at_least((size_t)call->batch, SAMPLES), (size_t)call->multiprocessors * 4), \
+        256, o, call->batch)
     switch (simple_nn_network_evaluation_form(call->batch, call->multiprocessors)) {
         case 0: LAUNCH(float, 64, 1452, true); break;
         case 1: LAUNCH(float, 16, 1452, true); break;
@@ -736,15 +792,17 @@ static int simple_nn_network_evaluation(const gpunn_kernel_call *call)
     return -(int)cudaGetLastError();
 }
 
-/* Nothing; or declined, where step by step should be quicker. */
+/* No workspace is needed. SIZE_MAX declines the batch, for which separate launches are estimated to be
+ * faster. */
 static size_t simple_nn_network_evaluation_workspace(int64_t batch, int multiprocessors)
 {
     return simple_nn_network_evaluation_form(batch, multiprocessors) < 0 ? SIZE_MAX : 0;
 }
 
-/* a training step: tiles of SAMPLES samples forward and back. Each block leaves sums of the weights' gradients and of the loss, which the
- * last one adds up, or a second launch. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
- * pieces of them. */
+/* a training step: a block computes tiles of SAMPLES samples, forward and backward. Each block writes its
+ * sums of the weights' gradients and of the loss; the last block, or a second launch, adds them. T: the type of
+ * the products' factors. WHOLE: shared memory holds the weights of all products at once; otherwise it holds one
+ * piece of a weight at a time. */
 struct simple_nn_step_forward_operands {
     const float *x_;
     const float *fc1_weight_;
@@ -768,8 +826,9 @@ struct simple_nn_step_forward_operands {
     int64_t   batch;
 };
 
-/* Brings a sum of the gradients to where it belongs. */
-static __device__ __forceinline__ void simple_nn_step_forward_give(const simple_nn_step_forward_operands &o, unsigned i, float total)
+/* Writes the total of sum i to the gradient that it belongs to. */
+static __device__ __forceinline__ void simple_nn_step_forward_give(const simple_nn_step_forward_operands &o, unsigned i,
+                                                        float total)
 {
     if (i < 1000) {
         if (o.grad_fc1_weight_) store_one(o.add_grad_fc1_weight_, o.grad_fc1_weight_, i, total);
@@ -797,7 +856,8 @@ static __global__ void __launch_bounds__(256, 1)
         stage<T, 50>(weights + AT1, o.fc2_weight_, o.fc2_bias_, 1);
         __syncthreads();
     }
-    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < o.batch; at += gridDim.x, first = at * SAMPLES) {
+    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < o.batch;
+         at += gridDim.x, first = at * SAMPLES) {
         const unsigned samples = (unsigned)(o.batch - first < SAMPLES ? o.batch - first : SAMPLES);
         const bool     is_first = at < gridDim.x;
         #pragma unroll 1
@@ -885,14 +945,16 @@ static __global__ void __launch_bounds__(256, 1)
         __syncthreads();
     }
     loss = reduce<256>(loss, sum());
-    if (threadIdx.x < 1104 - 1101) sums[1101 + threadIdx.x] = threadIdx.x == 0 ? loss : 0;
+    if (threadIdx.x < 1104 - 1101)
+        sums[1101 + threadIdx.x] = threadIdx.x == 0 ? loss : 0;
     if (gathers && gathered<256, 1104>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
-        for (unsigned i = threadIdx.x; i < 1101; i += 256) simple_nn_step_forward_give(o, i, o.partial[i]);
+        for (unsigned i = threadIdx.x; i < 1101; i += 256)
+            simple_nn_step_forward_give(o, i, o.partial[i]);
         if (threadIdx.x == 0) *o.t11_ = o.partial[1101] / (float)o.batch;
     }
 }
 
-/* The second launch: a lane of each block for a sum. */
+/* The second launch: each lane of a block adds one sum over all blocks of the first launch. */
 static __global__ void __launch_bounds__(256)
     simple_nn_step_forward_sums(const simple_nn_step_forward_operands o, unsigned blocks)
 {
@@ -903,7 +965,7 @@ static __global__ void __launch_bounds__(256)
 }
 
 
-/* The form for a batch. */
+/* The form of the kernel for a batch. */
 static step_choice simple_nn_step_forward_choice(int64_t batch, int multiprocessors)
 {
     static const step_form forms[] = {
@@ -912,7 +974,8 @@ static step_choice simple_nn_step_forward_choice(int64_t batch, int multiprocess
         {16, 14256, 0, 691, 5306, 83.7143},
     };
     static const step_costs costs = {19550, 100, 315.429};
-    return step_choice_for(forms, 3, costs, (const void *)simple_nn_step_forward_kernel<float, 64, 1452, true>, batch, multiprocessors);
+    return step_choice_for(forms, 3, costs, (const void *)simple_nn_step_forward_kernel<float, 64, 1452, true>, batch,
+                           multiprocessors);
 }
 
 /* a training step */
@@ -940,9 +1003,10 @@ static int simple_nn_step_forward(const gpunn_kernel_call *call)
     o.partial = (float *)call->workspace;
     o.counters = call->counters;
     o.batch = call->batch;
-#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                          \
-    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * 132 + FLOATS) * sizeof(float), (simple_nn_step_forward_kernel<T, SAMPLES, FLOATS, WHOLE>), \
-                         (unsigned)choice.blocks, 256, o, !choice.again)
+#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                          \
+    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * 132 + FLOATS) * sizeof(float),              \
+                         (simple_nn_step_forward_kernel<T, SAMPLES, FLOATS, WHOLE>), (unsigned)choice.blocks, \
+                         256, o, !choice.again)
     switch (choice.form) {
         case 0: LAUNCH(float, 64, 1452, true); break;
         case 1: LAUNCH(float, 32, 1452, true); break;
@@ -951,20 +1015,21 @@ static int simple_nn_step_forward(const gpunn_kernel_call *call)
     }
 #undef LAUNCH
     if (choice.again)
-        GPUNN__LAUNCH_ON(call->stream, simple_nn_step_forward_sums, (unsigned)at_least(1101 + 1, 32), 256, o,
-                         (unsigned)choice.blocks);
+        GPUNN__LAUNCH_ON(call->stream, simple_nn_step_forward_sums, (unsigned)at_least(1101 + 1, 32), 256,
+                         o, (unsigned)choice.blocks);
     return -(int)cudaGetLastError();
 }
 
-/* The blocks' sums, and what gradients of tables take; or declined, where step by step should be quicker. */
+/* Bytes for the blocks' sums and the gradients of tables. SIZE_MAX declines the batch, for which separate
+ * launches are estimated to be faster. */
 static size_t simple_nn_step_forward_workspace(int64_t batch, int multiprocessors)
 {
     const step_choice choice = simple_nn_step_forward_choice(batch, multiprocessors);
     return choice.form < 0 ? SIZE_MAX : area(choice.blocks * 1104);
 }
 
-/* simple_nn_g0_forward_0: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 12 bytes for each
- * element. */
+/* simple_nn_g0_forward_0: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes
+ * 12 bytes per element. */
 struct simple_nn_g0_forward_0_kernel_operands {
     const float *fc2;
     const float *grad_t11;
@@ -980,9 +1045,10 @@ struct simple_nn_g0_forward_0_kernel_operands {
     unsigned *counters;
 };
 
-/* Packs first, first + step, ... : U of them, all loads before the first result. */
+/* Computes U packs: first, first + step, ... All loads are issued before the first result. */
 template <int V, int U, typename I>
-__device__ __forceinline__ void simple_nn_g0_forward_0_kernel_at(const simple_nn_g0_forward_0_kernel_operands &o, I first, I step, I packs, float *sums)
+__device__ __forceinline__ void simple_nn_g0_forward_0_kernel_at(const simple_nn_g0_forward_0_kernel_operands &o, I first, I step,
+                                             I packs, float *sums)
 {
     if (first >= packs) return;
     const float in_grad_t11 = number(o.grad_t11[0]);
@@ -1018,7 +1084,8 @@ __device__ __forceinline__ void simple_nn_g0_forward_0_kernel_at(const simple_nn
 }
 
 template <int V>
-static __global__ void __launch_bounds__(256) simple_nn_g0_forward_0_kernel(const simple_nn_g0_forward_0_kernel_operands o, unsigned packs, unsigned tail)
+static __global__ void __launch_bounds__(256)
+    simple_nn_g0_forward_0_kernel(const simple_nn_g0_forward_0_kernel_operands o, unsigned packs, unsigned tail)
 {
     const unsigned tile = 256 * 1;
     float sums[1] = {};
@@ -1078,7 +1145,7 @@ static int simple_nn_g0_forward(const gpunn_kernel_call *call)
 static size_t simple_nn_g0_forward_workspace(int64_t batch, int multiprocessors)
 {
     const size_t partials = 0;
-    size_t most = 0; /* of any of the launches */
+    size_t most = 0; /* bytes for partial sums: the largest need of any launch */
     (void)batch, (void)multiprocessors;
     {
         const size_t n = (size_t)batch;
@@ -1089,7 +1156,8 @@ static size_t simple_nn_g0_forward_workspace(int64_t batch, int multiprocessors)
     return partials + most;
 }
 
-/* simple_nn_g1_evaluation_0: t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 0 bytes for each element. */
+/* simple_nn_g1_evaluation_0: t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 0 bytes per
+ * element. */
 struct simple_nn_g1_evaluation_0_kernel_operands {
     const float *t9;
     const float *y;
@@ -1099,9 +1167,10 @@ struct simple_nn_g1_evaluation_0_kernel_operands {
     unsigned *counters;
 };
 
-/* Packs first, first + step, ... : U of them, all loads before the first result. */
+/* Computes U packs: first, first + step, ... All loads are issued before the first result. */
 template <int V, int U, typename I>
-__device__ __forceinline__ void simple_nn_g1_evaluation_0_kernel_at(const simple_nn_g1_evaluation_0_kernel_operands &o, I first, I step, I packs, float *sums)
+__device__ __forceinline__ void simple_nn_g1_evaluation_0_kernel_at(const simple_nn_g1_evaluation_0_kernel_operands &o, I first, I step,
+                                             I packs, float *sums)
 {
     if (first >= packs) return;
     I at[U];
@@ -1125,7 +1194,8 @@ __device__ __forceinline__ void simple_nn_g1_evaluation_0_kernel_at(const simple
 }
 
 template <int V>
-static __global__ void __launch_bounds__(256) simple_nn_g1_evaluation_0_kernel(const simple_nn_g1_evaluation_0_kernel_operands o, unsigned packs, unsigned tail)
+static __global__ void __launch_bounds__(256)
+    simple_nn_g1_evaluation_0_kernel(const simple_nn_g1_evaluation_0_kernel_operands o, unsigned packs, unsigned tail)
 {
     const unsigned tile = 256 * 1;
     float sums[1] = {};
@@ -1179,7 +1249,7 @@ static int simple_nn_g1_evaluation(const gpunn_kernel_call *call)
 static size_t simple_nn_g1_evaluation_workspace(int64_t batch, int multiprocessors)
 {
     const size_t partials = 0;
-    size_t most = 0; /* of any of the launches */
+    size_t most = 0; /* bytes for partial sums: the largest need of any launch */
     (void)batch, (void)multiprocessors;
     {
         const size_t n = (size_t)batch;
@@ -1190,7 +1260,7 @@ static size_t simple_nn_g1_evaluation_workspace(int64_t batch, int multiprocesso
     return partials + most;
 }
 
-/* simple_nn_g2_evaluation_0: t15 = eq(gt(t9, t12), gt(y, t12)); reads 8 and writes 4 bytes for each element. */
+/* simple_nn_g2_evaluation_0: t15 = eq(gt(t9, t12), gt(y, t12)); reads 8 and writes 4 bytes per element. */
 struct simple_nn_g2_evaluation_0_kernel_operands {
     const float *y;
     const float *t12;
@@ -1198,9 +1268,10 @@ struct simple_nn_g2_evaluation_0_kernel_operands {
     float *t15;
 };
 
-/* Packs first, first + step, ... : U of them, all loads before the first result. */
+/* Computes U packs: first, first + step, ... All loads are issued before the first result. */
 template <int V, int U, typename I>
-__device__ __forceinline__ void simple_nn_g2_evaluation_0_kernel_at(const simple_nn_g2_evaluation_0_kernel_operands &o, I first, I step, I packs)
+__device__ __forceinline__ void simple_nn_g2_evaluation_0_kernel_at(const simple_nn_g2_evaluation_0_kernel_operands &o, I first, I step,
+                                             I packs)
 {
     if (first >= packs) return;
     const float in_t12 = number(o.t12[0]);
@@ -1225,7 +1296,8 @@ __device__ __forceinline__ void simple_nn_g2_evaluation_0_kernel_at(const simple
 }
 
 template <int V>
-static __global__ void __launch_bounds__(256) simple_nn_g2_evaluation_0_kernel(const simple_nn_g2_evaluation_0_kernel_operands o, unsigned packs, unsigned tail)
+static __global__ void __launch_bounds__(256)
+    simple_nn_g2_evaluation_0_kernel(const simple_nn_g2_evaluation_0_kernel_operands o, unsigned packs, unsigned tail)
 {
     const unsigned tile = 256 * 1;
     simple_nn_g2_evaluation_0_kernel_at<V, 1, unsigned>(o, blockIdx.x * tile + threadIdx.x, 256, packs);
@@ -1268,7 +1340,8 @@ static size_t simple_nn_g2_evaluation_workspace(int64_t batch, int multiprocesso
 
 /* sgd */
 template <int V>
-__device__ __forceinline__ void simple_nn_update0_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
+__device__ __forceinline__ void simple_nn_update0_at(const gpunn_update &u, const gpunn_update_numbers &n,
+                                               float limit, size_t i)
 {
     const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
     const float lr = n.lr;

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates f20049c04d03
+ * gpunn 0.2, templates d85b5b754bfb
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,13 +8,14 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0x0134977adaf8a56dull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x44fed23ee49365d6ull /* must equal the stamp in simple_nn_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &simple_nn_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &simple_nn_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define SIMPLE_NN_KERNELS_IMPLEMENTATION
- * simple_nn_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link simple_nn_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set simple_nn_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set simple_nn_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(SIMPLE_NN_KERNELS_CUDA)
 #define SIMPLE_NN_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 SIMPLE_NN_FN float simple_nn_where(bool condition, float a, float b)
 {
@@ -69,8 +70,10 @@ SIMPLE_NN_FN float simple_nn_sigmoid(float x)
 #else
 #define SIMPLE_NN_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define SIMPLE_NN_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -79,9 +82,10 @@ SIMPLE_NN_FN float simple_nn_sigmoid(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 SIMPLE_NN_FN float simple_nn_float_of(uint32_t bits)
 {
@@ -107,7 +111,7 @@ SIMPLE_NN_FN float simple_nn_max(float a, float b)
     return simple_nn_where(a > b, a, simple_nn_where(a != a, a, b));
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 SIMPLE_NN_FN float simple_nn_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -123,7 +127,7 @@ SIMPLE_NN_FN float simple_nn_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 SIMPLE_NN_FN int32_t simple_nn_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(simple_nn_bits_of(x + magic) - simple_nn_bits_of(magic));
 }
 
@@ -134,11 +138,11 @@ SIMPLE_NN_FN float simple_nn_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 SIMPLE_NN_FN float simple_nn_exp_reduce(float x, int32_t *n)
 {
     *n = simple_nn_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return simple_nn_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -158,20 +162,21 @@ SIMPLE_NN_FN float simple_nn_log_join(float n, float f)
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
-/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+/* The value of a logarithm: y for limit < x < inf, -inf at the limit, NaN below it, x itself if x is inf or
+ * NaN. */
 SIMPLE_NN_FN float simple_nn_log_edges(float x, float limit, float y)
 {
     const float outside = simple_nn_where(x == limit, -INFINITY, simple_nn_where(x < limit, NAN, x));
     return simple_nn_where(x > limit, simple_nn_where(x <= FLT_MAX, y, x), outside);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+/* Returns n where x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
 SIMPLE_NN_FN int32_t simple_nn_exponent(float x)
 {
     return (int32_t)(simple_nn_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+/* Splits finite x > 0 into 2^n (1 + f), with f in the range of log_join. Returns f. */
 SIMPLE_NN_FN float simple_nn_log_split(float x, float *n)
 {
     const float   normal = simple_nn_where(x < FLT_MIN, x * 8388608.0f, x);
@@ -190,7 +195,7 @@ SIMPLE_NN_FN float simple_nn_log(float x)
 SIMPLE_NN_FN float simple_nn_log1p(float x)
 {
     const int32_t n = simple_nn_exponent(1 + x);
-    const float   scale = simple_nn_float_of((uint32_t)(129 - n) << 23); /* 4 2^-n, as 2^-n may be denormal */
+    const float   scale = simple_nn_float_of((uint32_t)(129 - n) << 23); /* 4 2^-n: 2^-n may be denormal */
     const float   y = simple_nn_log_join((float)n, 0.25f * x * scale + (0.25f * scale - 1));
     return simple_nn_where(fabsf(x) < 1e-8f, x, simple_nn_log_edges(x, -1, y));
 }
@@ -202,7 +207,8 @@ SIMPLE_NN_FN float simple_nn_sigmoid(float x)
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
-/* network, evaluation: t9 = sigmoid(linear(relu(linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)); bytes: 84 a sample and 4404 */
+/* network, evaluation: t9 = sigmoid(linear(relu(linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias));
+ * bytes: 84 per sample and 4404 */
 SIMPLE_NN_FN void simple_nn_apply_relu(float x, float *result)
 {
     *result = simple_nn_where(x <= 0, 0, x);
@@ -213,7 +219,8 @@ SIMPLE_NN_FN void simple_nn_apply_sigmoid(float x, float *result)
     *result = simple_nn_sigmoid(x);
 }
 
-/* step, forward: t9 = sigmoid(linear(relu(linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)); t11 = mean(binary_cross_entropy(t9, y)); bytes: 88 a sample and 8816 */
+/* step, forward: t9 = sigmoid(linear(relu(linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)); t11 =
+ * mean(binary_cross_entropy(t9, y)); bytes: 88 per sample and 8816 */
 SIMPLE_NN_FN void simple_nn_step_relu(float x, float *result)
 {
     *result = simple_nn_where(x <= 0, 0, x);
@@ -244,7 +251,7 @@ SIMPLE_NN_FN void simple_nn_step_relu_gradient(float result, float g, float *d0)
     *d0 = simple_nn_where(result <= 0, 0, g);
 }
 
-/* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); bytes: 20 a sample and 8 */
+/* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); bytes: 20 per sample and 8 */
 SIMPLE_NN_FN void simple_nn_g0_forward_0(float fc2, float grad_t11, float count, float y, float *t9,
                                          float *grad_y, float *grad_fc2, float *sum0)
 {
@@ -264,7 +271,7 @@ SIMPLE_NN_FN void simple_nn_g0_forward_0_final(float sum0, float count, float *t
     *t11 = sum0 / count;
 }
 
-/* g1, evaluation: t11 = mean(binary_cross_entropy(t9, y)); bytes: 8 a sample and 4 */
+/* g1, evaluation: t11 = mean(binary_cross_entropy(t9, y)); bytes: 8 per sample and 4 */
 SIMPLE_NN_FN void simple_nn_g1_evaluation_0(float t9, float y, float *sum0)
 {
     *sum0 = simple_nn_max(simple_nn_log1p(-t9), -100) * (y - 1) - y * simple_nn_max(simple_nn_log(t9), -100);
@@ -275,7 +282,7 @@ SIMPLE_NN_FN void simple_nn_g1_evaluation_0_final(float sum0, float count, float
     *t11 = sum0 / count;
 }
 
-/* g2, evaluation: t15 = eq(gt(t9, t12), gt(y, t12)); bytes: 12 a sample and 4 */
+/* g2, evaluation: t15 = eq(gt(t9, t12), gt(y, t12)); bytes: 12 per sample and 4 */
 SIMPLE_NN_FN void simple_nn_g2_evaluation_0(float y, float t12, float t9, float *t15)
 {
     *t15 = simple_nn_where(simple_nn_where(y > t12, 1, 0) == simple_nn_where(t9 > t12, 1, 0), 1, 0);
@@ -290,10 +297,10 @@ SIMPLE_NN_FN void simple_nn_update0_step(float p, float lr, float ahead, float g
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) && !defined(SIMPLE_NN_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { SIMPLE_NN_BLOCK = 1024, SIMPLE_NN_ROW = 4096, SIMPLE_NN_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define SIMPLE_NN_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -303,23 +310,28 @@ enum { SIMPLE_NN_BLOCK = 1024, SIMPLE_NN_ROW = 4096, SIMPLE_NN_SLICES = 64 };
 #else
 #define SIMPLE_NN_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define SIMPLE_NN_SELDOM __attribute__((unused, noinline)) static
 #else
 #define SIMPLE_NN_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define SIMPLE_NN_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define SIMPLE_NN_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define SIMPLE_NN_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define SIMPLE_NN_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define SIMPLE_NN_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(SIMPLE_NN_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define SIMPLE_NN_LOOPS(function, lanes, parameters, arguments)                        \
     SIMPLE_NN_FN void function##_code parameters;                                      \
@@ -342,26 +354,32 @@ enum { SIMPLE_NN_BLOCK = 1024, SIMPLE_NN_ROW = 4096, SIMPLE_NN_SLICES = 64 };
 #define SIMPLE_NN_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 SIMPLE_NN_FN int simple_nn_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > SIMPLE_NN_SLICES ? SIMPLE_NN_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 SIMPLE_NN_FN int64_t simple_nn_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*simple_nn_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*simple_nn_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 SIMPLE_NN_FN void simple_nn_run_slice(simple_nn_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = simple_nn_slice(count, grain, slices, slice), end = simple_nn_slice(count, grain, slices, slice + 1);
+    const int64_t begin = simple_nn_slice(count, grain, slices, slice),
+                  end = simple_nn_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -381,11 +399,14 @@ typedef struct simple_nn_work {
 SIMPLE_NN_SELDOM void simple_nn_task(void *arg, int index, int threads)
 {
     const simple_nn_work *w = (const simple_nn_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        simple_nn_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        simple_nn_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 SIMPLE_NN_SELDOM void simple_nn_run(simple_nn_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -398,7 +419,7 @@ SIMPLE_NN_FN int simple_nn_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 SIMPLE_NN_FN size_t simple_nn_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
@@ -410,6 +431,7 @@ SIMPLE_NN_FN void simple_nn_add(float *to, const float *from, int n)
     for (int j = 0; j < n; ++j) to[j] += from[j];
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 SIMPLE_NN_FN float simple_nn_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -422,7 +444,7 @@ SIMPLE_NN_FN float simple_nn_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 SIMPLE_NN_FN float simple_nn_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -430,7 +452,7 @@ SIMPLE_NN_FN float simple_nn_total(const double *sums, int slices, int width)
     return (float)total;
 }
 
-/* Vectors where the processor has none of the wider ones. */
+/* The narrowest vectors: for processors without the wider ones. */
 #if defined(__GNUC__)
 #define SIMPLE_NN_V4
 enum { SIMPLE_NN_NARROWEST = 4 };
@@ -443,21 +465,22 @@ enum { SIMPLE_NN_NARROWEST = 1 };
 #elif defined(__GNUC__)
 #define SIMPLE_NN_UNROLL _Pragma("GCC unroll 16")
 #if defined(__CUDACC__)
-#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but passes it to gcc */
 #endif
 #else
 #define SIMPLE_NN_UNROLL
 #endif
 
-/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+/* Keeps x in a register. Otherwise gcc reloads it from memory for each product, and the loads become the
+ * bottleneck. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(__clang__)
 #define SIMPLE_NN_HOLD(x) __asm__("" : "+v"(x))
 #else
 #define SIMPLE_NN_HOLD(x) (void)(x)
 #endif
 
-/* Packs w[out][in] and b[out], or NULL, as panels of so many vectors of columns of y, or what is left: of each panel its biases,
- * then a row for each input. */
+/* Packs w[out][in] and b[out] (or NULL) as panels of several vectors of y's columns; the last panel has what
+ * is left. A panel holds the columns' biases, then one row per input. Columns beyond `out` are 0. */
 SIMPLE_NN_SELDOM void simple_nn_pack(float *to, const float *w, const float *b, int in, int out, int lanes)
 {
     const int panel = (lanes == 8 ? 2 : 4) * lanes;
@@ -469,7 +492,7 @@ SIMPLE_NN_SELDOM void simple_nn_pack(float *to, const float *w, const float *b, 
     }
 }
 
-/* Floats of a vector of which there are functions, where the processor has vectors of `most`. */
+/* The vector width in floats to use on a processor with vectors of `most` floats. */
 SIMPLE_NN_FN int simple_nn_lanes(int most)
 {
 #if defined(SIMPLE_NN_V16)
@@ -487,6 +510,7 @@ typedef float simple_nn_v16_memory __attribute__((vector_size(4 * 16), aligned(4
 typedef float simple_nn_v16, simple_nn_v16_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_put(float *y, simple_nn_v16 value, int columns)
 {
     if (columns >= 16) {
@@ -499,9 +523,10 @@ SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_put(float *y, simple_nn_v16 value,
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const simple_nn_v16 none = {0};
@@ -542,21 +567,23 @@ SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_tile(float *y, int64_t y_row, cons
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= 24 && i + 6 <= rows; i += 6)
         simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= 24 && i + 4 <= rows; i += 4)
         simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-SIMPLE_NN_V16 SIMPLE_NN_SELDOM void simple_nn_v16_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+SIMPLE_NN_V16 SIMPLE_NN_SELDOM void simple_nn_v16_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += 4 * 16, packed += (in + 1) * width) {
         const int columns = simple_nn_least(out - j, 4 * 16);
@@ -581,6 +608,7 @@ typedef float simple_nn_v8_memory __attribute__((vector_size(4 * 8), aligned(4),
 typedef float simple_nn_v8, simple_nn_v8_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_put(float *y, simple_nn_v8 value, int columns)
 {
     if (columns >= 8) {
@@ -593,9 +621,10 @@ SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_put(float *y, simple_nn_v8 value, in
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const simple_nn_v8 none = {0};
@@ -636,21 +665,23 @@ SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_tile(float *y, int64_t y_row, const 
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
         simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
         simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-SIMPLE_NN_V8 SIMPLE_NN_SELDOM void simple_nn_v8_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+SIMPLE_NN_V8 SIMPLE_NN_SELDOM void simple_nn_v8_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += 2 * 8, packed += (in + 1) * width) {
         const int columns = simple_nn_least(out - j, 2 * 8);
@@ -671,6 +702,7 @@ typedef float simple_nn_v4_memory __attribute__((vector_size(4 * 4), aligned(4),
 typedef float simple_nn_v4, simple_nn_v4_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_put(float *y, simple_nn_v4 value, int columns)
 {
     if (columns >= 4) {
@@ -683,9 +715,10 @@ SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_put(float *y, simple_nn_v4 value, in
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const simple_nn_v4 none = {0};
@@ -726,21 +759,23 @@ SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_tile(float *y, int64_t y_row, const 
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
         simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
         simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-SIMPLE_NN_V4 SIMPLE_NN_SELDOM void simple_nn_v4_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+SIMPLE_NN_V4 SIMPLE_NN_SELDOM void simple_nn_v4_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += 4 * 4, packed += (in + 1) * width) {
         const int columns = simple_nn_least(out - j, 4 * 4);
@@ -765,6 +800,7 @@ typedef float simple_nn_v1_memory __attribute__((vector_size(4 * 1), aligned(4),
 typedef float simple_nn_v1, simple_nn_v1_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_put(float *y, simple_nn_v1 value, int columns)
 {
     if (columns >= 1) {
@@ -777,9 +813,10 @@ SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_put(float *y, simple_nn_v1 value, in
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const simple_nn_v1 none = {0};
@@ -820,21 +857,23 @@ SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_tile(float *y, int64_t y_row, const 
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
         simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
         simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-SIMPLE_NN_V1 SIMPLE_NN_SELDOM void simple_nn_v1_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+SIMPLE_NN_V1 SIMPLE_NN_SELDOM void simple_nn_v1_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += 4 * 1, packed += (in + 1) * width) {
         const int columns = simple_nn_least(out - j, 4 * 1);
@@ -851,9 +890,10 @@ SIMPLE_NN_V1 SIMPLE_NN_SELDOM void simple_nn_v1_product(float *y, const float *x
 }
 #endif
 
-/* y[rows][out] = x w^T + b of packed weights. Rows of x lie x_row apart. lanes: floats of a vector. */
-SIMPLE_NN_FN void simple_nn_product(int lanes, float *y, const float *x, int64_t x_row, const float *packed, int rows, int in,
-                                int out)
+/* y[rows][out] = x w^T + b, with packed weights. x_row: floats from one row of x to the next. lanes: floats
+ * of a vector. */
+SIMPLE_NN_FN void simple_nn_product(int lanes, float *y, const float *x, int64_t x_row, const float *packed,
+                                int rows, int in, int out)
 {
 #if defined(SIMPLE_NN_V16)
     if (lanes == 16)
@@ -869,8 +909,9 @@ SIMPLE_NN_FN void simple_nn_product(int lanes, float *y, const float *x, int64_t
 #endif
 }
 
-/* network: samples from begin to end. */
-SIMPLE_NN_FN void simple_nn_network_evaluation_samples(const int lanes, const gpunn_kernel_call *call, int64_t begin, int64_t end)
+/* network: evaluates samples begin to end - 1, in blocks. */
+SIMPLE_NN_FN void simple_nn_network_evaluation_samples(const int lanes, const gpunn_kernel_call *call, int64_t begin,
+                                    int64_t end)
 {
     float scratch[2400];
     const float *const packed = (const float *)call->cache;
@@ -894,23 +935,23 @@ SIMPLE_NN_FN void simple_nn_network_evaluation_samples(const int lanes, const gp
 }
 
 #if defined(SIMPLE_NN_V16)
-SIMPLE_NN_V16 static void simple_nn_network_evaluation_v16(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                                           double *sums)
+SIMPLE_NN_V16 static void simple_nn_network_evaluation_v16(const gpunn_kernel_call *call, float *const *stat, int64_t begin,
+                                                           int64_t end, double *sums)
 {
     (void)stat, (void)sums;
     simple_nn_network_evaluation_samples(16, call, begin, end);
 }
 
-SIMPLE_NN_V8 static void simple_nn_network_evaluation_v8(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                                         double *sums)
+SIMPLE_NN_V8 static void simple_nn_network_evaluation_v8(const gpunn_kernel_call *call, float *const *stat, int64_t begin,
+                                                         int64_t end, double *sums)
 {
     (void)stat, (void)sums;
     simple_nn_network_evaluation_samples(8, call, begin, end);
 }
 #endif
 
-static void simple_nn_network_evaluation_narrow(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                                 double *sums)
+static void simple_nn_network_evaluation_narrow(const gpunn_kernel_call *call, float *const *stat, int64_t begin,
+                                                 int64_t end, double *sums)
 {
     (void)stat, (void)sums;
     simple_nn_network_evaluation_samples(SIMPLE_NN_NARROWEST, call, begin, end);
@@ -1085,7 +1126,8 @@ static size_t simple_nn_g2_evaluation_workspace(int64_t batch, int threads)
 
 /* sgd */
 SIMPLE_NN_LOOPS(simple_nn_update0_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -1112,7 +1154,8 @@ typedef struct simple_nn_update0_work {
 static void simple_nn_update0_task(void *arg, int index, int threads)
 {
     const simple_nn_update0_work *w = (const simple_nn_update0_work *)arg;
-    simple_nn_update0_loop(w->u, *w->numbers, w->lanes, simple_nn_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    simple_nn_update0_loop(w->u, *w->numbers, w->lanes,
+                     simple_nn_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      simple_nn_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -1128,7 +1171,7 @@ static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *
 #undef SIMPLE_NN_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char simple_nn_network_operands0[] = {
     0, 1, 2,
 };

@@ -1,6 +1,6 @@
 /* simple_nn_inference.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates a0933a8025d3
+ * gpunn 0.2, templates d85b5b754bfb
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/plain_c/simple_nn --inference --outputs t9 --weights examples/plain_c/simple_nn.safetensors
  */
@@ -9,11 +9,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The model as plain C99: no allocation, no library, nothing kept between calls. One C file of the program defines this before it
- * includes this file:
+/* The model as plain C99: no allocation, no library, no state between calls. One C file of the program must
+ * define this before it includes this file:
  *     #define SIMPLE_NN_INFERENCE_IMPLEMENTATION
  * A call takes 1050 multiplications for one sample.
- * Hand simple_nn_trained to it as the weights.
+ * Pass &simple_nn_trained as the weights.
  */
 #ifdef __cplusplus
 extern "C" {
@@ -28,7 +28,7 @@ typedef struct simple_nn_weights {
 } simple_nn_weights;
 #endif
 extern const simple_nn_weights simple_nn_trained;
-/* Where values lie between steps: any memory, one for each thread that calls. */
+/* Scratch memory for the values between steps. Each thread that calls needs its own. */
 #define SIMPLE_NN_SCRATCH_BYTES 200
 typedef struct simple_nn_scratch {
     float f32[50];
@@ -60,16 +60,17 @@ SIMPLE_NN_FN uint32_t simple_nn_bits_of(float value)
     return both.bits;
 }
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 SIMPLE_NN_FN float simple_nn_where(bool condition, float a, float b)
 {
     return condition ? a : b;
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 SIMPLE_NN_FN float simple_nn_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -85,7 +86,7 @@ SIMPLE_NN_FN float simple_nn_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 SIMPLE_NN_FN int32_t simple_nn_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(simple_nn_bits_of(x + magic) - simple_nn_bits_of(magic));
 }
 
@@ -96,11 +97,11 @@ SIMPLE_NN_FN float simple_nn_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 SIMPLE_NN_FN float simple_nn_exp_reduce(float x, int32_t *n)
 {
     *n = simple_nn_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return simple_nn_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -116,8 +117,9 @@ SIMPLE_NN_FN float simple_nn_sigmoid(float x)
     return 1 / (1 + simple_nn_exp(-x));
 }
 
-#define SIMPLE_NN_LANES 8 /* sums side by side, which compilers make vectors of */
+#define SIMPLE_NN_LANES 8 /* independent partial sums, which compilers vectorize */
 
+/* The sum of a[i] * b[i]: eight interleaved partial sums, added pairwise, plus the rest. */
 SIMPLE_NN_FN float simple_nn_dot(const float *a, const float *b, int n)
 {
     float lane[SIMPLE_NN_LANES] = {0}, rest = 0;
@@ -131,10 +133,12 @@ SIMPLE_NN_FN float simple_nn_dot(const float *a, const float *b, int n)
 }
 
 /* y[rows][out] = x[rows][in] w[out][in]^T + b[out]; b may be NULL. */
-SIMPLE_NN_FN void simple_nn_linear(float *y, const float *x, const float *w, const float *b, int rows, int in, int out)
+SIMPLE_NN_FN void simple_nn_linear(float *y, const float *x, const float *w, const float *b,
+                                   int rows, int in, int out)
 {
     for (int i = 0; i < rows; ++i, x += in, y += out)
-        for (int j = 0; j < out; ++j) y[j] = (b ? b[j] : 0) + simple_nn_dot(x, w + j * in, in);
+        for (int j = 0; j < out; ++j)
+            y[j] = (b ? b[j] : 0) + simple_nn_dot(x, w + j * in, in);
 }
 
 SIMPLE_NN_FN void simple_nn_apply_relu(float x, float *result)

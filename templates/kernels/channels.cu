@@ -3,9 +3,10 @@ struct ${kernel}_operands {
     ${members}
 };
 
-/* Sums over all planes of ${area} elements that belong to the same of ${count} channels: blockIdx.x. Its packs go round the
- * blocks of all blockIdx.y, whose sums are the slices. */
-template <int V> static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned images)
+/* Sums per channel over [image][${count} channels][${area} elements]. blockIdx.x is the channel. The blocks
+ * along blockIdx.y share its packs, and each writes one slice of partial sums. */
+template <int V>
+static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned images)
 {
     const unsigned PACKS = ${area} / V, channel = blockIdx.x, packs = images * PACKS;
     ${scalars}

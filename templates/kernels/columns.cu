@@ -3,9 +3,11 @@ struct ${kernel}_operands {
     ${members}
 };
 
-/* Sums over the rows of a matrix of ${count} columns. A thread keeps its pack of columns; the rows go round the teams of all
- * blockIdx.y, whose sums are the slices. */
-template <int V> static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned rows)
+/* Sums per column over the rows of a matrix of ${count} columns. A thread keeps its pack of columns. Groups
+ * of TEAM threads in the blocks along blockIdx.y share the rows, and each block writes one slice of partial
+ * sums. */
+template <int V>
+static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned rows)
 {
     const unsigned PACKS = ${count} / V, TEAM = power_of_2(PACKS), TEAMS = ${threads} / TEAM;
     const unsigned first = blockIdx.x * TEAM, column = first + threadIdx.x % TEAM;

@@ -1,6 +1,8 @@
-const size_t MOST = 0xF0000000u; /* packs that an unsigned counts with room for a last step beyond them */
+/* Most packs of a launch whose index is an `unsigned`: a last step beyond them does not overflow. */
+const size_t MOST = 0xF0000000u;
 
-__host__ __device__ constexpr unsigned power_of_2(unsigned count) /* the least that is no less, at most 32 */
+/* The smallest power of 2 >= count, at most 32. */
+__host__ __device__ constexpr unsigned power_of_2(unsigned count)
 {
     unsigned power = 1;
     while (power < count && power < 32) power *= 2;
@@ -40,7 +42,7 @@ template <typename T> __device__ __forceinline__ float number(T integer)
     return (float)integer;
 }
 
-/* As it lies in memory, held in registers until its numbers are needed. */
+/* V neighbouring elements in registers, in the type T of memory. operator[] converts an element to float. */
 template <int V, typename T> struct pack {
     alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) T element[V];
     __device__ __forceinline__ float operator[](int j) const
@@ -49,6 +51,7 @@ template <int V, typename T> struct pack {
     }
 };
 
+/* The same V elements as floats. */
 template <int V> struct numbers {
     float element[V];
     __device__ __forceinline__ float &operator[](int j)
@@ -82,7 +85,7 @@ template <int V, typename T, typename I> __device__ __forceinline__ pack<V, T> l
     return *(const pack<V, T> *)(data + (size_t)i * V);
 }
 
-/* N packs at once. */
+/* Loads the N packs i[0], i[1], ... */
 template <int V, typename T, typename I, int N>
 __device__ __forceinline__ void load_each(pack<V, T> (&p)[N], const T *data, const I (&i)[N])
 {
@@ -90,14 +93,15 @@ __device__ __forceinline__ void load_each(pack<V, T> (&p)[N], const T *data, con
     for (int k = 0; k < N; k++) p[k] = load<V>(data, i[k]);
 }
 
-/* Zeros where it is not there. */
-template <int V, typename T, typename I> __device__ __forceinline__ pack<V, T> load_if(bool there, const T *data, I i)
+/* Returns zeros, and reads nothing, if `there` is false. */
+template <int V, typename T, typename I>
+__device__ __forceinline__ pack<V, T> load_if(bool there, const T *data, I i)
 {
     if (there) return load<V>(data, i);
     return pack<V, T>();
 }
 
-/* Of a smaller tensor: STRIDE * (e / DIV % MOD) for the elements e of pack i; MOD 0 is none. */
+/* Reads a broadcast operand: element e of pack i is data[STRIDE * (e / DIV % MOD)]. MOD = 0: no modulo. */
 template <int V, uint64_t DIV, uint64_t MOD, uint64_t STRIDE = 1, typename T, typename I>
 __device__ __forceinline__ numbers<V> narrow(const T *data, I i)
 {
@@ -126,7 +130,7 @@ __device__ __forceinline__ void narrow_each(numbers<V> (&n)[N], const T *data, c
     for (int k = 0; k < N; k++) n[k] = narrow<V, DIV, MOD, STRIDE>(data, i[k]);
 }
 
-/* Two numbers in 16 bits each, to the nearest, ties to even; the first is the low half. */
+/* Rounds x and y to 16 bits, to nearest even. x becomes the low half of the word, y the high half. */
 __device__ __forceinline__ unsigned two_halves(bf16, float x, float y)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -151,6 +155,7 @@ __device__ __forceinline__ unsigned two_halves(f16, float x, float y)
 #endif
 }
 
+/* Stores x and y, converted to the type of memory, at to[0] and to[1]. */
 __device__ __forceinline__ void put(float *to, float x, float y)
 {
     to[0] = x;
@@ -163,6 +168,7 @@ template <typename T> __device__ __forceinline__ void put(T *to, float x, float 
     to[1].bits = (unsigned short)(bits >> 16);
 }
 
+/* Pack i of data = n, rounded to T. */
 template <int V, typename T, typename I> __device__ __forceinline__ void store(T *data, I i, numbers<V> n)
 {
     pack<V, T> p;
@@ -176,8 +182,9 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* n, or where `add` says so, old + n. */
-template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, const numbers<V> &n, const pack<V, T> &old)
+/* Returns old + n if `add` is true, else n. */
+template <int V, typename T>
+__device__ __forceinline__ numbers<V> plus_if(bool add, const numbers<V> &n, const pack<V, T> &old)
 {
     numbers<V> sum;
 #pragma unroll
@@ -185,13 +192,15 @@ template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool 
     return sum;
 }
 
+/* data[i] += x if `add` is true, else data[i] = x. */
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
 {
     store<1>(data, i, same<1>(add ? number(data[i]) + x : x));
 }
 
-/* Dropout's factors of pack i, 0 or 65536 / KEPT, as in gpunn_cuda.cu: eight elements share one number of Philox4x32-10, whose
- * key is the seed and whose counter is {elements / 8, site, step}. random: seed, step. */
+/* Dropout factors of pack i, 0 or 65536 / KEPT, as in gpunn_cuda.cu. KEPT / 65536 is the probability to keep
+ * an element. Eight elements share one 128-bit output of Philox4x32-10, 16 bits each. The key is the seed;
+ * the counter is {element / 8, site, step}. random: {seed, step}. */
 template <int V, unsigned KEPT, typename I>
 __device__ __forceinline__ numbers<V> kept(const uint64_t *random, unsigned site, I i)
 {
@@ -216,7 +225,8 @@ __device__ __forceinline__ numbers<V> kept(const uint64_t *random, unsigned site
 }
 
 template <unsigned KEPT, int V, typename I, int N>
-__device__ __forceinline__ void kept_each(numbers<V> (&n)[N], const uint64_t *random, unsigned site, const I (&i)[N])
+__device__ __forceinline__ void kept_each(numbers<V> (&n)[N], const uint64_t *random, unsigned site,
+                                          const I (&i)[N])
 {
 #pragma unroll
     for (int k = 0; k < N; k++) n[k] = kept<V, KEPT>(random, site, i[k]);
@@ -243,8 +253,9 @@ struct larger { /* NaN wins */
     }
 };
 
-/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or whole warps, TEAMS of which are the block. All threads call it, and get
- * the result. */
+/* Reduces `value` over groups of TEAM neighbouring threads. TEAM is 1, 2, 4, ..., 32, or a multiple of 32; in
+ * the latter case the block has TEAMS groups. All threads of the block must call it, and all get their
+ * group's result. The order is fixed: a butterfly in each warp, then the warps in ascending order. */
 template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
 {
 #pragma unroll
@@ -252,7 +263,7 @@ template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float
         value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
     if (TEAM <= 32) return value;
     __shared__ float part[32];
-    __syncthreads(); /* of an earlier call: everybody has read part */
+    __syncthreads(); /* all threads have read `part` of an earlier call */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
     const unsigned first = TEAMS > 1 ? threadIdx.x / TEAM * (TEAM / 32) : 0;
@@ -261,14 +272,16 @@ template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float
     return result;
 }
 
-/* Teams of TEAM threads hold sums for packs thread + k * TEAM of a row; to[pack] = those of the whole block. */
+/* Adds partial sums by column over the groups of TEAM threads of a block. Thread t of a group holds those of
+ * packs first + t + k * TEAM. to[pack] = the block's sums. The warps are added in ascending order. */
 template <int THREADS, int TEAM, int K, int V>
-__device__ __forceinline__ void reduce_teams(numbers<V> (&value)[K], float *to, unsigned first, unsigned packs)
+__device__ __forceinline__ void reduce_teams(numbers<V> (&value)[K], float *to, unsigned first,
+                                             unsigned packs)
 {
-    const int           WARPS = TEAM < 32 ? THREADS / 32 : THREADS / TEAM;
-    const unsigned      thread = threadIdx.x % TEAM, warp = threadIdx.x / (THREADS / WARPS);
-    const bool          takes_part = threadIdx.x % (THREADS / WARPS) < TEAM;
-    __shared__ float    part[WARPS > 1 ? K * V * TEAM : 1];
+    const int        WARPS = TEAM < 32 ? THREADS / 32 : THREADS / TEAM;
+    const unsigned   thread = threadIdx.x % TEAM, warp = threadIdx.x / (THREADS / WARPS);
+    const bool       takes_part = threadIdx.x % (THREADS / WARPS) < TEAM;
+    __shared__ float part[WARPS > 1 ? K * V * TEAM : 1];
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
@@ -276,7 +289,7 @@ __device__ __forceinline__ void reduce_teams(numbers<V> (&value)[K], float *to, 
 #pragma unroll
             for (int distance = TEAM; distance < 32; distance *= 2)
                 value[k][j] += __shfl_xor_sync(0xFFFFFFFFu, value[k][j], distance);
-    __syncthreads(); /* of an earlier call: everybody has read part */
+    __syncthreads(); /* all threads have read `part` of an earlier call */
     for (unsigned w = 0; w < WARPS; w++) {
         if (w == warp && takes_part) {
 #pragma unroll
@@ -298,8 +311,9 @@ __device__ __forceinline__ void reduce_teams(numbers<V> (&value)[K], float *to, 
     }
 }
 
-/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. counter is 0 before the first
- * block and after the last. */
+/* Returns whether this block is the last of `count` blocks to call this. The last block sees all that the
+ * others wrote before their calls. `counter` must be 0 before the first call, and is 0 again after the
+ * last. */
 __device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
 {
     __shared__ bool last;
@@ -313,8 +327,10 @@ __device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
     return last;
 }
 
-/* The sums of `count` slices, which begin `step` floats apart, in the place of the first one. */
-template <int THREADS, unsigned FLOATS> __device__ __forceinline__ void add_slices(float *slice, size_t step, unsigned count)
+/* Adds up `count` slices of FLOATS sums, `step` floats apart, in ascending order. The first slice is
+ * overwritten with the totals. */
+template <int THREADS, unsigned FLOATS>
+__device__ __forceinline__ void add_slices(float *slice, size_t step, unsigned count)
 {
     const int V = FLOATS % 4 == 0 ? 4 : 1;
 #pragma unroll 1
@@ -330,10 +346,13 @@ template <int THREADS, unsigned FLOATS> __device__ __forceinline__ void add_slic
     }
 }
 
-/* Called by the blocks when they have left their sums in partial[slice][FLOATS]: `beside` of them in each slice. The last block of a
- * group of slices adds these up, and the last of all the groups: true for that one, which finds the totals in the first slice. */
+/* Adds up the blocks' sums in partial[slice][FLOATS], to which `beside` blocks contribute per slice. Each
+ * block calls this after it has written its part. The last block of a group of about sqrt(slices) slices adds
+ * the group's slices; the last block of all adds the groups. Returns true in that block only; the totals are
+ * then in the first slice. */
 template <int THREADS, unsigned FLOATS>
-__device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned slices, unsigned beside, unsigned *counters)
+__device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned slices, unsigned beside,
+                                      unsigned *counters)
 {
     const unsigned group = (unsigned)ceilf(sqrtf((float)slices)), first = slice / group * group;
     const unsigned members = min(group, slices - first), groups = (slices + group - 1) / group;
@@ -345,24 +364,28 @@ __device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned s
     return true;
 }
 
-/* The sum of one of `sums` numbers that every block has left. */
-template <int THREADS> __device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
+/* The sum over all blocks of one scalar: scalars[block * sums] for block = 0, 1, ... */
+template <int THREADS>
+__device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
 {
     float total = 0;
-    for (unsigned block = threadIdx.x; block < blocks; block += THREADS) total += scalars[(size_t)block * sums];
+    for (unsigned block = threadIdx.x; block < blocks; block += THREADS)
+        total += scalars[(size_t)block * sums];
     return reduce<THREADS>(total, sum());
 }
 
-/* For the columns of a block, threadIdx.x: the sum of partial[slice * step + column] over all slices, dealt to threadIdx.y. */
-__device__ __forceinline__ double reduce_slices(const float *partial, size_t step, unsigned slices, unsigned column,
-                                                unsigned columns)
+/* The sum of partial[slice * step + column] over all slices, in double. threadIdx.x is the column within the
+ * block; threadIdx.y takes every blockDim.y-th slice. All threads of a column get its sum. */
+__device__ __forceinline__ double reduce_slices(const float *partial, size_t step, unsigned slices,
+                                                unsigned column, unsigned columns)
 {
     __shared__ double part[1024];
     const unsigned    at = threadIdx.y * blockDim.x + threadIdx.x;
     double            total = 0;
     if (column < columns)
-        for (unsigned slice = threadIdx.y; slice < slices; slice += blockDim.y) total += (double)partial[slice * step + column];
-    __syncthreads(); /* of an earlier call: everybody has read part */
+        for (unsigned slice = threadIdx.y; slice < slices; slice += blockDim.y)
+            total += (double)partial[slice * step + column];
+    __syncthreads(); /* all threads have read `part` of an earlier call */
     part[at] = total;
     for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -378,6 +401,7 @@ inline bool aligned(const void *data, size_t bytes)
     return (uintptr_t)data % bytes == 0;
 }
 
+/* ceil(count / each). */
 inline size_t at_least(size_t count, size_t each)
 {
     return (count + each - 1) / each;
@@ -388,17 +412,19 @@ inline size_t larger_of(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-inline size_t clamped(size_t wanted, size_t most) /* from 1 on */
+/* `wanted`, but at least 1 and at most `most`. */
+inline size_t clamped(size_t wanted, size_t most)
 {
     return wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most;
 }
 
-inline size_t area(size_t floats) /* in bytes; what follows is aligned again */
+/* Bytes of workspace for so many floats: a multiple of 256, so that the next area is aligned, too. */
+inline size_t area(size_t floats)
 {
     return (floats * sizeof(float) + 255) / 256 * 256;
 }
 
-/* For reduce_slices: columns lie beside each other. */
+/* The block for reduce_slices: x are neighbouring columns, y divides the slices. */
 inline dim3 final_threads(unsigned columns, unsigned slices)
 {
     dim3 threads(power_of_2(columns));

@@ -12,8 +12,8 @@ ${opening}
 #include <stdint.h>
 //@end
 
-/* The model for one sample a thread, to be called within any kernel; compiled by nvcc, it needs no other file. A call takes
- * ${products} multiplications:
+/* The model as a device function. Each thread evaluates one sample, inside any kernel. nvcc compiles it
+ * without any other file. A call takes ${products} multiplications:
  *
  *     __global__ void values(${parameters}, int n)
  *     {

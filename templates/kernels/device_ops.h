@@ -6,7 +6,7 @@ ${fn} float ${name}_sum(const float *x, int n)
     return sum;
 }
 
-/* Mean (root: 0) and 1 / the deviation of a row. */
+/* mean = mean(x), or 0 if `root`; scale = 1 / sqrt(mean of (x - mean)^2 + eps). */
 template <int N> ${fn} void ${name}_moments(const float *x, float eps, bool root, float *mean, float *scale)
 {
     float squares = 0;
@@ -16,7 +16,7 @@ template <int N> ${fn} void ${name}_moments(const float *x, float eps, bool root
     *scale = ${name}_rsqrt(squares / N + eps);
 }
 
-/* w and b: NULL, where there are none. */
+/* y = layer_norm(x), or rms_norm(x) if `root`. w[N] and b[N] may be NULL. */
 template <int N>
 ${fn} void ${name}_layer_norm(float *y, const float *x, const float *w, const float *b, float eps, bool root)
 {
@@ -26,16 +26,18 @@ ${fn} void ${name}_layer_norm(float *y, const float *x, const float *w, const fl
     for (int i = 0; i < N; ++i) y[i] = (x[i] - mean) * scale * (w ? w[i] : 1) + (b ? b[i] : 0);
 }
 
+/* dx += the gradient of layer_norm, or of rms_norm if `root`, for dy. */
 template <int N>
-${fn} void ${name}_layer_norm_gradient(float *dx, const float *dy, const float *x, const float *w, float eps, bool root)
+${fn} void ${name}_layer_norm_gradient(float *dx, const float *dy, const float *x, const float *w, float eps,
+                                       bool root)
 {
     float mean, scale, sum = 0, dot = 0;
     ${name}_moments<N>(x, eps, root, &mean, &scale);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        const float grad = dy[i] * (w ? w[i] : 1);
-        sum += grad;
-        dot += grad * (x[i] - mean) * scale;
+        const float gradient = dy[i] * (w ? w[i] : 1);
+        sum += gradient;
+        dot += gradient * (x[i] - mean) * scale;
     }
     if (root) sum = 0;
 #pragma unroll
@@ -43,6 +45,7 @@ ${fn} void ${name}_layer_norm_gradient(float *dx, const float *dy, const float *
         dx[i] += scale * (dy[i] * (w ? w[i] : 1) - sum / N - (x[i] - mean) * scale * dot / N);
 }
 
+/* y = softmax(x), or log_softmax(x) if `log`. */
 template <int N> ${fn} void ${name}_softmax(float *y, const float *x, bool log)
 {
     float top = x[0], sum = 0;
@@ -55,6 +58,7 @@ template <int N> ${fn} void ${name}_softmax(float *y, const float *x, bool log)
     for (int i = 0; i < N; ++i) y[i] = log ? x[i] - shift : ${name}_exp(x[i] - shift) / sum;
 }
 
+/* dx += the gradient of softmax, or of log_softmax if `log`, for dy and the result y. */
 template <int N> ${fn} void ${name}_softmax_gradient(float *dx, const float *dy, const float *y, bool log)
 {
     float sum = 0;

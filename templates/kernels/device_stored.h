@@ -1,4 +1,4 @@
-/* Eight numbers of 16 bits, which begin at a multiple of 16 bytes. */
+/* Loads eight 16-bit numbers, at a 16-byte aligned address, as floats. */
 ${fn} void ${name}_eight(float *to, const ${type} *from)
 {
     const uint4    all = *(const uint4 *)from;

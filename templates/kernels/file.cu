@@ -7,7 +7,7 @@ ${opening}
 #define ${upper}_KERNELS_CUDA
 #include "${name}_kernels.h"
 #if ${upper}_KERNELS_STAMP != ${stamp}
-#error "${name}_kernels.h and ${name}_kernels.cu were not written together; renew both with the command in their first lines"
+#error "${name}_kernels.h and ${name}_kernels.cu do not match: renew both (see their first lines)"
 #endif
 
 #ifndef GPUNN__LAUNCH_ON
@@ -16,17 +16,17 @@ ${opening}
 #endif
 //@if has_network
 #ifndef GPUNN__LAUNCH_SHARED
-/* Shared memory of so many floats, where a kernel may have more than it gets without being asked. */
+/* Dynamic shared memory of `floats` floats. Above 48 KiB a kernel must ask for it by cudaFuncSetAttribute. */
 #define GPUNN__BLOCK_SHARED(name, floats) extern __shared__ __align__(16) float name[]
-#define GPUNN__LAUNCH_SHARED(stream, bytes, kernel, blocks, threads, ...)                                         \
-    (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) == cudaSuccess       \
-         ? (kernel<<<(blocks), (threads), (bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__))                        \
+#define GPUNN__LAUNCH_SHARED(stream, bytes, kernel, blocks, threads, ...)                                   \
+    (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) == cudaSuccess \
+         ? (kernel<<<(blocks), (threads), (bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__))                  \
          : (void)0)
 #endif
 //@end
 
-/* What the kernels are made of. Tensors are read and written by packs of V neighbouring elements, which move in one access of
- * 128 bits where V elements are as long, and are numbered by i. The kernels' orders of summation are fixed. */
+/* Building blocks of the kernels. Tensors are read and written in packs of V neighbouring elements; i is a
+ * pack's index. A pack moves in one access, of up to 128 bits. Every kernel adds in a fixed order. */
 namespace ${name}_cuda {
 
 ${device}

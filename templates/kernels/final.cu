@@ -1,4 +1,5 @@
-/* What is made of the sums of ${kernel}, which its blocks left in slices: for each of ${count} places. */
+/* Adds the slices of partial sums of ${kernel} for each of ${count} places, and computes the results from the
+ * totals. */
 static __global__ void __launch_bounds__(1024) ${final}(const ${kernel}_operands o${parameters})
 {
     const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,22 +1,23 @@
-/* A level of a hash grid. scale: of a coordinate, to cells. resolution: corners along an axis; 0: there are more in all than
- * rows, so that a hash picks these. first: its first row in the table. */
+/* A level of a hash grid (instant-ngp). scale: cells per unit of a coordinate. resolution: corners along an
+ * axis, or 0 if the level has more corners than rows, in which case a hash picks the row. first: the level's
+ * first row in the table. */
 typedef struct ${name}_hash_level {
     float    scale;
     uint32_t resolution, rows, first;
 } ${name}_hash_level;
 
-/* The cell of x along each axis, and how much of the way to the next one it has gone. */
+/* cell[i] = the cell of x along axis i; part[i] = the position of x within that cell, 0 to 1. */
 ${fn} void ${name}_hash_find(uint32_t *cell, float *part, const float *x, float scale, int axes)
 {
     for (int i = 0; i < axes; ++i) {
         const float at = x[i] * scale + 0.5f, whole = ${name}_floor(at);
-        const float low = whole > -1e9f ? whole : -1e9f; /* NaN goes low */
+        const float low = whole > -1e9f ? whole : -1e9f; /* NaN becomes -1e9 */
         cell[i] = (uint32_t)(int32_t)(low < 1e9f ? low : 1e9f);
         part[i] = at - whole;
     }
 }
 
-/* The row of one of the cell's corners: bit i is set where it is the next one along axis i. */
+/* The table row of a corner of the cell. Bit i of `corner` selects the upper corner along axis i. */
 ${fn} uint32_t ${name}_hash_row(const ${name}_hash_level *level, const uint32_t *cell, int corner, int axes)
 {
     uint32_t index = 0, stride = 1;
@@ -31,7 +32,7 @@ ${fn} uint32_t ${name}_hash_row(const ${name}_hash_level *level, const uint32_t 
     return level->first + index % level->rows;
 }
 
-/* How much of it x has; without axis `but`, -1: with all. */
+/* The corner's interpolation weight: a product over all axes except `but` (-1: no exception). */
 ${fn} float ${name}_hash_weight(const float *part, int corner, int axes, int but)
 {
     float weight = 1;
@@ -40,9 +41,10 @@ ${fn} float ${name}_hash_weight(const float *part, int corner, int axes, int but
     return weight;
 }
 
-/* What a level tells of a point x of 2 or 3 axes: up to 8 features, from table[rows][features]. */
-${fn} void ${name}_hash_features(float *y, const float *x, const float *table, const ${name}_hash_level *level, int axes,
-${space}                           int features)
+/* y[features] = the features of one level at point x: multilinear interpolation of table[rows][features]. 2
+ * or 3 axes, at most 8 features. */
+${fn} void ${name}_hash_features(float *y, const float *x, const float *table,
+${space}                           const ${name}_hash_level *level, int axes, int features)
 {
     uint32_t cell[3];
     float    part[3], sum[8] = {0};
@@ -57,9 +59,9 @@ ${space}                           int features)
         if (f < features) y[f] = sum[f];
 }
 
-/* dx += what the gradient dy of these features tells of x. */
-${fn} void ${name}_hash_gradient(float *dx, const float *dy, const float *x, const float *table, const ${name}_hash_level *level,
-${space}                           int axes, int features)
+/* dx[axes] += the gradient of x for the gradient dy[features] of the features. */
+${fn} void ${name}_hash_gradient(float *dx, const float *dy, const float *x, const float *table,
+${space}                           const ${name}_hash_level *level, int axes, int features)
 {
     uint32_t cell[3];
     float    part[3];

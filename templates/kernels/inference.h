@@ -4,8 +4,8 @@ ${opening}
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The model as plain C99: no allocation, no library, nothing kept between calls. One C file of the program defines this before it
- * includes this file:
+/* The model as plain C99: no allocation, no library, no state between calls. One C file of the program must
+ * define this before it includes this file:
  *     #define ${NAME}_INFERENCE_IMPLEMENTATION
 ${facts}
  */

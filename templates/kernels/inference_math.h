@@ -33,12 +33,12 @@ ${fn} float ${name}_copysign(float size, float sign)
 
 ${fn} float ${name}_floor(float x)
 {
-    if (!(${name}_abs(x) < 8388608.0f)) return x; /* 2^23: whole, or no number */
+    if (!(${name}_abs(x) < 8388608.0f)) return x; /* 2^23 and above: an integer already, or NaN */
     const float whole = (float)(int32_t)x;
     return ${name}_copysign(whole > x ? whole - 1 : whole, x);
 }
 
-/* What is left of |x|, with x's sign, when |y| is taken from it as often as possible: exact. */
+/* C's fmod: the remainder of x / y with the sign of x, by repeated subtraction. The result is exact. */
 ${fn} float ${name}_fmod(float x, float y)
 {
     float       rest = ${name}_abs(x), part;

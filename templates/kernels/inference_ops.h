@@ -1,5 +1,6 @@
-#define ${NAME}_LANES 8 /* sums side by side, which compilers make vectors of */
+#define ${NAME}_LANES 8 /* independent partial sums, which compilers vectorize */
 
+/* The sum of x[n]: eight interleaved partial sums, added pairwise, plus the rest. */
 ${fn} float ${name}_sum(const float *x, int n)
 {
     float lane[${NAME}_LANES] = {0}, rest = 0;
@@ -12,7 +13,7 @@ ${fn} float ${name}_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* The sum of (x[i] - mean)^2. */
+/* The sum of (x[i] - mean)^2, in the order of ${name}_sum. */
 ${fn} float ${name}_squares(const float *x, float mean, int n)
 {
     float lane[${NAME}_LANES] = {0}, rest = 0;
@@ -35,9 +36,10 @@ ${fn} void ${name}_fill(float *to, float value, int n)
     for (int i = 0; i < n; ++i) to[i] = value;
 }
 
-/* y[m][n] = a b; rows and columns of a and b lie as far apart as told. */
-${fn} void ${name}_matmul(float *${NAME}_RESTRICT y, const float *a, int a_row, int a_column, const float *b, int b_row,
-${space}                  int b_column, int m, int k, int n)
+/* y[m][n] = a[m][k] b[k][n]. a_row, a_column, b_row, b_column: strides, in elements. Each sum adds in order
+ * of k. */
+${fn} void ${name}_matmul(float *${NAME}_RESTRICT y, const float *a, int a_row, int a_column, const float *b,
+${space}                    int b_row, int b_column, int m, int k, int n)
 {
     for (int i = 0; i < m; ++i, y += n) {
         ${name}_fill(y, 0, n);
@@ -48,7 +50,7 @@ ${space}                  int b_column, int m, int k, int n)
     }
 }
 
-/* Four numbers, which the compiler holds in one register where it can. */
+/* A vector of four floats, at any alignment. */
 #if defined(__GNUC__)
 typedef float ${name}_four __attribute__((vector_size(16), aligned(4), may_alias));
 #define ${name}_add(sum, w, x) ((void)(*(sum) += (w) * *(const ${name}_four *)(x)))
@@ -57,12 +59,13 @@ typedef struct ${name}_four { float at[4]; } ${name}_four;
 #define ${name}_add(sum, w, x) for (int at = 0; at < 4; ++at) (sum)->at[at] += (w) * (x)[at]
 #endif
 
-/* A sliding window along depth, height and width. kernel 0: an adaptive pool's. */
+/* A sliding window along depth, height and width. kernel[axis] = 0: the window of an adaptive pool. */
 typedef struct ${name}_window {
     int in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
 } ${name}_window;
 
-/* The cells of x under the window of output o, [*begin, *end); returns their number with those in the padding. */
+/* Along an axis, the window of output o covers cells *begin to *end - 1 of x. Returns their number, including
+ * cells in the padding. */
 ${fn} int ${name}_under(const ${name}_window *g, int axis, int o, int *begin, int *end)
 {
     const int in = g->in[axis], out = g->out[axis], padding = g->padding[axis];
@@ -77,17 +80,20 @@ ${fn} int ${name}_under(const ${name}_window *g, int axis, int o, int *begin, in
     return last - first;
 }
 
-/* Outputs [*begin, *end) whose window has its cell `at` inside x; output o has it at o * stride + the number returned. */
+/* Along an axis, kernel cell `at` lies inside x for outputs *begin to *end - 1. For output o its index in x
+ * is o * stride + the number returned. */
 ${fn} int ${name}_inside(const ${name}_window *g, int axis, int at, int *begin, int *end)
 {
-    const int stride = g->stride[axis], shift = at * g->dilation[axis] - g->padding[axis], room = g->in[axis] - 1 - shift;
+    const int stride = g->stride[axis], shift = at * g->dilation[axis] - g->padding[axis],
+              reach = g->in[axis] - 1 - shift;
     *begin = shift < 0 ? (stride - 1 - shift) / stride : 0;
-    *end = room < 0 ? 0 : room / stride + 1;
+    *end = reach < 0 ? 0 : reach / stride + 1;
     if (*end > g->out[axis]) *end = g->out[axis];
     return shift;
 }
 
-/* Cells [*begin, *end) of the kernel see x from output o; cell k sees its element k * dilation + the number returned. */
+/* Along an axis, kernel cells *begin to *end - 1 of output o lie inside x. Cell k reads element k * dilation
+ * + the number returned. */
 ${fn} int ${name}_seen(const ${name}_window *g, int axis, int o, int *begin, int *end)
 {
     const int first = o * g->stride[axis] - g->padding[axis], dilation = g->dilation[axis];
@@ -96,8 +102,10 @@ ${fn} int ${name}_seen(const ${name}_window *g, int axis, int o, int *begin, int
     return first;
 }
 
-/* For one cell of the kernel, kz ky kx: y += w x wherever it meets both; x is on the side of the window's outputs. */
-${fn} void ${name}_spread(float *${NAME}_RESTRICT y, const float *x, float w, const ${name}_window *g, int kz, int ky, int kx)
+/* Transposed convolution with one kernel cell (kz, ky, kx): y += w x at every position where the cell lies
+ * inside y. x has the shape of g's outputs, y that of g's inputs. */
+${fn} void ${name}_spread(float *${NAME}_RESTRICT y, const float *x, float w, const ${name}_window *g, int kz,
+${space}                    int ky, int kx)
 {
     int       z, y0, x0, z_end, y_end, x_end;
     const int z_shift = ${name}_inside(g, 0, kz, &z, &z_end), y_shift = ${name}_inside(g, 1, ky, &y0, &y_end);
@@ -110,8 +118,10 @@ ${fn} void ${name}_spread(float *${NAME}_RESTRICT y, const float *x, float w, co
         }
 }
 
-/* Of `volumes` images and channels each: the largest, or the mean, of each window. padded: that counts the padding too. */
-${fn} void ${name}_pool(float *y, const float *x, int volumes, const ${name}_window *g, bool mean, bool padded)
+/* Max pool, or average pool if `mean`, of x[volumes][depth][height][width]. volumes: images times channels.
+ * padded: the mean counts cells of the padding. */
+${fn} void ${name}_pool(float *y, const float *x, int volumes, const ${name}_window *g, bool mean,
+${space}                  bool padded)
 {
     const int volume = g->in[0] * g->in[1] * g->in[2];
     int       z0, z1, y0, y1, x0, x1;
@@ -134,8 +144,9 @@ ${fn} void ${name}_pool(float *y, const float *x, int volumes, const ${name}_win
                 }
 }
 
-/* Where along an axis output o lies: on a cell or, by a share, behind it, -1 before the first. An output sees so many taps: one cell,
- * linearly two, cubically four. */
+/* Along an axis, the position of output o in x is the returned cell plus *share. The cell is -1 before the
+ * first one. taps: cells per output: 1 nearest, 2 linear, 4 cubic. half: outputs are at the centres of their
+ * cells. */
 ${fn} int ${name}_cell(int o, int in, int out, float ratio, int taps, bool half, float *share)
 {
     float at = ratio * ((float)o + (half ? 0.5f : 0));
@@ -147,7 +158,7 @@ ${fn} int ${name}_cell(int o, int in, int out, float ratio, int taps, bool half,
     return cell;
 }
 
-/* What the cell of a tap is of an output; cubically by Keys's kernel with torch's a, -0.75. */
+/* The weight of a tap. Cubic: Keys' kernel with PyTorch's a = -0.75. */
 ${fn} float ${name}_tap(int tap, int taps, float share)
 {
     const float a = -0.75f, d = share + 1 - (float)tap < 0 ? (float)tap - share - 1 : share + 1 - (float)tap;
@@ -155,9 +166,10 @@ ${fn} float ${name}_tap(int tap, int taps, float share)
     return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
 }
 
-/* torch's interpolate. half: outputs lie at the middle of their cells. */
-${fn} void ${name}_interpolate(float *y, const float *x, int volumes, const int in[3], const int out[3], const float ratio[3],
-${space}                       int taps, bool half)
+/* PyTorch's interpolate of x[volumes][in] to y[volumes][out]. ratio: cells of x per output along each
+ * axis. */
+${fn} void ${name}_interpolate(float *y, const float *x, int volumes, const int in[3], const int out[3],
+${space}                         const float ratio[3], int taps, bool half)
 {
     const int n[3] = {in[0] == 1 ? 1 : taps, in[1] == 1 ? 1 : taps, in[2] == 1 ? 1 : taps};
     for (int i = 0; i < volumes * out[0] * out[1] * out[2]; ++i) {
@@ -165,7 +177,8 @@ ${space}                       int taps, bool half)
         const int    o[3] = {i / (out[1] * out[2]) % out[0], i / out[2] % out[1], i % out[2]};
         int          first[3];
         float        share[3], sum = 0;
-        for (int k = 0; k < 3; ++k) first[k] = ${name}_cell(o[k], in[k], out[k], ratio[k], taps, half, &share[k]);
+        for (int k = 0; k < 3; ++k)
+            first[k] = ${name}_cell(o[k], in[k], out[k], ratio[k], taps, half, &share[k]);
         for (int tap = 0; tap < n[0] * n[1] * n[2]; ++tap) {
             const int t[3] = {tap / (n[1] * n[2]), tap / n[2] % n[1], tap % n[2]};
             float     weight = 1;
@@ -181,14 +194,17 @@ ${space}                       int taps, bool half)
     }
 }
 
-/* y = (x - mean) scale w + b; each number of w and b, which may be NULL, is for `each` elements. */
-${fn} void ${name}_affine(float *y, const float *x, float mean, float scale, const float *w, const float *b, int n, int each)
+/* y = (x - mean) * scale * w + b. w[n / each] and b[n / each] apply to `each` elements per number; both may
+ * be NULL. */
+${fn} void ${name}_affine(float *y, const float *x, float mean, float scale, const float *w, const float *b,
+${space}                    int n, int each)
 {
     for (int i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * (w ? w[i / each] : 1) + (b ? b[i / each] : 0);
 }
 
-/* By the mean and the variance of each row; root: by the mean of the squares alone. */
-${fn} void ${name}_layer_norm(float *y, const float *x, const float *w, const float *b, int rows, int n, float eps, bool root)
+/* y = layer_norm(x) of x[rows][n], or rms_norm(x) if `root`. w[n] and b[n] may be NULL. */
+${fn} void ${name}_layer_norm(float *y, const float *x, const float *w, const float *b, int rows, int n,
+${space}                        float eps, bool root)
 {
     for (int i = 0; i < rows; ++i, x += n, y += n) {
         const float mean = root ? 0 : ${name}_sum(x, n) / (float)n;
@@ -197,9 +213,9 @@ ${fn} void ${name}_layer_norm(float *y, const float *x, const float *w, const fl
     }
 }
 
-/* By the mean and the variance of each group of a sample's channels, which have `plane` elements each. */
-${fn} void ${name}_group_norm(float *y, const float *x, const float *w, const float *b, int samples, int groups, int channels,
-${space}                      int plane, float eps)
+/* y = group_norm(x) of x[samples][channels][plane]. w[channels] and b[channels] may be NULL. */
+${fn} void ${name}_group_norm(float *y, const float *x, const float *w, const float *b, int samples,
+${space}                        int groups, int channels, int plane, float eps)
 {
     const int each = channels / groups, n = each * plane;
     for (int i = 0; i < samples * groups; ++i, x += n, y += n) {
@@ -210,17 +226,19 @@ ${space}                      int plane, float eps)
     }
 }
 
-/* By the running statistics. */
-${fn} void ${name}_batch_norm(float *y, const float *x, const float *w, const float *b, const float *mean, const float *var,
-${space}                      int samples, int channels, int plane, float eps)
+/* y = batch_norm(x) of x[samples][channels][plane] with the running mean and variance. w and b may be
+ * NULL. */
+${fn} void ${name}_batch_norm(float *y, const float *x, const float *w, const float *b, const float *mean,
+${space}                        const float *var, int samples, int channels, int plane, float eps)
 {
     for (int i = 0; i < samples * channels; ++i, x += plane, y += plane) {
         const int c = i % channels;
-        ${name}_affine(y, x, mean[c], ${name}_rsqrt(var[c] + eps), w ? w + c : w, b ? b + c : b, plane, plane);
+        ${name}_affine(y, x, mean[c], ${name}_rsqrt(var[c] + eps), w ? w + c : w, b ? b + c : b, plane,
+                       plane);
     }
 }
 
-/* Lines of n elements that lie `inner` apart. y may be x. */
+/* y = softmax(x) along the middle axis of x[outer][n][inner]. y may be x. */
 ${fn} void ${name}_softmax(float *y, const float *x, int outer, int n, int inner)
 {
     for (int line = 0; line < outer * inner; ++line) {
@@ -232,6 +250,7 @@ ${fn} void ${name}_softmax(float *y, const float *x, int outer, int n, int inner
     }
 }
 
+/* y = log_softmax(x) along the middle axis of x[outer][n][inner]. */
 ${fn} void ${name}_log_softmax(float *y, const float *x, int outer, int n, int inner)
 {
     for (int line = 0; line < outer * inner; ++line) {
@@ -244,6 +263,7 @@ ${fn} void ${name}_log_softmax(float *y, const float *x, int outer, int n, int i
     }
 }
 
+/* y = cumulative sum along the middle axis of x[outer][n][inner]. */
 ${fn} void ${name}_cumsum(float *y, const float *x, int outer, int n, int inner)
 {
     for (int line = 0; line < outer * inner; ++line) {
@@ -279,8 +299,9 @@ ${fn} void ${name}_cross(float *y, const float *a, const float *b, int outer, in
     }
 }
 
-/* The places of values, m a row, in sorted rows of n. right: behind equal elements. */
-${fn} void ${name}_searchsorted(int64_t *y, const float *sorted, const float *values, int rows, int n, int m, bool right)
+/* y[rows][m] = where values[rows][m] belong in sorted[rows][n]; right: behind equal elements. */
+${fn} void ${name}_searchsorted(int64_t *y, const float *sorted, const float *values, int rows, int n, int m,
+${space}                         bool right)
 {
     for (int i = 0; i < rows * m; ++i) {
         const float *row = sorted + i / m * n;
@@ -296,7 +317,8 @@ ${fn} void ${name}_searchsorted(int64_t *y, const float *sorted, const float *va
     }
 }
 
-/* Whether element i of a line comes before element j: larger (or smaller), NaN above all; of equal ones the first. */
+/* Whether element i ranks before element j: the larger first, or the smaller if `largest` is false. NaN
+ * counts as the largest value. Among equal elements the lower index is first. */
 ${fn} bool ${name}_before(const float *x, int inner, int i, int j, bool largest)
 {
     const float a = x[i * inner], b = x[j * inner];
@@ -304,7 +326,7 @@ ${fn} bool ${name}_before(const float *x, int inner, int i, int j, bool largest)
     return (a != a || a > b) == largest;
 }
 
-/* Of a line's n elements the first behind that at `last`, or the first of all. */
+/* The index of the element that ranks next after element `last`, or of the first in rank if last < 0. */
 ${fn} int ${name}_next(const float *x, int inner, int n, int last, bool largest)
 {
     int best = -1;
@@ -315,7 +337,7 @@ ${fn} int ${name}_next(const float *x, int inner, int n, int last, bool largest)
     return best;
 }
 
-/* The places of the first k of each line's n, in their order. */
+/* y[outer][k][inner] = the indices of the k first in rank along the middle axis of x[outer][n][inner]. */
 ${fn} void ${name}_topk(int64_t *y, const float *x, int outer, int n, int inner, int k, bool largest)
 {
     for (int line = 0; line < outer * inner; ++line) {
@@ -327,10 +349,11 @@ ${fn} void ${name}_topk(int64_t *y, const float *x, int outer, int n, int inner,
     }
 }
 
-/* 2^(32 - fall * scale), rounded, as gpunn.h has it. fall: how far a logit is below the largest. */
+/* 2^(32 - fall * scale), rounded, as in gpunn.h. fall: the largest logit minus this one. */
 ${fn} uint32_t ${name}_weight(float fall, float scale)
 {
-    static const uint32_t factors[] = {468251, 5475002, 41142264, 238330987, 1031755804, 2977043973u, 0xFFFFFFFFu};
+    static const uint32_t factors[] = {468251,     5475002,     41142264,   238330987,
+                                       1031755804, 2977043973u, 0xFFFFFFFFu};
     const float           power = fall * scale;
     if (fall == 0) return 0xFFFFFFFFu;
     if (!(power < 33)) return 0;
@@ -340,14 +363,15 @@ ${fn} uint32_t ${name}_weight(float fall, float scale)
     return (uint32_t)((y + ((uint64_t)1 << whole >> 1)) >> whole);
 }
 
-/* A share of a sum of weights, rounded down. */
+/* floor(sum * share), with `share` clamped to [0, 1]. */
 ${fn} uint64_t ${name}_share(uint64_t sum, float share)
 {
     const uint64_t part = share > 0 ? (uint64_t)((share < 1 ? share : 1) * 4294967296.0f) : 0;
     return (sum >> 32) * part + ((sum & 0xFFFFFFFFu) * part >> 32);
 }
 
-/* The class at which the weights in falling order pass a sum; *upto: the sum of weights up to it. */
+/* Adds the classes' weights in descending order until the total exceeds `sum`. Returns that class; *upto =
+ * the total. */
 ${fn} int ${name}_passing(const float *logits, int n, float scale, uint64_t sum, uint64_t *upto)
 {
     const int first = ${name}_next(logits, 1, n, -1, true);
@@ -360,8 +384,10 @@ ${fn} int ${name}_passing(const float *logits, int n, float scale, uint64_t sum,
     return last;
 }
 
-/* scale: log2(e) / temperature. Where the largest logit is infinite or no number, its class is drawn. */
-${fn} void ${name}_sample(int64_t *y, const float *logits, const float *draw, int rows, int n, float scale, float top_p)
+/* Draws a class per row of logits[rows][n], by the uniform number draw[row]. scale: log2(e) / temperature.
+ * top_p: the share of the probability that may be drawn. An infinite or NaN largest logit is always drawn. */
+${fn} void ${name}_sample(int64_t *y, const float *logits, const float *draw, int rows, int n, float scale,
+${space}                    float top_p)
 {
     for (int row = 0; row < rows; ++row, logits += n) {
         const int first = ${name}_next(logits, 1, n, -1, true);
@@ -378,31 +404,35 @@ ${fn} void ${name}_sample(int64_t *y, const float *logits, const float *draw, in
 
 ${products}
 
-/* Heads [sample][head][row] of q, k, v and y, whose neighbours along each lie as far apart as told; so the mask's scores. */
+/* Shapes of attention. q, k, v, y: strides along sample, head and row. mask: strides along sample, head, row
+ * and key. */
 typedef struct ${name}_heads {
     int   samples, heads, kv_heads, rows, keys, width, v_width, q[3], k[3], v[3], y[3], mask[4];
     bool  causal;
     float scale;
 } ${name}_heads;
 
-/* choice: a mask, true where a key takes part; add: what is added to the scores. row: room for the scores of one row. */
-${fn} void ${name}_attention(float *y, const float *q, const float *k, const float *v, const uint8_t *choice, const float *add,
-${space}                     float *row, const ${name}_heads *h)
+/* y = softmax(scale q k^T + add) v per head. choice: 0 excludes a key. add: added to the scores. Both may be
+ * NULL. row: scratch for the h->keys scores of a row. */
+${fn} void ${name}_attention(float *y, const float *q, const float *k, const float *v, const uint8_t *choice,
+${space}                       const float *add, float *row, const ${name}_heads *h)
 {
     for (int i = 0; i < h->samples * h->heads * h->rows; ++i) {
-        const int    sample = i / (h->heads * h->rows), head = i / h->rows % h->heads, at = i % h->rows;
-        const int    shared = head / (h->heads / h->kv_heads), keys = h->causal && at + 1 < h->keys ? at + 1 : h->keys;
-        const int    m = sample * h->mask[0] + head * h->mask[1] + at * h->mask[2];
+        const int sample = i / (h->heads * h->rows), head = i / h->rows % h->heads, at = i % h->rows;
+        const int shared = head / (h->heads / h->kv_heads),
+                  keys = h->causal && at + 1 < h->keys ? at + 1 : h->keys;
+        const int m = sample * h->mask[0] + head * h->mask[1] + at * h->mask[2];
         const float *own_q = q + sample * h->q[0] + head * h->q[1] + at * h->q[2];
-        const float *own_k = k + sample * h->k[0] + shared * h->k[1], *own_v = v + sample * h->v[0] + shared * h->v[1];
-        float       *own_y = y + sample * h->y[0] + head * h->y[1] + at * h->y[2], top = -${NAME}_INFINITY, sum = 0;
+        const float *own_k = k + sample * h->k[0] + shared * h->k[1],
+                    *own_v = v + sample * h->v[0] + shared * h->v[1];
+        float *own_y = y + sample * h->y[0] + head * h->y[1] + at * h->y[2], top = -${NAME}_INFINITY, sum = 0;
         for (int j = 0; j < keys; ++j) {
             row[j] = h->scale * ${name}_dot(own_q, own_k + j * h->k[2], h->width);
             if (choice && !choice[m + j * h->mask[3]]) row[j] = -${NAME}_INFINITY;
             if (add) row[j] += add[m + j * h->mask[3]];
             top = ${name}_max(top, row[j]);
         }
-        if (top == -${NAME}_INFINITY) top = 0; /* no key takes part: y is 0 */
+        if (top == -${NAME}_INFINITY) top = 0; /* all keys are excluded: y = 0 */
         ${name}_fill(own_y, 0, h->v_width);
         for (int j = 0; j < keys; ++j) {
             const float part = ${name}_exp(row[j] - top);
@@ -414,7 +444,8 @@ ${space}                     float *row, const ${name}_heads *h)
     }
 }
 
-/* The next states h and c from the gates of x, g, and those of h, q. */
+/* The cells of recurrent layers. g: gates from x; q: gates from h. The states h[hidden] and c[hidden] are
+ * updated. */
 ${fn} void ${name}_rnn_cell(float *g, const float *q, float *h, float *c, int hidden)
 {
     (void)c;
@@ -431,7 +462,8 @@ ${fn} void ${name}_lstm_cell(float *g, const float *q, float *h, float *c, int h
 {
     for (int k = 0; k < 4 * hidden; ++k) g[k] += q[k];
     for (int k = 0; k < hidden; ++k) {
-        c[k] = ${name}_sigmoid(g[hidden + k]) * c[k] + ${name}_sigmoid(g[k]) * ${name}_tanh(g[2 * hidden + k]);
+        c[k] = ${name}_sigmoid(g[hidden + k]) * c[k] +
+               ${name}_sigmoid(g[k]) * ${name}_tanh(g[2 * hidden + k]);
         h[k] = ${name}_sigmoid(g[3 * hidden + k]) * ${name}_tanh(c[k]);
     }
 }
@@ -440,7 +472,8 @@ ${fn} void ${name}_gru_cell(float *g, const float *q, float *h, float *c, int hi
 {
     (void)c;
     for (int k = 0; k < hidden; ++k) {
-        const float reset = ${name}_sigmoid(g[k] + q[k]), keep = ${name}_sigmoid(g[hidden + k] + q[hidden + k]);
+        const float reset = ${name}_sigmoid(g[k] + q[k]),
+                    keep = ${name}_sigmoid(g[hidden + k] + q[hidden + k]);
         const float next = ${name}_tanh(g[2 * hidden + k] + reset * q[2 * hidden + k]);
         h[k] = next + keep * (h[k] - next);
     }

@@ -1,3 +1,4 @@
+/* The sum of a[i] * b[i]: eight interleaved partial sums, added pairwise, plus the rest. */
 ${fn} float ${name}_dot${suffix}(const float *a, const ${type} *b, int n)
 {
     float lane[${NAME}_LANES] = {0}, rest = 0;
@@ -11,14 +12,17 @@ ${fn} float ${name}_dot${suffix}(const float *a, const ${type} *b, int n)
 }
 
 /* y[rows][out] = x[rows][in] w[out][in]^T + b[out]; b may be NULL.${about} */
-${fn} void ${name}_linear${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b, int rows, int in, int out)
+${fn} void ${name}_linear${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b,
+${space}                    int rows, int in, int out)
 {
     for (int i = 0; i < rows; ++i, x += in, y += out)
-        for (int j = 0; j < out; ++j) y[j] = (b ? b[j] : 0) + ${name}_dot${suffix}(x, w + j * in, in)${row_scale};
+        for (int j = 0; j < out; ++j)
+            y[j] = (b ? b[j] : 0) + ${name}_dot${suffix}(x, w + j * in, in)${row_scale};
 }
 
-/* One output (z, row, o). */
-${fn} float ${name}_conv_one${suffix}(const float *x, const ${type} *w, int in, const ${name}_window *g, int z, int row, int o)
+/* The convolution's output (z, row, o) of one channel, without bias. */
+${fn} float ${name}_conv_one${suffix}(const float *x, const ${type} *w, int in, const ${name}_window *g,
+${space}                       int z, int row, int o)
 {
     int       z0, z1, y0, y1, x0, x1;
     const int from_z = ${name}_seen(g, 0, z, &z0, &z1), from_y = ${name}_seen(g, 1, row, &y0, &y1);
@@ -28,24 +32,29 @@ ${fn} float ${name}_conv_one${suffix}(const float *x, const ${type} *w, int in, 
         for (int i = z0; i < z1; ++i)
             for (int j = y0; j < y1; ++j) {
                 const ${type} *kernel = w + ((c * g->kernel[0] + i) * g->kernel[1] + j) * g->kernel[2];
-                const int line = (c * g->in[0] + from_z + i * g->dilation[0]) * g->in[1] + from_y + j * g->dilation[1];
-                for (int k = x0; k < x1; ++k) sum += (float)kernel[k] * x[line * g->in[2] + from_x + k * dilation];
+                const int line =
+                    (c * g->in[0] + from_z + i * g->dilation[0]) * g->in[1] + from_y + j * g->dilation[1];
+                for (int k = x0; k < x1; ++k)
+                    sum += (float)kernel[k] * x[line * g->in[2] + from_x + k * dilation];
             }
     return sum;
 }
 
-/* Eight outputs from (z, row, o) on, which see whole rows of the kernel, at a stride of 1. */
-${fn} void ${name}_conv_eight${suffix}(float *y, const float *x, const ${type} *w, int in, const ${name}_window *g, int z, int row,
-${space}                    int o)
+/* The eight outputs from (z, row, o) on, without bias. Requires a stride of 1, and whole rows of the kernel
+ * inside x. */
+${fn} void ${name}_conv_eight${suffix}(float *y, const float *x, const ${type} *w, int in,
+${space}                        const ${name}_window *g, int z, int row, int o)
 {
-    int          z0, z1, y0, y1;
-    const int    from_z = ${name}_seen(g, 0, z, &z0, &z1), from_y = ${name}_seen(g, 1, row, &y0, &y1), width = g->kernel[2];
+    int       z0, z1, y0, y1;
+    const int from_z = ${name}_seen(g, 0, z, &z0, &z1), from_y = ${name}_seen(g, 1, row, &y0, &y1),
+              width = g->kernel[2];
     ${name}_four left = {0}, right = {0};
     for (int c = 0; c < in; ++c)
         for (int i = z0; i < z1; ++i)
             for (int j = y0; j < y1; ++j) {
                 const ${type} *kernel = w + ((c * g->kernel[0] + i) * g->kernel[1] + j) * width;
-                const int line = (c * g->in[0] + from_z + i * g->dilation[0]) * g->in[1] + from_y + j * g->dilation[1];
+                const int line =
+                    (c * g->in[0] + from_z + i * g->dilation[0]) * g->in[1] + from_y + j * g->dilation[1];
                 const float *first = x + line * g->in[2] + o - g->padding[2];
                 for (int k = 0; k < width; ++k, first += g->dilation[2]) {
                     ${name}_add(&left, (float)kernel[k], first);
@@ -56,9 +65,10 @@ ${space}                    int o)
     *(${name}_four *)(y + 4) = right;
 }
 
-/* x [n][groups * in][...], w [groups * out][in][kernel], b [groups * out] or NULL, y [n][groups * out][...]. */
-${fn} void ${name}_conv${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b, int n, int groups,
-${space}              int in, int out, const ${name}_window *g)
+/* Convolution: x [n][groups * in][...], w [groups * out][in][kernel], b [groups * out] or NULL,
+ * y [n][groups * out][...]. */
+${fn} void ${name}_conv${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b, int n,
+${space}                  int groups, int in, int out, const ${name}_window *g)
 {
     const int from = g->in[0] * g->in[1] * g->in[2], to = g->out[0] * g->out[1] * g->out[2];
     int       left, right, end;
@@ -73,7 +83,7 @@ ${space}              int in, int out, const ${name}_window *g)
                 for (int row = 0; row < g->out[1]; ++row, own += g->out[2])
                     for (int o = 0; o < g->out[2];) {
                         if (wide && o >= left && o < right) {
-                            if (o > right - 8) o = right - 8; /* some once more */
+                            if (o > right - 8) o = right - 8; /* recomputes some outputs */
                             ${name}_conv_eight${suffix}(own + o, x, kernel, in, g, z, row, o);
                             o += 8;
                         } else {
@@ -85,9 +95,10 @@ ${space}              int in, int out, const ${name}_window *g)
         }
 }
 
-/* x [n][groups * in][...], w [groups * in][out][kernel], b [groups * out] or NULL, y [n][groups * out][...]: g's in. */
-${fn} void ${name}_conv_transpose${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b, int n, int groups,
-${space}                        int in, int out, const ${name}_window *g)
+/* Transposed convolution: x [n][groups * in][...], w [groups * in][out][kernel], b [groups * out] or NULL,
+ * y [n][groups * out][...]. x has the shape of g's outputs, y that of g's inputs. */
+${fn} void ${name}_conv_transpose${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b,
+${space}                            int n, int groups, int in, int out, const ${name}_window *g)
 {
     const int from = g->out[0] * g->out[1] * g->out[2], to = g->in[0] * g->in[1] * g->in[2];
     for (int i = 0; i < n * groups; ++i, y += out * to) {
@@ -102,8 +113,9 @@ ${space}                        int in, int out, const ${name}_window *g)
     }
 }
 
-/* A sample's recurrent layer in one direction: its weights, room of 2 gates + 2 times hidden, where states begin (NULL: 0) and
- * where the final ones go (NULL: nowhere). Steps of x and y lie x_step and y_step apart; y is 0 from step `length` on. */
+/* A recurrent layer of one sample in one direction. room: scratch of (2 * gates + 2) * hidden floats. h_0,
+ * c_0: initial states (NULL: zeros). h_n, c_n: final states (NULL: not stored). x_step, y_step: floats from
+ * one step to the next. y = 0 from step `length` on. */
 typedef struct ${name}_recurrent${suffix} {
     const ${type} *w_ih, *w_hh;
     ${scales}
@@ -113,8 +125,9 @@ typedef struct ${name}_recurrent${suffix} {
     bool         reverse;
 } ${name}_recurrent${suffix};
 
+/* Runs the layer over its steps; `cell` updates the states from `gates` gates. */
 ${fn} void ${name}_run${suffix}(float *y, const float *x, const ${name}_recurrent${suffix} *r, int gates,
-${space}             void (*cell)(float *g, const float *q, float *h, float *c, int hidden))
+${space}                 void (*cell)(float *g, const float *q, float *h, float *c, int hidden))
 {
     const int n = r->hidden;
     float    *g = r->room, *q = g + gates * n, *h = q + gates * n, *c = h + n;

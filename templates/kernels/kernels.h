@@ -3,13 +3,14 @@ ${opening}
 #define ${NAME}_KERNELS_H
 #include "gpunn.h"
 
-#define ${NAME}_KERNELS_STAMP ${stamp} /* of this text: ${name}_kernels.cu was written with it */
+#define ${NAME}_KERNELS_STAMP ${stamp} /* must equal the stamp in ${name}_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &${name}_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &${name}_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define ${NAME}_KERNELS_IMPLEMENTATION
- * ${name}_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link ${name}_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set ${name}_kernels;
 #ifdef __cplusplus
 }
@@ -22,7 +23,7 @@ extern const gpunn_kernel_set ${name}_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(${NAME}_KERNELS_CUDA)
 #define ${NAME}_FN static __device__ __forceinline__
 
@@ -37,8 +38,10 @@ ${math_cuda}
 #else
 #define ${NAME}_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define ${NAME}_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -55,7 +58,7 @@ ${functions}
 #endif
 
 #if defined(${NAME}_KERNELS_IMPLEMENTATION) && !defined(${NAME}_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 ${loops}
 
 ${kernels}
@@ -64,7 +67,7 @@ ${kernels}
 #undef ${NAME}_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 ${tables}
 #undef ${NAME}_KERNELS_IMPLEMENTATION
 #endif

@@ -21,7 +21,7 @@ static size_t ${function}_workspace(int64_t batch, int multiprocessors)
     ${areas}
     //@end
     //@if sums
-    size_t most = 0; /* of any of the launches */
+    size_t most = 0; /* bytes for partial sums: the largest need of any launch */
     //@end
     (void)batch, (void)multiprocessors;
     ${room}

@@ -1,6 +1,6 @@
 enum { ${NAME}_BLOCK = ${block}, ${NAME}_ROW = ${row}, ${NAME}_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define ${NAME}_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -10,23 +10,28 @@ enum { ${NAME}_BLOCK = ${block}, ${NAME}_ROW = ${row}, ${NAME}_SLICES = 64 };
 #else
 #define ${NAME}_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define ${NAME}_SELDOM __attribute__((unused, noinline)) static
 #else
 #define ${NAME}_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define ${NAME}_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define ${NAME}_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define ${NAME}_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define ${NAME}_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define ${NAME}_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(${NAME}_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define ${NAME}_LOOPS(function, lanes, parameters, arguments)                        \
     ${NAME}_FN void function##_code parameters;                                      \
@@ -49,26 +54,32 @@ enum { ${NAME}_BLOCK = ${block}, ${NAME}_ROW = ${row}, ${NAME}_SLICES = 64 };
 #define ${NAME}_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 ${NAME}_FN int ${name}_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > ${NAME}_SLICES ? ${NAME}_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 ${NAME}_FN int64_t ${name}_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*${name}_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*${name}_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 ${NAME}_FN void ${name}_run_slice(${name}_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = ${name}_slice(count, grain, slices, slice), end = ${name}_slice(count, grain, slices, slice + 1);
+    const int64_t begin = ${name}_slice(count, grain, slices, slice),
+                  end = ${name}_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -88,11 +99,14 @@ typedef struct ${name}_work {
 ${NAME}_SELDOM void ${name}_task(void *arg, int index, int threads)
 {
     const ${name}_work *w = (const ${name}_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        ${name}_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        ${name}_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 ${NAME}_SELDOM void ${name}_run(${name}_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -105,13 +119,13 @@ ${NAME}_FN int ${name}_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 ${NAME}_FN size_t ${name}_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
 }
 
-/* The column of a label; -1 where it is no class. */
+/* A label as a column index, or -1 if it is not a class. */
 ${NAME}_FN int ${name}_column(int64_t label, int columns)
 {
     return label >= 0 && label < columns ? (int)label : -1;
@@ -134,7 +148,7 @@ ${NAME}_FN void ${name}_add(float *to, const float *from, int n)
     for (int j = 0; j < n; ++j) to[j] += from[j];
 }
 
-/* to[j] = what stands at (i + j) / div % mod; mod 0: no modulo. */
+/* to[j] = from[(i + j) / div % mod]. mod = 0: no modulo. */
 ${NAME}_FN void ${name}_expand(float *to, const float *from, int64_t i, int n, int64_t div, int64_t mod)
 {
     int64_t place = mod ? i / div % mod : i / div, left = div - i % div;
@@ -146,7 +160,7 @@ ${NAME}_FN void ${name}_expand(float *to, const float *from, int64_t i, int n, i
     }
 }
 
-/* to[j] = what stands at (i + j) % mod: once as it stands, then by copies of what is there. */
+/* to[j] = from[(i + j) % mod]: copies `from` once, then what is already in `to`. */
 ${NAME}_FN void ${name}_repeat(float *to, const float *from, int64_t i, int n, int64_t mod)
 {
     const int64_t place = i % mod;
@@ -159,6 +173,7 @@ ${NAME}_FN void ${name}_repeat(float *to, const float *from, int64_t i, int n, i
     }
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 ${NAME}_FN float ${name}_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -171,9 +186,10 @@ ${NAME}_FN float ${name}_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
+/* The maximum of x[n]; NaN if x contains NaN. */
 ${NAME}_FN float ${name}_highest(const float *x, int n)
 {
-    enum { LANES = 32 }; /* more than compilers unroll */
+    enum { LANES = 32 }; /* too many for compilers to unroll */
     float lane[LANES], rest = -INFINITY;
     int   i = 0;
     for (int j = 0; j < LANES; ++j) lane[j] = -INFINITY;
@@ -186,7 +202,7 @@ ${NAME}_FN float ${name}_highest(const float *x, int n)
     return rest;
 }
 
-/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in column c. */
+/* Sums by column: sums[(i + j) % columns] += x[j] for j < n. i: the element index of x[0]. */
 ${NAME}_FN void ${name}_add_columns(double *sums, const float *x, int64_t i, int n, int64_t columns)
 {
     int64_t c = i % columns;
@@ -198,8 +214,8 @@ ${NAME}_FN void ${name}_add_columns(double *sums, const float *x, int64_t i, int
     }
 }
 
-/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in channel c: div after each other, then the
- * next of mod channels. */
+/* Sums by channel: sums[(i + j) / div % mod] += x[j] for j < n. i: the element index of x[0]; div: elements
+ * per plane; mod: channels. */
 ${NAME}_FN void ${name}_add_channels(double *sums, const float *x, int64_t i, int n, int64_t div, int64_t mod)
 {
     int64_t c = i / div % mod, left = div - i % div;
@@ -211,7 +227,7 @@ ${NAME}_FN void ${name}_add_channels(double *sums, const float *x, int64_t i, in
     }
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 ${NAME}_FN float ${name}_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -219,7 +235,8 @@ ${NAME}_FN float ${name}_total(const double *sums, int slices, int width)
     return (float)total;
 }
 
-/* Dropout's factors (gpunn.h, >>cpu/elementwise) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
+/* Dropout factors (gpunn.h, >>cpu/elementwise) of the n elements from i on. They are computed for packs of
+ * eight elements, into `factor`. Returns a pointer to the factor of element i. */
 ${NAME}_FN const float *${name}_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
                                      float *factor)
 {

@@ -3,9 +3,10 @@ struct ${kernel}_operands {
     ${members}
 };
 
-/* Packs first, first + step, ... : U of them, all loads before the first result. */
+/* Computes U packs: first, first + step, ... All loads are issued before the first result. */
 template <int V, int U, typename I>
-__device__ __forceinline__ void ${kernel}_at(const ${kernel}_operands &o, I first, I step, I packs${sums_parameter})
+__device__ __forceinline__ void ${kernel}_at(const ${kernel}_operands &o, I first, I step,
+                                             I packs${sums_parameter})
 {
     if (first >= packs) return;
     ${scalars}
@@ -27,7 +28,8 @@ __device__ __forceinline__ void ${kernel}_at(const ${kernel}_operands &o, I firs
 }
 
 template <int V>
-static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned packs, unsigned tail)
+static __global__ void __launch_bounds__(${threads})
+    ${kernel}(const ${kernel}_operands o, unsigned packs, unsigned tail)
 {
     const unsigned tile = ${threads} * ${unroll};
     //@if sums

@@ -1,6 +1,7 @@
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 ${fn} float ${name}_float_of(uint32_t bits)
 {
@@ -21,7 +22,7 @@ ${fn} float ${name}_where(bool condition, float a, float b)
     return condition ? a : b;
 }
 
-/* Those of torch: NaN in, NaN out. */
+/* PyTorch's minimum and maximum: NaN if an operand is NaN. */
 ${fn} float ${name}_min(float a, float b)
 {
     return ${name}_where(a < b, a, ${name}_where(a != a, a, b));
@@ -37,10 +38,11 @@ ${fn} float ${name}_abs(float x)
     return fabsf(x);
 }
 
-/* Of the exact quotient: 9 for 1 and 0.1f. */
+/* The floor of the exact quotient p / q: 9 for 1 and 0.1f. */
 ${fn} float ${name}_floordiv(float p, float q)
 {
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float rest = fmodf(p, q),
+                whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
     const float low = floorf(whole);
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
@@ -50,7 +52,7 @@ ${fn} float ${name}_fmod(float p, float q)
     return fmodf(p, q);
 }
 
-/* What is left of p, of q's sign; exact but for the last sum. */
+/* PyTorch's remainder: it has the sign of q. Only the final addition rounds. */
 ${fn} float ${name}_remainder(float p, float q)
 {
     const float rest = fmodf(p, q);
@@ -67,7 +69,7 @@ ${fn} float ${name}_floor(float x)
     return floorf(x);
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 ${fn} float ${name}_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -83,7 +85,7 @@ ${fn} float ${name}_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 ${fn} int32_t ${name}_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(${name}_bits_of(x + magic) - ${name}_bits_of(magic));
 }
 
@@ -94,11 +96,11 @@ ${fn} float ${name}_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 ${fn} float ${name}_exp_reduce(float x, int32_t *n)
 {
     *n = ${name}_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return ${name}_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -140,20 +142,21 @@ ${fn} float ${name}_log_join(float n, float f)
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
-/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+/* The value of a logarithm: y for limit < x < inf, -inf at the limit, NaN below it, x itself if x is inf or
+ * NaN. */
 ${fn} float ${name}_log_edges(float x, float limit, float y)
 {
     const float outside = ${name}_where(x == limit, -INFINITY, ${name}_where(x < limit, NAN, x));
     return ${name}_where(x > limit, ${name}_where(x <= FLT_MAX, y, x), outside);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+/* Returns n where x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
 ${fn} int32_t ${name}_exponent(float x)
 {
     return (int32_t)(${name}_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+/* Splits finite x > 0 into 2^n (1 + f), with f in the range of log_join. Returns f. */
 ${fn} float ${name}_log_split(float x, float *n)
 {
     const float   normal = ${name}_where(x < FLT_MIN, x * 8388608.0f, x);
@@ -177,23 +180,25 @@ ${fn} float ${name}_log2(float x)
     return ${name}_log_edges(x, 0, n + ${name}_log_join(0, f) * 1.44269504f);
 }
 
-/* log10(2) in two parts, the first with 13 bits: n times it is exact, and so are the powers of 10. */
+/* log10(2) is split in two; the high part has 13 bits, so n times it is exact. Powers of 10 give exact
+ * results. */
 ${fn} float ${name}_log10(float x)
 {
     float       n;
     const float f = ${name}_log_split(x, &n);
-    return ${name}_log_edges(x, 0, n * 0.301025391f + (n * 4.60503907e-6f + ${name}_log_join(0, f) * 0.434294482f));
+    return ${name}_log_edges(x, 0,
+                             n * 0.301025391f + (n * 4.60503907e-6f + ${name}_log_join(0, f) * 0.434294482f));
 }
 
 ${fn} float ${name}_log1p(float x)
 {
     const int32_t n = ${name}_exponent(1 + x);
-    const float   scale = ${name}_float_of((uint32_t)(129 - n) << 23); /* 4 2^-n, as 2^-n may be denormal */
+    const float   scale = ${name}_float_of((uint32_t)(129 - n) << 23); /* 4 2^-n: 2^-n may be denormal */
     const float   y = ${name}_log_join((float)n, 0.25f * x * scale + (0.25f * scale - 1));
     return ${name}_where(fabsf(x) < 1e-8f, x, ${name}_log_edges(x, -1, y));
 }
 
-/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which prevents vectorization. */
 ${fn} float ${name}_root(float x)
 {
     float r = ${name}_float_of(0x5f375a86u - (${name}_bits_of(x) >> 1));
@@ -202,7 +207,7 @@ ${fn} float ${name}_root(float x)
     return r * (1.5f - x * r * (0.5f * r));
 }
 
-/* Scaled by 2^64 below 2^-60, so that what is left of the square is not denormal. */
+/* x below 2^-60 is scaled by 2^64, so that the residual of the square is not denormal. */
 ${fn} float ${name}_sqrt(float x)
 {
     const bool  tiny = x < 8.67361738e-19f;
@@ -229,7 +234,8 @@ ${fn} float ${name}_tanh(float x)
     return copysignf(e / (e + 2), x);
 }
 
-/* erf(x), within 2.5e-7, and exp(-x^2). With a = |x| that is 1 - exp(-a^2) times a polynomial in a. */
+/* Returns erf(x), within 2.5e-7; *gauss = exp(-x^2). For a = |x|, erf(a) = 1 - exp(-a^2) times a polynomial
+ * in a. */
 ${fn} float ${name}_erf_gauss(float x, float *gauss)
 {
     const float a = ${name}_limit(fabsf(x), 0, 9.38f); /* gauss is 0 there */
@@ -243,7 +249,7 @@ ${fn} float ${name}_erf_gauss(float x, float *gauss)
     return copysignf(1 - *gauss * p, x);
 }
 
-/* Where only the absolute error matters. */
+/* erf with a bound on the absolute error only. */
 ${fn} float ${name}_erf_near(float x)
 {
     float gauss;
@@ -255,7 +261,8 @@ ${fn} float ${name}_erf(float x)
     const float a = ${name}_limit(fabsf(x), 0, 4), s = x * x;
     const float p = ((-0.000620325445f * s + 0.00503218127f) * s - 0.0267914627f) * s + 0.112824552f;
     const float small_x = x + x * ((p * s - 0.376125515f) * s + 0.128379151f);
-    const float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f; /* erfc(a) = exp(-a q(a)) */
+    /* erfc(a) = exp(-a q(a)) */
+    const float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f;
     const float large_x = -${name}_expm1_inside(-a * ((q * a + 0.635680437f) * a + 1.1285255f));
     return ${name}_where(fabsf(x) > 0.875f, copysignf(large_x, x), small_x);
 }
@@ -263,12 +270,15 @@ ${fn} float ${name}_erf(float x)
 /* sin(x + quadrants pi / 2). */
 ${fn} float ${name}_sine(float x, int32_t quadrants)
 {
-    const double magic = 6755399441055744.0; /* 1.5 2^52 */
-    const double from = (double)${name}_where(x < 1e9f, ${name}_where(x > -1e9f, x, -1e9f), 1e9f); /* NaN is 1e9 here */
+    const double magic = 6755399441055744.0; /* 1.5 2^52: adding it rounds to an integer */
+    /* NaN becomes 1e9 here; x - x at the end makes it NaN again. */
+    const double from = (double)${name}_where(x < 1e9f, ${name}_where(x > -1e9f, x, -1e9f), 1e9f);
     const double turned = from * 0.63661977236758134 + magic, k = turned - magic;
     const float  near = (float)(from - k * 1.5707963267341256 - k * 6.0771005065061922e-11);
     const float  r = ${name}_limit(near, -0.79f, 0.79f), s = r * r;
-    const float  sine = r + r * s * ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s + (8.33338592e-3f * s - 1.66666672e-1f));
+    const float  sine = r + r * s *
+                               ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s +
+                                (8.33338592e-3f * s - 1.66666672e-1f));
     const float  cosine = 1 + s * (((2.44677067e-5f * s - 1.38877297e-3f) * s + 4.16666567e-2f) * s - 0.5f);
     const int32_t  quadrant = (int32_t)k + quadrants;
     const uint32_t sign = ((uint32_t)quadrant & 2u) << 30;
@@ -286,7 +296,7 @@ ${fn} float ${name}_cos(float x)
     return ${name}_sine(x, 1);
 }
 
-/* 2^(y log2 |x|), in double. */
+/* x^y by 2^(y log2 |x|), in double. */
 ${fn} float ${name}_pow(float x, float y)
 {
     const float   a = fabsf(x), scaled = ${name}_where(a < FLT_MIN, a * 16777216.0f, a);
@@ -295,14 +305,16 @@ ${fn} float ${name}_pow(float x, float y)
     const double  m = (double)${name}_float_of(${name}_bits_of(scaled) - ((uint32_t)n << 23));
     const double  f = (m - 1) / (m + 1), s = f * f;
     const double  p = ((((s / 13 + 1.0 / 11) * s + 1.0 / 9) * s + 1.0 / 7) * s + 0.2) * s * s + s / 3 + 1;
-    const double  wide = (double)power * ((double)whole + 2.8853900817779268 * f * p), high = wide > 140 ? 140 : wide;
-    const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic; /* magic: 1.5 2^52 */
+    const double  wide = (double)power * ((double)whole + 2.8853900817779268 * f * p),
+                 high = wide > 140 ? 140 : wide;
+    /* magic = 1.5 2^52: adding and subtracting it rounds t to an integer. */
+    const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic;
     const double  r = (t - k) * 0.69314718055994531;
     const double  q = ((((r / 5040 + 1.0 / 720) * r + 1.0 / 120) * r + 1.0 / 24) * r + 1.0 / 6) * r;
     const int32_t exponent = (int32_t)(k == k ? k : 0), half = exponent >> 1;
     const double  scale = (double)${name}_exp2i(half) * (double)${name}_exp2i(exponent - half);
     const float   inside = (float)((1 + r + r * r * (q + 0.5)) * scale);
-    /* |x| 0, inf or NaN */
+    /* for |x| = 0, inf or NaN */
     const float edge = power * ${name}_where(a == 0, -INFINITY, a);
     const float outside = ${name}_where(edge > 0, INFINITY, ${name}_where(edge < 0, 0, edge));
     const float size = ${name}_where(a > 0 && a <= FLT_MAX, inside, outside);
@@ -312,7 +324,7 @@ ${fn} float ${name}_pow(float x, float y)
     return ${name}_where(x == 1 || y == 0, 1, real);
 }
 
-/* exp(a) / 2 for 0 <= a; 90 for what is larger, whose result is infinite. */
+/* exp(a) / 2 for a >= 0. a is clamped to 90, whose result is infinite. */
 ${fn} float ${name}_half_exp(float a)
 {
     int32_t     n;
@@ -333,20 +345,23 @@ ${fn} float ${name}_cosh(float x)
     return h + 0.25f / h;
 }
 
-/* By t = tan of an angle up to pi / 4, less that of pi / 8 upwards; the polynomial is of |u| <= tan(pi / 8). */
+/* t is the tangent of an angle up to pi / 4. Above tan(pi / 8), pi / 4 is subtracted from the angle, so the
+ * polynomial's argument is |u| <= tan(pi / 8). */
 ${fn} float ${name}_atan2(float y, float x)
 {
-    const float a = fabsf(x), b = fabsf(y), less = ${name}_where(b > a, a, b), more = ${name}_where(b > a, b, a);
+    const float a = fabsf(x), b = fabsf(y), less = ${name}_where(b > a, a, b),
+                more = ${name}_where(b > a, b, a);
     const float t = ${name}_where(less == more, ${name}_where(more > 0, 1, 0), less / more);
     const float u = ${name}_where(t > 0.414213562f, (t - 1) / (t + 1), t), q = u * u;
-    const float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q - 0.333333164f;
+    const float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q -
+                    0.333333164f;
     const float eighth = ${name}_where(t > 0.414213562f, 0.785398163f, 0) + (u + u * q * p);
     const float quarter = ${name}_where(b > a, 1.57079633f - eighth, eighth);
     const bool  left = (${name}_bits_of(x) >> 31) != 0;
     return copysignf(${name}_where(left, 3.14159265f - quarter, quarter), y);
 }
 
-/* Scaled by a power of 2, so that no square leaves the range. */
+/* The operands are scaled by a power of 2, so that squares neither overflow nor underflow. */
 ${fn} float ${name}_hypot(float x, float y)
 {
     const float a = fabsf(x), b = fabsf(y), most = ${name}_where(a > b, a, b);
@@ -357,7 +372,7 @@ ${fn} float ${name}_hypot(float x, float y)
     return ${name}_where(a > FLT_MAX, INFINITY, ${name}_where(b > FLT_MAX, INFINITY, size));
 }
 
-/* Of values that are stored in 16 bits on a GPU; in this machine's memory they are floats. */
+/* On a GPU these round values that are stored in 16 bits. On the CPU such values are stored as floats. */
 ${fn} float ${name}_round_bf16(float x)
 {
     return x;

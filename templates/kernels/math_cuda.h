@@ -1,5 +1,5 @@
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 ${fn} float ${name}_where(bool condition, float a, float b)
 {
@@ -21,10 +21,11 @@ ${fn} float ${name}_abs(float x)
     return fabsf(x);
 }
 
-/* Of the exact quotient: 9 for 1 and 0.1f. */
+/* The floor of the exact quotient p / q: 9 for 1 and 0.1f. */
 ${fn} float ${name}_floordiv(float p, float q)
 {
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float rest = fmodf(p, q),
+                whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
     const float low = floorf(whole);
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
@@ -34,7 +35,7 @@ ${fn} float ${name}_fmod(float p, float q)
     return fmodf(p, q);
 }
 
-/* What is left of p, of q's sign; exact but for the last sum. */
+/* PyTorch's remainder: it has the sign of q. Only the final addition rounds. */
 ${fn} float ${name}_remainder(float p, float q)
 {
     const float rest = fmodf(p, q);
@@ -81,8 +82,8 @@ ${fn} float ${name}_log2(float x)
     return log2f(x);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log10(2) in two parts, the first with 13 bits: unlike log10f's, powers of 10 are
- * exact. */
+/* x = 2^n m with sqrt(1/2) <= m < sqrt(2). log10(2) is split in two; the high part has 13 bits. Unlike
+ * log10f, powers of 10 give exact results. */
 ${fn} float ${name}_log10(float x)
 {
     float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
@@ -133,7 +134,7 @@ ${fn} float ${name}_erf(float x)
     return erff(x);
 }
 
-/* Where the result is added to a number that is not near 0. */
+/* erf with a bound on the absolute error only: for results that are added to a number not near 0. */
 ${fn} float ${name}_erf_near(float x)
 {
     return erff(x);
@@ -156,7 +157,8 @@ ${fn} float ${name}_pow(float x, float exponent)
     return powf(x, exponent);
 }
 
-/* 32 bits of 1 / (2 pi), from bit 32 i behind the point on, after a word of zeros. */
+/* Word i of 1 / (2 pi) in binary: word 0 is 0, word 1 holds the first 32 bits after the binary point, and so
+ * on. */
 ${fn} unsigned ${name}_turns(unsigned i)
 {
     return i == 0   ? 0
@@ -169,32 +171,36 @@ ${fn} unsigned ${name}_turns(unsigned i)
                     : 0x7F9458EAu;
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
- * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+/* sin(x + quadrants pi / 2). Unlike in sinf, the reduction of large x needs no local memory. x / (2 pi),
+ * without whole turns, is the product of x's 32-bit significand and the 96 relevant bits of 1 / (2 pi). */
 ${fn} float ${name}_sine(float x, int quadrants)
 {
     float turned = rintf(x * 0.636619772f), r;
-    if (fabsf(x) < 1e5f) { /* pi / 2 in three parts */
+    if (fabsf(x) < 1e5f) { /* subtracts pi / 2 in three parts */
         r = fmaf(-turned, 1.57079601f, x);
         r = fmaf(-turned, 3.13916473e-7f, r);
         r = fmaf(-turned, 5.39030253e-15f, r);
         quadrants += (int)turned;
     } else if (fabsf(x) < INFINITY) {
-        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
+        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32,
+                 shift = exponent % 32;
         uint64_t significand = bits << 8 | 0x80000000u, part[3];
 #pragma unroll
         for (unsigned k = 0; k < 3; k++)
             part[k] = ((uint64_t)${name}_turns(word + k) << 32 | ${name}_turns(word + k + 1)) << shift >> 32;
-        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
-        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
+        uint64_t turns = (significand * part[0] << 32) + significand * part[1] +
+                         (significand * part[2] >> 32);
+        int quadrant = (int)((turns + (1ull << 61)) >> 62);
         r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
         r = x < 0 ? -r : r;
         quadrants += x < 0 ? -quadrant : quadrant;
     } else
         r = NAN;
-    float s = r * r,
-          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
-    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
+    float s = r * r, sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s,
+                                      -1.66666672e-1f),
+                                 r * s, r);
+    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s,
+                        1.0f);
     float y = quadrants & 1 ? cosine : sine;
     return quadrants & 2 ? -y : y;
 }
@@ -209,7 +215,7 @@ ${fn} float ${name}_cos(float x)
     return ${name}_sine(x, 1);
 }
 
-/* x as it will be read where it is stored in that type: the nearest, ties to even. */
+/* x rounded to the 16-bit type, to nearest even. */
 ${fn} float ${name}_round_bf16(float x)
 {
     unsigned bits = __float_as_uint(x);
@@ -226,7 +232,7 @@ ${fn} float ${name}_round_f16(float x)
     return __half2float(__float2half_rn(x));
 }
 
-/* Single instructions of the GPU, of which denormals are 0. */
+/* Single instructions of the GPU. They flush denormals to 0. */
 ${fn} float ${name}_unit_exp2(float x)
 {
 #ifdef __CUDA_ARCH__
@@ -309,14 +315,17 @@ ${fn} float ${name}_log_fast(float x)
 
 ${fn} float ${name}_log1p_fast(float x)
 {
-    return fabsf(x) < 0.0625f ? fmaf(fmaf(fmaf(x, -0.25f, 0.333333333f), x, -0.5f), x * x, x) : ${name}_log_fast(1 + x);
+    return fabsf(x) < 0.0625f ? fmaf(fmaf(fmaf(x, -0.25f, 0.333333333f), x, -0.5f), x * x, x)
+                              : ${name}_log_fast(1 + x);
 }
 
-/* With gauss = exp(-x^2): 1 - (a polynomial in t) exp(-x^2), Abramowitz and Stegun, 7.1.26; within 2e-7. */
+/* Returns erf(x) = 1 - (a polynomial in t) exp(-x^2); *gauss = exp(-x^2). Abramowitz and Stegun, 7.1.26;
+ * within 2e-7. */
 ${fn} float ${name}_erf_gauss_fast(float x, float *gauss)
 {
     float t = ${name}_unit_reciprocal(fmaf(0.3275911f, fabsf(x), 1));
-    float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t, 0.254829592f);
+    float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t,
+                   0.254829592f);
     *gauss = ${name}_unit_exp2(x * x * -1.44269504f);
     return copysignf(fmaf(-p * t, *gauss, 1), x);
 }

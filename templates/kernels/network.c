@@ -1,5 +1,6 @@
-/* ${comment}: samples from begin to end. */
-${NAME}_FN void ${function}_samples(const int lanes, const gpunn_kernel_call *call, int64_t begin, int64_t end)
+/* ${comment}: evaluates samples begin to end - 1, in blocks. */
+${NAME}_FN void ${function}_samples(const int lanes, const gpunn_kernel_call *call, int64_t begin,
+                                    int64_t end)
 {
     ${fixed}
     for (int64_t first = begin; first < end; first += ${block}) {

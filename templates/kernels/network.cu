@@ -1,5 +1,6 @@
-/* ${comment}: tiles of SAMPLES samples. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
- * pieces of them. */
+/* ${comment}: a block evaluates tiles of SAMPLES samples in shared memory. T: the type of the products'
+ * factors. WHOLE: shared memory holds the weights of all products at once; otherwise it holds one piece of a
+ * weight at a time. */
 struct ${function}_operands {
     ${members}
 };
@@ -17,7 +18,8 @@ static __global__ void __launch_bounds__(${threads}, 1)
         ${resident}
     }
 //@end
-    for (int64_t first = (int64_t)blockIdx.x * SAMPLES; first < batch; first += (int64_t)gridDim.x * SAMPLES) {
+    for (int64_t first = (int64_t)blockIdx.x * SAMPLES; first < batch;
+         first += (int64_t)gridDim.x * SAMPLES) {
         const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
         ${steps}
     }
@@ -28,7 +30,8 @@ static int ${function}_form(int64_t batch, int multiprocessors)
     static const network_form forms[] = {
         ${forms}
     };
-    return form_for(forms, ${count}, (const void *)${function}_kernel<${first}>, batch, multiprocessors, ${apart});
+    return form_for(forms, ${count}, (const void *)${function}_kernel<${first}>, batch, multiprocessors,
+                    ${apart});
 }
 
 /* ${comment} */
@@ -36,11 +39,12 @@ static int ${function}(const gpunn_kernel_call *call)
 {
     ${function}_operands o = {};
     ${filled}
-#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                 \
-    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * ${pitch} + FLOATS) * sizeof(float),                                     \
-                         (${function}_kernel<T, SAMPLES, FLOATS, WHOLE>),                                                 \
-                         (unsigned)clamped(at_least((size_t)call->batch, SAMPLES), (size_t)call->multiprocessors * 4),    \
-                         ${threads}, o, call->batch)
+#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                             \
+    GPUNN__LAUNCH_SHARED(                                                                             \
+        call->stream, (SAMPLES * ${pitch} + FLOATS) * sizeof(float),                                  \
+        (${function}_kernel<T, SAMPLES, FLOATS, WHOLE>),                                              \
+        (unsigned)clamped(at_least((size_t)call->batch, SAMPLES), (size_t)call->multiprocessors * 4), \
+        ${threads}, o, call->batch)
     switch (${function}_form(call->batch, call->multiprocessors)) {
         ${cases}
     default: return -(int)cudaErrorInvalidValue;
@@ -49,7 +53,8 @@ static int ${function}(const gpunn_kernel_call *call)
     return -(int)cudaGetLastError();
 }
 
-/* Nothing; or declined, where step by step should be quicker. */
+/* No workspace is needed. SIZE_MAX declines the batch, for which separate launches are estimated to be
+ * faster. */
 static size_t ${function}_workspace(int64_t batch, int multiprocessors)
 {
     return ${function}_form(batch, multiprocessors) < 0 ? SIZE_MAX : 0;

@@ -1,4 +1,4 @@
-/* Vectors where the processor has none of the wider ones. */
+/* The narrowest vectors: for processors without the wider ones. */
 #if defined(__GNUC__)
 #define ${NAME}_V4
 enum { ${NAME}_NARROWEST = 4 };
@@ -11,21 +11,22 @@ enum { ${NAME}_NARROWEST = 1 };
 #elif defined(__GNUC__)
 #define ${NAME}_UNROLL _Pragma("GCC unroll 16")
 #if defined(__CUDACC__)
-#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but passes it to gcc */
 #endif
 #else
 #define ${NAME}_UNROLL
 #endif
 
-/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+/* Keeps x in a register. Otherwise gcc reloads it from memory for each product, and the loads become the
+ * bottleneck. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(__clang__)
 #define ${NAME}_HOLD(x) __asm__("" : "+v"(x))
 #else
 #define ${NAME}_HOLD(x) (void)(x)
 #endif
 
-/* Packs w[out][in] and b[out], or NULL, as panels of so many vectors of columns of y, or what is left: of each panel its biases,
- * then a row for each input. */
+/* Packs w[out][in] and b[out] (or NULL) as panels of several vectors of y's columns; the last panel has what
+ * is left. A panel holds the columns' biases, then one row per input. Columns beyond `out` are 0. */
 ${NAME}_SELDOM void ${name}_pack(float *to, const float *w, const float *b, int in, int out, int lanes)
 {
     const int panel = ${panels} * lanes;
@@ -37,7 +38,7 @@ ${NAME}_SELDOM void ${name}_pack(float *to, const float *w, const float *b, int 
     }
 }
 
-/* Floats of a vector of which there are functions, where the processor has vectors of `most`. */
+/* The vector width in floats to use on a processor with vectors of `most` floats. */
 ${NAME}_FN int ${name}_lanes(int most)
 {
 #if defined(${NAME}_V16)
@@ -49,9 +50,10 @@ ${NAME}_FN int ${name}_lanes(int most)
 
 ${levels}
 
-/* y[rows][out] = x w^T + b of packed weights. Rows of x lie x_row apart. lanes: floats of a vector. */
-${NAME}_FN void ${name}_product(int lanes, float *y, const float *x, int64_t x_row, const float *packed, int rows, int in,
-                                int out)
+/* y[rows][out] = x w^T + b, with packed weights. x_row: floats from one row of x to the next. lanes: floats
+ * of a vector. */
+${NAME}_FN void ${name}_product(int lanes, float *y, const float *x, int64_t x_row, const float *packed,
+                                int rows, int in, int out)
 {
 #if defined(${NAME}_V16)
     if (lanes == 16)

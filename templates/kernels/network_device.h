@@ -1,6 +1,7 @@
 /* ---- networks ---- *
- * Values of a tile's samples lie PITCH floats apart in shared memory, and rows of weights alike: odd multiples of 4, so that
- * neighbouring threads read 16 bytes each of their own row without a conflict of banks. */
+ * A block keeps a tile of samples in shared memory, PITCH floats from one sample to the next. Rows of weights
+ * have such a pitch, too. Pitches are odd multiples of 4, so that neighbouring threads can read 16 bytes each
+ * of their own rows without bank conflicts. */
 
 __host__ __device__ constexpr int pitch_of(int count)
 {
@@ -8,12 +9,12 @@ __host__ __device__ constexpr int pitch_of(int count)
 }
 
 //@if tiles
-/* Of products that round their operands to 10 bits of mantissa. */
+/* The type of TF32 products, which round their operands to 10 mantissa bits. */
 struct tf32 {
     unsigned bits;
 };
 
-/* x as such a product takes it: the nearest, ties away from 0. */
+/* x rounded to TF32: to nearest, ties away from 0. */
 __host__ __device__ __forceinline__ float rounded_tf32(float x)
 {
     unsigned bits;
@@ -28,7 +29,8 @@ __host__ __device__ __forceinline__ float rounded_tf32(float x)
 }
 //@end
 
-/* How many numbers of a row one instruction of tensor cores multiplies, which take 8 words; 0: there is no such instruction. */
+/* The k extent of one tensor-core instruction: the numbers of a row that it multiplies, in 8 words. 0: no
+ * tensor cores. */
 __host__ __device__ constexpr int chunk_of(float)
 {
     return 0;
@@ -44,7 +46,7 @@ template <typename T> __host__ __device__ constexpr int chunk_of(T)
 }
 //@end
 
-/* Words of a row of `count` factors, filled up with zeros to whole chunks. */
+/* Words of a row of `count` factors, padded with zeros to whole chunks. */
 template <typename T> __host__ __device__ constexpr int words_of(int count)
 {
     if constexpr (chunk_of(T()) > 0)
@@ -53,20 +55,21 @@ template <typename T> __host__ __device__ constexpr int words_of(int count)
         return count;
 }
 
-/* Words from one row of a weight to the next, each with its bias. */
+/* Words from one staged row of a weight to the next. A row is followed by its bias. */
 template <typename T> __host__ __device__ constexpr int step_of(int count)
 {
     return pitch_of(words_of<T>(count) + 1);
 }
 
-/* Rows of a weight [OUT][K] that are in FLOATS of shared memory at once; tiles take eight columns each. */
+/* Rows of a weight [OUT][K] that fit into FLOATS floats of shared memory. With tensor cores it is OUT
+ * or a multiple of 8. */
 template <typename T, int K, int OUT, bool WHOLE, int FLOATS> __host__ __device__ constexpr int rows_at_once()
 {
-    const int WIDE = chunk_of(T()) > 0 ? 8 : 1, ROOM = FLOATS / step_of<T>(K);
-    return WHOLE || ROOM >= OUT ? OUT : ROOM / WIDE * WIDE;
+    const int WIDE = chunk_of(T()) > 0 ? 8 : 1, FIT = FLOATS / step_of<T>(K);
+    return WHOLE || FIT >= OUT ? OUT : FIT / WIDE * WIDE;
 }
 
-/* A number as memory has it that stores numbers as T. */
+/* x rounded to the type T that memory stores. */
 __device__ __forceinline__ float stored_as(float, float x)
 {
     return x;
@@ -84,9 +87,9 @@ template <typename T> __device__ __forceinline__ float stored_as(T, float x)
 }
 //@end
 
-/* Word i of a row x of factors, of which there are `count`; ALL: at least as many as are asked for. Words of 16 bits hold numbers k and
- * k + 4, with k = 0 1 2 3 8 9 10 11 16 ..., so that neighbouring threads read neighbouring numbers: any order will do in which both
- * factors of a product have their numbers. */
+/* Word i of a row x of `count` factors; 0 beyond them. ALL: no word asked for is beyond them. A word of two
+ * 16-bit factors holds numbers k and k + 4, with k = 0 1 2 3 8 9 10 11 16 ... for i = 0, 1, 2, ... This way
+ * neighbouring threads read neighbouring numbers. Any order is valid if both operands of a product use it. */
 template <bool ALL> __device__ __forceinline__ float factor_word(float, const float *x, int i, int)
 {
     return x[i];
@@ -96,15 +99,17 @@ template <bool ALL> __device__ __forceinline__ float factor_word(tf32, const flo
 {
     return rounded_tf32(ALL || i < count ? x[i] : 0);
 }
-template <bool ALL, typename T> __device__ __forceinline__ float factor_word(T, const float *x, int i, int count)
+template <bool ALL, typename T>
+__device__ __forceinline__ float factor_word(T, const float *x, int i, int count)
 {
     const int k = i / 4 * 8 + i % 4;
     return __uint_as_float(two_halves(T(), ALL || k < count ? x[k] : 0, ALL || k + 4 < count ? x[k + 4] : 0));
 }
 //@end
 
-/* Rows of w[][K] and behind each row its bias; b may be NULL. */
-template <typename T, int K> __device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
+/* Copies `rows` rows of w[][K] into shared memory, each followed by its bias. b may be NULL (zeros). */
+template <typename T, int K>
+__device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
 {
     const int WORDS = words_of<T>(K), STEP = step_of<T>(K);
 #pragma unroll 4
@@ -113,7 +118,7 @@ template <typename T, int K> __device__ __forceinline__ void stage(float *to, co
     for (int i = threadIdx.x; i < rows; i += ${threads}) to[i * STEP + WORDS] = b ? stored_as(T(), b[i]) : 0;
 }
 
-/* Four numbers of a row. ALIGNED: to 16 bytes. */
+/* Four numbers of a row. ALIGNED: x is 16-byte aligned. */
 template <bool ALIGNED> __device__ __forceinline__ float4 four(const float *x)
 {
     float4 v;
@@ -124,12 +129,13 @@ template <bool ALIGNED> __device__ __forceinline__ float4 four(const float *x)
     return v;
 }
 
-/* y = x w^T + b for `columns` rows of w: a thread has up to eight columns of up to two samples. Each sum is one thread's, from the
- * bias on, by rising k. */
+/* y = x w^T + b for `columns` staged rows of w, without tensor cores. A thread computes up to eight columns
+ * of up to two samples. It starts each sum with the bias and adds in order of k. */
 template <int SAMPLES, int PITCH, int K, int EACH, bool ALIGNED>
 __device__ __forceinline__ void multiply(float, float *y, const float *x, const float *w, int columns)
 {
-    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS, STEP = step_of<float>(K);
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS,
+              STEP = step_of<float>(K);
     const int slot = threadIdx.x % SLOTS;
     x += slot * PITCH;
     y += slot * PITCH;
@@ -176,29 +182,33 @@ __device__ __forceinline__ void multiply(float, float *y, const float *x, const 
 
 //@if tiles
 #ifndef GPUNN__MMA
-/* d += a b by tensor cores; HALF: of half a chunk. */
-#define GPUNN__MMA(instruction, d, a, b)                                                                              \
-    asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"   \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                     \
+/* d += a b by tensor cores. HALF: an instruction that takes half a chunk. */
+#define GPUNN__MMA(instruction, d, a, b)                                            \
+    asm volatile("mma.sync.aligned." instruction                                    \
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                   \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-#define GPUNN__MMA_HALF(instruction, d, a0, a1, b)                                                                    \
-    asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"               \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                     \
+#define GPUNN__MMA_HALF(instruction, d, a0, a1, b)                                                      \
+    asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                       \
                  : "r"(a0), "r"(a1), "r"(b))
 #endif
 
-/* d += a b, of 16 rows by 8 columns, a chunk of factors each. Lane l has of a the words l % 4 and l % 4 + 4 of rows l / 4 and, in odd
- * places, l / 4 + 8; of b those words of column l / 4; of d columns l % 4 * 2 and the next one of both rows. (PTX ISA, matrix
- * fragments for mma.m16n8k16 and mma.m16n8k8.) */
-__device__ __forceinline__ void multiply_add(bf16, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+/* d += a b for 16 rows by 8 columns, with one chunk of k. Lane l holds words l % 4 and l % 4 + 4 of row l / 4
+ * of a, in a[0] and a[2], and of row l / 4 + 8, in a[1] and a[3]. It holds the same words of column l / 4 of
+ * b. Of d it holds columns l % 4 * 2 and l % 4 * 2 + 1 of both rows. Source: PTX ISA, matrix fragments for
+ * mma.m16n8k16 and mma.m16n8k8. */
+__device__ __forceinline__ void multiply_add(bf16, float (&d)[4], const unsigned (&a)[4],
+                                             const unsigned (&b)[2])
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap(); /* no form of a kernel is for it */
+    __trap(); /* never launched: forms of the kernel name their least architecture */
 #else
     GPUNN__MMA("m16n8k16.row.col.f32.bf16.bf16.f32", d, a, b);
 #endif
 }
-__device__ __forceinline__ void multiply_add(tf32, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+__device__ __forceinline__ void multiply_add(tf32, float (&d)[4], const unsigned (&a)[4],
+                                             const unsigned (&b)[2])
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
@@ -206,7 +216,8 @@ __device__ __forceinline__ void multiply_add(tf32, float (&d)[4], const unsigned
     GPUNN__MMA("m16n8k8.row.col.f32.tf32.tf32.f32", d, a, b);
 #endif
 }
-__device__ __forceinline__ void multiply_add(f16, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+__device__ __forceinline__ void multiply_add(f16, float (&d)[4], const unsigned (&a)[4],
+                                             const unsigned (&b)[2])
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 750
     __trap();
@@ -218,14 +229,17 @@ __device__ __forceinline__ void multiply_add(f16, float (&d)[4], const unsigned 
 #endif
 }
 
-/* The sums of EACH tiles, of chunk i / 8 more: x is a lane's first sample, row its columns of the weights. */
+/* Adds chunk i / 8 of k to the sums of EACH tiles. x: the lane's first sample. row: its columns of the
+ * weights. */
 template <typename T, int PITCH, int K, bool ALL, int EACH>
-__device__ __forceinline__ void multiply_chunk(float (&sum)[EACH][4], const float *x, const float *const (&row)[EACH], int i)
+__device__ __forceinline__ void multiply_chunk(float (&sum)[EACH][4], const float *x,
+                                               const float *const (&row)[EACH], int i)
 {
     unsigned a[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        a[j] = __float_as_uint(factor_word<ALL>(T(), x + j % 2 * 8 * PITCH, i + threadIdx.x % 4 + j / 2 * 4, K));
+        a[j] = __float_as_uint(
+            factor_word<ALL>(T(), x + j % 2 * 8 * PITCH, i + threadIdx.x % 4 + j / 2 * 4, K));
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         const unsigned b[2] = {__float_as_uint(row[j][i]), __float_as_uint(row[j][i + 4])};
@@ -233,11 +247,13 @@ __device__ __forceinline__ void multiply_chunk(float (&sum)[EACH][4], const floa
     }
 }
 
-/* The same by tensor cores: a warp has up to eight times eight columns of 16 samples. Each sum goes from the bias on by rising chunks. */
+/* The same by tensor cores. A warp computes up to eight tiles of eight columns, for 16 samples. Each sum
+ * starts with the bias and adds the chunks in ascending order. */
 template <int SAMPLES, int PITCH, int K, int EACH, bool, typename T>
 __device__ __forceinline__ void multiply(T, float *y, const float *x, const float *w, int columns)
 {
-    const int SLOTS = SAMPLES / 16, TEAMS = ${threads} / 32 / SLOTS, STEP = step_of<T>(K), WORDS = words_of<T>(K);
+    const int SLOTS = SAMPLES / 16, TEAMS = ${threads} / 32 / SLOTS, STEP = step_of<T>(K),
+              WORDS = words_of<T>(K);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = lane % 4;
     x += (warp % SLOTS * 16 + lane / 4) * PITCH;
     y += (warp % SLOTS * 16 + lane / 4) * PITCH;
@@ -250,7 +266,8 @@ __device__ __forceinline__ void multiply(T, float *y, const float *x, const floa
             const int column = (first + j * TEAMS) * 8;
             row[j] = w + min(column + lane / 4, columns - 1) * STEP + own;
 #pragma unroll
-            for (int i = 0; i < 4; i++) sum[j][i] = w[min(column + own * 2 + i % 2, columns - 1) * STEP + WORDS];
+            for (int i = 0; i < 4; i++)
+                sum[j][i] = w[min(column + own * 2 + i % 2, columns - 1) * STEP + WORDS];
         }
 #pragma unroll ${unroll}
         for (int i = 0; i < K / chunk_of(T()) * 8; i += 8) multiply_chunk<T, PITCH, K, true>(sum, x, row, i);
@@ -266,14 +283,17 @@ __device__ __forceinline__ void multiply(T, float *y, const float *x, const floa
 }
 //@end
 
-/* A linear layer of ROWS rows a sample. Its weights are staged already, at `staged`, or are, piece by piece, now. T: of its factors. */
+/* y = x w^T + b for ROWS rows per sample: x [ROWS][K], y [ROWS][OUT]. WHOLE: the weights are already in
+ * shared memory, at `staged`; otherwise they are copied there now, piece by piece. T: the type of the
+ * factors. Ends with a barrier. */
 template <typename T, int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALIGNED, bool WHOLE, int FLOATS>
-__device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w, const float *b)
+__device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w,
+                                       const float *b)
 {
     constexpr bool TILED = chunk_of(T()) > 0;
-    const int      TEAMS = TILED ? ${threads} / 32 / (SAMPLES / 16) : ${threads} / (SAMPLES < 32 ? SAMPLES : 32);
-    const int      PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>(), TILES = TILED ? (PIECE + 7) / 8 : PIECE;
-    const int      EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
+    const int TEAMS = TILED ? ${threads} / 32 / (SAMPLES / 16) : ${threads} / (SAMPLES < 32 ? SAMPLES : 32);
+    const int PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>(), TILES = TILED ? (PIECE + 7) / 8 : PIECE;
+    const int EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
 #pragma unroll 1
     for (int first = 0; first < OUT; first += PIECE) {
         const int columns = min(PIECE, OUT - first);
@@ -283,27 +303,33 @@ __device__ __forceinline__ void linear(float *y, const float *x, float *staged, 
         }
 #pragma unroll 1
         for (int row = 0; row < ROWS; row++)
-            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(T(), y + row * OUT + first, x + row * K, staged, columns);
+            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(T(), y + row * OUT + first, x + row * K, staged,
+                                                       columns);
         __syncthreads();
     }
 }
 
-/* At most `most` at once of so many, so that turns are alike. */
+/* Divides `count` items evenly into as few turns as possible, of at most `most` items. Returns the items per
+ * turn. */
 __host__ __device__ constexpr int even(int count, int most)
 {
     return (count + (count + most - 1) / most - 1) / ((count + most - 1) / most);
 }
 
-/* The same of long rows: all threads have a part of each sum, of some columns and samples at once. Warps leave what their lanes'
- * parts add up to in the samples' own `parts`. The weights are read where the call has them. */
+/* A linear layer with long rows. All threads share each sum, for some columns and samples at a time. Each
+ * warp writes the total of its lanes to the sample's `parts`; the warps are then added in ascending order,
+ * after the bias. The weights are read from global memory. */
 template <int SAMPLES, int PITCH, int K, int OUT, int ROWS>
-__device__ __forceinline__ void long_linear(float *y, const float *x, float *parts, const float *w, const float *b)
+__device__ __forceinline__ void long_linear(float *y, const float *x, float *parts, const float *w,
+                                            const float *b)
 {
-    constexpr int WARPS = ${threads} / 32, EACH = even(OUT, ${columns}), OWN = SAMPLES < ${rows} ? SAMPLES : ${rows};
+    constexpr int WARPS = ${threads} / 32, EACH = even(OUT, ${columns}),
+                  OWN = SAMPLES < ${rows} ? SAMPLES : ${rows};
     constexpr int TILES = SAMPLES / OWN, TURNS = (OUT + EACH - 1) / EACH * ROWS * TILES;
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; turn++) {
-        const int    sample = turn % TILES * OWN, row = turn / TILES % ROWS, first = turn / (TILES * ROWS) * EACH;
+        const int sample = turn % TILES * OWN, row = turn / TILES % ROWS,
+                  first = turn / (TILES * ROWS) * EACH;
         const float *own = x + sample * PITCH + row * K;
         float        total[EACH][OWN] = {};
 #pragma unroll 4
@@ -336,8 +362,10 @@ __device__ __forceinline__ void long_linear(float *y, const float *x, float *par
     }
 }
 
-/* One row for each TEAM of threads, which take its elements thread, thread + TEAM, ...; N: none. Row r of a sample, number
- * sample * ROWS + r, begins at r / APART * APART * N + r % APART, and its N elements lie APART apart. */
+/* Calls row(to, from, thread, number) for every row; TEAM threads share a row. Thread t of them takes the
+ * elements t, t + TEAM, ...; t = N means no element. Row r of a sample has the number sample * ROWS + r. It
+ * begins at r / APART * APART * N + r % APART, and its N elements are APART floats apart. Ends with a
+ * barrier. */
 template <int PITCH, int ROWS, int N, int APART, typename Row>
 __device__ __forceinline__ void each_row(int samples, float *y, const float *x, Row row)
 {
@@ -351,7 +379,7 @@ __device__ __forceinline__ void each_row(int samples, float *y, const float *x, 
     __syncthreads();
 }
 
-/* Of a row: its mean (ROOT, rms_norm: 0) and 1 / its deviation. */
+/* mean = the row's mean, or 0 if ROOT (rms_norm); scale = 1 / sqrt(mean of (x - mean)^2 + eps). */
 template <int TEAM, int N, bool ROOT>
 __device__ __forceinline__ void moments(const float *x, int thread, float eps, float &mean, float &scale)
 {
@@ -365,9 +393,11 @@ __device__ __forceinline__ void moments(const float *x, int thread, float eps, f
     scale = rsqrtf(reduce<TEAM>(squares, sum()) / N + eps);
 }
 
-/* w and b: NULL, where there are none. ROOT: rms_norm. S: as what y is stored. */
+/* y = layer_norm(x) per row, or rms_norm(x) if ROOT. w[N] and b[N] may be NULL. S: the type y is rounded
+ * to. */
 template <typename S, int PITCH, int ROWS, int N, bool ROOT>
-__device__ __forceinline__ void norm(int samples, float *y, const float *x, const float *w, const float *b, float eps)
+__device__ __forceinline__ void norm(int samples, float *y, const float *x, const float *w, const float *b,
+                                     float eps)
 {
     const int TEAM = (int)power_of_2(N);
     each_row<PITCH, ROWS, N, 1>(samples, y, x, [=](float *to, const float *from, int thread, int) {
@@ -378,6 +408,7 @@ __device__ __forceinline__ void norm(int samples, float *y, const float *x, cons
     });
 }
 
+/* y = softmax(x) per row, or log_softmax(x) if LOG. S: the type y is rounded to. */
 template <typename S, int PITCH, int ROWS, int N, int APART, bool LOG>
 __device__ __forceinline__ void softmax(int samples, float *y, const float *x)
 {
@@ -390,14 +421,16 @@ __device__ __forceinline__ void softmax(int samples, float *y, const float *x)
         total = reduce<TEAM>(total, sum());
         const float shift = LOG ? top + logf(total) : 1 / total;
         for (int i = thread; i < N; i += TEAM)
-            to[i * APART] = stored_as(S(), LOG ? from[i * APART] - shift : expf(from[i * APART] - top) * shift);
+            to[i * APART] = stored_as(S(),
+                                      LOG ? from[i * APART] - shift : expf(from[i * APART] - top) * shift);
     });
 }
 
-/* How windows slide over images [H][W] to results [OH][OW]: with these cells, strides, paddings and dilations. KH 0: an adaptive pool's,
- * which cover the image evenly. */
-template <int H, int W, int OH, int OW, int KH, int KW, int SH, int SW, int PH, int PW, int DH, int DW> struct window {
-    static constexpr int h = H, w = W, places = OH * OW, kh = KH, kw = KW;
+/* A sliding window over images [H][W] with results [OH][OW]: kernel size, stride, padding and dilation. KH =
+ * 0: the windows of an adaptive pool. `place` is the index of a result. */
+template <int H, int W, int OH, int OW, int KH, int KW, int SH, int SW, int PH, int PW, int DH, int DW>
+struct window {
+    static constexpr int  h = H, w = W, places = OH * OW, kh = KH, kw = KW;
     static constexpr bool padded = PH > 0 || PW > 0;
     static __device__ __forceinline__ int row(int place, int cell)
     {
@@ -415,7 +448,8 @@ template <int H, int W, int OH, int OW, int KH, int KW, int SH, int SW, int PH, 
     {
         return under<W, OW, KW, SW, PW>(place % OW, begin, end);
     }
-    /* The cells of a pool's window along an axis, begin .. end - 1; their number with those of the padding. */
+    /* Along an axis, the window covers cells *begin to *end - 1. Returns their number, including cells in the
+     * padding. */
     template <int IN, int OUT, int CELLS, int STRIDE, int PADDING>
     static __device__ __forceinline__ int under(int o, int *begin, int *end)
     {
@@ -427,24 +461,29 @@ template <int H, int W, int OH, int OW, int KH, int KW, int SH, int SW, int PH, 
     }
 };
 
-/* Results of a group of a convolution that a thread has at once: fewer, where threads are left over. */
+/* Output channels of a convolution's group that a thread computes at once. It is fewer if threads would be
+ * idle. */
 __host__ __device__ constexpr int channels_of(int samples, int places, int groups, int out)
 {
-    const int even = samples * places * groups * out / ${threads}, most = even < 1 ? 1 : even > ${channels} ? ${channels} : even;
+    const int even = samples * places * groups * out / ${threads},
+              most = even < 1 ? 1 : even > ${channels} ? ${channels} : even;
     const int parts = (out + (most < out ? most : out) - 1) / (most < out ? most : out);
     return (out + parts - 1) / parts;
 }
 
-/* y = x * w + b of GROUPS groups of IN channels to OUT; b may be NULL. Neighbouring threads have neighbouring places, so that they read
- * neighbouring cells and the same weights, which stay in the first-level cache. Each sum is one thread's, from the bias on, by rising
- * channel, row and column; end() of it is stored. */
+/* Convolution with GROUPS groups of IN input and OUT output channels; b may be NULL. Neighbouring threads
+ * compute neighbouring results. They read neighbouring cells and the same weights, which stay in the L1
+ * cache. A thread starts each sum with the bias, and adds in order of channel, row and column. It stores
+ * end(sum). */
 template <typename G, int SAMPLES, int PITCH, int GROUPS, int IN, int OUT, typename End>
 __device__ __forceinline__ void convolve(float *y, const float *x, const float *w, const float *b, End end)
 {
-    constexpr int EACH = channels_of(SAMPLES, G::places, GROUPS, OUT), PARTS = (OUT + EACH - 1) / EACH, CELLS = G::kh * G::kw;
+    constexpr int EACH = channels_of(SAMPLES, G::places, GROUPS, OUT), PARTS = (OUT + EACH - 1) / EACH,
+                  CELLS = G::kh * G::kw;
 #pragma unroll 1
     for (int i = threadIdx.x; i < SAMPLES * GROUPS * PARTS * G::places; i += ${threads}) {
-        const int    place = i % G::places, first = i / G::places % PARTS * EACH, group = i / (G::places * PARTS) % GROUPS;
+        const int place = i % G::places, first = i / G::places % PARTS * EACH,
+                  group = i / (G::places * PARTS) % GROUPS;
         const int    sample = i / (G::places * PARTS * GROUPS) * PITCH;
         const float *image = x + sample + group * IN * G::h * G::w, *row[EACH];
         float        sum[EACH];
@@ -473,13 +512,15 @@ __device__ __forceinline__ void convolve(float *y, const float *x, const float *
     __syncthreads();
 }
 
-/* MEAN, or the largest. PADDED: cells of the padding count in the mean. */
+/* Average pool if MEAN, else max pool, of PLANES planes per sample. PADDED: the mean counts cells of the
+ * padding. */
 template <typename G, int PITCH, int PLANES, bool MEAN, bool PADDED>
 __device__ __forceinline__ void pool(int samples, float *y, const float *x)
 {
 #pragma unroll 1
     for (int i = threadIdx.x; i < samples * PLANES * G::places; i += ${threads}) {
-        const int    place = i % G::places, plane = i / G::places % PLANES, sample = i / (G::places * PLANES) * PITCH;
+        const int place = i % G::places, plane = i / G::places % PLANES,
+                  sample = i / (G::places * PLANES) * PITCH;
         const float *image = x + sample + plane * G::h * G::w;
         float        total = 0, top = larger::start();
         int          top_row, end_row, left, right;
@@ -498,16 +539,19 @@ __device__ __forceinline__ void pool(int samples, float *y, const float *x)
 }
 
 /* batch_norm of one element. */
-__device__ __forceinline__ float normalized(float x, float weight, float bias, float mean, float variance, float eps)
+__device__ __forceinline__ float normalized(float x, float weight, float bias, float mean, float variance,
+                                            float eps)
 {
     return (x - mean) * (rsqrtf(variance + eps) * weight) + bias;
 }
 
-/* The architecture that a kernel's code for GPU `device` was compiled for, 10 * major + minor: __CUDA_ARCH__ / 10 in that code. The GPU
- * may be newer: then the driver compiled the kernel's PTX. 0: there is no code. One answer holds for all kernels of this file. */
+/* The architecture, 10 * major + minor, that the kernel's code for GPU `device` was compiled for:
+ * __CUDA_ARCH__ / 10 in that code. The GPU may be newer; then the driver compiled the kernel's PTX. Returns 0
+ * if there is no code for it. The result is the same for all kernels of this file. */
 inline int architecture_of(const void *kernel, int device)
 {
-    static thread_local int known = -1, architecture = 0; /* the runtime takes longer to answer than to launch a kernel */
+    /* Cached, because cudaFuncGetAttributes takes longer than a kernel launch. */
+    static thread_local int known = -1, architecture = 0;
     cudaFuncAttributes      code;
     if (device == known) return architecture;
     if (cudaFuncGetAttributes(&code, kernel) != cudaSuccess) return 0;
@@ -516,28 +560,32 @@ inline int architecture_of(const void *kernel, int device)
     return architecture;
 }
 
-/* A form of a network's kernel. capability: the least architecture its code may be compiled for. fills: for batches alone of which each
- * multiprocessor gets a tile. Clocks of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where
- * steps are by themselves. */
+/* A form of a network's kernel. samples: of a tile. bytes: of shared memory. capability: the least
+ * architecture that its code may be compiled for. fills: only for batches with at least a tile per
+ * multiprocessor. Estimated clocks of a multiprocessor: staging: before the first tile; tile: per tile; each:
+ * per sample if the steps are separate launches. */
 struct network_form {
     int    samples, bytes, capability;
     bool   fills;
     double staging, tile, each;
 };
 
-/* The form for this GPU and batch, where `kernel` is one of them; -1: none fits, or steps by themselves should take less than it, with
- * `apart` clocks before their first sample. */
-inline int form_for(const network_form *forms, int count, const void *kernel, int64_t batch, int multiprocessors, double apart)
+/* Returns the form to use for this GPU and batch, or -1 if none fits or if separate launches are estimated to
+ * be faster. kernel: any form's kernel. apart: clocks of separate launches before the first sample. */
+inline int form_for(const network_form *forms, int count, const void *kernel, int64_t batch,
+                    int multiprocessors, double apart)
 {
-    int device = 0, room = 0, i = 0;
+    int device = 0, shared_bytes = 0, i = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return -1;
     const int architecture = architecture_of(kernel, device);
-    while (i < count && (forms[i].bytes > room || forms[i].capability > architecture ||
+    while (i < count && (forms[i].bytes > shared_bytes || forms[i].capability > architecture ||
                          (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples)))
         i++;
     if (i == count) return -1;
     const double tiles = ceil((double)batch / ((double)multiprocessors * forms[i].samples));
-    return forms[i].staging + tiles * forms[i].tile <= apart + forms[i].each * (double)batch / multiprocessors ? i : -1;
+    return forms[i].staging + tiles * forms[i].tile <= apart + forms[i].each * (double)batch / multiprocessors
+               ? i
+               : -1;
 }

@@ -6,6 +6,7 @@ typedef float ${name}_${level}_memory __attribute__((vector_size(4 * ${floats}),
 typedef float ${name}_${level}, ${name}_${level}_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 ${isa} ${NAME}_FN void ${name}_${level}_put(float *y, ${name}_${level} value, int columns)
 {
     if (columns >= ${floats}) {
@@ -18,9 +19,10 @@ ${isa} ${NAME}_FN void ${name}_${level}_put(float *y, ${name}_${level} value, in
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-${isa} ${NAME}_FN void ${name}_${level}_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+${isa} ${NAME}_FN void ${name}_${level}_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const ${name}_${level} none = {0};
@@ -61,21 +63,23 @@ ${isa} ${NAME}_FN void ${name}_${level}_tile(float *y, int64_t y_row, const floa
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-${isa} ${NAME}_FN void ${name}_${level}_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+${isa} ${NAME}_FN void ${name}_${level}_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= ${sums} && i + 6 <= rows; i += 6)
         ${name}_${level}_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= ${sums} && i + 4 <= rows; i += 4)
         ${name}_${level}_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) ${name}_${level}_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        ${name}_${level}_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) ${name}_${level}_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-${isa} ${NAME}_SELDOM void ${name}_${level}_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+${isa} ${NAME}_SELDOM void ${name}_${level}_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += ${panel} * ${floats}, packed += (in + 1) * width) {
         const int columns = ${name}_least(out - j, ${panel} * ${floats});

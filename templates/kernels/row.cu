@@ -3,8 +3,9 @@ struct ${kernel}_operands {
     ${members}
 };
 
-/* Rows of ${inner} elements: each is held in the registers of ${team} threads. */
-template <int V> static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned rows)
+/* Rows of ${inner} elements. ${team} threads hold a row in registers. */
+template <int V>
+static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned rows)
 {
     const unsigned PACKS = ${inner} / V, TEAM = ${team}, TEAMS = ${threads} / TEAM;
     enum { K = (PACKS + TEAM - 1) / TEAM };

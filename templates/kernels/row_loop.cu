@@ -3,9 +3,10 @@ struct ${kernel}_operands {
     ${members}
 };
 
-/* Rows of ${inner} elements, too long for registers: a block passes over its row once for each stage, and finds it in the second
- * level cache. */
-template <int V> static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned rows)
+/* Rows of ${inner} elements, which are too long for registers. A block reads its row once per stage; after
+ * the first stage the row is in the L2 cache. */
+template <int V>
+static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned rows)
 {
     const unsigned PACKS = ${inner} / V, thread = threadIdx.x;
     ${scalars}

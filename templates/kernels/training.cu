@@ -1,20 +1,22 @@
-/* ${comment}: tiles of SAMPLES samples forward and back. Each block leaves sums of the weights' gradients and of the loss, which the
- * last one adds up, or a second launch. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
- * pieces of them. */
+/* ${comment}: a block computes tiles of SAMPLES samples, forward and backward. Each block writes its
+ * sums of the weights' gradients and of the loss; the last block, or a second launch, adds them. T: the type of
+ * the products' factors. WHOLE: shared memory holds the weights of all products at once; otherwise it holds one
+ * piece of a weight at a time. */
 struct ${function}_operands {
     ${members}
     float    *partial; /* [block][${sums}] */
     //@if has_tables
-    unsigned long long *exact;   /* sums of the gradients of tables' elements */
-    float              *largest; /* [block][${tables}], of what is added to them */
+    unsigned long long *exact;   /* sums of the gradients of the tables' elements, as scaled integers */
+    float              *largest; /* [block][${tables}]: the largest |term| of those sums */
     float              *records; /* [sample][${record}] */
     //@end
     unsigned *counters;
     int64_t   batch;
 };
 
-/* Brings a sum of the gradients to where it belongs. */
-static __device__ __forceinline__ void ${function}_give(const ${function}_operands &o, unsigned i, float total)
+/* Writes the total of sum i to the gradient that it belongs to. */
+static __device__ __forceinline__ void ${function}_give(const ${function}_operands &o, unsigned i,
+                                                        float total)
 {
     ${given}
 }
@@ -38,7 +40,8 @@ static __global__ void __launch_bounds__(${threads}, 1)
     if constexpr (WHOLE) {
         ${resident}
     }
-    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < o.batch; at += gridDim.x, first = at * SAMPLES) {
+    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < o.batch;
+         at += gridDim.x, first = at * SAMPLES) {
         const unsigned samples = (unsigned)(o.batch - first < SAMPLES ? o.batch - first : SAMPLES);
         const bool     is_first = at < gridDim.x;
         //@if has_tables
@@ -57,15 +60,17 @@ static __global__ void __launch_bounds__(${threads}, 1)
     //@if labels
     divisor = reduce<${threads}>(divisor, sum());
     //@end
-    if (threadIdx.x < ${sums} - ${weights}) sums[${weights} + threadIdx.x] = threadIdx.x == 0 ? loss : ${second};
+    if (threadIdx.x < ${sums} - ${weights})
+        sums[${weights} + threadIdx.x] = threadIdx.x == 0 ? loss : ${second};
     if (gathers && gathered<${threads}, ${sums}>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
         ${factor}
-        for (unsigned i = threadIdx.x; i < ${weights}; i += ${threads}) ${function}_give(o, i, o.partial[i]${scaled});
+        for (unsigned i = threadIdx.x; i < ${weights}; i += ${threads})
+            ${function}_give(o, i, o.partial[i]${scaled});
         if (threadIdx.x == 0) *o.${loss} = ${mean}o.partial[${weights}]${divided};
     }
 }
 
-/* The second launch: a lane of each block for a sum. */
+/* The second launch: each lane of a block adds one sum over all blocks of the first launch. */
 static __global__ void __launch_bounds__(${threads})
     ${function}_sums(const ${function}_operands o, unsigned blocks)
 {
@@ -77,32 +82,35 @@ static __global__ void __launch_bounds__(${threads})
 }
 
 //@if has_tables
-/* The launch that adds the records up, from so many blocks of the first. */
+/* The launch that adds the samples' records to the tables' gradients. blocks: of the first launch. */
 static __global__ void __launch_bounds__(${threads})
     ${function}_add(const ${function}_operands o, unsigned blocks)
 {
-    const int64_t begin = (int64_t)blockIdx.x * ${threads} + threadIdx.x, step = (int64_t)gridDim.x * ${threads};
+    const int64_t begin = (int64_t)blockIdx.x * ${threads} + threadIdx.x,
+                  step = (int64_t)gridDim.x * ${threads};
     ${add}
 }
 
-/* And the one that brings what they come to. */
+/* The launch that converts these sums and writes the tables' gradients. */
 static __global__ void __launch_bounds__(${threads})
     ${function}_bring(const ${function}_operands o, unsigned blocks${sliced})
 {
-    const int64_t begin = (int64_t)blockIdx.x * ${threads} + threadIdx.x, step = (int64_t)gridDim.x * ${threads};
+    const int64_t begin = (int64_t)blockIdx.x * ${threads} + threadIdx.x,
+                  step = (int64_t)gridDim.x * ${threads};
     ${last}
     ${bring}
 }
 //@end
 
-/* The form for a batch. */
+/* The form of the kernel for a batch. */
 static step_choice ${function}_choice(int64_t batch, int multiprocessors)
 {
     static const step_form forms[] = {
         ${forms}
     };
     static const step_costs costs = {${costs}};
-    return step_choice_for(forms, ${count}, costs, (const void *)${function}_kernel<${first}>, batch, multiprocessors);
+    return step_choice_for(forms, ${count}, costs, (const void *)${function}_kernel<${first}>, batch,
+                           multiprocessors);
 }
 
 /* ${comment} */
@@ -118,31 +126,36 @@ static int ${function}(const gpunn_kernel_call *call)
     o.exact = (unsigned long long *)((char *)call->workspace + area(choice.blocks * ${sums}));
     o.largest = (float *)(o.exact + ${elements});
     o.records = o.largest + choice.blocks * ${tables};
-    const cudaError_t cleared = cudaMemsetAsync(o.exact, 0, ${elements} * sizeof *o.exact, (cudaStream_t)call->stream);
+    const cudaError_t cleared = cudaMemsetAsync(o.exact, 0, ${elements} * sizeof *o.exact,
+                                                (cudaStream_t)call->stream);
     if (cleared != cudaSuccess) return -(int)cleared;
     //@end
-#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                          \
-    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * ${pitch} + FLOATS) * sizeof(float), (${function}_kernel<T, SAMPLES, FLOATS, WHOLE>), \
-                         (unsigned)choice.blocks, ${threads}, o, !choice.again)
+#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                          \
+    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * ${pitch} + FLOATS) * sizeof(float),              \
+                         (${function}_kernel<T, SAMPLES, FLOATS, WHOLE>), (unsigned)choice.blocks, \
+                         ${threads}, o, !choice.again)
     switch (choice.form) {
         ${cases}
     default: return -(int)cudaErrorInvalidValue;
     }
 #undef LAUNCH
     if (choice.again)
-        GPUNN__LAUNCH_ON(call->stream, ${function}_sums, (unsigned)at_least(${weights} + 1, 32), ${threads}, o,
-                         (unsigned)choice.blocks);
+        GPUNN__LAUNCH_ON(call->stream, ${function}_sums, (unsigned)at_least(${weights} + 1, 32), ${threads},
+                         o, (unsigned)choice.blocks);
     //@if has_tables
     const size_t most = (size_t)call->multiprocessors * 8;
-    GPUNN__LAUNCH_ON(call->stream, ${function}_add, (unsigned)clamped(at_least((size_t)o.batch * ${most}, ${threads}), most), ${threads},
-                     o, (unsigned)choice.blocks);
-    GPUNN__LAUNCH_ON(call->stream, ${function}_bring, (unsigned)clamped(at_least(${elements}, ${threads}), most), ${threads}, o,
+    GPUNN__LAUNCH_ON(call->stream, ${function}_add,
+                     (unsigned)clamped(at_least((size_t)o.batch * ${most}, ${threads}), most), ${threads}, o,
+                     (unsigned)choice.blocks);
+    GPUNN__LAUNCH_ON(call->stream, ${function}_bring,
+                     (unsigned)clamped(at_least(${elements}, ${threads}), most), ${threads}, o,
                      (unsigned)choice.blocks${slices});
     //@end
     return -(int)cudaGetLastError();
 }
 
-/* The blocks' sums, and what gradients of tables take; or declined, where step by step should be quicker. */
+/* Bytes for the blocks' sums and the gradients of tables. SIZE_MAX declines the batch, for which separate
+ * launches are estimated to be faster. */
 static size_t ${function}_workspace(int64_t batch, int multiprocessors)
 {
     const step_choice choice = ${function}_choice(batch, multiprocessors);

@@ -1,18 +1,22 @@
 /* ---- training steps of networks ---- *
- * Beside a tile's values, PITCH floats from sample to sample, lie their gradients. All begin at multiples of 16 bytes, and what is
- * behind a row's end is read and written with it and means nothing. */
+ * A tile's gradients are in shared memory beside its values, PITCH floats from sample to sample. All are
+ * 16-byte aligned. Rows are read and written in groups of four floats; floats beyond a row's end are
+ * undefined. */
 
+/* *to += x; if `first`, *to = x. */
 __device__ __forceinline__ void add_to(float *to, float x, bool first)
 {
     *to = first ? x : *to + x;
 }
 
-/* to += y w, or `first`, = y w, of some rows of w[][K]: a thread has four neighbouring columns of up to two samples. Each sum is one
- * thread's, by rising row. */
+/* to += y w for `rows` staged rows of w[rows][K]; if `first`, to = y w. Without tensor cores: a thread
+ * computes four neighbouring columns of up to two samples, and adds the rows in ascending order. */
 template <int SAMPLES, int PITCH, int K>
-__device__ __forceinline__ void add_rows(float, float *to, const float *y, const float *w, int rows, bool first)
+__device__ __forceinline__ void add_rows(float, float *to, const float *y, const float *w, int rows,
+                                         bool first)
 {
-    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS, STEP = step_of<float>(K);
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS,
+              STEP = step_of<float>(K);
     const int slot = threadIdx.x % SLOTS;
     to += slot * PITCH;
     y += slot * PITCH;
@@ -46,25 +50,29 @@ __device__ __forceinline__ void add_rows(float, float *to, const float *y, const
 }
 
 //@if tiles
-/* Word i of the factors that samples PITCH floats apart have at x, of which there are `count`. Words of 16 bits hold two neighbours, so
- * that the words of neighbouring lanes, here and of TF32, lie without a conflict of banks. */
+/* Word i of a column x of factors, one per sample, for `count` samples; 0 beyond them. A word of two 16-bit
+ * factors holds two neighbouring samples. With this order, and with that of TF32, neighbouring lanes read
+ * without bank conflicts. */
 template <int PITCH> __device__ __forceinline__ unsigned sample_word(tf32, const float *x, int i, int count)
 {
     const int sample = i / 8 * 8 + i % 4 * 2 + i / 4 % 2;
     return __float_as_uint(rounded_tf32(sample < count ? x[sample * PITCH] : 0));
 }
-template <int PITCH, typename T> __device__ __forceinline__ unsigned sample_word(T, const float *x, int i, int count)
+template <int PITCH, typename T>
+__device__ __forceinline__ unsigned sample_word(T, const float *x, int i, int count)
 {
-    return two_halves(T(), i * 2 < count ? x[i * 2 * PITCH] : 0, i * 2 + 1 < count ? x[(i * 2 + 1) * PITCH] : 0);
+    return two_halves(T(), i * 2 < count ? x[i * 2 * PITCH] : 0,
+                      i * 2 + 1 < count ? x[(i * 2 + 1) * PITCH] : 0);
 }
 
-/* Word i of the factors that rows STEP words apart have in a column of theirs, w, in the order of factor_word. Of 16 bits it is in the
- * words' lower half or its upper one. */
+/* Word i of a column w of staged weights, in the order of factor_word. Rows are STEP words apart. upper: a
+ * 16-bit factor is in the upper half of the staged word. */
 template <int STEP> __device__ __forceinline__ unsigned row_word(tf32, const float *w, bool, int i, int rows)
 {
     return __float_as_uint(w[min(i, rows - 1) * STEP]);
 }
-template <int STEP, typename T> __device__ __forceinline__ unsigned row_word(T, const float *w, bool upper, int i, int rows)
+template <int STEP, typename T>
+__device__ __forceinline__ unsigned row_word(T, const float *w, bool upper, int i, int rows)
 {
     const int      row = i / 4 * 8 + i % 4, shift = upper ? 16 : 0;
     const unsigned one = __float_as_uint(w[min(row, rows - 1) * STEP]) >> shift;
@@ -72,12 +80,15 @@ template <int STEP, typename T> __device__ __forceinline__ unsigned row_word(T, 
     return (one & 0xFFFF) | other << 16;
 }
 
-/* The same as add_rows by tensor cores: a warp has up to eight times eight columns of 16 samples. Each sum goes by rising chunks. */
+/* add_rows by tensor cores. A warp computes up to eight tiles of eight columns, for 16 samples. It adds the
+ * chunks in ascending order. */
 template <int SAMPLES, int PITCH, int K, typename T>
 __device__ __forceinline__ void add_rows(T, float *to, const float *y, const float *w, int rows, bool first)
 {
-    constexpr int SLOTS = SAMPLES / 16, TEAMS = ${threads} / 32 / SLOTS, STEP = step_of<T>(K), CHUNK = chunk_of(T());
-    constexpr int TILES = (K + 7) / 8, EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
+    constexpr int SLOTS = SAMPLES / 16, TEAMS = ${threads} / 32 / SLOTS, STEP = step_of<T>(K),
+                  CHUNK = chunk_of(T());
+    constexpr int TILES = (K + 7) / 8,
+                  EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
     const int     warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = lane % 4;
     const bool    upper = CHUNK == 16 && lane / 16 > 0;
     to += (warp % SLOTS * 16 + lane / 4) * PITCH;
@@ -100,8 +111,9 @@ __device__ __forceinline__ void add_rows(T, float *to, const float *y, const flo
                     factor_word<false>(T(), y + j % 2 * 8 * PITCH + row, own + j / 2 * 4, rows - row));
 #pragma unroll
             for (int j = 0; j < EACH; j++) {
-                const unsigned b[2] = {row_word<STEP>(T(), column[j] + row * STEP, upper, own, rows - row),
-                                       row_word<STEP>(T(), column[j] + row * STEP, upper, own + 4, rows - row)};
+                const unsigned b[2] = {
+                    row_word<STEP>(T(), column[j] + row * STEP, upper, own, rows - row),
+                    row_word<STEP>(T(), column[j] + row * STEP, upper, own + 4, rows - row)};
                 multiply_add(T(), sum[j], a, b);
             }
         }
@@ -116,10 +128,12 @@ __device__ __forceinline__ void add_rows(T, float *to, const float *y, const flo
 }
 //@end
 
-/* Of y = x w^T + b, w[OUT][K]: the gradient of x from that of y, added to what is there or, `first`, in its place. The weights are staged
- * already, at `staged`, or are, piece by piece, now. T: of its factors. */
+/* The gradient of x for y = x w^T + b, w[OUT][K]: to += y w, where y holds the gradient of y; if `first`, to
+ * = y w. WHOLE: the weights are already in shared memory, at `staged`; otherwise they are copied there now,
+ * piece by piece. T: the type of the factors. */
 template <typename T, int SAMPLES, int PITCH, int K, int OUT, bool WHOLE, int FLOATS>
-__device__ __forceinline__ void operand_gradient(float *to, const float *y, float *staged, const float *w, bool first)
+__device__ __forceinline__ void operand_gradient(float *to, const float *y, float *staged, const float *w,
+                                                 bool first)
 {
     const int PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>();
 #pragma unroll 1
@@ -134,10 +148,12 @@ __device__ __forceinline__ void operand_gradient(float *to, const float *y, floa
     }
 }
 
-/* The gradient of w, of the samples that are there, added to the block's sums or, `first`, in their place. A thread has ROWS rows of
- * four neighbouring columns. Each sum is one thread's, by rising sample. */
+/* The gradient of w[OUT][K] over `samples` samples: sums += y^T x; if `first`, sums = y^T x. sums: the
+ * block's own. A thread computes ROWS rows of four neighbouring columns, and adds the samples in ascending
+ * order. */
 template <int PITCH, int K, int OUT, int ROWS>
-__device__ __forceinline__ void weight_gradient(float, float *sums, const float *y, const float *x, int samples, bool first)
+__device__ __forceinline__ void weight_gradient(float, float *sums, const float *y, const float *x,
+                                                int samples, bool first)
 {
     const int FOURS = (K + 3) / 4;
 #pragma unroll 1
@@ -169,12 +185,16 @@ __device__ __forceinline__ void weight_gradient(float, float *sums, const float 
 }
 
 //@if tiles
-/* The same by tensor cores: a warp has up to eight times eight columns of 16 rows. Each sum goes by rising chunks of samples. */
+/* The same by tensor cores. A warp computes up to eight tiles of eight columns, for 16 rows. It adds chunks
+ * of samples in ascending order. */
 template <int PITCH, int K, int OUT, int, typename T>
-__device__ __forceinline__ void weight_gradient(T, float *sums, const float *y, const float *x, int samples, bool first)
+__device__ __forceinline__ void weight_gradient(T, float *sums, const float *y, const float *x, int samples,
+                                                bool first)
 {
-    constexpr int WARPS = ${threads} / 32, CHUNK = chunk_of(T()), TILES = (K + 7) / 8, ROWS = (OUT + 15) / 16, ALL = TILES * ROWS;
-    constexpr int EACH = ALL > 4 * WARPS ? 8 : ALL > 2 * WARPS ? 4 : ALL > WARPS ? 2 : 1, GROUPS = (TILES + EACH - 1) / EACH;
+    constexpr int WARPS = ${threads} / 32, CHUNK = chunk_of(T()), TILES = (K + 7) / 8, ROWS = (OUT + 15) / 16,
+                  ALL = TILES * ROWS;
+    constexpr int EACH = ALL > 4 * WARPS ? 8 : ALL > 2 * WARPS ? 4 : ALL > WARPS ? 2 : 1,
+                  GROUPS = (TILES + EACH - 1) / EACH;
     const int     lane = threadIdx.x % 32, own = lane % 4;
 #pragma unroll 1
     for (int task = threadIdx.x / 32; task < ROWS * GROUPS; task += WARPS) {
@@ -187,7 +207,8 @@ __device__ __forceinline__ void weight_gradient(T, float *sums, const float *y, 
         for (int s = 0; s < samples; s += CHUNK) {
             unsigned a[4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) a[j] = sample_word<PITCH>(T(), of_y[j % 2] + s * PITCH, own + j / 2 * 4, samples - s);
+            for (int j = 0; j < 4; j++)
+                a[j] = sample_word<PITCH>(T(), of_y[j % 2] + s * PITCH, own + j / 2 * 4, samples - s);
 #pragma unroll
             for (int j = 0; j < EACH; j++) {
                 const unsigned b[2] = {sample_word<PITCH>(T(), of_x[j] + s * PITCH, own, samples - s),
@@ -206,7 +227,8 @@ __device__ __forceinline__ void weight_gradient(T, float *sums, const float *y, 
 }
 //@end
 
-/* And that of b. */
+/* The gradient of b[OUT]: sums += the column sums of y; if `first`, sums = them. Samples are added in
+ * ascending order. */
 template <int PITCH, int OUT>
 __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int samples, bool first)
 {
@@ -217,10 +239,11 @@ __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int s
     }
 }
 
-/* Of a tile's COUNT elements a sample, dropout's y = x factors, or as gradients y += x factors; the first sample of the tile is number
- * `begin` of the batch. S: as what y is stored. */
+/* Dropout of COUNT elements per sample, forward and backward: y += x * factors; if `first`, y = x * factors.
+ * begin: the index in the batch of the tile's first sample. S: the type the products are rounded to. */
 template <typename S, int SAMPLES, int PITCH, int COUNT, unsigned KEPT>
-__device__ __forceinline__ void dropped(float *y, const float *x, const uint64_t *random, unsigned site, int64_t begin, bool first)
+__device__ __forceinline__ void dropped(float *y, const float *x, const uint64_t *random, unsigned site,
+                                        int64_t begin, bool first)
 {
     const int64_t at = begin * COUNT;
 #pragma unroll 1
@@ -229,41 +252,48 @@ __device__ __forceinline__ void dropped(float *y, const float *x, const uint64_t
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const int own = (int)(i * 8 - at) + j, place = own / COUNT * PITCH + own % COUNT;
-            if (own >= 0 && own < SAMPLES * COUNT) add_to(y + place, stored_as(S(), x[place] * factor[j]), first);
+            if (own >= 0 && own < SAMPLES * COUNT)
+                add_to(y + place, stored_as(S(), x[place] * factor[j]), first);
         }
     }
 }
 
-/* Of y = norm of x: the gradient of x (DX: it is wanted) from that of y, and each row's mean and 1 / deviation, for what follows. With
- * k = dy w and the row h that has been normalized: (k - mean of k - h mean of k h) / deviation, ROOT: without the mean of k. */
+/* The gradient of x for y = layer_norm(x), or rms_norm(x) if ROOT: dx += (k - mean(k) - h mean(k h)) * scale;
+ * if `first`, dx = that. Here scale = 1 / deviation, h = (x - mean) * scale, k = dy w; rms_norm omits
+ * mean(k). kept = each row's mean and scale, for norm_weight_gradient. If DX is false, only `kept` is
+ * written. */
 template <int PITCH, int ROWS, int N, bool ROOT, bool DX>
-__device__ __forceinline__ void norm_gradient(int samples, float *dx, const float *dy, const float *x, const float *w, float *kept,
-                                              float eps, bool first)
+__device__ __forceinline__ void norm_gradient(int samples, float *dx, const float *dy, const float *x,
+                                              const float *w, float *kept, float eps, bool first)
 {
     const int TEAM = (int)power_of_2(N);
     each_row<PITCH, ROWS, N, 1>(samples, dx, x, [=](float *to, const float *from, int thread, int row) {
-        const float *grad = from + (dy - x);
+        const float *gradient = from + (dy - x);
         float       *own = kept + row / ROWS * PITCH + row % ROWS * 2;
         float        mean, scale, sums = 0, products = 0;
         moments<TEAM, N, ROOT>(from, thread, eps, mean, scale);
         if (thread == 0) own[0] = mean, own[1] = scale;
         for (int i = thread; DX && i < N; i += TEAM) {
-            const float k = grad[i] * (w ? w[i] : 1);
+            const float k = gradient[i] * (w ? w[i] : 1);
             sums += k;
             products += k * (from[i] - mean) * scale;
         }
         if (DX) sums = ROOT ? 0 : reduce<TEAM>(sums, sum()) / N;
         if (DX) products = reduce<TEAM>(products, sum()) / N;
         for (int i = thread; DX && i < N; i += TEAM)
-            add_to(to + i, scale * (grad[i] * (w ? w[i] : 1) - sums - (from[i] - mean) * scale * products), first);
+            add_to(to + i,
+                   scale * (gradient[i] * (w ? w[i] : 1) - sums - (from[i] - mean) * scale * products),
+                   first);
     });
 }
 
-/* And those of w and b, of the samples that are there, added to the block's sums or, where they are the first, in
- * their place; NULL: not wanted. */
+/* The gradients of w and b over `samples` samples: dw += the sum of dy h, db += the sum of dy. first_weight,
+ * first_bias: `=` instead of `+=`. dw and db: the block's sums, or NULL if not wanted. kept: written
+ * by norm_gradient. */
 template <int PITCH, int ROWS, int N>
-__device__ __forceinline__ void norm_weight_gradient(float *dw, float *db, const float *dy, const float *x, const float *kept,
-                                                     int samples, bool first_weight, bool first_bias)
+__device__ __forceinline__ void norm_weight_gradient(float *dw, float *db, const float *dy, const float *x,
+                                                     const float *kept, int samples, bool first_weight,
+                                                     bool first_bias)
 {
     for (int i = threadIdx.x; i < N; i += ${threads}) {
         float weight = 0, bias = 0;
@@ -278,35 +308,39 @@ __device__ __forceinline__ void norm_weight_gradient(float *dw, float *db, const
     }
 }
 
-/* Of y = softmax of x, LOG: its logarithm. */
+/* The gradient of x for y = softmax(x), or log_softmax(x) if LOG: dx += it; if `first`, dx = it. */
 template <int PITCH, int ROWS, int N, int APART, bool LOG>
-__device__ __forceinline__ void softmax_gradient(int samples, float *dx, const float *dy, const float *y, bool first)
+__device__ __forceinline__ void softmax_gradient(int samples, float *dx, const float *dy, const float *y,
+                                                 bool first)
 {
     const int TEAM = (int)power_of_2(N);
     each_row<PITCH, ROWS, N, APART>(samples, dx, y, [=](float *to, const float *from, int thread, int) {
-        const float *grad = from + (dy - y);
+        const float *gradient = from + (dy - y);
         float        total = 0;
-        for (int i = thread; i < N; i += TEAM) total += LOG ? grad[i * APART] : grad[i * APART] * from[i * APART];
+        for (int i = thread; i < N; i += TEAM)
+            total += LOG ? gradient[i * APART] : gradient[i * APART] * from[i * APART];
         total = reduce<TEAM>(total, sum());
         for (int i = thread; i < N; i += TEAM) {
-            const float value = from[i * APART], own = grad[i * APART];
+            const float value = from[i * APART], own = gradient[i * APART];
             add_to(to + i * APART, LOG ? own - expf(value) * total : value * (own - total), first);
         }
     });
 }
 
-/* A mean of costs by labels: -0 where none counts. */
+/* The mean loss: total / labels. -0 if no label counts. */
 __device__ __forceinline__ float mean_cost(float total, float labels)
 {
     return total == 0 && labels == 0 ? -0.0f : total / labels;
 }
 
-/* A loss that tells N classes apart, from logits x, or SOFTMAX false: from their logarithms of probabilities. Adds each sample's cost
- * and its label's weight to loss and divisor, and leaves `seed` times the cost's gradient at y. A sample's label lies LABEL floats from
- * x; w: of the classes; NULL: ones. As PyTorch has it, but that a label that is no class makes the loss NaN. */
+/* The loss over N classes: cross entropy of logits x if SOFTMAX, else negative log likelihood of log
+ * probabilities x. Per sample: loss += cost, divisor += the label's weight, y[N] = seed * the cost's
+ * gradient. A sample's label is at x[LABEL]. w[N]: weights of the classes, or NULL for ones. As in PyTorch,
+ * except that a label that is not a class makes the loss NaN. ignored: labels of this value do not count. */
 template <int PITCH, int N, int LABEL, bool SOFTMAX>
-__device__ __forceinline__ void class_loss(int samples, float *y, const float *x, const float *w, float ignored, float smoothing,
-                                           float seed, float &loss, float &divisor)
+__device__ __forceinline__ void class_loss(int samples, float *y, const float *x, const float *w,
+                                           float ignored, float smoothing, float seed, float &loss,
+                                           float &divisor)
 {
     const int TEAM = (int)power_of_2(N);
     each_row<PITCH, 1, N, 1>(samples, y, x, [&](float *to, const float *from, int thread, int) {
@@ -327,100 +361,118 @@ __device__ __forceinline__ void class_loss(int samples, float *y, const float *x
             weights = reduce<TEAM>(weights, sum());
             others = reduce<TEAM>(others, sum());
         }
-        const float weight = w ? w[own] : 1, sharp = (1 - smoothing) * weight, flat = smoothing / N, spread = logf(total);
+        const float weight = w ? w[own] : 1, sharp = (1 - smoothing) * weight, flat = smoothing / N,
+                    spread = logf(total);
         if (thread == 0) {
-            const float cost = sharp * (spread - (from[own] - top)) + (smoothing > 0 ? flat * (weights * spread - others) : 0);
+            const float cost = sharp * (spread - (from[own] - top)) +
+                               (smoothing > 0 ? flat * (weights * spread - others) : 0);
             loss += is_class ? cost : label == ignored ? 0 : NAN;
             divisor += is_class ? weight : 0;
         }
         const float all = SOFTMAX ? (sharp + (smoothing > 0 ? flat * weights : 0)) / total : 0;
         for (int i = thread; i < N; i += TEAM) {
             const float power = SOFTMAX ? expf(from[i] - top) * all : 0;
-            const float grad = power - (i == own ? sharp : 0) - flat * (w ? w[i] : 1);
-            to[i] = is_class ? seed * grad : 0;
+            const float gradient = power - (i == own ? sharp : 0) - flat * (w ? w[i] : 1);
+            to[i] = is_class ? seed * gradient : 0;
         }
     });
 }
 
-/* By all threads of a launch with a column of partial[blocks][SUMS] for each lane of a block: the lanes' totals, in its first warp. */
-template <unsigned SUMS> __device__ __forceinline__ float column_total(const float *partial, unsigned column, unsigned blocks)
+/* The total of a column of partial[blocks][SUMS]; each lane of a block has its own column. All threads call
+ * it. Threads of the first warp get the totals. Warps share the rows, and are added in ascending order. */
+template <unsigned SUMS>
+__device__ __forceinline__ float column_total(const float *partial, unsigned column, unsigned blocks)
 {
     const unsigned   WARPS = ${threads} / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __shared__ float part[WARPS][32];
     float            total = 0;
 #pragma unroll 4
-    for (unsigned block = warp; block < blocks && column < SUMS; block += WARPS) total += partial[(size_t)block * SUMS + column];
+    for (unsigned block = warp; block < blocks && column < SUMS; block += WARPS)
+        total += partial[(size_t)block * SUMS + column];
     part[warp][lane] = total;
     __syncthreads();
     for (unsigned other = 1; other < WARPS && warp == 0; other++) total += part[other][lane];
     return total;
 }
 
-/* For whole blocks: what the terms of sums, `count` of each at most, are multiplied by to become integers: two powers of two, since their
- * product may be beyond F32. largest: of each block the largest term, `apart` floats from the next one's. NaN: one of them is not
- * finite. */
-template <int THREADS> __device__ __forceinline__ float2 exact_scale(const float *largest, unsigned apart, unsigned blocks, int64_t count)
+/* The scale that makes terms integers, for exact 64-bit sums of at most `count` terms each: a power of 2. It
+ * is returned as two factors, because it may exceed F32's range. largest: each block's largest |term|,
+ * `apart` floats from one to the next. Returns NaN if one of them is not finite. All threads of the block
+ * call it. */
+template <int THREADS>
+__device__ __forceinline__ float2 exact_scale(const float *largest, unsigned apart, unsigned blocks,
+                                              int64_t count)
 {
     float all = 0;
     int   bits = 62;
-    for (unsigned block = threadIdx.x; block < blocks; block += THREADS) all = larger()(largest[(size_t)block * apart], all);
+    for (unsigned block = threadIdx.x; block < blocks; block += THREADS)
+        all = larger()(largest[(size_t)block * apart], all);
     all = reduce<THREADS>(all, larger());
     while (count >> (62 - bits) > 0) bits--;
     const int power = bits + 126 - (int)(__float_as_uint(all) >> 23);
-    return all < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2)) : make_float2(NAN, NAN);
+    return all < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2))
+                          : make_float2(NAN, NAN);
 }
 
-/* Products by powers of two are exact in F32. In F64 they would take twice as long as the conversion on GPUs that do two operations of
- * F64 a clock and multiprocessor. */
+/* *sum += term, as a scaled integer. Products by powers of 2 are exact in F32. In F64 they would take twice
+ * as long as the conversion, on GPUs with two F64 operations per clock and multiprocessor. */
 __device__ __forceinline__ void exact_add(unsigned long long *sum, float term, float2 scale)
 {
     (void)atomicAdd(sum, (unsigned long long)llrintf(term * scale.x * scale.y));
 }
 
+/* An exact sum, converted back to float. */
 __device__ __forceinline__ float exact_sum(unsigned long long sum, float2 scale)
 {
     return (float)((double)(long long)sum * (1 / ((double)scale.x * (double)scale.y)));
 }
 
-/* A form of a step's kernel: samples of a tile, bytes of shared memory, the least architecture its code may be compiled for. Clocks of a
- * multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
+/* A form of a training step's kernel. samples: of a tile. bytes: of shared memory. capability: the least
+ * architecture that its code may be compiled for. Estimated clocks of a multiprocessor: staging: before the
+ * first tile; tile: per tile; each: per sample if the steps are separate launches. */
 struct step_form {
     int    samples, bytes, capability;
     double staging, tile, each;
 };
 
-/* What it should cost beside: clocks of the steps by themselves more than one launch has to begin; to add a block's sums to another's,
- * or in a second launch, to take a block's from memory. */
+/* Other estimated clocks. apart: what separate launches cost before the first sample, beyond one launch.
+ * adding: to add a block's sums to another's. moving: to read a block's sums from memory, in a second
+ * launch. */
 struct step_costs {
     double apart, adding, moving;
 };
 
 struct step_choice {
-    int    form; /* -1: none fits, or steps by themselves should be quicker */
+    int    form; /* -1: none fits, or separate launches are estimated to be faster */
     size_t blocks;
-    bool   again; /* a second launch adds the sums up */
+    bool   again; /* a second launch adds the blocks' sums */
 };
 
-/* The quickest form for this GPU and batch, where `kernel` is one of them. */
-inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs, const void *kernel, int64_t batch,
-                                   int multiprocessors)
+/* The form with the fewest estimated clocks for this GPU and batch. kernel: any form's kernel. */
+inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs,
+                                   const void *kernel, int64_t batch, int multiprocessors)
 {
     step_choice choice = {-1, 0, false};
-    int         device = 0, room = 0;
+    int         device = 0, shared_bytes = 0;
     double      least = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return choice;
     const int architecture = architecture_of(kernel, device);
     for (int i = 0; i < count; i++) {
-        const size_t tiles = at_least((size_t)batch, (size_t)forms[i].samples), blocks = clamped(tiles, (size_t)multiprocessors);
+        const size_t tiles = at_least((size_t)batch, (size_t)forms[i].samples),
+                     blocks = clamped(tiles, (size_t)multiprocessors);
         const double gathering = 2 * ceil(sqrt((double)blocks)) * costs.adding;
-        const double again = ${launch} + costs.moving * (double)blocks / multiprocessors + ${far} * ceil((double)blocks / 32);
-        const double clocks = forms[i].staging + ceil((double)tiles / (double)blocks) * forms[i].tile + 4 * ${far} +
-                              (gathering < again ? gathering : again);
-        if (forms[i].bytes + ${static_bytes} > room || forms[i].capability > architecture || (least > 0 && clocks >= least)) continue;
+        const double again = ${launch} + costs.moving * (double)blocks / multiprocessors +
+                             ${far} * ceil((double)blocks / 32);
+        const double clocks = forms[i].staging + ceil((double)tiles / (double)blocks) * forms[i].tile +
+                              4 * ${far} + (gathering < again ? gathering : again);
+        if (forms[i].bytes + ${static_bytes} > shared_bytes || forms[i].capability > architecture ||
+            (least > 0 && clocks >= least))
+            continue;
         least = clocks;
-        choice = {clocks <= costs.apart + forms[i].each * (double)batch / multiprocessors ? i : -1, blocks, again < gathering};
+        choice = {clocks <= costs.apart + forms[i].each * (double)batch / multiprocessors ? i : -1, blocks,
+                  again < gathering};
     }
     return choice;
 }

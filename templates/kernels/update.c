@@ -1,6 +1,7 @@
 /* ${comment} */
 ${NAME}_LOOPS(${function}_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     ${numbers}
@@ -25,7 +26,8 @@ typedef struct ${function}_work {
 static void ${function}_task(void *arg, int index, int threads)
 {
     const ${function}_work *w = (const ${function}_work *)arg;
-    ${function}_loop(w->u, *w->numbers, w->lanes, ${name}_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    ${function}_loop(w->u, *w->numbers, w->lanes,
+                     ${name}_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      ${name}_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 

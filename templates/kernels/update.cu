@@ -1,6 +1,7 @@
 /* ${comment} */
 template <int V>
-__device__ __forceinline__ void ${function}_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
+__device__ __forceinline__ void ${function}_at(const gpunn_update &u, const gpunn_update_numbers &n,
+                                               float limit, size_t i)
 {
     const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
     ${loads}
