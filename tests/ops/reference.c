@@ -988,7 +988,9 @@ static void test_attention(void **state)
     static const heads large[] = {{1, 1, 1, 257, 513, 5, 3, false, false, false, false},
                                   {2, 2, 1, 300, 300, 8, 8, true, true, false, false},
                                   {1, 1, 1, 130, 700, 3, 2, false, true, true, false},
-                                  {1, 3, 3, 5, 256, 130, 70, true, false, false, true}};
+                                  {1, 3, 3, 5, 256, 130, 70, true, false, false, true},
+                                  {1, 2, 1, 555, 430, 9, 27, true, true, false, true},
+                                  {1, 1, 1, 41, 200, 300, 260, false, false, true, false}};
     uint32_t           seed = 51;
     for (int i = 0; i < (is_emulated(f->backend) ? 25 : 80); i++) {
         heads c = {between(&seed, 1, 3),
@@ -1012,7 +1014,7 @@ static void test_attention(void **state)
     }
 }
 
-/* Attention of 3 queries to s keys, of 8 elements each, q and k `size` large; with a mask that adds so much
+/* Attention of `rows` queries to s keys, of 8 elements each, q and k `size` large; with a mask that adds so much
  * to every score. */
 typedef struct extreme {
     run           r;
@@ -1020,21 +1022,22 @@ typedef struct extreme {
     float        *value[3], *gradient[3];
 } extreme;
 
-static extreme run_extreme(fixture *f, int s, float size, float added)
+static extreme run_extreme(fixture *f, int rows, int s, float size, float added)
 {
     extreme x;
     memset(&x, 0, sizeof x);
-    (void)snprintf(geometry, sizeof geometry, "attention, s %d, values of %g, a mask of %g", s, size, added);
+    (void)snprintf(geometry, sizeof geometry, "attention, l %d, s %d, values of %g, a mask of %g", rows, s,
+                   size, added);
     float *mask = malloc((size_t)s * sizeof *mask);
     for (int i = 0; i < s; i++) mask[i] = added;
     next_model(f);
     for (int i = 0; i < 3; i++) {
-        x.value[i] = test_randoms((i ? s : 3) * 8, 60 + (unsigned)i, size);
+        x.value[i] = test_randoms((i ? s : rows) * 8, 60 + (unsigned)i, size);
         x.t[i] = add_input(f,
                            i == 0   ? "q"
                            : i == 1 ? "k"
                                     : "v",
-                           GPUNN_SHAPE(1, 1, i ? s : 3, 8), x.value[i], (i ? s : 3) * 8);
+                           GPUNN_SHAPE(1, 1, i ? s : rows, 8), x.value[i], (i ? s : rows) * 8);
     }
     gpunn_attention_args args = {0};
     if (added != 0) {
@@ -1059,11 +1062,12 @@ static void free_extreme(extreme *x)
 static void test_attention_saturated(void **state)
 {
     static const int sizes[] = {1, 5, 64, 256, 257, 700};
-    for (int i = 0; i < COUNT(sizes); i++) {
-        extreme x = run_extreme(*state, sizes[i], 1e8f, 0);
-        for (int k = 0; k < 3 * 8; k++)
+    for (int i = 0; i < 2 * COUNT(sizes); i++) {
+        const int rows = i % 2 ? 40 : 3, keys = sizes[i / 2];
+        extreme   x = run_extreme(*state, rows, keys, 1e8f, 0);
+        for (int k = 0; k < rows * 8; k++)
             if (x.gradient[0][k] != 0) fail_msg("%s: the gradient of q is %g", geometry, x.gradient[0][k]);
-        for (int k = 0; k < sizes[i] * 8; k++)
+        for (int k = 0; k < keys * 8; k++)
             if (x.gradient[1][k] != 0) fail_msg("%s: the gradient of k is %g", geometry, x.gradient[1][k]);
         free_extreme(&x);
     }
@@ -1078,7 +1082,7 @@ static void test_attention_far_mask(void **state)
     } cases[] = {{2, -1e9f}, {5, -1e9f}, {300, -1e9f}, {5, -FLT_MAX}, {300, -FLT_MAX}, {7, 1e9f}};
     for (int i = 0; i < COUNT(cases); i++) {
         const int s = cases[i].s;
-        extreme   x = run_extreme(*state, s, 1, cases[i].mask);
+        extreme   x = run_extreme(*state, 3, s, 1, cases[i].mask);
         double   *y = calloc((size_t)(6 * 8 + 2 * 8 * s), sizeof *y), *dq = y + 3 * 8, *dk = dq + 3 * 8,
                *dv = dk + 8 * s;
         for (int row = 0; row < 3; row++) {
@@ -1144,6 +1148,33 @@ static void test_attention_dropout(void **state)
             for (int i = 0; i < 3; i++) free(gradient[way][i]);
         }
     }
+}
+
+/* Every number of threads gives the same bits, also where it changes how many rows of a head go together. */
+static void test_attention_threads(void **state)
+{
+    (void)state;
+    enum { ROWS = 620, SIZE = 16, COUNT_X = ROWS * 3 * SIZE };
+    static const int threads[] = {1, 2, 3, 7};
+    float           *x = test_randoms(COUNT_X, 20, 2), *value = NULL, *gradient = NULL;
+    for (int i = 0; i < COUNT(threads); i++) {
+        fixture f = {.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads[i])};
+        f.model = gpunn_model_create(f.dev);
+        run r = {&f, NULL, NULL, NULL, NULL, NULL, 0};
+        r.x = add_input(&f, "x", GPUNN_SHAPE(1, ROWS, 3, 1, SIZE), x, COUNT_X);
+        r.out = gpunn_scaled_dot_product_attention(r.x, NULL, NULL, .is_causal = true);
+        run_backward(&r);
+        float *again = read_gradient(f.dev, r.x);
+        if (i > 0) {
+            assert_memory_equal(r.value, value, ROWS * SIZE * sizeof *value);
+            assert_memory_equal(again, gradient, COUNT_X * sizeof *again);
+        }
+        free(value), free(gradient), free(r.grad_out);
+        value = r.value, gradient = again;
+        gpunn_model_destroy(f.model);
+        gpunn_device_close(f.dev);
+    }
+    free(x), free(value), free(gradient);
 }
 
 /* ---- embedding and gather ---- */
@@ -2894,7 +2925,8 @@ int main(void)
     count += each_backend(tests + count, "grid_sample between cells", test_grid_sample_ties, NULL);
     const struct CMUnitTest alone[] = {
         cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads),
-        cmocka_unit_test(test_roi_align_threads), cmocka_unit_test(test_recurrent_threads)};
+        cmocka_unit_test(test_attention_threads), cmocka_unit_test(test_roi_align_threads),
+        cmocka_unit_test(test_recurrent_threads)};
     for (int i = 0; i < COUNT(alone); i++) tests[count++] = alone[i];
     count += each_backend(tests + count, "initial values", test_initial_values, NULL);
     count += each_backend(tests + count, "rows", test_rows, NULL);

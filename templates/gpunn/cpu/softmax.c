@@ -1,6 +1,83 @@
 #include "cpu/softmax.h"
-#include "cpu/levels.h"
 #include "cpu/reduce.h"
+#include "cpu/vectors.h"
+
+#ifdef GPUNN__VECTORS
+/* gpunn__exp_down of whole vectors, by fused multiply-adds. Numbers below -87 are computed as 0. */
+#define GPUNN__EXP_KERNEL(isa, TARGET, LANES)                                                         \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_exp(gpunn__##isa x)                              \
+    {                                                                                                 \
+        const gpunn__##isa        magic = gpunn__##isa##_set(12582912); /* see gpunn__nearest */      \
+        const gpunn__##isa##_bits low = x < -87;                                                      \
+        x = (gpunn__##isa)((gpunn__##isa##_bits)x & ~low);                                            \
+        const gpunn__##isa near = gpunn__##isa##_fma(x, gpunn__##isa##_set(1.44269504f), magic);      \
+        const gpunn__##isa n = near - magic;                                                          \
+        gpunn__##isa       r = gpunn__##isa##_fma(n, gpunn__##isa##_set(-0.693359375f), x);           \
+        r = gpunn__##isa##_fma(n, gpunn__##isa##_set(2.12194440e-4f), r);                             \
+        const gpunn__##isa square = r * r;                                                            \
+        const gpunn__##isa high = gpunn__##isa##_fma(gpunn__##isa##_set(0.00139465544f), r,           \
+                                                     gpunn__##isa##_set(0.00836664438f));             \
+        gpunn__##isa       p = gpunn__##isa##_fma(gpunn__##isa##_set(0.0416662805f), r,               \
+                                                  gpunn__##isa##_set(0.16666542f));                   \
+        p = gpunn__##isa##_fma(gpunn__##isa##_fma(high, square, p), r, gpunn__##isa##_set(0.5f));     \
+        p = gpunn__##isa##_fma(p, square, r) + 1;                                                     \
+        p *= (gpunn__##isa)(((gpunn__##isa##_bits)near << 23) + (127 << 23));                         \
+        return (gpunn__##isa)((gpunn__##isa##_bits)p & ~low);                                         \
+    }                                                                                                 \
+    TARGET GPUNN__NOINLINE float gpunn__##isa##_exp_line(float *x, int64_t n, float shift)            \
+    {                                                                                                 \
+        gpunn__##isa sum[2] = {gpunn__##isa##_set(0), gpunn__##isa##_set(0)};                         \
+        for (int64_t i = 0; i < n; i += 2 * LANES) {                                                  \
+            GPUNN__UNROLL                                                                             \
+            for (int u = 0; u < 2; u++) {                                                             \
+                gpunn__##isa##_memory *const at = (gpunn__##isa##_memory *)(x + i + u * LANES);       \
+                const gpunn__##isa           e = gpunn__##isa##_exp(*at - gpunn__##isa##_set(shift)); \
+                *at = e;                                                                              \
+                sum[u] += e;                                                                          \
+            }                                                                                         \
+        }                                                                                             \
+        const gpunn__quad q = gpunn__##isa##_fold(sum[0] + sum[1]);                                   \
+        return (q[0] + q[2]) + (q[1] + q[3]);                                                         \
+    }
+#ifdef GPUNN__AVX512
+GPUNN__EXP_KERNEL(v16, GPUNN__AVX512, 16)
+#endif
+#ifdef GPUNN__AVX2
+GPUNN__EXP_KERNEL(v8, GPUNN__AVX2, 8)
+#endif
+#ifdef GPUNN__BASELINE
+GPUNN__EXP_KERNEL(v4, GPUNN__BASELINE, 4)
+#endif
+#undef GPUNN__EXP_KERNEL
+
+GPUNN__INTERNAL float gpunn__exp_values(float *x, int64_t n, float shift)
+{
+#if defined(GPUNN__LEVELS)
+    const int level = gpunn__level();
+    return level == GPUNN__LEVEL_AVX512 ? gpunn__v16_exp_line(x, n, shift)
+           : level == GPUNN__LEVEL_AVX2 ? gpunn__v8_exp_line(x, n, shift)
+                                        : gpunn__v4_exp_line(x, n, shift);
+#elif defined(GPUNN__AVX512)
+    return gpunn__v16_exp_line(x, n, shift);
+#elif defined(GPUNN__AVX2)
+    return gpunn__v8_exp_line(x, n, shift);
+#else
+    return gpunn__v4_exp_line(x, n, shift);
+#endif
+}
+#else
+GPUNN__INTERNAL float gpunn__exp_values(float *GPUNN__RESTRICT x, int64_t n, float shift)
+{
+    float lane[GPUNN__EXP_LANES] = {0};
+    for (int64_t i = 0; i < n; i += GPUNN__EXP_LANES)
+        for (int j = 0; j < GPUNN__EXP_LANES; j++) {
+            x[i + j] = gpunn__exp_down(x[i + j] - shift);
+            lane[j] += x[i + j];
+        }
+    for (int j = 0; j < 16; j++) lane[j] += lane[16 + j];
+    return gpunn__join_lanes(GPUNN__SUM, lane);
+}
+#endif
 
 /* top[j] = max over i of x[i * stride + j]; sum[j] = sum over i of exp(x[i * stride + j] - top[j]). 1 <=
  * width <= GPUNN__COLUMNS. The terms of the sum are stored to e unless it is NULL. */
