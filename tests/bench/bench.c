@@ -3,10 +3,9 @@
  *
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
  * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt
- * register48
- *        register96 register192 cnn3d adam; resnet18 gpt2 and, with each block recomputed, resnet18_recompute
- *        gpt2_recompute, or with parts that fit into 70 % of the bytes, resnet18_within70 gpt2_within70; of
- *        precision BF16 bert1_bf16 bert8_bf16 gpt_bf16 */
+ *        register48 register96 register192 cnn3d adam attention8192 attention4096 attention1500; resnet18 gpt2
+ *        and, with each block recomputed, resnet18_recompute gpt2_recompute, or with parts that fit into 70 %
+ *        of the bytes, resnet18_within70 gpt2_within70; of precision BF16 bert1_bf16 bert8_bf16 gpt_bf16 */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -29,6 +28,20 @@ static void make_sgemm(workload *w, int n)
 {
     gpunn_tensor *a = input(w, "a", 1, GPUNN_SHAPE(n, n)), *b = input(w, "b", 1, GPUNN_SHAPE(n, n));
     w->output = gpunn_matmul(a, b);
+}
+
+/* 8 heads of `rows` rows of 64 elements, causal; 6 heads, as Whisper's smallest encoder has, not causal. */
+static void make_attention(workload *w, int rows, bool causal, bool train)
+{
+    const gpunn_init  normal = {GPUNN_INIT_NORMAL, 0, 1};
+    const gpunn_shape heads = GPUNN_SHAPE(1, causal ? 8 : 6, rows, 64);
+    gpunn_tensor     *q = gpunn_parameter(w->model, "q", heads, normal);
+    gpunn_tensor     *k = gpunn_parameter(w->model, "k", heads, normal);
+    gpunn_tensor     *v = gpunn_parameter(w->model, "v", heads, normal);
+    w->output = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = causal);
+    if (!train) return;
+    w->loss = gpunn_mean(gpunn_square(w->output), GPUNN_ALL, false);
+    w->opt = gpunn_sgd(w->model, .lr = 0.01f);
 }
 
 static void make_adam(workload *w)
@@ -102,6 +115,12 @@ int main(int argc, char **argv)
         recompute_within(&w, 1, name);
     } else if (strcmp(name, "cnn3d") == 0)
         make_cnn3d(&w, 4);
+    else if (strcmp(name, "attention8192") == 0)
+        make_attention(&w, 8192, true, false);
+    else if (strcmp(name, "attention4096") == 0)
+        make_attention(&w, 4096, true, true);
+    else if (strcmp(name, "attention1500") == 0)
+        make_attention(&w, 1500, false, false);
     else if (strcmp(name, "adam") == 0)
         make_adam(&w);
     else {

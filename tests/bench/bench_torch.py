@@ -237,6 +237,16 @@ def adam(**options):
     return optimizer.step
 
 
+def attention(rows, causal, train):
+    q, k, v = (nn.Parameter(torch.randn(1, 8 if causal else 6, rows, 64)) for _ in range(3))
+
+    def forward():
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if not train:
+        return torch.inference_mode()(forward)
+    return training(lambda _: forward(), torch.optim.SGD((q, k, v), lr=0.01), lambda y, _: y.square().mean(), None, None)
+
+
 def fused():
     x, r = torch.rand(64, 256, 28, 28, requires_grad=True), torch.rand(64, 256, 28, 28, requires_grad=True)
     scale, shift = (torch.rand(256, 1, 1, requires_grad=True) for _ in range(2))
@@ -255,6 +265,9 @@ WORKLOADS = {
     "gpt": gpt, "register48": lambda: register(48), "register96": lambda: register(96),
     "register192": lambda: register(192), "cnn3d": lambda: cnn3d(False), "cnn3d_cl": lambda: cnn3d(True),
     "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
+    "attention8192": lambda: attention(8192, True, False),
+    "attention4096": lambda: attention(4096, True, True),
+    "attention1500": lambda: attention(1500, False, False),
 }
 
 

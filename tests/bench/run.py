@@ -28,7 +28,9 @@ PEERS = {
     "bert8_bf16": ["bert8_b16_autocast", "bert8_b16_weights"],
     "gpt": ["gpt"], "gpt_bf16": ["gpt_b16_autocast"], "register48": ["register48"],
     "register96": ["register96"], "register192": ["register192"], "cnn3d": ["cnn3d", "cnn3d_cl"],
-    "adam": ["adam", "adam_fused", "=adam_loop"], "fused": ["fused", "=fused hand", "=fused plain"],
+    "adam": ["adam", "adam_fused", "=adam_loop"], "attention8192": ["attention8192"],
+    "attention4096": ["attention4096"], "attention1500": ["attention1500"],
+    "fused": ["fused", "=fused hand", "=fused plain"],
 }
 OWN = {"fused": ["fused", "generated"]}  # workloads with a program of their own beside BENCH
 GFLOP = {"sgemm1024": 2 * 1024**3 / 1e9, "sgemm256": 2 * 256**3 / 1e9}
