@@ -5997,8 +5997,8 @@ GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHA
  * gpunn__fail(dev, ...). log_fn receives every failure. dev may be NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
     GPUNN__PRINTF(3, 4);
-/* Fails because an object is NULL: "function: the what is NULL". dev is NULL if no other argument has a device.
- * The sentence then also names this thread's earlier failure, from which the NULL may come. */
+/* Fails because an object is NULL: "function: the what is NULL". dev is NULL if no other argument has a
+ * device. The sentence then also names this thread's earlier failure, from which the NULL may come. */
 GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what);
 /* The same as gpunn__fail for builders: records the failure and returns NULL. */
 #ifdef __cplusplus
@@ -20800,8 +20800,8 @@ static bool gpunn__merges_activation(const gpunn__builder *b, const gpunn_tensor
 
 /* Returns the node after `end` if it can be merged, or NULL. Into a linear or convolution, in
  * this order: a batch norm by running statistics (evaluation only), the sum with a residual, a
- * relu, (linear only) gelu_tanh or (gpunn__merges_activation) any unary op. Into a batch norm: the sum and the relu. *stage is the stage
- * reached; the next node must be of a later one. */
+ * relu, (linear only) gelu_tanh or (gpunn__merges_activation) any unary op. Into a batch norm: the sum and
+ * the relu. *stage is the stage reached; the next node must be of a later one. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head,
                                        const gpunn_tensor *end, int *stage)
 {
@@ -35831,7 +35831,8 @@ GPUNN__INLINE float gpunn__exp_down(float x)
     return gpunn__select(x < -87.0f, 0, e * gpunn__exp2i(n));
 }
 
-/* Replaces n numbers, a multiple of GPUNN__EXP_LANES, by exp(x - shift), for x <= shift. Returns their sum. */
+/* Replaces n numbers, a multiple of GPUNN__EXP_LANES, by exp(x - shift), for x <= shift. Returns their
+ * sum. */
 enum { GPUNN__EXP_LANES = 32 };
 GPUNN__INTERNAL float gpunn__exp_values(float *x, int64_t n, float shift);
 

@@ -1658,7 +1658,7 @@ GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         libraries->dnn_sought = true;
         libraries->dnn_status = gpunn__dnn_open(cuda);
         if (libraries->dnn_status != GPUNN_OK) {
-            char text[sizeof cuda->text + 64];
+            char text[sizeof cuda->text + 96];
             (void)snprintf(text, sizeof text,
                            "convolutions, attention and recurrent layers use slower kernels: %s", cuda->text);
             gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
@@ -4242,15 +4242,15 @@ __device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int6
     gpunn__store(k.along.out, k.along.out_type, at, sum);
 }
 
-/* One thread per line. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
+/* One thread per row. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_rows_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; row < k.along.rows; row += (int64_t)gridDim.x * blockDim.x) {
         float sum = 0;
         for (int64_t i = 0; i < k.along.n; i++) {
-            int64_t at = gpunn__along_place(k.along, line, i, k.reverse);
+            int64_t at = gpunn__along_place(k.along, row, i, k.reverse);
             sum += gpunn__load(k.along.x, k.along.x_type, at);
             gpunn__cumsum_store(k, at, sum);
         }
@@ -4266,7 +4266,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kern
                       end = begin + k.part;
         float sum = 0;
         for (int64_t i = begin + threadIdx.x; i < end && i < k.along.n; i += GPUNN__THREADS)
-            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__along_place(k.along, line, i, k.reverse));
+            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__along_place(k.along, row, i, k.reverse));
         sum = gpunn__block_reduce(sum, gpunn__add());
         if (threadIdx.x == 0) k.sums[unit] = sum;
     }
@@ -4293,7 +4293,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_ker
         const int64_t end = (part + 1) * k.part < k.along.n ? (part + 1) * k.part : k.along.n;
         float         before = gpunn__cumsum_before(k, row, part);
         for (int64_t start = part * k.part; start < end; start += GPUNN__THREADS) {
-            int64_t at = start + t < end ? gpunn__along_place(k.along, line, start + t, k.reverse) : -1;
+            int64_t at = start + t < end ? gpunn__along_place(k.along, row, start + t, k.reverse) : -1;
             float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
                 __syncthreads(); /* the previous contents of sums have been read */
@@ -5695,13 +5695,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *
 typedef struct gpunn__sorted {
     gpunn_value sequence, values;
     int64_t    *places, n, m;
-    bool        right;
+    bool        right, whole; /* whole: of integers */
 } gpunn__sorted;
 
 /* Whether an element comes before a value; every element comes before NaN. */
 __device__ __forceinline__ bool gpunn__sorts_before(const gpunn__sorted &s, int64_t element, int64_t value)
 {
-    if (gpunn__is_float(s.values.dtype)) {
+    if (!s.whole) {
         const float a = gpunn__load(s.sequence.data, s.sequence.dtype, element);
         const float v = gpunn__load(s.values.data, s.values.dtype, value);
         return s.right ? !(a > v) : !(a >= v);
@@ -5738,7 +5738,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_searchsorted(gpunn__cuda *cuda, gpunn_s
                             (int64_t *)step->out.data,
                             sequence->dim[sequence->rank - 1],
                             values->dim[values->rank - 1],
-                            step->attr->right};
+                            step->attr->right,
+                            !gpunn__is_float(values->dtype)};
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__searchsorted_kernel, gpunn__blocks(cuda, values->count, 1),
                          GPUNN__THREADS, s);
@@ -11010,33 +11011,33 @@ __device__ __forceinline__ void gpunn__exp_term_store(const gpunn__along &a, boo
     gpunn__store(a.out, a.out_type, at, value);
 }
 
-/* One thread per line. */
+/* One thread per row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__logcumsumexp_lines_kernel(const gpunn__along a, bool backward)
+    gpunn__logcumsumexp_rows_kernel(const gpunn__along a, bool backward)
 {
     GPUNN__FOLLOW();
-    int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; line < a.lines; line += (int64_t)gridDim.x * blockDim.x) {
+    int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; row < a.rows; row += (int64_t)gridDim.x * blockDim.x) {
         gpunn__exp_term s = {-INFINITY, 0};
         for (int64_t i = 0; i < a.n; i++) {
-            const int64_t at = gpunn__along_place(a, line, i, backward);
+            const int64_t at = gpunn__along_place(a, row, i, backward);
             s = gpunn__exp_add(s, gpunn__exp_term_of(a, backward, at));
             gpunn__exp_term_store(a, backward, at, s);
         }
     }
 }
 
-/* One block per line: a Hillis-Steele scan over GPUNN__THREADS elements at a time. */
+/* One block per row: a Hillis-Steele scan over GPUNN__THREADS elements at a time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__logcumsumexp_block_kernel(const gpunn__along a, bool backward)
 {
     GPUNN__FOLLOW();
     __shared__ gpunn__exp_term sums[GPUNN__THREADS];
     const int                  t = (int)threadIdx.x;
-    for (int64_t line = blockIdx.x; line < a.lines; line += gridDim.x) {
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         gpunn__exp_term before = {-INFINITY, 0};
         for (int64_t start = 0; start < a.n; start += GPUNN__THREADS) {
-            const int64_t   at = start + t < a.n ? gpunn__along_place(a, line, start + t, backward) : -1;
+            const int64_t   at = start + t < a.n ? gpunn__along_place(a, row, start + t, backward) : -1;
             gpunn__exp_term s = {-INFINITY, 0};
             if (at >= 0) s = gpunn__exp_term_of(a, backward, at);
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
@@ -11059,11 +11060,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_logcumsumexp(gpunn__cuda *cuda, gpunn_s
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
-    if (a.n <= 32 || a.lines >= (int64_t)cuda->multiprocessors * 256)
-        return GPUNN__LAUNCH(cuda, gpunn__logcumsumexp_lines_kernel, gpunn__blocks(cuda, a.lines, 1),
+    if (a.n <= 32 || a.rows >= (int64_t)cuda->multiprocessors * 256)
+        return GPUNN__LAUNCH(cuda, gpunn__logcumsumexp_rows_kernel, gpunn__blocks(cuda, a.rows, 1),
                              GPUNN__THREADS, a, step->backward);
     return GPUNN__LAUNCH(cuda, gpunn__logcumsumexp_block_kernel,
-                         gpunn__blocks(cuda, a.lines * GPUNN__THREADS, 1), GPUNN__THREADS, a, step->backward);
+                         gpunn__blocks(cuda, a.rows * GPUNN__THREADS, 1), GPUNN__THREADS, a, step->backward);
 }
 
 /* ==== >>cuda/loss ======================================================================================== *

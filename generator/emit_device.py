@@ -521,10 +521,11 @@ def facts(plan, name, stored, groups):
     if groups:
         parts.append(
             "%s_forward_warp() evaluates the samples of a warp's %s at once, by tensor cores. It requires "
-            "compute capability %d.%d or newer. All 32 lanes must call it together, converged. Each lane passes "
-            "its own x and y, in any memory or in local variables. Those of inactive lanes are neither read nor "
-            "written. %s_weights_to_warp() packs the weights for it, in the order in which lanes read them. The "
-            "factors of products are %s; sums and all else are F32. It uses no shared memory." % (
+            "compute capability %d.%d or newer. All 32 lanes must call it together, converged. Each lane "
+            "passes its own x and y, in any memory or in local variables. Those of inactive lanes are "
+            "neither read nor written. %s_weights_to_warp() packs the weights for it, in the order in which "
+            "lanes read them. The factors of products are %s; sums and all else are F32. It uses no shared "
+            "memory." % (
                 (name, "32 lanes" if groups == 2 else "first 16 lanes") +
                 divmod(STORAGES[stored].capability, 10) +
                 (name, STORAGES[stored].about)))

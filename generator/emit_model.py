@@ -388,7 +388,8 @@ class _Emitter:
         fits = " && ".join(["ok"] + leaves)
         lines = (fields + [
             "",
-            "/* Creates the model with initial weights. *out receives the tensors that a program needs. Returns",
+            "/* Creates the model with initial weights. *out receives the tensors that a program needs. "
+            "Returns",
             " * NULL on failure; gpunn_error(dev) says why. */",
             "static inline gpunn_model *%s_create(gpunn_device *dev, %s_tensors *out)" % (
                 self.name, self.name),

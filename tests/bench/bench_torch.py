@@ -244,7 +244,8 @@ def attention(rows, causal, train):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     if not train:
         return torch.inference_mode()(forward)
-    return training(lambda _: forward(), torch.optim.SGD((q, k, v), lr=0.01), lambda y, _: y.square().mean(), None, None)
+    return training(lambda _: forward(), torch.optim.SGD((q, k, v), lr=0.01),
+                    lambda y, _: y.square().mean(), None, None)
 
 
 def fused():

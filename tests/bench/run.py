@@ -151,7 +151,8 @@ def main():
                 continue
             ours = statistics.median(r["gpunn"][0] for r in rounds if timed(r["gpunn"]))
             extra = f" ({GFLOP[name] / ours * 1e3:.0f} GFLOP/s)" if name in GFLOP else ""
-            pairs = {peer: [r for r in rounds if timed(r[peer]) and timed(r["gpunn"])] for peer in list(commands)[1:]}
+            pairs = {peer: [r for r in rounds if timed(r[peer]) and timed(r["gpunn"])]
+                     for peer in list(commands)[1:]}
             if not any(pairs.values()):
                 alone = [r["gpunn"][1] for r in rounds if timed(r["gpunn"])]
                 print(f"| {name} | {threads} | {ours:.4g}{extra} | - | - | - | {max(alone):.0f} | - | "
@@ -159,7 +160,8 @@ def main():
             for peer, both in pairs.items():
                 if not both:
                     why = next((r[peer] for r in rounds if not timed(r[peer])), "-")
-                    print(f"| {name} | {threads} | {ours:.4g}{extra} | {peer} | {why} | - | - | - | 0 |", flush=True)
+                    print(f"| {name} | {threads} | {ours:.4g}{extra} | {peer} | {why} | - | - | - | 0 |",
+                          flush=True)
                     continue
                 ratio = statistics.median(r[peer][0] / r["gpunn"][0] for r in both)
                 print(f"| {name} | {threads} | {ours:.4g}{extra} | {peer} | "

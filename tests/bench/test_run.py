@@ -86,11 +86,13 @@ class Run(unittest.TestCase):
 
     def test_peer_that_cannot_run(self):
         """Its row says why."""
-        self.program("fused", '[ $1 != hand ] || { echo fused: hand needs AVX-512 >&2; exit 2; }; echo $1 $2 2.0 1.0 3.0')
-        done = self.run_it("--python", self.program("python", "exit 1"), "--threads", "1", "--rounds", "1", "fused")
+        self.program("fused", '[ $1 != hand ] || { echo fused: hand needs AVX-512 >&2; exit 2; }; '
+                     'echo $1 $2 2.0 1.0 3.0')
+        done = self.run_it("--python", self.program("python", "exit 1"), "--threads", "1", "--rounds", "1",
+                           "fused")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertEqual([row[3:6] for row in self.rows(done.stdout)], [["fused hand", "fused: hand needs AVX-512", "-"],
-                                                                        ["fused plain", "2", "1.00"]])
+        self.assertEqual([row[3:6] for row in self.rows(done.stdout)],
+                         [["fused hand", "fused: hand needs AVX-512", "-"], ["fused plain", "2", "1.00"]])
 
     def test_rows_come_at_once(self):
         self.program("bench", f'[ $1 = mlp20 ] || while [ ! -e {self.folder}/go ]; do sleep 0.05; done; echo '

@@ -363,16 +363,21 @@ def parts_alone(name, ending, command):
     return check
 
 
-LEFT_OUT = {"RANKS": "gpunn_group_open_", "LOADERS": "gpunn_loader_create_ gpunn_fit_ gpunn_evaluate gpunn_read_idx",
-            "SPECS": "gpunn_spec_save_ gpunn_spec_load_", "DERIVATIVES": "gpunn_grad_ gpunn_jvp gpunn_laplacian_", "PROFILE": "gpunn_profile_"}
+LEFT_OUT = {"RANKS": "gpunn_group_open_",
+            "LOADERS": "gpunn_loader_create_ gpunn_fit_ gpunn_evaluate gpunn_read_idx",
+            "SPECS": "gpunn_spec_save_ gpunn_spec_load_",
+            "DERIVATIVES": "gpunn_grad_ gpunn_jvp gpunn_laplacian_", "PROFILE": "gpunn_profile_"}
 
 
 def left_out(folder):
-    """The macros that leave functions out, each by itself under strict warnings, and all at once in a program that trains."""
+    """The macros that leave functions out, each by itself under strict warnings, and all at once in a
+    program that trains."""
     strict = f"{need('clang')} -std=c99 {STRICT} -O0"
     for macro in LEFT_OUT:
-        call(f"{strict} -fsyntax-only -DGPUNN_NO_{macro} -I{ROOT} {source(folder, 'app.c', IMPLEMENTATION)}", folder)
-    call(f"{strict} {' '.join(f'-DGPUNN_NO_{macro}' for macro in LEFT_OUT)} -I{ROOT} app.c -o app.out -lm -lpthread", folder)
+        call(f"{strict} -fsyntax-only -DGPUNN_NO_{macro} -I{ROOT} {source(folder, 'app.c', IMPLEMENTATION)}",
+             folder)
+    call(f"{strict} {' '.join(f'-DGPUNN_NO_{macro}' for macro in LEFT_OUT)} -I{ROOT} app.c -o app.out "
+         "-lm -lpthread", folder)
     call("./app.out", folder)
     names = set(re.findall(r" T (gpunn_\w+)", call("nm app.out", folder)))
     found = names & set(" ".join(LEFT_OUT.values()).split())

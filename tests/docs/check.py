@@ -273,7 +273,8 @@ def links_exist():
             assert not anchor or anchor in anchors(
                 read(path)), f"{name} links {target}#{anchor}, which is no heading there"
             linked.add(path)
-        folders = "examples|tests|generator|templates" + "|gpunn|gpunn_cuda|kernels" * (name == "templates/README.md")
+        folders = "examples|tests|generator|templates" + "|gpunn|gpunn_cuda|kernels" * (
+            name == "templates/README.md")
         for path in re.findall(rf"`((?:{folders})/[a-z0-9_./]*\w)`", read(name)):
             assert is_there(name, path), f"{name} speaks of {path}, which is not there"
     lost = set(DOCUMENTS) - linked - {"README.md"}

@@ -243,7 +243,8 @@ class Written(Export):
 
     def test_integers_beside_floats(self):
         for join in (torch.cat, lambda parts, dim: torch.stack([part[:, 0] for part in parts], dim)):
-            self.export(Net(lambda self, x, i: join([x, i], 1)), torch.rand(3, 4), torch.arange(6).reshape(3, 2))
+            self.export(Net(lambda self, x, i: join([x, i], 1)), torch.rand(3, 4),
+                        torch.arange(6).reshape(3, 2))
             model = spec.load(self.path("net.json"))
             self.assertEqual([model.tensors[i].dtype for i in model.outputs], ["f32"])
 

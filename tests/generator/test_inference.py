@@ -129,8 +129,10 @@ class Inference(unittest.TestCase):
             path = os.path.join(EXPECTED, name + ".json")
             with self.subTest(name), self.assertRaisesRegex(inference.Refused, reason):
                 inference.Plan(spec.load(path))
-        integers = {"op": "input", "name": "x", "dtype": "i64", "shape": [4]}, {"op": "searchsorted", "id": "y", "inputs": ["x", "x"]}
-        with self.assertRaisesRegex(inference.Refused, "searchsorted 'y': not written as plain C of integers"):
+        integers = ({"op": "input", "name": "x", "dtype": "i64", "shape": [4]},
+                    {"op": "searchsorted", "id": "y", "inputs": ["x", "x"]})
+        with self.assertRaisesRegex(inference.Refused,
+                                    "searchsorted 'y': not written as plain C of integers"):
             inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": integers})))
 
     # ---- against PyTorch ----

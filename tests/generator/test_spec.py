@@ -138,7 +138,8 @@ class Schema(unittest.TestCase):
             if name in table.formulas():
                 self.assertTrue(hasattr(graph.Graph, "fits_" + table.formulas()[name].fits), name)
             elif not (table.ops().get(name) and table.ops()[name].arity or table.follows(name)):
-                self.assertTrue(hasattr(graph.Graph, name), "the schema has an op '%s' without a builder" % name)
+                self.assertTrue(hasattr(graph.Graph, name),
+                                "the schema has an op '%s' without a builder" % name)
 
     def test_every_op_stands_among_the_tensors(self):
         refs = [one["$ref"].split("/")[-1] for one in self.raw["$defs"]["tensor"]["oneOf"]]

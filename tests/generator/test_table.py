@@ -15,7 +15,8 @@ class Table(unittest.TestCase):
         """Counted by a simpler search: entries are X(NAME, name, ... or S(X, NAME, name, ..."""
         begin = self.header.index("/* >>ops begin */")
         text = self.header[begin:self.header.index("typedef enum gpunn_op")]
-        found = re.findall(r"\b(?:S\(X, |X\()(?!ENUM)([A-Z][A-Z0-9_]*), (\w+),", re.sub(r"/\*.*?\*/", "", text, flags=re.S))
+        found = re.findall(r"\b(?:S\(X, |X\()(?!ENUM)([A-Z][A-Z0-9_]*), (\w+),",
+                           re.sub(r"/\*.*?\*/", "", text, flags=re.S))
         self.assertEqual([(op.enum, op.name) for op in table.ops().values()], found)
         self.assertGreater(len(found), 75)
 
@@ -121,11 +122,16 @@ class Table(unittest.TestCase):
 class Signatures(unittest.TestCase):
     def test_sizes(self):
         for text, operands, axis, wanted in (
-                ("f32 [n, m], f32 [n] -> i64 [n]", ((3, 4), (3,)), None, (3,)), ("f32 [n, m], f32 [n] -> i64 [n]", ((3, 4), (4,)), None, None),
-                ("f32 [...] -> f32 []", ((2, 5),), None, ()), ("any [..., 5], any [..., m] -> i64 [..., m, 2]", ((7, 5), (7, 1)), None, (7, 1, 2)),
-                ("any [..., 5] -> any [...]", ((7, 4),), None, None), ("any [..., 5] -> any [...]", ((),), None, None),
-                ("f32 [..., n, ...], f32 [..., m, ...] -> f32 [..., m, n, ...]", ((-1, 3, 4), (-1, 8, 4)), 1, (-1, 8, 3, 4)),
-                ("f32 [..., n, ...], f32 [..., m, ...] -> f32 [..., m, ...]", ((2, 3, 4), (2, 8, 5)), 1, None),
+                ("f32 [n, m], f32 [n] -> i64 [n]", ((3, 4), (3,)), None, (3,)),
+                ("f32 [n, m], f32 [n] -> i64 [n]", ((3, 4), (4,)), None, None),
+                ("f32 [...] -> f32 []", ((2, 5),), None, ()),
+                ("any [..., 5], any [..., m] -> i64 [..., m, 2]", ((7, 5), (7, 1)), None, (7, 1, 2)),
+                ("any [..., 5] -> any [...]", ((7, 4),), None, None),
+                ("any [..., 5] -> any [...]", ((),), None, None),
+                ("f32 [..., n, ...], f32 [..., m, ...] -> f32 [..., m, n, ...]", ((-1, 3, 4), (-1, 8, 4)), 1,
+                 (-1, 8, 3, 4)),
+                ("f32 [..., n, ...], f32 [..., m, ...] -> f32 [..., m, ...]", ((2, 3, 4), (2, 8, 5)), 1,
+                 None),
                 ("f32 [..., n, ...], f32 [..., m, ...] -> f32 [..., m, ...]", ((2, 3, 4), (2, 3)), 2, None)):
             bound = signature.bind(text, operands, axis)
             self.assertEqual(None if bound is None else signature.result(text, bound), wanted, text)
@@ -137,7 +143,8 @@ class Signatures(unittest.TestCase):
             operands, result = signature.parse(text)
             self.assertEqual(len(operands), len(table.ops()[name].operands), name)
             known = {key for shape in operands for key in signature.keys(shape)}
-            self.assertEqual([key for key in signature.keys(result) if key not in known and not key.isdigit()], [], name)
+            self.assertEqual([key for key in signature.keys(result)
+                              if key not in known and not key.isdigit()], [], name)
             self.assertLessEqual({shape.dtype for shape in operands}, {"f32", "any", "index"}, name)
             self.assertIn(result.dtype, ("f32", "i64", "any"), name)
             self.assertLessEqual(len(known), 8, name)

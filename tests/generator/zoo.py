@@ -1064,10 +1064,13 @@ def scans():
     """Ops along an axis that have kernels of their own."""
     def forward(self, x):
         x = self.fc(x)
-        z = torch.cross(x[:, :3], self.token, 1).sum(1, True) + torch.linalg.cross(x[..., :3], x[..., 1:4].sin()).sum(-1, True)
-        places = torch.searchsorted(x.detach().sort(-1)[0], x.detach() * 2, right=True), torch.bucketize(x.detach(), self.edges)
+        z = torch.cross(x[:, :3], self.token, 1).sum(1, True) + torch.linalg.cross(
+            x[..., :3], x[..., 1:4].sin()).sum(-1, True)
+        places = (torch.searchsorted(x.detach().sort(-1)[0], x.detach() * 2, right=True),
+                  torch.bucketize(x.detach(), self.edges))
         return x.logcumsumexp(-1) + torch.logcumsumexp(x * 3, 1) + z * (places[0].float() + places[1].float())
-    return Net(forward, fc=nn.Linear(5, 5), token=parameter(1, 3, 1), edges=torch.arange(-2.0, 3)), (randn(3, 4, 5), randn(3, 4, 5)), nn.MSELoss()
+    return (Net(forward, fc=nn.Linear(5, 5), token=parameter(1, 3, 1), edges=torch.arange(-2.0, 3)),
+            (randn(3, 4, 5), randn(3, 4, 5)), nn.MSELoss())
 
 
 @case(SGD)

@@ -188,10 +188,13 @@ def picks_of_several_axes(out):
 
 def scans(out):
     draw_for("logcumsumexp")
-    for name, shape, dim, scale in (("last", (2, 3, 11), -1, 1), ("middle", (3, 40, 2), 1, 5), ("batch", (5, 4), 0, 1),
-                                    ("long", (2, 700), 1, 5), ("columns", (2, 9, 70), 1, 1), ("one", (4, 1), 1, 1)):
-        add_case(out, f"logcumsumexp.{name}", lambda x: x.logcumsumexp(dim), batch={"x": scale * randn(*shape)})
-    ends = torch.tensor([[-inf, 1, 2.0, -inf], [1, inf, 2, -inf], [-inf, -inf, -inf, 3], [nan, 1, -inf, 2], [3e38, -3e38, inf, inf]])
+    for name, shape, dim, scale in (
+            ("last", (2, 3, 11), -1, 1), ("middle", (3, 40, 2), 1, 5), ("batch", (5, 4), 0, 1),
+            ("long", (2, 700), 1, 5), ("columns", (2, 9, 70), 1, 1), ("one", (4, 1), 1, 1)):
+        add_case(out, f"logcumsumexp.{name}", lambda x: x.logcumsumexp(dim),
+                 batch={"x": scale * randn(*shape)})
+    ends = torch.tensor([[-inf, 1, 2.0, -inf], [1, inf, 2, -inf], [-inf, -inf, -inf, 3], [nan, 1, -inf, 2],
+                         [3e38, -3e38, inf, inf]])
     add_case(out, "logcumsumexp.ends", lambda x: x.logcumsumexp(1), batch={"x": ends}, gradient=False)
     falling = torch.linspace(0, -300, 64).expand(3, 64).contiguous()
     add_case(out, "logcumsumexp.falling", lambda x: x.logcumsumexp(1), batch={"x": falling})
@@ -201,20 +204,24 @@ def scans(out):
 
 def crosses(out):
     draw_for("cross")
-    for name, shape, dim in (("last", (4, 5, 3), -1), ("middle", (2, 3, 7), 1), ("batch", (3, 4), 0), ("line", (3,), 0),
-                             ("wide", (2, 3, 130), 1), ("many", (301, 3), 1)):
+    for name, shape, dim in (("last", (4, 5, 3), -1), ("middle", (2, 3, 7), 1), ("batch", (3, 4), 0),
+                             ("line", (3,), 0), ("wide", (2, 3, 130), 1), ("many", (301, 3), 1)):
         role = "batch" if dim else "fixed"
-        add_case(out, f"cross.{name}", lambda a, b: torch.linalg.cross(a, b, dim=dim), **{role: {"a": randn(*shape), "b": randn(*shape)}})
-    add_case(out, "cross.same", lambda a, b: torch.linalg.cross(a, torch.linalg.cross(a, b)), batch={"a": randn(4, 3), "b": randn(4, 3)})
+        add_case(out, f"cross.{name}", lambda a, b: torch.linalg.cross(a, b, dim=dim),
+                 **{role: {"a": randn(*shape), "b": randn(*shape)}})
+    add_case(out, "cross.same", lambda a, b: torch.linalg.cross(a, torch.linalg.cross(a, b)),
+             batch={"a": randn(4, 3), "b": randn(4, 3)})
     ends = torch.tensor([[inf, 1, 2], [nan, 0, 0], [3e38, 2, 1], [0.0, -0.0, 0]])
-    add_case(out, "cross.ends", lambda a, b: torch.linalg.cross(a, b), batch={"a": ends, "b": ends.flip(1).contiguous()}, gradient=False)
+    add_case(out, "cross.ends", lambda a, b: torch.linalg.cross(a, b),
+             batch={"a": ends, "b": ends.flip(1).contiguous()}, gradient=False)
 
 
 def searches(out):
     draw_for("searchsorted")
 
     def case(name, sequence, values, right=False, role="batch"):
-        add_case(out, f"searchsorted.{name}", lambda s, v: torch.searchsorted(s, v, right=right), **{role: {"s": sequence, "v": values}})
+        add_case(out, f"searchsorted.{name}", lambda s, v: torch.searchsorted(s, v, right=right),
+                 **{role: {"s": sequence, "v": values}})
 
     sequence = torch.sort(torch.randint(-4, 5, (3, 2, 37)).float())[0]
     values = torch.randint(-6, 7, (3, 2, 50)).float()
@@ -229,7 +236,8 @@ def searches(out):
     case("line", torch.sort(randn(300))[0], randn(11), role="fixed")
     case("many", torch.sort(randn(2, 5))[0], randn(2, 700))
     for name, x in (("plain", randn(3, 4, 5)), ("scalars", randn(7))):
-        add_case(out, f"bucketize.{name}", lambda x, b: torch.bucketize(x, b, right=True), batch={"x": x}, fixed={"b": torch.tensor([-1.0, 0, 0.5, 2])})
+        add_case(out, f"bucketize.{name}", lambda x, b: torch.bucketize(x, b, right=True), batch={"x": x},
+                 fixed={"b": torch.tensor([-1.0, 0, 0.5, 2])})
 
 
 def meshgrids(out):

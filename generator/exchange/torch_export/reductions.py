@@ -216,7 +216,8 @@ def softmax(w, call, x, dim, **_):
 @operation("cross", "linalg_cross")
 def cross(w, call, x, other, dim=None):
     full = broadcast([x.full, other.full])
-    dim = full.index(3) if dim is None and call.op == "cross" else normal_axis(-1 if dim is None else dim, len(full))
+    dim = (full.index(3) if dim is None and call.op == "cross" else
+           normal_axis(-1 if dim is None else dim, len(full)))
     return w.add("cross", [w.whole(w.view(w.f32(each), full)) for each in (x, other)], full, dim=dim)
 
 

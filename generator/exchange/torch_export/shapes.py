@@ -64,7 +64,8 @@ def promoted(w, call, tensors):
 @operation("cat", "concat", "concatenate")
 def cat(w, call, tensors, dim=0, **_):
     tensors = promoted(w, call, [w.whole(x) for x in tensors if 0 not in x.full])
-    return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype, dim=normal_axis(dim, len(tensors[0].shape)))
+    return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype,
+                 dim=normal_axis(dim, len(tensors[0].shape)))
 
 
 @operation("stack")

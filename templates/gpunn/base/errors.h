@@ -8,8 +8,8 @@
  * gpunn__fail(dev, ...). log_fn receives every failure. dev may be NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
     GPUNN__PRINTF(3, 4);
-/* Fails because an object is NULL: "function: the what is NULL". dev is NULL if no other argument has a device.
- * The sentence then also names this thread's earlier failure, from which the NULL may come. */
+/* Fails because an object is NULL: "function: the what is NULL". dev is NULL if no other argument has a
+ * device. The sentence then also names this thread's earlier failure, from which the NULL may come. */
 GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what);
 /* The same as gpunn__fail for builders: records the failure and returns NULL. */
 #ifdef __cplusplus

@@ -16,7 +16,8 @@ GPUNN__INLINE float gpunn__exp_down(float x)
     return gpunn__select(x < -87.0f, 0, e * gpunn__exp2i(n));
 }
 
-/* Replaces n numbers, a multiple of GPUNN__EXP_LANES, by exp(x - shift), for x <= shift. Returns their sum. */
+/* Replaces n numbers, a multiple of GPUNN__EXP_LANES, by exp(x - shift), for x <= shift. Returns their
+ * sum. */
 enum { GPUNN__EXP_LANES = 32 };
 GPUNN__INTERNAL float gpunn__exp_values(float *x, int64_t n, float shift);
 

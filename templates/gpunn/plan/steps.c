@@ -352,8 +352,8 @@ static bool gpunn__merges_activation(const gpunn__builder *b, const gpunn_tensor
 
 /* Returns the node after `end` if it can be merged, or NULL. Into a linear or convolution, in
  * this order: a batch norm by running statistics (evaluation only), the sum with a residual, a
- * relu, (linear only) gelu_tanh or (gpunn__merges_activation) any unary op. Into a batch norm: the sum and the relu. *stage is the stage
- * reached; the next node must be of a later one. */
+ * relu, (linear only) gelu_tanh or (gpunn__merges_activation) any unary op. Into a batch norm: the sum and
+ * the relu. *stage is the stage reached; the next node must be of a later one. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head,
                                        const gpunn_tensor *end, int *stage)
 {

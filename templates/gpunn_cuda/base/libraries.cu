@@ -362,7 +362,7 @@ GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         libraries->dnn_sought = true;
         libraries->dnn_status = gpunn__dnn_open(cuda);
         if (libraries->dnn_status != GPUNN_OK) {
-            char text[sizeof cuda->text + 64];
+            char text[sizeof cuda->text + 96];
             (void)snprintf(text, sizeof text,
                            "convolutions, attention and recurrent layers use slower kernels: %s", cuda->text);
             gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);

@@ -1312,13 +1312,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *
 typedef struct gpunn__sorted {
     gpunn_value sequence, values;
     int64_t    *places, n, m;
-    bool        right;
+    bool        right, whole; /* whole: of integers */
 } gpunn__sorted;
 
 /* Whether an element comes before a value; every element comes before NaN. */
 __device__ __forceinline__ bool gpunn__sorts_before(const gpunn__sorted &s, int64_t element, int64_t value)
 {
-    if (gpunn__is_float(s.values.dtype)) {
+    if (!s.whole) {
         const float a = gpunn__load(s.sequence.data, s.sequence.dtype, element);
         const float v = gpunn__load(s.values.data, s.values.dtype, value);
         return s.right ? !(a > v) : !(a >= v);
@@ -1355,7 +1355,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_searchsorted(gpunn__cuda *cuda, gpunn_s
                             (int64_t *)step->out.data,
                             sequence->dim[sequence->rank - 1],
                             values->dim[values->rank - 1],
-                            step->attr->right};
+                            step->attr->right,
+                            !gpunn__is_float(values->dtype)};
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__searchsorted_kernel, gpunn__blocks(cuda, values->count, 1),
                          GPUNN__THREADS, s);

@@ -580,15 +580,15 @@ __device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int6
     gpunn__store(k.along.out, k.along.out_type, at, sum);
 }
 
-/* One thread per line. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
+/* One thread per row. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_rows_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; row < k.along.rows; row += (int64_t)gridDim.x * blockDim.x) {
         float sum = 0;
         for (int64_t i = 0; i < k.along.n; i++) {
-            int64_t at = gpunn__along_place(k.along, line, i, k.reverse);
+            int64_t at = gpunn__along_place(k.along, row, i, k.reverse);
             sum += gpunn__load(k.along.x, k.along.x_type, at);
             gpunn__cumsum_store(k, at, sum);
         }
@@ -604,7 +604,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kern
                       end = begin + k.part;
         float sum = 0;
         for (int64_t i = begin + threadIdx.x; i < end && i < k.along.n; i += GPUNN__THREADS)
-            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__along_place(k.along, line, i, k.reverse));
+            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__along_place(k.along, row, i, k.reverse));
         sum = gpunn__block_reduce(sum, gpunn__add());
         if (threadIdx.x == 0) k.sums[unit] = sum;
     }
@@ -631,7 +631,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_ker
         const int64_t end = (part + 1) * k.part < k.along.n ? (part + 1) * k.part : k.along.n;
         float         before = gpunn__cumsum_before(k, row, part);
         for (int64_t start = part * k.part; start < end; start += GPUNN__THREADS) {
-            int64_t at = start + t < end ? gpunn__along_place(k.along, line, start + t, k.reverse) : -1;
+            int64_t at = start + t < end ? gpunn__along_place(k.along, row, start + t, k.reverse) : -1;
             float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
                 __syncthreads(); /* the previous contents of sums have been read */

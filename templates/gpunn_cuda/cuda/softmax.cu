@@ -133,33 +133,33 @@ __device__ __forceinline__ void gpunn__exp_term_store(const gpunn__along &a, boo
     gpunn__store(a.out, a.out_type, at, value);
 }
 
-/* One thread per line. */
+/* One thread per row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__logcumsumexp_lines_kernel(const gpunn__along a, bool backward)
+    gpunn__logcumsumexp_rows_kernel(const gpunn__along a, bool backward)
 {
     GPUNN__FOLLOW();
-    int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; line < a.lines; line += (int64_t)gridDim.x * blockDim.x) {
+    int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; row < a.rows; row += (int64_t)gridDim.x * blockDim.x) {
         gpunn__exp_term s = {-INFINITY, 0};
         for (int64_t i = 0; i < a.n; i++) {
-            const int64_t at = gpunn__along_place(a, line, i, backward);
+            const int64_t at = gpunn__along_place(a, row, i, backward);
             s = gpunn__exp_add(s, gpunn__exp_term_of(a, backward, at));
             gpunn__exp_term_store(a, backward, at, s);
         }
     }
 }
 
-/* One block per line: a Hillis-Steele scan over GPUNN__THREADS elements at a time. */
+/* One block per row: a Hillis-Steele scan over GPUNN__THREADS elements at a time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__logcumsumexp_block_kernel(const gpunn__along a, bool backward)
 {
     GPUNN__FOLLOW();
     __shared__ gpunn__exp_term sums[GPUNN__THREADS];
     const int                  t = (int)threadIdx.x;
-    for (int64_t line = blockIdx.x; line < a.lines; line += gridDim.x) {
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         gpunn__exp_term before = {-INFINITY, 0};
         for (int64_t start = 0; start < a.n; start += GPUNN__THREADS) {
-            const int64_t   at = start + t < a.n ? gpunn__along_place(a, line, start + t, backward) : -1;
+            const int64_t   at = start + t < a.n ? gpunn__along_place(a, row, start + t, backward) : -1;
             gpunn__exp_term s = {-INFINITY, 0};
             if (at >= 0) s = gpunn__exp_term_of(a, backward, at);
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
@@ -182,9 +182,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_logcumsumexp(gpunn__cuda *cuda, gpunn_s
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
-    if (a.n <= 32 || a.lines >= (int64_t)cuda->multiprocessors * 256)
-        return GPUNN__LAUNCH(cuda, gpunn__logcumsumexp_lines_kernel, gpunn__blocks(cuda, a.lines, 1),
+    if (a.n <= 32 || a.rows >= (int64_t)cuda->multiprocessors * 256)
+        return GPUNN__LAUNCH(cuda, gpunn__logcumsumexp_rows_kernel, gpunn__blocks(cuda, a.rows, 1),
                              GPUNN__THREADS, a, step->backward);
     return GPUNN__LAUNCH(cuda, gpunn__logcumsumexp_block_kernel,
-                         gpunn__blocks(cuda, a.lines * GPUNN__THREADS, 1), GPUNN__THREADS, a, step->backward);
+                         gpunn__blocks(cuda, a.rows * GPUNN__THREADS, 1), GPUNN__THREADS, a, step->backward);
 }

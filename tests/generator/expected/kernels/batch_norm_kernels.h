@@ -8,13 +8,14 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0x0fffd1ebbae723e5ull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0x9878b21d2ffc3794ull /* must equal the stamp in batch_norm_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &batch_norm_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &batch_norm_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define BATCH_NORM_KERNELS_IMPLEMENTATION
- * batch_norm_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link batch_norm_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set batch_norm_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set batch_norm_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(BATCH_NORM_KERNELS_CUDA)
 #define BATCH_NORM_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 BATCH_NORM_FN float batch_norm_where(bool condition, float a, float b)
 {
@@ -58,8 +59,10 @@ BATCH_NORM_FN float batch_norm_rsqrt(float x)
 #else
 #define BATCH_NORM_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define BATCH_NORM_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -68,9 +71,10 @@ BATCH_NORM_FN float batch_norm_rsqrt(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 BATCH_NORM_FN float batch_norm_float_of(uint32_t bits)
 {
@@ -96,7 +100,7 @@ BATCH_NORM_FN float batch_norm_max(float a, float b)
     return batch_norm_where(a > b, a, batch_norm_where(a != a, a, b));
 }
 
-/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which prevents vectorization. */
 BATCH_NORM_FN float batch_norm_root(float x)
 {
     float r = batch_norm_float_of(0x5f375a86u - (batch_norm_bits_of(x) >> 1));
@@ -141,10 +145,10 @@ BATCH_NORM_FN void batch_norm_g0_forward_1(float bias, float x, float mean, floa
 #endif
 
 #if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) && !defined(BATCH_NORM_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { BATCH_NORM_BLOCK = 1024, BATCH_NORM_ROW = 4096, BATCH_NORM_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define BATCH_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -154,23 +158,28 @@ enum { BATCH_NORM_BLOCK = 1024, BATCH_NORM_ROW = 4096, BATCH_NORM_SLICES = 64 };
 #else
 #define BATCH_NORM_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define BATCH_NORM_SELDOM __attribute__((unused, noinline)) static
 #else
 #define BATCH_NORM_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define BATCH_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define BATCH_NORM_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define BATCH_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define BATCH_NORM_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define BATCH_NORM_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(BATCH_NORM_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define BATCH_NORM_LOOPS(function, lanes, parameters, arguments)                        \
     BATCH_NORM_FN void function##_code parameters;                                      \
@@ -193,26 +202,32 @@ enum { BATCH_NORM_BLOCK = 1024, BATCH_NORM_ROW = 4096, BATCH_NORM_SLICES = 64 };
 #define BATCH_NORM_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 BATCH_NORM_FN int batch_norm_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > BATCH_NORM_SLICES ? BATCH_NORM_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 BATCH_NORM_FN int64_t batch_norm_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*batch_norm_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*batch_norm_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 BATCH_NORM_FN void batch_norm_run_slice(batch_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = batch_norm_slice(count, grain, slices, slice), end = batch_norm_slice(count, grain, slices, slice + 1);
+    const int64_t begin = batch_norm_slice(count, grain, slices, slice),
+                  end = batch_norm_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -232,11 +247,14 @@ typedef struct batch_norm_work {
 BATCH_NORM_SELDOM void batch_norm_task(void *arg, int index, int threads)
 {
     const batch_norm_work *w = (const batch_norm_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        batch_norm_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        batch_norm_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 BATCH_NORM_SELDOM void batch_norm_run(batch_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -249,12 +267,13 @@ BATCH_NORM_FN int batch_norm_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 BATCH_NORM_FN size_t batch_norm_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 BATCH_NORM_FN float batch_norm_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -267,8 +286,8 @@ BATCH_NORM_FN float batch_norm_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in channel c: div after each other, then the
- * next of mod channels. */
+/* Sums by channel: sums[(i + j) / div % mod] += x[j] for j < n. i: the element index of x[0]; div: elements
+ * per plane; mod: channels. */
 BATCH_NORM_FN void batch_norm_add_channels(double *sums, const float *x, int64_t i, int n, int64_t div, int64_t mod)
 {
     int64_t c = i / div % mod, left = div - i % div;
@@ -280,7 +299,7 @@ BATCH_NORM_FN void batch_norm_add_channels(double *sums, const float *x, int64_t
     }
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 BATCH_NORM_FN float batch_norm_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -388,7 +407,7 @@ static size_t batch_norm_g0_forward_workspace(int64_t batch, int threads)
 #undef BATCH_NORM_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char batch_norm_g0_operands0[] = {
     0,
 };

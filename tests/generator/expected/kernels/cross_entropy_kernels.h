@@ -8,13 +8,14 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0xbb8e2e854cb1ec2aull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0xff931abe41eae6efull /* must equal the stamp in cross_entropy_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &cross_entropy_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &cross_entropy_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define CROSS_ENTROPY_KERNELS_IMPLEMENTATION
- * cross_entropy_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link cross_entropy_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set cross_entropy_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set cross_entropy_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(CROSS_ENTROPY_KERNELS_CUDA)
 #define CROSS_ENTROPY_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 CROSS_ENTROPY_FN float cross_entropy_where(bool condition, float a, float b)
 {
@@ -58,8 +59,10 @@ CROSS_ENTROPY_FN float cross_entropy_log(float x)
 #else
 #define CROSS_ENTROPY_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define CROSS_ENTROPY_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -68,9 +71,10 @@ CROSS_ENTROPY_FN float cross_entropy_log(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 CROSS_ENTROPY_FN float cross_entropy_float_of(uint32_t bits)
 {
@@ -96,7 +100,7 @@ CROSS_ENTROPY_FN float cross_entropy_max(float a, float b)
     return cross_entropy_where(a > b, a, cross_entropy_where(a != a, a, b));
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 CROSS_ENTROPY_FN float cross_entropy_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -112,7 +116,7 @@ CROSS_ENTROPY_FN float cross_entropy_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 CROSS_ENTROPY_FN int32_t cross_entropy_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(cross_entropy_bits_of(x + magic) - cross_entropy_bits_of(magic));
 }
 
@@ -123,11 +127,11 @@ CROSS_ENTROPY_FN float cross_entropy_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 CROSS_ENTROPY_FN float cross_entropy_exp_reduce(float x, int32_t *n)
 {
     *n = cross_entropy_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return cross_entropy_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -147,20 +151,21 @@ CROSS_ENTROPY_FN float cross_entropy_log_join(float n, float f)
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
-/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+/* The value of a logarithm: y for limit < x < inf, -inf at the limit, NaN below it, x itself if x is inf or
+ * NaN. */
 CROSS_ENTROPY_FN float cross_entropy_log_edges(float x, float limit, float y)
 {
     const float outside = cross_entropy_where(x == limit, -INFINITY, cross_entropy_where(x < limit, NAN, x));
     return cross_entropy_where(x > limit, cross_entropy_where(x <= FLT_MAX, y, x), outside);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+/* Returns n where x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
 CROSS_ENTROPY_FN int32_t cross_entropy_exponent(float x)
 {
     return (int32_t)(cross_entropy_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+/* Splits finite x > 0 into 2^n (1 + f), with f in the range of log_join. Returns f. */
 CROSS_ENTROPY_FN float cross_entropy_log_split(float x, float *n)
 {
     const float   normal = cross_entropy_where(x < FLT_MIN, x * 8388608.0f, x);
@@ -239,10 +244,10 @@ CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_final(float sum0, float divisor
 #endif
 
 #if defined(CROSS_ENTROPY_KERNELS_IMPLEMENTATION) && !defined(CROSS_ENTROPY_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { CROSS_ENTROPY_BLOCK = 1024, CROSS_ENTROPY_ROW = 4096, CROSS_ENTROPY_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define CROSS_ENTROPY_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -252,23 +257,28 @@ enum { CROSS_ENTROPY_BLOCK = 1024, CROSS_ENTROPY_ROW = 4096, CROSS_ENTROPY_SLICE
 #else
 #define CROSS_ENTROPY_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define CROSS_ENTROPY_SELDOM __attribute__((unused, noinline)) static
 #else
 #define CROSS_ENTROPY_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define CROSS_ENTROPY_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define CROSS_ENTROPY_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define CROSS_ENTROPY_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define CROSS_ENTROPY_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define CROSS_ENTROPY_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(CROSS_ENTROPY_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define CROSS_ENTROPY_LOOPS(function, lanes, parameters, arguments)                        \
     CROSS_ENTROPY_FN void function##_code parameters;                                      \
@@ -291,26 +301,32 @@ enum { CROSS_ENTROPY_BLOCK = 1024, CROSS_ENTROPY_ROW = 4096, CROSS_ENTROPY_SLICE
 #define CROSS_ENTROPY_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 CROSS_ENTROPY_FN int cross_entropy_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > CROSS_ENTROPY_SLICES ? CROSS_ENTROPY_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 CROSS_ENTROPY_FN int64_t cross_entropy_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*cross_entropy_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*cross_entropy_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 CROSS_ENTROPY_FN void cross_entropy_run_slice(cross_entropy_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = cross_entropy_slice(count, grain, slices, slice), end = cross_entropy_slice(count, grain, slices, slice + 1);
+    const int64_t begin = cross_entropy_slice(count, grain, slices, slice),
+                  end = cross_entropy_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -330,11 +346,14 @@ typedef struct cross_entropy_work {
 CROSS_ENTROPY_SELDOM void cross_entropy_task(void *arg, int index, int threads)
 {
     const cross_entropy_work *w = (const cross_entropy_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        cross_entropy_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        cross_entropy_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 CROSS_ENTROPY_SELDOM void cross_entropy_run(cross_entropy_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -342,13 +361,13 @@ CROSS_ENTROPY_SELDOM void cross_entropy_run(cross_entropy_loop loop, const gpunn
     gpunn_parallel(call->threads < slices ? call->threads : slices, cross_entropy_task, &work);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 CROSS_ENTROPY_FN size_t cross_entropy_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
 }
 
-/* The column of a label; -1 where it is no class. */
+/* A label as a column index, or -1 if it is not a class. */
 CROSS_ENTROPY_FN int cross_entropy_column(int64_t label, int columns)
 {
     return label >= 0 && label < columns ? (int)label : -1;
@@ -360,6 +379,7 @@ CROSS_ENTROPY_FN void cross_entropy_add(float *to, const float *from, int n)
     for (int j = 0; j < n; ++j) to[j] += from[j];
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 CROSS_ENTROPY_FN float cross_entropy_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -372,9 +392,10 @@ CROSS_ENTROPY_FN float cross_entropy_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
+/* The maximum of x[n]; NaN if x contains NaN. */
 CROSS_ENTROPY_FN float cross_entropy_highest(const float *x, int n)
 {
-    enum { LANES = 32 }; /* more than compilers unroll */
+    enum { LANES = 32 }; /* too many for compilers to unroll */
     float lane[LANES], rest = -INFINITY;
     int   i = 0;
     for (int j = 0; j < LANES; ++j) lane[j] = -INFINITY;
@@ -387,7 +408,7 @@ CROSS_ENTROPY_FN float cross_entropy_highest(const float *x, int n)
     return rest;
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 CROSS_ENTROPY_FN float cross_entropy_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -519,7 +540,7 @@ static size_t cross_entropy_g0_forward_workspace(int64_t batch, int threads)
 #undef CROSS_ENTROPY_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char cross_entropy_g0_operands0[] = {
     0, 1,
 };

@@ -8,13 +8,14 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0xc2cee796b6f50297ull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0xcee3fa69ae36f14dull /* must equal the stamp in dropout_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &dropout_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &dropout_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define DROPOUT_KERNELS_IMPLEMENTATION
- * dropout_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link dropout_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set dropout_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set dropout_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(DROPOUT_KERNELS_CUDA)
 #define DROPOUT_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 #elif defined(DROPOUT_KERNELS_IMPLEMENTATION)
 #include <float.h>
 #include <math.h>
@@ -43,8 +44,10 @@ extern const gpunn_kernel_set dropout_kernels;
 #else
 #define DROPOUT_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define DROPOUT_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -53,9 +56,10 @@ extern const gpunn_kernel_set dropout_kernels;
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 DROPOUT_FN float dropout_where(bool condition, float a, float b)
 {
@@ -72,10 +76,10 @@ DROPOUT_FN void dropout_g0_forward_0(float x, float keep0, float r, float keep1,
 #endif
 
 #if defined(DROPOUT_KERNELS_IMPLEMENTATION) && !defined(DROPOUT_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { DROPOUT_BLOCK = 1024, DROPOUT_ROW = 4096, DROPOUT_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define DROPOUT_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -85,23 +89,28 @@ enum { DROPOUT_BLOCK = 1024, DROPOUT_ROW = 4096, DROPOUT_SLICES = 64 };
 #else
 #define DROPOUT_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define DROPOUT_SELDOM __attribute__((unused, noinline)) static
 #else
 #define DROPOUT_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define DROPOUT_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define DROPOUT_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define DROPOUT_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define DROPOUT_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define DROPOUT_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(DROPOUT_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define DROPOUT_LOOPS(function, lanes, parameters, arguments)                        \
     DROPOUT_FN void function##_code parameters;                                      \
@@ -124,26 +133,32 @@ enum { DROPOUT_BLOCK = 1024, DROPOUT_ROW = 4096, DROPOUT_SLICES = 64 };
 #define DROPOUT_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 DROPOUT_FN int dropout_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > DROPOUT_SLICES ? DROPOUT_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 DROPOUT_FN int64_t dropout_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*dropout_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*dropout_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 DROPOUT_FN void dropout_run_slice(dropout_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = dropout_slice(count, grain, slices, slice), end = dropout_slice(count, grain, slices, slice + 1);
+    const int64_t begin = dropout_slice(count, grain, slices, slice),
+                  end = dropout_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -163,11 +178,14 @@ typedef struct dropout_work {
 DROPOUT_SELDOM void dropout_task(void *arg, int index, int threads)
 {
     const dropout_work *w = (const dropout_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        dropout_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        dropout_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 DROPOUT_SELDOM void dropout_run(dropout_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -180,7 +198,8 @@ DROPOUT_FN int dropout_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Dropout's factors (gpunn.h, >>cpu/elementwise) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
+/* Dropout factors (gpunn.h, >>cpu/elementwise) of the n elements from i on. They are computed for packs of
+ * eight elements, into `factor`. Returns a pointer to the factor of element i. */
 DROPOUT_FN const float *dropout_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
                                      float *factor)
 {
@@ -265,7 +284,7 @@ static size_t dropout_g0_forward_workspace(int64_t batch, int threads)
 #undef DROPOUT_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char dropout_g0_operands0[] = {
     0,
 };

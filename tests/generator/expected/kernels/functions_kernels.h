@@ -8,13 +8,14 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x12006c7c3de875d3ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0xab6b3cb6484102ffull /* must equal the stamp in functions_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &functions_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &functions_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define FUNCTIONS_KERNELS_IMPLEMENTATION
- * functions_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link functions_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set functions_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set functions_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(FUNCTIONS_KERNELS_CUDA)
 #define FUNCTIONS_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 FUNCTIONS_FN float functions_where(bool condition, float a, float b)
 {
@@ -54,10 +55,11 @@ FUNCTIONS_FN float functions_abs(float x)
     return fabsf(x);
 }
 
-/* Of the exact quotient: 9 for 1 and 0.1f. */
+/* The floor of the exact quotient p / q: 9 for 1 and 0.1f. */
 FUNCTIONS_FN float functions_floordiv(float p, float q)
 {
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float rest = fmodf(p, q),
+                whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
     const float low = floorf(whole);
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
@@ -67,7 +69,7 @@ FUNCTIONS_FN float functions_fmod(float p, float q)
     return fmodf(p, q);
 }
 
-/* What is left of p, of q's sign; exact but for the last sum. */
+/* PyTorch's remainder: it has the sign of q. Only the final addition rounds. */
 FUNCTIONS_FN float functions_remainder(float p, float q)
 {
     const float rest = fmodf(p, q);
@@ -114,8 +116,8 @@ FUNCTIONS_FN float functions_log2(float x)
     return log2f(x);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log10(2) in two parts, the first with 13 bits: unlike log10f's, powers of 10 are
- * exact. */
+/* x = 2^n m with sqrt(1/2) <= m < sqrt(2). log10(2) is split in two; the high part has 13 bits. Unlike
+ * log10f, powers of 10 give exact results. */
 FUNCTIONS_FN float functions_log10(float x)
 {
     float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
@@ -177,7 +179,8 @@ FUNCTIONS_FN float functions_pow(float x, float exponent)
     return powf(x, exponent);
 }
 
-/* 32 bits of 1 / (2 pi), from bit 32 i behind the point on, after a word of zeros. */
+/* Word i of 1 / (2 pi) in binary: word 0 is 0, word 1 holds the first 32 bits after the binary point, and so
+ * on. */
 FUNCTIONS_FN unsigned functions_turns(unsigned i)
 {
     return i == 0   ? 0
@@ -190,32 +193,36 @@ FUNCTIONS_FN unsigned functions_turns(unsigned i)
                     : 0x7F9458EAu;
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
- * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+/* sin(x + quadrants pi / 2). Unlike in sinf, the reduction of large x needs no local memory. x / (2 pi),
+ * without whole turns, is the product of x's 32-bit significand and the 96 relevant bits of 1 / (2 pi). */
 FUNCTIONS_FN float functions_sine(float x, int quadrants)
 {
     float turned = rintf(x * 0.636619772f), r;
-    if (fabsf(x) < 1e5f) { /* pi / 2 in three parts */
+    if (fabsf(x) < 1e5f) { /* subtracts pi / 2 in three parts */
         r = fmaf(-turned, 1.57079601f, x);
         r = fmaf(-turned, 3.13916473e-7f, r);
         r = fmaf(-turned, 5.39030253e-15f, r);
         quadrants += (int)turned;
     } else if (fabsf(x) < INFINITY) {
-        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
+        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32,
+                 shift = exponent % 32;
         uint64_t significand = bits << 8 | 0x80000000u, part[3];
 #pragma unroll
         for (unsigned k = 0; k < 3; k++)
             part[k] = ((uint64_t)functions_turns(word + k) << 32 | functions_turns(word + k + 1)) << shift >> 32;
-        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
-        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
+        uint64_t turns = (significand * part[0] << 32) + significand * part[1] +
+                         (significand * part[2] >> 32);
+        int quadrant = (int)((turns + (1ull << 61)) >> 62);
         r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
         r = x < 0 ? -r : r;
         quadrants += x < 0 ? -quadrant : quadrant;
     } else
         r = NAN;
-    float s = r * r,
-          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
-    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
+    float s = r * r, sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s,
+                                      -1.66666672e-1f),
+                                 r * s, r);
+    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s,
+                        1.0f);
     float y = quadrants & 1 ? cosine : sine;
     return quadrants & 2 ? -y : y;
 }
@@ -239,8 +246,10 @@ FUNCTIONS_FN float functions_cos(float x)
 #else
 #define FUNCTIONS_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define FUNCTIONS_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -249,9 +258,10 @@ FUNCTIONS_FN float functions_cos(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 FUNCTIONS_FN float functions_float_of(uint32_t bits)
 {
@@ -272,7 +282,7 @@ FUNCTIONS_FN float functions_where(bool condition, float a, float b)
     return condition ? a : b;
 }
 
-/* Those of torch: NaN in, NaN out. */
+/* PyTorch's minimum and maximum: NaN if an operand is NaN. */
 FUNCTIONS_FN float functions_min(float a, float b)
 {
     return functions_where(a < b, a, functions_where(a != a, a, b));
@@ -288,10 +298,11 @@ FUNCTIONS_FN float functions_abs(float x)
     return fabsf(x);
 }
 
-/* Of the exact quotient: 9 for 1 and 0.1f. */
+/* The floor of the exact quotient p / q: 9 for 1 and 0.1f. */
 FUNCTIONS_FN float functions_floordiv(float p, float q)
 {
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float rest = fmodf(p, q),
+                whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
     const float low = floorf(whole);
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
@@ -301,7 +312,7 @@ FUNCTIONS_FN float functions_fmod(float p, float q)
     return fmodf(p, q);
 }
 
-/* What is left of p, of q's sign; exact but for the last sum. */
+/* PyTorch's remainder: it has the sign of q. Only the final addition rounds. */
 FUNCTIONS_FN float functions_remainder(float p, float q)
 {
     const float rest = fmodf(p, q);
@@ -318,7 +329,7 @@ FUNCTIONS_FN float functions_floor(float x)
     return floorf(x);
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 FUNCTIONS_FN float functions_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -334,7 +345,7 @@ FUNCTIONS_FN float functions_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 FUNCTIONS_FN int32_t functions_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(functions_bits_of(x + magic) - functions_bits_of(magic));
 }
 
@@ -345,11 +356,11 @@ FUNCTIONS_FN float functions_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 FUNCTIONS_FN float functions_exp_reduce(float x, int32_t *n)
 {
     *n = functions_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return functions_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -391,20 +402,21 @@ FUNCTIONS_FN float functions_log_join(float n, float f)
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
-/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+/* The value of a logarithm: y for limit < x < inf, -inf at the limit, NaN below it, x itself if x is inf or
+ * NaN. */
 FUNCTIONS_FN float functions_log_edges(float x, float limit, float y)
 {
     const float outside = functions_where(x == limit, -INFINITY, functions_where(x < limit, NAN, x));
     return functions_where(x > limit, functions_where(x <= FLT_MAX, y, x), outside);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+/* Returns n where x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
 FUNCTIONS_FN int32_t functions_exponent(float x)
 {
     return (int32_t)(functions_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+/* Splits finite x > 0 into 2^n (1 + f), with f in the range of log_join. Returns f. */
 FUNCTIONS_FN float functions_log_split(float x, float *n)
 {
     const float   normal = functions_where(x < FLT_MIN, x * 8388608.0f, x);
@@ -428,23 +440,25 @@ FUNCTIONS_FN float functions_log2(float x)
     return functions_log_edges(x, 0, n + functions_log_join(0, f) * 1.44269504f);
 }
 
-/* log10(2) in two parts, the first with 13 bits: n times it is exact, and so are the powers of 10. */
+/* log10(2) is split in two; the high part has 13 bits, so n times it is exact. Powers of 10 give exact
+ * results. */
 FUNCTIONS_FN float functions_log10(float x)
 {
     float       n;
     const float f = functions_log_split(x, &n);
-    return functions_log_edges(x, 0, n * 0.301025391f + (n * 4.60503907e-6f + functions_log_join(0, f) * 0.434294482f));
+    return functions_log_edges(x, 0,
+                             n * 0.301025391f + (n * 4.60503907e-6f + functions_log_join(0, f) * 0.434294482f));
 }
 
 FUNCTIONS_FN float functions_log1p(float x)
 {
     const int32_t n = functions_exponent(1 + x);
-    const float   scale = functions_float_of((uint32_t)(129 - n) << 23); /* 4 2^-n, as 2^-n may be denormal */
+    const float   scale = functions_float_of((uint32_t)(129 - n) << 23); /* 4 2^-n: 2^-n may be denormal */
     const float   y = functions_log_join((float)n, 0.25f * x * scale + (0.25f * scale - 1));
     return functions_where(fabsf(x) < 1e-8f, x, functions_log_edges(x, -1, y));
 }
 
-/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which prevents vectorization. */
 FUNCTIONS_FN float functions_root(float x)
 {
     float r = functions_float_of(0x5f375a86u - (functions_bits_of(x) >> 1));
@@ -453,7 +467,7 @@ FUNCTIONS_FN float functions_root(float x)
     return r * (1.5f - x * r * (0.5f * r));
 }
 
-/* Scaled by 2^64 below 2^-60, so that what is left of the square is not denormal. */
+/* x below 2^-60 is scaled by 2^64, so that the residual of the square is not denormal. */
 FUNCTIONS_FN float functions_sqrt(float x)
 {
     const bool  tiny = x < 8.67361738e-19f;
@@ -485,7 +499,8 @@ FUNCTIONS_FN float functions_erf(float x)
     const float a = functions_limit(fabsf(x), 0, 4), s = x * x;
     const float p = ((-0.000620325445f * s + 0.00503218127f) * s - 0.0267914627f) * s + 0.112824552f;
     const float small_x = x + x * ((p * s - 0.376125515f) * s + 0.128379151f);
-    const float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f; /* erfc(a) = exp(-a q(a)) */
+    /* erfc(a) = exp(-a q(a)) */
+    const float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f;
     const float large_x = -functions_expm1_inside(-a * ((q * a + 0.635680437f) * a + 1.1285255f));
     return functions_where(fabsf(x) > 0.875f, copysignf(large_x, x), small_x);
 }
@@ -493,12 +508,15 @@ FUNCTIONS_FN float functions_erf(float x)
 /* sin(x + quadrants pi / 2). */
 FUNCTIONS_FN float functions_sine(float x, int32_t quadrants)
 {
-    const double magic = 6755399441055744.0; /* 1.5 2^52 */
-    const double from = (double)functions_where(x < 1e9f, functions_where(x > -1e9f, x, -1e9f), 1e9f); /* NaN is 1e9 here */
+    const double magic = 6755399441055744.0; /* 1.5 2^52: adding it rounds to an integer */
+    /* NaN becomes 1e9 here; x - x at the end makes it NaN again. */
+    const double from = (double)functions_where(x < 1e9f, functions_where(x > -1e9f, x, -1e9f), 1e9f);
     const double turned = from * 0.63661977236758134 + magic, k = turned - magic;
     const float  near = (float)(from - k * 1.5707963267341256 - k * 6.0771005065061922e-11);
     const float  r = functions_limit(near, -0.79f, 0.79f), s = r * r;
-    const float  sine = r + r * s * ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s + (8.33338592e-3f * s - 1.66666672e-1f));
+    const float  sine = r + r * s *
+                               ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s +
+                                (8.33338592e-3f * s - 1.66666672e-1f));
     const float  cosine = 1 + s * (((2.44677067e-5f * s - 1.38877297e-3f) * s + 4.16666567e-2f) * s - 0.5f);
     const int32_t  quadrant = (int32_t)k + quadrants;
     const uint32_t sign = ((uint32_t)quadrant & 2u) << 30;
@@ -516,7 +534,7 @@ FUNCTIONS_FN float functions_cos(float x)
     return functions_sine(x, 1);
 }
 
-/* 2^(y log2 |x|), in double. */
+/* x^y by 2^(y log2 |x|), in double. */
 FUNCTIONS_FN float functions_pow(float x, float y)
 {
     const float   a = fabsf(x), scaled = functions_where(a < FLT_MIN, a * 16777216.0f, a);
@@ -525,14 +543,16 @@ FUNCTIONS_FN float functions_pow(float x, float y)
     const double  m = (double)functions_float_of(functions_bits_of(scaled) - ((uint32_t)n << 23));
     const double  f = (m - 1) / (m + 1), s = f * f;
     const double  p = ((((s / 13 + 1.0 / 11) * s + 1.0 / 9) * s + 1.0 / 7) * s + 0.2) * s * s + s / 3 + 1;
-    const double  wide = (double)power * ((double)whole + 2.8853900817779268 * f * p), high = wide > 140 ? 140 : wide;
-    const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic; /* magic: 1.5 2^52 */
+    const double  wide = (double)power * ((double)whole + 2.8853900817779268 * f * p),
+                 high = wide > 140 ? 140 : wide;
+    /* magic = 1.5 2^52: adding and subtracting it rounds t to an integer. */
+    const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic;
     const double  r = (t - k) * 0.69314718055994531;
     const double  q = ((((r / 5040 + 1.0 / 720) * r + 1.0 / 120) * r + 1.0 / 24) * r + 1.0 / 6) * r;
     const int32_t exponent = (int32_t)(k == k ? k : 0), half = exponent >> 1;
     const double  scale = (double)functions_exp2i(half) * (double)functions_exp2i(exponent - half);
     const float   inside = (float)((1 + r + r * r * (q + 0.5)) * scale);
-    /* |x| 0, inf or NaN */
+    /* for |x| = 0, inf or NaN */
     const float edge = power * functions_where(a == 0, -INFINITY, a);
     const float outside = functions_where(edge > 0, INFINITY, functions_where(edge < 0, 0, edge));
     const float size = functions_where(a > 0 && a <= FLT_MAX, inside, outside);
@@ -542,7 +562,7 @@ FUNCTIONS_FN float functions_pow(float x, float y)
     return functions_where(x == 1 || y == 0, 1, real);
 }
 
-/* exp(a) / 2 for 0 <= a; 90 for what is larger, whose result is infinite. */
+/* exp(a) / 2 for a >= 0. a is clamped to 90, whose result is infinite. */
 FUNCTIONS_FN float functions_half_exp(float a)
 {
     int32_t     n;
@@ -563,20 +583,23 @@ FUNCTIONS_FN float functions_cosh(float x)
     return h + 0.25f / h;
 }
 
-/* By t = tan of an angle up to pi / 4, less that of pi / 8 upwards; the polynomial is of |u| <= tan(pi / 8). */
+/* t is the tangent of an angle up to pi / 4. Above tan(pi / 8), pi / 4 is subtracted from the angle, so the
+ * polynomial's argument is |u| <= tan(pi / 8). */
 FUNCTIONS_FN float functions_atan2(float y, float x)
 {
-    const float a = fabsf(x), b = fabsf(y), less = functions_where(b > a, a, b), more = functions_where(b > a, b, a);
+    const float a = fabsf(x), b = fabsf(y), less = functions_where(b > a, a, b),
+                more = functions_where(b > a, b, a);
     const float t = functions_where(less == more, functions_where(more > 0, 1, 0), less / more);
     const float u = functions_where(t > 0.414213562f, (t - 1) / (t + 1), t), q = u * u;
-    const float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q - 0.333333164f;
+    const float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q -
+                    0.333333164f;
     const float eighth = functions_where(t > 0.414213562f, 0.785398163f, 0) + (u + u * q * p);
     const float quarter = functions_where(b > a, 1.57079633f - eighth, eighth);
     const bool  left = (functions_bits_of(x) >> 31) != 0;
     return copysignf(functions_where(left, 3.14159265f - quarter, quarter), y);
 }
 
-/* Scaled by a power of 2, so that no square leaves the range. */
+/* The operands are scaled by a power of 2, so that squares neither overflow nor underflow. */
 FUNCTIONS_FN float functions_hypot(float x, float y)
 {
     const float a = fabsf(x), b = fabsf(y), most = functions_where(a > b, a, b);
@@ -688,10 +711,10 @@ FUNCTIONS_FN void functions_g0_forward_18(float x, float z, float *min_xz, float
 #endif
 
 #if defined(FUNCTIONS_KERNELS_IMPLEMENTATION) && !defined(FUNCTIONS_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { FUNCTIONS_BLOCK = 1024, FUNCTIONS_ROW = 4096, FUNCTIONS_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define FUNCTIONS_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -701,23 +724,28 @@ enum { FUNCTIONS_BLOCK = 1024, FUNCTIONS_ROW = 4096, FUNCTIONS_SLICES = 64 };
 #else
 #define FUNCTIONS_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define FUNCTIONS_SELDOM __attribute__((unused, noinline)) static
 #else
 #define FUNCTIONS_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define FUNCTIONS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define FUNCTIONS_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define FUNCTIONS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define FUNCTIONS_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define FUNCTIONS_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(FUNCTIONS_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define FUNCTIONS_LOOPS(function, lanes, parameters, arguments)                        \
     FUNCTIONS_FN void function##_code parameters;                                      \
@@ -740,26 +768,32 @@ enum { FUNCTIONS_BLOCK = 1024, FUNCTIONS_ROW = 4096, FUNCTIONS_SLICES = 64 };
 #define FUNCTIONS_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 FUNCTIONS_FN int functions_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > FUNCTIONS_SLICES ? FUNCTIONS_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 FUNCTIONS_FN int64_t functions_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*functions_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*functions_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 FUNCTIONS_FN void functions_run_slice(functions_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = functions_slice(count, grain, slices, slice), end = functions_slice(count, grain, slices, slice + 1);
+    const int64_t begin = functions_slice(count, grain, slices, slice),
+                  end = functions_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -779,11 +813,14 @@ typedef struct functions_work {
 FUNCTIONS_SELDOM void functions_task(void *arg, int index, int threads)
 {
     const functions_work *w = (const functions_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        functions_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        functions_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 FUNCTIONS_SELDOM void functions_run(functions_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -1250,7 +1287,7 @@ static size_t functions_g0_forward_workspace(int64_t batch, int threads)
 #undef FUNCTIONS_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char functions_g0_operands0[] = {
     0,
 };

@@ -8,13 +8,14 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0x2591d3ad2ad97923ull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0x4d3f7592f667195eull /* must equal the stamp in gelu_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &gelu_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &gelu_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define GELU_KERNELS_IMPLEMENTATION
- * gelu_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link gelu_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set gelu_kernels;
 #ifdef __cplusplus
 }
@@ -27,14 +28,14 @@ extern const gpunn_kernel_set gelu_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(GELU_KERNELS_CUDA)
 #define GELU_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
-/* Where the result is added to a number that is not near 0. */
+/* erf with a bound on the absolute error only: for results that are added to a number not near 0. */
 GELU_FN float gelu_erf_near(float x)
 {
     return erff(x);
@@ -55,8 +56,10 @@ GELU_FN float gelu_erf_gauss(float x, float *gauss)
 #else
 #define GELU_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define GELU_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -65,9 +68,10 @@ GELU_FN float gelu_erf_gauss(float x, float *gauss)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 GELU_FN float gelu_float_of(uint32_t bits)
 {
@@ -83,7 +87,7 @@ GELU_FN uint32_t gelu_bits_of(float value)
     return bits;
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 GELU_FN float gelu_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -99,7 +103,7 @@ GELU_FN float gelu_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 GELU_FN int32_t gelu_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(gelu_bits_of(x + magic) - gelu_bits_of(magic));
 }
 
@@ -110,15 +114,16 @@ GELU_FN float gelu_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 GELU_FN float gelu_exp_reduce(float x, int32_t *n)
 {
     *n = gelu_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return gelu_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
-/* erf(x), within 2.5e-7, and exp(-x^2). With a = |x| that is 1 - exp(-a^2) times a polynomial in a. */
+/* Returns erf(x), within 2.5e-7; *gauss = exp(-x^2). For a = |x|, erf(a) = 1 - exp(-a^2) times a polynomial
+ * in a. */
 GELU_FN float gelu_erf_gauss(float x, float *gauss)
 {
     const float a = gelu_limit(fabsf(x), 0, 9.38f); /* gauss is 0 there */
@@ -132,7 +137,7 @@ GELU_FN float gelu_erf_gauss(float x, float *gauss)
     return copysignf(1 - *gauss * p, x);
 }
 
-/* Where only the absolute error matters. */
+/* erf with a bound on the absolute error only. */
 GELU_FN float gelu_erf_near(float x)
 {
     float gauss;
@@ -169,10 +174,10 @@ GELU_FN void gelu_g0_backward_0_final(float sum0, float sum1, float *dscale, flo
 #endif
 
 #if defined(GELU_KERNELS_IMPLEMENTATION) && !defined(GELU_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { GELU_BLOCK = 1024, GELU_ROW = 4096, GELU_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define GELU_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -182,23 +187,28 @@ enum { GELU_BLOCK = 1024, GELU_ROW = 4096, GELU_SLICES = 64 };
 #else
 #define GELU_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define GELU_SELDOM __attribute__((unused, noinline)) static
 #else
 #define GELU_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define GELU_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define GELU_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define GELU_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define GELU_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define GELU_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(GELU_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define GELU_LOOPS(function, lanes, parameters, arguments)                        \
     GELU_FN void function##_code parameters;                                      \
@@ -221,26 +231,32 @@ enum { GELU_BLOCK = 1024, GELU_ROW = 4096, GELU_SLICES = 64 };
 #define GELU_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 GELU_FN int gelu_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > GELU_SLICES ? GELU_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 GELU_FN int64_t gelu_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*gelu_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*gelu_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 GELU_FN void gelu_run_slice(gelu_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = gelu_slice(count, grain, slices, slice), end = gelu_slice(count, grain, slices, slice + 1);
+    const int64_t begin = gelu_slice(count, grain, slices, slice),
+                  end = gelu_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -260,11 +276,14 @@ typedef struct gelu_work {
 GELU_SELDOM void gelu_task(void *arg, int index, int threads)
 {
     const gelu_work *w = (const gelu_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        gelu_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        gelu_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 GELU_SELDOM void gelu_run(gelu_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -277,7 +296,7 @@ GELU_FN int gelu_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 GELU_FN size_t gelu_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
@@ -289,6 +308,7 @@ GELU_FN void gelu_add(float *to, const float *from, int n)
     for (int j = 0; j < n; ++j) to[j] += from[j];
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 GELU_FN float gelu_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -301,8 +321,8 @@ GELU_FN float gelu_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in channel c: div after each other, then the
- * next of mod channels. */
+/* Sums by channel: sums[(i + j) / div % mod] += x[j] for j < n. i: the element index of x[0]; div: elements
+ * per plane; mod: channels. */
 GELU_FN void gelu_add_channels(double *sums, const float *x, int64_t i, int n, int64_t div, int64_t mod)
 {
     int64_t c = i / div % mod, left = div - i % div;
@@ -314,7 +334,7 @@ GELU_FN void gelu_add_channels(double *sums, const float *x, int64_t i, int n, i
     }
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 GELU_FN float gelu_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -428,7 +448,7 @@ static size_t gelu_g0_backward_workspace(int64_t batch, int threads)
 #undef GELU_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char gelu_g0_operands0[] = {
     0,
 };

@@ -8,13 +8,14 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0x7b1c0d5fd86d73dfull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0x58c4e4f1dd7b8afbull /* must equal the stamp in group_norm_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &group_norm_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &group_norm_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define GROUP_NORM_KERNELS_IMPLEMENTATION
- * group_norm_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link group_norm_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set group_norm_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set group_norm_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(GROUP_NORM_KERNELS_CUDA)
 #define GROUP_NORM_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 GROUP_NORM_FN float group_norm_rsqrt(float x)
 {
@@ -48,8 +49,10 @@ GROUP_NORM_FN float group_norm_rsqrt(float x)
 #else
 #define GROUP_NORM_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define GROUP_NORM_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -58,9 +61,10 @@ GROUP_NORM_FN float group_norm_rsqrt(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 GROUP_NORM_FN float group_norm_float_of(uint32_t bits)
 {
@@ -81,7 +85,7 @@ GROUP_NORM_FN float group_norm_where(bool condition, float a, float b)
     return condition ? a : b;
 }
 
-/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which prevents vectorization. */
 GROUP_NORM_FN float group_norm_root(float x)
 {
     float r = group_norm_float_of(0x5f375a86u - (group_norm_bits_of(x) >> 1));
@@ -165,10 +169,10 @@ GROUP_NORM_FN void group_norm_g0_backward_1(float rstd, float weight, float dy, 
 #endif
 
 #if defined(GROUP_NORM_KERNELS_IMPLEMENTATION) && !defined(GROUP_NORM_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { GROUP_NORM_BLOCK = 1024, GROUP_NORM_ROW = 4096, GROUP_NORM_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define GROUP_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -178,23 +182,28 @@ enum { GROUP_NORM_BLOCK = 1024, GROUP_NORM_ROW = 4096, GROUP_NORM_SLICES = 64 };
 #else
 #define GROUP_NORM_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define GROUP_NORM_SELDOM __attribute__((unused, noinline)) static
 #else
 #define GROUP_NORM_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define GROUP_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define GROUP_NORM_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define GROUP_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define GROUP_NORM_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define GROUP_NORM_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(GROUP_NORM_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define GROUP_NORM_LOOPS(function, lanes, parameters, arguments)                        \
     GROUP_NORM_FN void function##_code parameters;                                      \
@@ -217,26 +226,32 @@ enum { GROUP_NORM_BLOCK = 1024, GROUP_NORM_ROW = 4096, GROUP_NORM_SLICES = 64 };
 #define GROUP_NORM_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 GROUP_NORM_FN int group_norm_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > GROUP_NORM_SLICES ? GROUP_NORM_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 GROUP_NORM_FN int64_t group_norm_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*group_norm_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*group_norm_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 GROUP_NORM_FN void group_norm_run_slice(group_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = group_norm_slice(count, grain, slices, slice), end = group_norm_slice(count, grain, slices, slice + 1);
+    const int64_t begin = group_norm_slice(count, grain, slices, slice),
+                  end = group_norm_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -256,11 +271,14 @@ typedef struct group_norm_work {
 GROUP_NORM_SELDOM void group_norm_task(void *arg, int index, int threads)
 {
     const group_norm_work *w = (const group_norm_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        group_norm_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        group_norm_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 GROUP_NORM_SELDOM void group_norm_run(group_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -273,7 +291,7 @@ GROUP_NORM_FN int group_norm_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 GROUP_NORM_FN size_t group_norm_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
@@ -285,7 +303,7 @@ GROUP_NORM_FN void group_norm_add(float *to, const float *from, int n)
     for (int j = 0; j < n; ++j) to[j] += from[j];
 }
 
-/* to[j] = what stands at (i + j) / div % mod; mod 0: no modulo. */
+/* to[j] = from[(i + j) / div % mod]. mod = 0: no modulo. */
 GROUP_NORM_FN void group_norm_expand(float *to, const float *from, int64_t i, int n, int64_t div, int64_t mod)
 {
     int64_t place = mod ? i / div % mod : i / div, left = div - i % div;
@@ -297,6 +315,7 @@ GROUP_NORM_FN void group_norm_expand(float *to, const float *from, int64_t i, in
     }
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 GROUP_NORM_FN float group_norm_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -309,8 +328,8 @@ GROUP_NORM_FN float group_norm_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in channel c: div after each other, then the
- * next of mod channels. */
+/* Sums by channel: sums[(i + j) / div % mod] += x[j] for j < n. i: the element index of x[0]; div: elements
+ * per plane; mod: channels. */
 GROUP_NORM_FN void group_norm_add_channels(double *sums, const float *x, int64_t i, int n, int64_t div, int64_t mod)
 {
     int64_t c = i / div % mod, left = div - i % div;
@@ -322,7 +341,7 @@ GROUP_NORM_FN void group_norm_add_channels(double *sums, const float *x, int64_t
     }
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 GROUP_NORM_FN float group_norm_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -500,7 +519,7 @@ static size_t group_norm_g0_backward_workspace(int64_t batch, int threads)
 #undef GROUP_NORM_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char group_norm_g0_operands0[] = {
     0,
 };

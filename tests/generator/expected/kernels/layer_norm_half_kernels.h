@@ -8,13 +8,14 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0xf84f1987203a5fd2ull /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0xdc0633630af24270ull /* must equal the stamp in layer_norm_half_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &layer_norm_half_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &layer_norm_half_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define LAYER_NORM_HALF_KERNELS_IMPLEMENTATION
- * layer_norm_half_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link layer_norm_half_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set layer_norm_half_kernels;
 #ifdef __cplusplus
 }
@@ -27,19 +28,19 @@ extern const gpunn_kernel_set layer_norm_half_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(LAYER_NORM_HALF_KERNELS_CUDA)
 #define LAYER_NORM_HALF_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 LAYER_NORM_HALF_FN float layer_norm_half_rsqrt(float x)
 {
     return 1 / sqrtf(x);
 }
 
-/* x as it will be read where it is stored in that type: the nearest, ties to even. */
+/* x rounded to the 16-bit type, to nearest even. */
 LAYER_NORM_HALF_FN float layer_norm_half_round_bf16(float x)
 {
     unsigned bits = __float_as_uint(x);
@@ -60,8 +61,10 @@ LAYER_NORM_HALF_FN float layer_norm_half_round_bf16(float x)
 #else
 #define LAYER_NORM_HALF_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define LAYER_NORM_HALF_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -70,9 +73,10 @@ LAYER_NORM_HALF_FN float layer_norm_half_round_bf16(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 LAYER_NORM_HALF_FN float layer_norm_half_float_of(uint32_t bits)
 {
@@ -93,7 +97,7 @@ LAYER_NORM_HALF_FN float layer_norm_half_where(bool condition, float a, float b)
     return condition ? a : b;
 }
 
-/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which prevents vectorization. */
 LAYER_NORM_HALF_FN float layer_norm_half_root(float x)
 {
     float r = layer_norm_half_float_of(0x5f375a86u - (layer_norm_half_bits_of(x) >> 1));
@@ -109,7 +113,7 @@ LAYER_NORM_HALF_FN float layer_norm_half_rsqrt(float x)
     return layer_norm_half_where(x >= FLT_MIN, layer_norm_half_where(x <= FLT_MAX, y, 0), outside);
 }
 
-/* Of values that are stored in 16 bits on a GPU; in this machine's memory they are floats. */
+/* On a GPU these round values that are stored in 16 bits. On the CPU such values are stored as floats. */
 LAYER_NORM_HALF_FN float layer_norm_half_round_bf16(float x)
 {
     return x;
@@ -188,10 +192,10 @@ LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0_final(float sum0, float su
 #endif
 
 #if defined(LAYER_NORM_HALF_KERNELS_IMPLEMENTATION) && !defined(LAYER_NORM_HALF_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { LAYER_NORM_HALF_BLOCK = 1024, LAYER_NORM_HALF_ROW = 4096, LAYER_NORM_HALF_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define LAYER_NORM_HALF_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -201,23 +205,28 @@ enum { LAYER_NORM_HALF_BLOCK = 1024, LAYER_NORM_HALF_ROW = 4096, LAYER_NORM_HALF
 #else
 #define LAYER_NORM_HALF_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define LAYER_NORM_HALF_SELDOM __attribute__((unused, noinline)) static
 #else
 #define LAYER_NORM_HALF_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define LAYER_NORM_HALF_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define LAYER_NORM_HALF_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define LAYER_NORM_HALF_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define LAYER_NORM_HALF_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define LAYER_NORM_HALF_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(LAYER_NORM_HALF_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define LAYER_NORM_HALF_LOOPS(function, lanes, parameters, arguments)                        \
     LAYER_NORM_HALF_FN void function##_code parameters;                                      \
@@ -240,26 +249,32 @@ enum { LAYER_NORM_HALF_BLOCK = 1024, LAYER_NORM_HALF_ROW = 4096, LAYER_NORM_HALF
 #define LAYER_NORM_HALF_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 LAYER_NORM_HALF_FN int layer_norm_half_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > LAYER_NORM_HALF_SLICES ? LAYER_NORM_HALF_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 LAYER_NORM_HALF_FN int64_t layer_norm_half_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*layer_norm_half_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*layer_norm_half_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 LAYER_NORM_HALF_FN void layer_norm_half_run_slice(layer_norm_half_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = layer_norm_half_slice(count, grain, slices, slice), end = layer_norm_half_slice(count, grain, slices, slice + 1);
+    const int64_t begin = layer_norm_half_slice(count, grain, slices, slice),
+                  end = layer_norm_half_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -279,11 +294,14 @@ typedef struct layer_norm_half_work {
 LAYER_NORM_HALF_SELDOM void layer_norm_half_task(void *arg, int index, int threads)
 {
     const layer_norm_half_work *w = (const layer_norm_half_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        layer_norm_half_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        layer_norm_half_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 LAYER_NORM_HALF_SELDOM void layer_norm_half_run(layer_norm_half_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -296,7 +314,7 @@ LAYER_NORM_HALF_FN int layer_norm_half_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 LAYER_NORM_HALF_FN size_t layer_norm_half_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
@@ -313,6 +331,7 @@ LAYER_NORM_HALF_FN void layer_norm_half_add(float *to, const float *from, int n)
     for (int j = 0; j < n; ++j) to[j] += from[j];
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 LAYER_NORM_HALF_FN float layer_norm_half_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -325,7 +344,7 @@ LAYER_NORM_HALF_FN float layer_norm_half_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in column c. */
+/* Sums by column: sums[(i + j) % columns] += x[j] for j < n. i: the element index of x[0]. */
 LAYER_NORM_HALF_FN void layer_norm_half_add_columns(double *sums, const float *x, int64_t i, int n, int64_t columns)
 {
     int64_t c = i % columns;
@@ -337,7 +356,7 @@ LAYER_NORM_HALF_FN void layer_norm_half_add_columns(double *sums, const float *x
     }
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 LAYER_NORM_HALF_FN float layer_norm_half_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -492,7 +511,7 @@ static size_t layer_norm_half_g0_backward_workspace(int64_t batch, int threads)
 #undef LAYER_NORM_HALF_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char layer_norm_half_g0_operands0[] = {
     0,
 };

@@ -8,13 +8,14 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0x2cd97bd195cefcbbull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0xd959eb93cb402aeaull /* must equal the stamp in long_rows_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &long_rows_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &long_rows_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define LONG_ROWS_KERNELS_IMPLEMENTATION
- * long_rows_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link long_rows_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set long_rows_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set long_rows_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(LONG_ROWS_KERNELS_CUDA)
 #define LONG_ROWS_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 LONG_ROWS_FN float long_rows_exp(float x)
 {
@@ -48,8 +49,10 @@ LONG_ROWS_FN float long_rows_exp(float x)
 #else
 #define LONG_ROWS_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define LONG_ROWS_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -58,9 +61,10 @@ LONG_ROWS_FN float long_rows_exp(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 LONG_ROWS_FN float long_rows_float_of(uint32_t bits)
 {
@@ -86,7 +90,7 @@ LONG_ROWS_FN float long_rows_max(float a, float b)
     return long_rows_where(a > b, a, long_rows_where(a != a, a, b));
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 LONG_ROWS_FN float long_rows_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -102,7 +106,7 @@ LONG_ROWS_FN float long_rows_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 LONG_ROWS_FN int32_t long_rows_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(long_rows_bits_of(x + magic) - long_rows_bits_of(magic));
 }
 
@@ -113,11 +117,11 @@ LONG_ROWS_FN float long_rows_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 LONG_ROWS_FN float long_rows_exp_reduce(float x, int32_t *n)
 {
     *n = long_rows_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return long_rows_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -163,10 +167,10 @@ LONG_ROWS_FN void long_rows_g0_evaluation_0_final(float sum0, float *columns)
 #endif
 
 #if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) && !defined(LONG_ROWS_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { LONG_ROWS_BLOCK = 1024, LONG_ROWS_ROW = 4096, LONG_ROWS_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define LONG_ROWS_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -176,23 +180,28 @@ enum { LONG_ROWS_BLOCK = 1024, LONG_ROWS_ROW = 4096, LONG_ROWS_SLICES = 64 };
 #else
 #define LONG_ROWS_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define LONG_ROWS_SELDOM __attribute__((unused, noinline)) static
 #else
 #define LONG_ROWS_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define LONG_ROWS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define LONG_ROWS_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define LONG_ROWS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define LONG_ROWS_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define LONG_ROWS_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(LONG_ROWS_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define LONG_ROWS_LOOPS(function, lanes, parameters, arguments)                        \
     LONG_ROWS_FN void function##_code parameters;                                      \
@@ -215,26 +224,32 @@ enum { LONG_ROWS_BLOCK = 1024, LONG_ROWS_ROW = 4096, LONG_ROWS_SLICES = 64 };
 #define LONG_ROWS_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 LONG_ROWS_FN int long_rows_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > LONG_ROWS_SLICES ? LONG_ROWS_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 LONG_ROWS_FN int64_t long_rows_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*long_rows_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*long_rows_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 LONG_ROWS_FN void long_rows_run_slice(long_rows_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = long_rows_slice(count, grain, slices, slice), end = long_rows_slice(count, grain, slices, slice + 1);
+    const int64_t begin = long_rows_slice(count, grain, slices, slice),
+                  end = long_rows_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -254,11 +269,14 @@ typedef struct long_rows_work {
 LONG_ROWS_SELDOM void long_rows_task(void *arg, int index, int threads)
 {
     const long_rows_work *w = (const long_rows_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        long_rows_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        long_rows_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 LONG_ROWS_SELDOM void long_rows_run(long_rows_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -271,13 +289,13 @@ LONG_ROWS_FN int long_rows_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 LONG_ROWS_FN size_t long_rows_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
 }
 
-/* to[j] = what stands at (i + j) % mod: once as it stands, then by copies of what is there. */
+/* to[j] = from[(i + j) % mod]: copies `from` once, then what is already in `to`. */
 LONG_ROWS_FN void long_rows_repeat(float *to, const float *from, int64_t i, int n, int64_t mod)
 {
     const int64_t place = i % mod;
@@ -290,6 +308,7 @@ LONG_ROWS_FN void long_rows_repeat(float *to, const float *from, int64_t i, int 
     }
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 LONG_ROWS_FN float long_rows_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -302,9 +321,10 @@ LONG_ROWS_FN float long_rows_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
+/* The maximum of x[n]; NaN if x contains NaN. */
 LONG_ROWS_FN float long_rows_highest(const float *x, int n)
 {
-    enum { LANES = 32 }; /* more than compilers unroll */
+    enum { LANES = 32 }; /* too many for compilers to unroll */
     float lane[LANES], rest = -INFINITY;
     int   i = 0;
     for (int j = 0; j < LANES; ++j) lane[j] = -INFINITY;
@@ -317,7 +337,7 @@ LONG_ROWS_FN float long_rows_highest(const float *x, int n)
     return rest;
 }
 
-/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in column c. */
+/* Sums by column: sums[(i + j) % columns] += x[j] for j < n. i: the element index of x[0]. */
 LONG_ROWS_FN void long_rows_add_columns(double *sums, const float *x, int64_t i, int n, int64_t columns)
 {
     int64_t c = i % columns;
@@ -329,7 +349,7 @@ LONG_ROWS_FN void long_rows_add_columns(double *sums, const float *x, int64_t i,
     }
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 LONG_ROWS_FN float long_rows_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -431,7 +451,7 @@ static size_t long_rows_g0_evaluation_workspace(int64_t batch, int threads)
 #undef LONG_ROWS_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char long_rows_g0_operands0[] = {
     0,
 };

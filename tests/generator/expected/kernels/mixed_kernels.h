@@ -8,13 +8,14 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0x7b103e1a7b6edf4eull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0x0cac36590e3aee5cull /* must equal the stamp in mixed_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &mixed_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &mixed_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define MIXED_KERNELS_IMPLEMENTATION
- * mixed_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link mixed_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set mixed_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set mixed_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(MIXED_KERNELS_CUDA)
 #define MIXED_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 MIXED_FN float mixed_where(bool condition, float a, float b)
 {
@@ -54,7 +55,8 @@ MIXED_FN float mixed_pow(float x, float exponent)
     return powf(x, exponent);
 }
 
-/* 32 bits of 1 / (2 pi), from bit 32 i behind the point on, after a word of zeros. */
+/* Word i of 1 / (2 pi) in binary: word 0 is 0, word 1 holds the first 32 bits after the binary point, and so
+ * on. */
 MIXED_FN unsigned mixed_turns(unsigned i)
 {
     return i == 0   ? 0
@@ -67,32 +69,36 @@ MIXED_FN unsigned mixed_turns(unsigned i)
                     : 0x7F9458EAu;
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
- * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+/* sin(x + quadrants pi / 2). Unlike in sinf, the reduction of large x needs no local memory. x / (2 pi),
+ * without whole turns, is the product of x's 32-bit significand and the 96 relevant bits of 1 / (2 pi). */
 MIXED_FN float mixed_sine(float x, int quadrants)
 {
     float turned = rintf(x * 0.636619772f), r;
-    if (fabsf(x) < 1e5f) { /* pi / 2 in three parts */
+    if (fabsf(x) < 1e5f) { /* subtracts pi / 2 in three parts */
         r = fmaf(-turned, 1.57079601f, x);
         r = fmaf(-turned, 3.13916473e-7f, r);
         r = fmaf(-turned, 5.39030253e-15f, r);
         quadrants += (int)turned;
     } else if (fabsf(x) < INFINITY) {
-        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
+        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32,
+                 shift = exponent % 32;
         uint64_t significand = bits << 8 | 0x80000000u, part[3];
 #pragma unroll
         for (unsigned k = 0; k < 3; k++)
             part[k] = ((uint64_t)mixed_turns(word + k) << 32 | mixed_turns(word + k + 1)) << shift >> 32;
-        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
-        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
+        uint64_t turns = (significand * part[0] << 32) + significand * part[1] +
+                         (significand * part[2] >> 32);
+        int quadrant = (int)((turns + (1ull << 61)) >> 62);
         r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
         r = x < 0 ? -r : r;
         quadrants += x < 0 ? -quadrant : quadrant;
     } else
         r = NAN;
-    float s = r * r,
-          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
-    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
+    float s = r * r, sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s,
+                                      -1.66666672e-1f),
+                                 r * s, r);
+    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s,
+                        1.0f);
     float y = quadrants & 1 ? cosine : sine;
     return quadrants & 2 ? -y : y;
 }
@@ -111,8 +117,10 @@ MIXED_FN float mixed_sin(float x)
 #else
 #define MIXED_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define MIXED_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -121,9 +129,10 @@ MIXED_FN float mixed_sin(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 MIXED_FN float mixed_float_of(uint32_t bits)
 {
@@ -149,7 +158,7 @@ MIXED_FN float mixed_abs(float x)
     return fabsf(x);
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 MIXED_FN float mixed_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -165,7 +174,7 @@ MIXED_FN float mixed_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 MIXED_FN int32_t mixed_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(mixed_bits_of(x + magic) - mixed_bits_of(magic));
 }
 
@@ -176,11 +185,11 @@ MIXED_FN float mixed_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 MIXED_FN float mixed_exp_reduce(float x, int32_t *n)
 {
     *n = mixed_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return mixed_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -191,7 +200,7 @@ MIXED_FN float mixed_exp(float x)
     return (e + e) * mixed_exp2i(n - 1);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+/* Returns n where x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
 MIXED_FN int32_t mixed_exponent(float x)
 {
     return (int32_t)(mixed_bits_of(x) - 0x3f3504f3u) >> 23;
@@ -200,12 +209,15 @@ MIXED_FN int32_t mixed_exponent(float x)
 /* sin(x + quadrants pi / 2). */
 MIXED_FN float mixed_sine(float x, int32_t quadrants)
 {
-    const double magic = 6755399441055744.0; /* 1.5 2^52 */
-    const double from = (double)mixed_where(x < 1e9f, mixed_where(x > -1e9f, x, -1e9f), 1e9f); /* NaN is 1e9 here */
+    const double magic = 6755399441055744.0; /* 1.5 2^52: adding it rounds to an integer */
+    /* NaN becomes 1e9 here; x - x at the end makes it NaN again. */
+    const double from = (double)mixed_where(x < 1e9f, mixed_where(x > -1e9f, x, -1e9f), 1e9f);
     const double turned = from * 0.63661977236758134 + magic, k = turned - magic;
     const float  near = (float)(from - k * 1.5707963267341256 - k * 6.0771005065061922e-11);
     const float  r = mixed_limit(near, -0.79f, 0.79f), s = r * r;
-    const float  sine = r + r * s * ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s + (8.33338592e-3f * s - 1.66666672e-1f));
+    const float  sine = r + r * s *
+                               ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s +
+                                (8.33338592e-3f * s - 1.66666672e-1f));
     const float  cosine = 1 + s * (((2.44677067e-5f * s - 1.38877297e-3f) * s + 4.16666567e-2f) * s - 0.5f);
     const int32_t  quadrant = (int32_t)k + quadrants;
     const uint32_t sign = ((uint32_t)quadrant & 2u) << 30;
@@ -218,7 +230,7 @@ MIXED_FN float mixed_sin(float x)
     return mixed_sine(x, 0);
 }
 
-/* 2^(y log2 |x|), in double. */
+/* x^y by 2^(y log2 |x|), in double. */
 MIXED_FN float mixed_pow(float x, float y)
 {
     const float   a = fabsf(x), scaled = mixed_where(a < FLT_MIN, a * 16777216.0f, a);
@@ -227,14 +239,16 @@ MIXED_FN float mixed_pow(float x, float y)
     const double  m = (double)mixed_float_of(mixed_bits_of(scaled) - ((uint32_t)n << 23));
     const double  f = (m - 1) / (m + 1), s = f * f;
     const double  p = ((((s / 13 + 1.0 / 11) * s + 1.0 / 9) * s + 1.0 / 7) * s + 0.2) * s * s + s / 3 + 1;
-    const double  wide = (double)power * ((double)whole + 2.8853900817779268 * f * p), high = wide > 140 ? 140 : wide;
-    const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic; /* magic: 1.5 2^52 */
+    const double  wide = (double)power * ((double)whole + 2.8853900817779268 * f * p),
+                 high = wide > 140 ? 140 : wide;
+    /* magic = 1.5 2^52: adding and subtracting it rounds t to an integer. */
+    const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic;
     const double  r = (t - k) * 0.69314718055994531;
     const double  q = ((((r / 5040 + 1.0 / 720) * r + 1.0 / 120) * r + 1.0 / 24) * r + 1.0 / 6) * r;
     const int32_t exponent = (int32_t)(k == k ? k : 0), half = exponent >> 1;
     const double  scale = (double)mixed_exp2i(half) * (double)mixed_exp2i(exponent - half);
     const float   inside = (float)((1 + r + r * r * (q + 0.5)) * scale);
-    /* |x| 0, inf or NaN */
+    /* for |x| = 0, inf or NaN */
     const float edge = power * mixed_where(a == 0, -INFINITY, a);
     const float outside = mixed_where(edge > 0, INFINITY, mixed_where(edge < 0, 0, edge));
     const float size = mixed_where(a > 0 && a <= FLT_MAX, inside, outside);
@@ -271,10 +285,10 @@ MIXED_FN void mixed_g0_forward_0_final1(float sum0, float sum1, float *parts)
 #endif
 
 #if defined(MIXED_KERNELS_IMPLEMENTATION) && !defined(MIXED_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { MIXED_BLOCK = 1024, MIXED_ROW = 4096, MIXED_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define MIXED_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -284,23 +298,28 @@ enum { MIXED_BLOCK = 1024, MIXED_ROW = 4096, MIXED_SLICES = 64 };
 #else
 #define MIXED_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define MIXED_SELDOM __attribute__((unused, noinline)) static
 #else
 #define MIXED_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define MIXED_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define MIXED_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define MIXED_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define MIXED_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define MIXED_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(MIXED_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define MIXED_LOOPS(function, lanes, parameters, arguments)                        \
     MIXED_FN void function##_code parameters;                                      \
@@ -323,26 +342,32 @@ enum { MIXED_BLOCK = 1024, MIXED_ROW = 4096, MIXED_SLICES = 64 };
 #define MIXED_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 MIXED_FN int mixed_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > MIXED_SLICES ? MIXED_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 MIXED_FN int64_t mixed_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*mixed_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*mixed_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 MIXED_FN void mixed_run_slice(mixed_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = mixed_slice(count, grain, slices, slice), end = mixed_slice(count, grain, slices, slice + 1);
+    const int64_t begin = mixed_slice(count, grain, slices, slice),
+                  end = mixed_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -362,11 +387,14 @@ typedef struct mixed_work {
 MIXED_SELDOM void mixed_task(void *arg, int index, int threads)
 {
     const mixed_work *w = (const mixed_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        mixed_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        mixed_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 MIXED_SELDOM void mixed_run(mixed_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -379,7 +407,7 @@ MIXED_FN int mixed_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 MIXED_FN size_t mixed_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
@@ -390,7 +418,7 @@ MIXED_FN void mixed_fill(float *to, float value)
     for (int j = 0; j < MIXED_BLOCK; ++j) to[j] = value;
 }
 
-/* to[j] = what stands at (i + j) / div % mod; mod 0: no modulo. */
+/* to[j] = from[(i + j) / div % mod]. mod = 0: no modulo. */
 MIXED_FN void mixed_expand(float *to, const float *from, int64_t i, int n, int64_t div, int64_t mod)
 {
     int64_t place = mod ? i / div % mod : i / div, left = div - i % div;
@@ -402,7 +430,7 @@ MIXED_FN void mixed_expand(float *to, const float *from, int64_t i, int n, int64
     }
 }
 
-/* to[j] = what stands at (i + j) % mod: once as it stands, then by copies of what is there. */
+/* to[j] = from[(i + j) % mod]: copies `from` once, then what is already in `to`. */
 MIXED_FN void mixed_repeat(float *to, const float *from, int64_t i, int n, int64_t mod)
 {
     const int64_t place = i % mod;
@@ -415,6 +443,7 @@ MIXED_FN void mixed_repeat(float *to, const float *from, int64_t i, int n, int64
     }
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 MIXED_FN float mixed_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -427,8 +456,8 @@ MIXED_FN float mixed_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in channel c: div after each other, then the
- * next of mod channels. */
+/* Sums by channel: sums[(i + j) / div % mod] += x[j] for j < n. i: the element index of x[0]; div: elements
+ * per plane; mod: channels. */
 MIXED_FN void mixed_add_channels(double *sums, const float *x, int64_t i, int n, int64_t div, int64_t mod)
 {
     int64_t c = i / div % mod, left = div - i % div;
@@ -440,7 +469,7 @@ MIXED_FN void mixed_add_channels(double *sums, const float *x, int64_t i, int n,
     }
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 MIXED_FN float mixed_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -538,7 +567,7 @@ static size_t mixed_g0_forward_workspace(int64_t batch, int threads)
 #undef MIXED_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char mixed_g0_operands0[] = {
     0,
 };

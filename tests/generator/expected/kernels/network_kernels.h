@@ -8,13 +8,14 @@
 #define NETWORK_KERNELS_H
 #include "gpunn.h"
 
-#define NETWORK_KERNELS_STAMP 0xf0489e72dd7c0c86ull /* of this text: network_kernels.cu was written with it */
+#define NETWORK_KERNELS_STAMP 0x1978311bb41d12f6ull /* must equal the stamp in network_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &network_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &network_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define NETWORK_KERNELS_IMPLEMENTATION
- * network_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link network_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set network_kernels;
 #ifdef __cplusplus
 }
@@ -27,25 +28,26 @@ extern const gpunn_kernel_set network_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(NETWORK_KERNELS_CUDA)
 #define NETWORK_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 NETWORK_FN float network_tanh(float x)
 {
     return tanhf(x);
 }
 
-/* Where the result is added to a number that is not near 0. */
+/* erf with a bound on the absolute error only: for results that are added to a number not near 0. */
 NETWORK_FN float network_erf_near(float x)
 {
     return erff(x);
 }
 
-/* 32 bits of 1 / (2 pi), from bit 32 i behind the point on, after a word of zeros. */
+/* Word i of 1 / (2 pi) in binary: word 0 is 0, word 1 holds the first 32 bits after the binary point, and so
+ * on. */
 NETWORK_FN unsigned network_turns(unsigned i)
 {
     return i == 0   ? 0
@@ -58,32 +60,36 @@ NETWORK_FN unsigned network_turns(unsigned i)
                     : 0x7F9458EAu;
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
- * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+/* sin(x + quadrants pi / 2). Unlike in sinf, the reduction of large x needs no local memory. x / (2 pi),
+ * without whole turns, is the product of x's 32-bit significand and the 96 relevant bits of 1 / (2 pi). */
 NETWORK_FN float network_sine(float x, int quadrants)
 {
     float turned = rintf(x * 0.636619772f), r;
-    if (fabsf(x) < 1e5f) { /* pi / 2 in three parts */
+    if (fabsf(x) < 1e5f) { /* subtracts pi / 2 in three parts */
         r = fmaf(-turned, 1.57079601f, x);
         r = fmaf(-turned, 3.13916473e-7f, r);
         r = fmaf(-turned, 5.39030253e-15f, r);
         quadrants += (int)turned;
     } else if (fabsf(x) < INFINITY) {
-        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
+        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32,
+                 shift = exponent % 32;
         uint64_t significand = bits << 8 | 0x80000000u, part[3];
 #pragma unroll
         for (unsigned k = 0; k < 3; k++)
             part[k] = ((uint64_t)network_turns(word + k) << 32 | network_turns(word + k + 1)) << shift >> 32;
-        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
-        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
+        uint64_t turns = (significand * part[0] << 32) + significand * part[1] +
+                         (significand * part[2] >> 32);
+        int quadrant = (int)((turns + (1ull << 61)) >> 62);
         r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
         r = x < 0 ? -r : r;
         quadrants += x < 0 ? -quadrant : quadrant;
     } else
         r = NAN;
-    float s = r * r,
-          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
-    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
+    float s = r * r, sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s,
+                                      -1.66666672e-1f),
+                                 r * s, r);
+    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s,
+                        1.0f);
     float y = quadrants & 1 ? cosine : sine;
     return quadrants & 2 ? -y : y;
 }
@@ -102,8 +108,10 @@ NETWORK_FN float network_sin(float x)
 #else
 #define NETWORK_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define NETWORK_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -112,9 +120,10 @@ NETWORK_FN float network_sin(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 NETWORK_FN float network_float_of(uint32_t bits)
 {
@@ -140,7 +149,7 @@ NETWORK_FN float network_max(float a, float b)
     return network_where(a > b, a, network_where(a != a, a, b));
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 NETWORK_FN float network_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -156,7 +165,7 @@ NETWORK_FN float network_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 NETWORK_FN int32_t network_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(network_bits_of(x + magic) - network_bits_of(magic));
 }
 
@@ -167,11 +176,11 @@ NETWORK_FN float network_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 NETWORK_FN float network_exp_reduce(float x, int32_t *n)
 {
     *n = network_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return network_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -191,7 +200,7 @@ NETWORK_FN float network_expm1_inside(float x)
     return 2 * (half_scale * e + (half_scale - 0.5f));
 }
 
-/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which prevents vectorization. */
 NETWORK_FN float network_root(float x)
 {
     float r = network_float_of(0x5f375a86u - (network_bits_of(x) >> 1));
@@ -213,7 +222,8 @@ NETWORK_FN float network_tanh(float x)
     return copysignf(e / (e + 2), x);
 }
 
-/* erf(x), within 2.5e-7, and exp(-x^2). With a = |x| that is 1 - exp(-a^2) times a polynomial in a. */
+/* Returns erf(x), within 2.5e-7; *gauss = exp(-x^2). For a = |x|, erf(a) = 1 - exp(-a^2) times a polynomial
+ * in a. */
 NETWORK_FN float network_erf_gauss(float x, float *gauss)
 {
     const float a = network_limit(fabsf(x), 0, 9.38f); /* gauss is 0 there */
@@ -227,7 +237,7 @@ NETWORK_FN float network_erf_gauss(float x, float *gauss)
     return copysignf(1 - *gauss * p, x);
 }
 
-/* Where only the absolute error matters. */
+/* erf with a bound on the absolute error only. */
 NETWORK_FN float network_erf_near(float x)
 {
     float gauss;
@@ -237,12 +247,15 @@ NETWORK_FN float network_erf_near(float x)
 /* sin(x + quadrants pi / 2). */
 NETWORK_FN float network_sine(float x, int32_t quadrants)
 {
-    const double magic = 6755399441055744.0; /* 1.5 2^52 */
-    const double from = (double)network_where(x < 1e9f, network_where(x > -1e9f, x, -1e9f), 1e9f); /* NaN is 1e9 here */
+    const double magic = 6755399441055744.0; /* 1.5 2^52: adding it rounds to an integer */
+    /* NaN becomes 1e9 here; x - x at the end makes it NaN again. */
+    const double from = (double)network_where(x < 1e9f, network_where(x > -1e9f, x, -1e9f), 1e9f);
     const double turned = from * 0.63661977236758134 + magic, k = turned - magic;
     const float  near = (float)(from - k * 1.5707963267341256 - k * 6.0771005065061922e-11);
     const float  r = network_limit(near, -0.79f, 0.79f), s = r * r;
-    const float  sine = r + r * s * ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s + (8.33338592e-3f * s - 1.66666672e-1f));
+    const float  sine = r + r * s *
+                               ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s +
+                                (8.33338592e-3f * s - 1.66666672e-1f));
     const float  cosine = 1 + s * (((2.44677067e-5f * s - 1.38877297e-3f) * s + 4.16666567e-2f) * s - 0.5f);
     const int32_t  quadrant = (int32_t)k + quadrants;
     const uint32_t sign = ((uint32_t)quadrant & 2u) << 30;
@@ -257,7 +270,11 @@ NETWORK_FN float network_sin(float x)
 #endif
 
 #if defined(NETWORK_KERNELS_IMPLEMENTATION) || defined(NETWORK_KERNELS_CUDA)
-/* network, evaluation: h2 = tanh(linear(concat(layer_norm(linear(slice(gelu(linear(sin(x * s * constant_6 + constant_8), fc1_weight, fc1_bias))), narrow_weight, narrow_bias), ln_weight, ln_bias), x, sum(linear(slice(words), each_weight, each_bias))), fc2_weight, fc2_bias)); rms = rms_norm(linear(h2, fc3_weight, fc3_bias) + h2, rms_weight); shares = softmax(linear(rms, policy_weight, policy_bias)); value = linear(rms ...; bytes: 172 a sample and 132508 */
+/* network, evaluation: h2 = tanh(linear(concat(layer_norm(linear(slice(gelu(linear(sin(x * s * constant_6
+ * + constant_8), fc1_weight, fc1_bias))), narrow_weight, narrow_bias), ln_weight, ln_bias), x,
+ * sum(linear(slice(words), each_weight, each_bias))), fc2_weight, fc2_bias)); rms = rms_norm(linear(h2,
+ * fc3_weight, fc3_bias) + h2, rms_weight); shares = softmax(linear(rms, policy_weight, policy_bias));
+ * value = linear(rms ...; bytes: 172 per sample and 132508 */
 NETWORK_FN void network_apply_mul(float x, float y, float *result)
 {
     *result = x * y;
@@ -285,10 +302,10 @@ NETWORK_FN void network_apply_add(float x, float y, float *result)
 #endif
 
 #if defined(NETWORK_KERNELS_IMPLEMENTATION) && !defined(NETWORK_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { NETWORK_BLOCK = 1024, NETWORK_ROW = 4096, NETWORK_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define NETWORK_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -298,42 +315,52 @@ enum { NETWORK_BLOCK = 1024, NETWORK_ROW = 4096, NETWORK_SLICES = 64 };
 #else
 #define NETWORK_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define NETWORK_SELDOM __attribute__((unused, noinline)) static
 #else
 #define NETWORK_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define NETWORK_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define NETWORK_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define NETWORK_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define NETWORK_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define NETWORK_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 NETWORK_FN int network_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > NETWORK_SLICES ? NETWORK_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 NETWORK_FN int64_t network_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*network_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*network_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 NETWORK_FN void network_run_slice(network_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = network_slice(count, grain, slices, slice), end = network_slice(count, grain, slices, slice + 1);
+    const int64_t begin = network_slice(count, grain, slices, slice),
+                  end = network_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -353,11 +380,14 @@ typedef struct network_work {
 NETWORK_SELDOM void network_task(void *arg, int index, int threads)
 {
     const network_work *w = (const network_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        network_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        network_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 NETWORK_SELDOM void network_run(network_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -370,6 +400,7 @@ NETWORK_FN int network_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 NETWORK_FN float network_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -382,9 +413,9 @@ NETWORK_FN float network_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-#define NETWORK_LANES 8 /* sums side by side, which compilers make vectors of */
+#define NETWORK_LANES 8 /* independent partial sums, which compilers vectorize */
 
-/* The sum of (x[i] - mean)^2. */
+/* The sum of (x[i] - mean)^2, in the order of network_sum. */
 NETWORK_FN float network_squares(const float *x, float mean, int n)
 {
     float lane[NETWORK_LANES] = {0}, rest = 0;
@@ -397,14 +428,17 @@ NETWORK_FN float network_squares(const float *x, float mean, int n)
     return lane[0] + rest;
 }
 
-/* y = (x - mean) scale w + b; each number of w and b, which may be NULL, is for `each` elements. */
-NETWORK_FN void network_affine(float *y, const float *x, float mean, float scale, const float *w, const float *b, int n, int each)
+/* y = (x - mean) * scale * w + b. w[n / each] and b[n / each] apply to `each` elements per number; both may
+ * be NULL. */
+NETWORK_FN void network_affine(float *y, const float *x, float mean, float scale, const float *w, const float *b,
+                    int n, int each)
 {
     for (int i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * (w ? w[i / each] : 1) + (b ? b[i / each] : 0);
 }
 
-/* By the mean and the variance of each row; root: by the mean of the squares alone. */
-NETWORK_FN void network_layer_norm(float *y, const float *x, const float *w, const float *b, int rows, int n, float eps, bool root)
+/* y = layer_norm(x) of x[rows][n], or rms_norm(x) if `root`. w[n] and b[n] may be NULL. */
+NETWORK_FN void network_layer_norm(float *y, const float *x, const float *w, const float *b, int rows, int n,
+                        float eps, bool root)
 {
     for (int i = 0; i < rows; ++i, x += n, y += n) {
         const float mean = root ? 0 : network_sum(x, n) / (float)n;
@@ -413,7 +447,7 @@ NETWORK_FN void network_layer_norm(float *y, const float *x, const float *w, con
     }
 }
 
-/* Lines of n elements that lie `inner` apart. y may be x. */
+/* y = softmax(x) along the middle axis of x[outer][n][inner]. y may be x. */
 NETWORK_FN void network_softmax(float *y, const float *x, int outer, int n, int inner)
 {
     for (int line = 0; line < outer * inner; ++line) {
@@ -425,7 +459,7 @@ NETWORK_FN void network_softmax(float *y, const float *x, int outer, int n, int 
     }
 }
 
-/* Vectors where the processor has none of the wider ones. */
+/* The narrowest vectors: for processors without the wider ones. */
 #if defined(__GNUC__)
 #define NETWORK_V4
 enum { NETWORK_NARROWEST = 4 };
@@ -438,21 +472,22 @@ enum { NETWORK_NARROWEST = 1 };
 #elif defined(__GNUC__)
 #define NETWORK_UNROLL _Pragma("GCC unroll 16")
 #if defined(__CUDACC__)
-#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but passes it to gcc */
 #endif
 #else
 #define NETWORK_UNROLL
 #endif
 
-/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+/* Keeps x in a register. Otherwise gcc reloads it from memory for each product, and the loads become the
+ * bottleneck. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(__clang__)
 #define NETWORK_HOLD(x) __asm__("" : "+v"(x))
 #else
 #define NETWORK_HOLD(x) (void)(x)
 #endif
 
-/* Packs w[out][in] and b[out], or NULL, as panels of so many vectors of columns of y, or what is left: of each panel its biases,
- * then a row for each input. */
+/* Packs w[out][in] and b[out] (or NULL) as panels of several vectors of y's columns; the last panel has what
+ * is left. A panel holds the columns' biases, then one row per input. Columns beyond `out` are 0. */
 NETWORK_SELDOM void network_pack(float *to, const float *w, const float *b, int in, int out, int lanes)
 {
     const int panel = (lanes == 8 ? 2 : 4) * lanes;
@@ -464,7 +499,7 @@ NETWORK_SELDOM void network_pack(float *to, const float *w, const float *b, int 
     }
 }
 
-/* Floats of a vector of which there are functions, where the processor has vectors of `most`. */
+/* The vector width in floats to use on a processor with vectors of `most` floats. */
 NETWORK_FN int network_lanes(int most)
 {
 #if defined(NETWORK_V16)
@@ -482,6 +517,7 @@ typedef float network_v16_memory __attribute__((vector_size(4 * 16), aligned(4),
 typedef float network_v16, network_v16_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 NETWORK_V16 NETWORK_FN void network_v16_put(float *y, network_v16 value, int columns)
 {
     if (columns >= 16) {
@@ -494,9 +530,10 @@ NETWORK_V16 NETWORK_FN void network_v16_put(float *y, network_v16 value, int col
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-NETWORK_V16 NETWORK_FN void network_v16_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+NETWORK_V16 NETWORK_FN void network_v16_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const network_v16 none = {0};
@@ -537,21 +574,23 @@ NETWORK_V16 NETWORK_FN void network_v16_tile(float *y, int64_t y_row, const floa
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-NETWORK_V16 NETWORK_FN void network_v16_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+NETWORK_V16 NETWORK_FN void network_v16_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= 24 && i + 6 <= rows; i += 6)
         network_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= 24 && i + 4 <= rows; i += 4)
         network_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) network_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        network_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) network_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-NETWORK_V16 NETWORK_SELDOM void network_v16_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+NETWORK_V16 NETWORK_SELDOM void network_v16_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += 4 * 16, packed += (in + 1) * width) {
         const int columns = network_least(out - j, 4 * 16);
@@ -576,6 +615,7 @@ typedef float network_v8_memory __attribute__((vector_size(4 * 8), aligned(4), m
 typedef float network_v8, network_v8_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 NETWORK_V8 NETWORK_FN void network_v8_put(float *y, network_v8 value, int columns)
 {
     if (columns >= 8) {
@@ -588,9 +628,10 @@ NETWORK_V8 NETWORK_FN void network_v8_put(float *y, network_v8 value, int column
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-NETWORK_V8 NETWORK_FN void network_v8_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+NETWORK_V8 NETWORK_FN void network_v8_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const network_v8 none = {0};
@@ -631,21 +672,23 @@ NETWORK_V8 NETWORK_FN void network_v8_tile(float *y, int64_t y_row, const float 
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-NETWORK_V8 NETWORK_FN void network_v8_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+NETWORK_V8 NETWORK_FN void network_v8_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
         network_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
         network_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) network_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        network_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) network_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-NETWORK_V8 NETWORK_SELDOM void network_v8_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+NETWORK_V8 NETWORK_SELDOM void network_v8_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += 2 * 8, packed += (in + 1) * width) {
         const int columns = network_least(out - j, 2 * 8);
@@ -666,6 +709,7 @@ typedef float network_v4_memory __attribute__((vector_size(4 * 4), aligned(4), m
 typedef float network_v4, network_v4_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 NETWORK_V4 NETWORK_FN void network_v4_put(float *y, network_v4 value, int columns)
 {
     if (columns >= 4) {
@@ -678,9 +722,10 @@ NETWORK_V4 NETWORK_FN void network_v4_put(float *y, network_v4 value, int column
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-NETWORK_V4 NETWORK_FN void network_v4_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+NETWORK_V4 NETWORK_FN void network_v4_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const network_v4 none = {0};
@@ -721,21 +766,23 @@ NETWORK_V4 NETWORK_FN void network_v4_tile(float *y, int64_t y_row, const float 
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-NETWORK_V4 NETWORK_FN void network_v4_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+NETWORK_V4 NETWORK_FN void network_v4_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
         network_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
         network_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) network_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        network_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) network_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-NETWORK_V4 NETWORK_SELDOM void network_v4_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+NETWORK_V4 NETWORK_SELDOM void network_v4_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += 4 * 4, packed += (in + 1) * width) {
         const int columns = network_least(out - j, 4 * 4);
@@ -760,6 +807,7 @@ typedef float network_v1_memory __attribute__((vector_size(4 * 1), aligned(4), m
 typedef float network_v1, network_v1_memory;
 #endif
 
+/* y[j] = value[j] for j < columns; the whole vector if `columns` is larger. */
 NETWORK_V1 NETWORK_FN void network_v1_put(float *y, network_v1 value, int columns)
 {
     if (columns >= 1) {
@@ -772,9 +820,10 @@ NETWORK_V1 NETWORK_FN void network_v1_put(float *y, network_v1 value, int column
         if (j < columns) y[j] = part[j];
 }
 
-/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
-NETWORK_V1 NETWORK_FN void network_v1_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
-                                             int columns, const int R, const int V)
+/* y = x w + bias for R rows and V vectors of columns. Each element has U partial sums, so that about 8 sums
+ * are independent of each other. Partial sum u adds inputs u, u + U, ...; the first starts with the bias. */
+NETWORK_V1 NETWORK_FN void network_v1_tile(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                             const float *w, int in, int columns, const int R, const int V)
 {
     const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
     const network_v1 none = {0};
@@ -815,21 +864,23 @@ NETWORK_V1 NETWORK_FN void network_v1_tile(float *y, int64_t y_row, const float 
     }
 }
 
-/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
-NETWORK_V1 NETWORK_FN void network_v1_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
-                                              int in, int columns, const int V)
+/* All rows of V vectors of columns, in tiles whose sums fit into registers. */
+NETWORK_V1 NETWORK_FN void network_v1_panel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                              const float *w, int rows, int in, int columns, const int V)
 {
     int i = 0;
     for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
         network_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
     for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
         network_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
-    for (; i + 2 <= rows; i += 2) network_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    for (; i + 2 <= rows; i += 2)
+        network_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
     if (i < rows) network_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
 }
 
-NETWORK_V1 NETWORK_SELDOM void network_v1_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
-                                                    int in, int out)
+/* y[rows][out] = x w^T + b with packed weights, panel by panel. */
+NETWORK_V1 NETWORK_SELDOM void network_v1_product(float *y, const float *x, int64_t x_row,
+                                                    const float *packed, int rows, int in, int out)
 {
     for (int j = 0, width; j < out; j += 4 * 1, packed += (in + 1) * width) {
         const int columns = network_least(out - j, 4 * 1);
@@ -846,9 +897,10 @@ NETWORK_V1 NETWORK_SELDOM void network_v1_product(float *y, const float *x, int6
 }
 #endif
 
-/* y[rows][out] = x w^T + b of packed weights. Rows of x lie x_row apart. lanes: floats of a vector. */
-NETWORK_FN void network_product(int lanes, float *y, const float *x, int64_t x_row, const float *packed, int rows, int in,
-                                int out)
+/* y[rows][out] = x w^T + b, with packed weights. x_row: floats from one row of x to the next. lanes: floats
+ * of a vector. */
+NETWORK_FN void network_product(int lanes, float *y, const float *x, int64_t x_row, const float *packed,
+                                int rows, int in, int out)
 {
 #if defined(NETWORK_V16)
     if (lanes == 16)
@@ -864,8 +916,9 @@ NETWORK_FN void network_product(int lanes, float *y, const float *x, int64_t x_r
 #endif
 }
 
-/* network: samples from begin to end. */
-NETWORK_FN void network_network_evaluation_samples(const int lanes, const gpunn_kernel_call *call, int64_t begin, int64_t end)
+/* network: evaluates samples begin to end - 1, in blocks. */
+NETWORK_FN void network_network_evaluation_samples(const int lanes, const gpunn_kernel_call *call, int64_t begin,
+                                    int64_t end)
 {
     float scratch[6288];
     const float *const s_2 = (const float *)call->data[1];
@@ -962,23 +1015,23 @@ NETWORK_FN void network_network_evaluation_samples(const int lanes, const gpunn_
 }
 
 #if defined(NETWORK_V16)
-NETWORK_V16 static void network_network_evaluation_v16(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                                       double *sums)
+NETWORK_V16 static void network_network_evaluation_v16(const gpunn_kernel_call *call, float *const *stat, int64_t begin,
+                                                       int64_t end, double *sums)
 {
     (void)stat, (void)sums;
     network_network_evaluation_samples(16, call, begin, end);
 }
 
-NETWORK_V8 static void network_network_evaluation_v8(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                                     double *sums)
+NETWORK_V8 static void network_network_evaluation_v8(const gpunn_kernel_call *call, float *const *stat, int64_t begin,
+                                                     int64_t end, double *sums)
 {
     (void)stat, (void)sums;
     network_network_evaluation_samples(8, call, begin, end);
 }
 #endif
 
-static void network_network_evaluation_narrow(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                               double *sums)
+static void network_network_evaluation_narrow(const gpunn_kernel_call *call, float *const *stat, int64_t begin,
+                                               int64_t end, double *sums)
 {
     (void)stat, (void)sums;
     network_network_evaluation_samples(NETWORK_NARROWEST, call, begin, end);
@@ -1017,7 +1070,7 @@ static size_t network_network_evaluation_workspace(int64_t batch, int threads)
 #undef NETWORK_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char network_network_operands0[] = {
     0, 1,
 };

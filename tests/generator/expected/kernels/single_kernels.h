@@ -8,13 +8,14 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0x38c479fb380aeab7ull /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0x0fe67b3508a2f1f6ull /* must equal the stamp in single_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &single_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &single_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define SINGLE_KERNELS_IMPLEMENTATION
- * single_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link single_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set single_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set single_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(SINGLE_KERNELS_CUDA)
 #define SINGLE_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 SINGLE_FN float single_exp(float x)
 {
@@ -48,8 +49,10 @@ SINGLE_FN float single_exp(float x)
 #else
 #define SINGLE_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define SINGLE_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -58,9 +61,10 @@ SINGLE_FN float single_exp(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 SINGLE_FN float single_float_of(uint32_t bits)
 {
@@ -86,7 +90,7 @@ SINGLE_FN float single_max(float a, float b)
     return single_where(a > b, a, single_where(a != a, a, b));
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 SINGLE_FN float single_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -102,7 +106,7 @@ SINGLE_FN float single_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 SINGLE_FN int32_t single_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(single_bits_of(x + magic) - single_bits_of(magic));
 }
 
@@ -113,11 +117,11 @@ SINGLE_FN float single_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 SINGLE_FN float single_exp_reduce(float x, int32_t *n)
 {
     *n = single_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return single_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -170,10 +174,10 @@ SINGLE_FN void single_g0_evaluation_0_final(float sum0, float *columns)
 #endif
 
 #if defined(SINGLE_KERNELS_IMPLEMENTATION) && !defined(SINGLE_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { SINGLE_BLOCK = 1024, SINGLE_ROW = 4096, SINGLE_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define SINGLE_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -183,23 +187,28 @@ enum { SINGLE_BLOCK = 1024, SINGLE_ROW = 4096, SINGLE_SLICES = 64 };
 #else
 #define SINGLE_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define SINGLE_SELDOM __attribute__((unused, noinline)) static
 #else
 #define SINGLE_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define SINGLE_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define SINGLE_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define SINGLE_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define SINGLE_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define SINGLE_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(SINGLE_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define SINGLE_LOOPS(function, lanes, parameters, arguments)                        \
     SINGLE_FN void function##_code parameters;                                      \
@@ -222,26 +231,32 @@ enum { SINGLE_BLOCK = 1024, SINGLE_ROW = 4096, SINGLE_SLICES = 64 };
 #define SINGLE_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 SINGLE_FN int single_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > SINGLE_SLICES ? SINGLE_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 SINGLE_FN int64_t single_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*single_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*single_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 SINGLE_FN void single_run_slice(single_loop loop, const gpunn_kernel_call *call, float *const *stat,
-                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums,
+                                  int width)
 {
-    const int64_t begin = single_slice(count, grain, slices, slice), end = single_slice(count, grain, slices, slice + 1);
+    const int64_t begin = single_slice(count, grain, slices, slice),
+                  end = single_slice(count, grain, slices, slice + 1);
     if (width > 0) {
         sums += (int64_t)slice * width;
         memset(sums, 0, (size_t)width * sizeof *sums);
@@ -261,11 +276,14 @@ typedef struct single_work {
 SINGLE_SELDOM void single_task(void *arg, int index, int threads)
 {
     const single_work *w = (const single_work *)arg;
-    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
-        single_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads;
+         ++i)
+        single_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums,
+                          w->width);
 }
 
-/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+/* Runs a loop over `count` elements or rows on gpunn's thread pool, in slices. Each slice has `width` sums,
+ * which are set to 0 first. */
 SINGLE_SELDOM void single_run(single_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
@@ -273,12 +291,13 @@ SINGLE_SELDOM void single_run(single_loop loop, const gpunn_kernel_call *call, f
     gpunn_parallel(call->threads < slices ? call->threads : slices, single_task, &work);
 }
 
-/* Bytes of workspace. */
+/* Bytes of workspace for `count` elements of `size` bytes: a multiple of 64. */
 SINGLE_FN size_t single_room(int64_t count, size_t size)
 {
     return ((size_t)count * size + 63) / 64 * 64;
 }
 
+/* The sum of x[n]: 16 interleaved partial sums, added pairwise, plus the rest. */
 SINGLE_FN float single_sum(const float *x, int n)
 {
     float lane[16] = {0}, rest = 0;
@@ -291,9 +310,10 @@ SINGLE_FN float single_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
+/* The maximum of x[n]; NaN if x contains NaN. */
 SINGLE_FN float single_highest(const float *x, int n)
 {
-    enum { LANES = 32 }; /* more than compilers unroll */
+    enum { LANES = 32 }; /* too many for compilers to unroll */
     float lane[LANES], rest = -INFINITY;
     int   i = 0;
     for (int j = 0; j < LANES; ++j) lane[j] = -INFINITY;
@@ -306,7 +326,7 @@ SINGLE_FN float single_highest(const float *x, int n)
     return rest;
 }
 
-/* One place's sum over all slices, whose sums stand `width` apart. */
+/* The total of sums[slice * width] over all slices, in ascending order. */
 SINGLE_FN float single_total(const double *sums, int slices, int width)
 {
     double total = 0;
@@ -390,7 +410,7 @@ static size_t single_g0_evaluation_workspace(int64_t batch, int threads)
 #undef SINGLE_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char single_g0_operands0[] = {
     0,
 };

@@ -8,13 +8,14 @@
 #define STEP_KERNELS_H
 #include "gpunn.h"
 
-#define STEP_KERNELS_STAMP 0x5c629ee86505a17aull /* of this text: step_kernels.cu was written with it */
+#define STEP_KERNELS_STAMP 0x6934a432874134e5ull /* must equal the stamp in step_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &step_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &step_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define STEP_KERNELS_IMPLEMENTATION
- * step_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link step_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set step_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set step_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(STEP_KERNELS_CUDA)
 #define STEP_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 STEP_FN float step_where(bool condition, float a, float b)
 {
@@ -44,7 +45,7 @@ STEP_FN float step_tanh(float x)
     return tanhf(x);
 }
 
-/* Where the result is added to a number that is not near 0. */
+/* erf with a bound on the absolute error only: for results that are added to a number not near 0. */
 STEP_FN float step_erf_near(float x)
 {
     return erff(x);
@@ -71,8 +72,10 @@ STEP_FN float step_sigmoid(float x)
 #else
 #define STEP_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define STEP_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -81,9 +84,10 @@ STEP_FN float step_sigmoid(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 STEP_FN float step_float_of(uint32_t bits)
 {
@@ -104,7 +108,7 @@ STEP_FN float step_where(bool condition, float a, float b)
     return condition ? a : b;
 }
 
-/* x, but at least low and at most high; NaN stays. */
+/* x clamped to [low, high]; NaN stays NaN. */
 STEP_FN float step_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
@@ -120,7 +124,7 @@ STEP_FN float step_exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 STEP_FN int32_t step_nearest(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
     return (int32_t)(step_bits_of(x + magic) - step_bits_of(magic));
 }
 
@@ -131,11 +135,11 @@ STEP_FN float step_expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^15. Returns exp(r) - 1. */
 STEP_FN float step_exp_reduce(float x, int32_t *n)
 {
     *n = step_nearest(x * 1.44269504f);
-    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float k = (float)*n; /* ln 2 is split in two; the high part has 9 bits, so k times it is exact */
     return step_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
@@ -166,7 +170,8 @@ STEP_FN float step_tanh(float x)
     return copysignf(e / (e + 2), x);
 }
 
-/* erf(x), within 2.5e-7, and exp(-x^2). With a = |x| that is 1 - exp(-a^2) times a polynomial in a. */
+/* Returns erf(x), within 2.5e-7; *gauss = exp(-x^2). For a = |x|, erf(a) = 1 - exp(-a^2) times a polynomial
+ * in a. */
 STEP_FN float step_erf_gauss(float x, float *gauss)
 {
     const float a = step_limit(fabsf(x), 0, 9.38f); /* gauss is 0 there */
@@ -180,7 +185,7 @@ STEP_FN float step_erf_gauss(float x, float *gauss)
     return copysignf(1 - *gauss * p, x);
 }
 
-/* Where only the absolute error matters. */
+/* erf with a bound on the absolute error only. */
 STEP_FN float step_erf_near(float x)
 {
     float gauss;
@@ -189,7 +194,10 @@ STEP_FN float step_erf_near(float x)
 #endif
 
 #if defined(STEP_KERNELS_IMPLEMENTATION) || defined(STEP_KERNELS_CUDA)
-/* step, forward: h1 = gelu(linear(x, fc1_weight, fc1_bias)); residual = linear(tanh(linear(h1 * scale, fixed_weight, fixed_bias)), plain_weight) + h1; gated = sigmoid(linear(residual * residual, gate_weight, gate_bias)) * residual; last = linear(relu(linear(gated, fc2_weight, fc2_bias)), last_weight, last_bias); error = last - t; loss = mean(error * rates * error); bytes: 136 a sample and 27192 */
+/* step, forward: h1 = gelu(linear(x, fc1_weight, fc1_bias)); residual = linear(tanh(linear(h1 * scale,
+ * fixed_weight, fixed_bias)), plain_weight) + h1; gated = sigmoid(linear(residual * residual, gate_weight,
+ * gate_bias)) * residual; last = linear(relu(linear(gated, fc2_weight, fc2_bias)), last_weight,
+ * last_bias); error = last - t; loss = mean(error * rates * error); bytes: 136 per sample and 27192 */
 STEP_FN void step_step_gelu(float x, float *result)
 {
     *result = 0.5f * x * (step_erf_near(0.70710677f * x) + 1);
@@ -280,18 +288,20 @@ STEP_FN void step_step_gelu_gradient(float g, float x, float *d0)
 #endif
 
 #if defined(STEP_KERNELS_IMPLEMENTATION) && !defined(STEP_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { STEP_BLOCK = 1024, STEP_ROW = 4096, STEP_SLICES = 64 };
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*step_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*step_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 #ifdef STEP_OPTIMIZED
 #pragma GCC pop_options
 #undef STEP_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const signed char step_step_operands0[] = {
     0, 1, 2,
 };

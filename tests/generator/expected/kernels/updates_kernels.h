@@ -8,13 +8,14 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0xfef90a14ede7675eull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x122fe552b0b72c24ull /* must equal the stamp in updates_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* For gpunn_use_kernels(model, &updates_kernels). One C file of the program defines this before it includes this file:
+/* The argument of gpunn_use_kernels(model, &updates_kernels). One C file of the program must define this
+ * before it includes this file:
  *     #define UPDATES_KERNELS_IMPLEMENTATION
- * updates_kernels.cu, where it is linked, adds the kernels for GPUs. */
+ * Link updates_kernels.cu to add the kernels for GPUs. */
 extern const gpunn_kernel_set updates_kernels;
 #ifdef __cplusplus
 }
@@ -27,12 +28,12 @@ extern const gpunn_kernel_set updates_kernels;
 #endif
 #endif
 
-/* ==== the mathematics ================================================================================================= */
+/* ==== mathematical functions ============================================================================ */
 #if defined(UPDATES_KERNELS_CUDA)
 #define UPDATES_FN static __device__ __forceinline__
 
-/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
- * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+/* The elementwise functions of gpunn.h for GPUs, as in gpunn_cuda.cu. Functions with _fast in their names are
+ * for values that are stored in 16 bits. Their errors are within 2^-10, and denormals become 0. */
 
 UPDATES_FN float updates_where(bool condition, float a, float b)
 {
@@ -63,8 +64,10 @@ UPDATES_FN float updates_sqrt(float x)
 #else
 #define UPDATES_FN static inline
 #endif
-/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+/* Below -O3 gcc vectorizes little. It also compiles selections that might trap as branches, and with -std=c99
+ * it does not contract x * y + z to an FMA. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define UPDATES_OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
@@ -73,9 +76,10 @@ UPDATES_FN float updates_sqrt(float x)
 #endif
 #endif
 
-/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
- * 2^-125 may be 0, and denormal operands count as 0. */
+/* The elementwise functions of gpunn.h for CPUs. They have no branches and no lookup tables, so that
+ * compilers vectorize loops over them. Errors are within 3 ulp (sin and cos: 1e-7 absolute, for |x| up to
+ * 1e9). Infinities, NaN and values outside the domain give C's results. Results below 2^-125 may be 0.
+ * Denormal operands count as 0. */
 
 UPDATES_FN float updates_float_of(uint32_t bits)
 {
@@ -106,7 +110,7 @@ UPDATES_FN float updates_abs(float x)
     return fabsf(x);
 }
 
-/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which prevents vectorization. */
 UPDATES_FN float updates_root(float x)
 {
     float r = updates_float_of(0x5f375a86u - (updates_bits_of(x) >> 1));
@@ -115,7 +119,7 @@ UPDATES_FN float updates_root(float x)
     return r * (1.5f - x * r * (0.5f * r));
 }
 
-/* Scaled by 2^64 below 2^-60, so that what is left of the square is not denormal. */
+/* x below 2^-60 is scaled by 2^64, so that the residual of the square is not denormal. */
 UPDATES_FN float updates_sqrt(float x)
 {
     const bool  tiny = x < 8.67361738e-19f;
@@ -300,10 +304,10 @@ UPDATES_FN void updates_update14_step(float p, float lr, float g, float weight_d
 #endif
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) && !defined(UPDATES_KERNELS_CUDA)
-/* ==== loops =========================================================================================================== */
+/* ==== loops ============================================================================================= */
 enum { UPDATES_BLOCK = 1024, UPDATES_ROW = 4096, UPDATES_SLICES = 64 };
 
-/* Steps of the loop that follows depend on no others. */
+/* Before a loop whose iterations are independent of each other. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define UPDATES_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
 #elif defined(__clang__)
@@ -313,23 +317,28 @@ enum { UPDATES_BLOCK = 1024, UPDATES_ROW = 4096, UPDATES_SLICES = 64 };
 #else
 #define UPDATES_VECTOR
 #endif
+/* For functions that are rarely executed: not inlined. */
 #if defined(__GNUC__)
 #define UPDATES_SELDOM __attribute__((unused, noinline)) static
 #else
 #define UPDATES_SELDOM static
 #endif
 
-/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+/* Functions are compiled for several vector widths. At run time gpunn passes the processor's width in floats,
+ * `lanes`. */
 #if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
 #if defined(__clang__)
-#define UPDATES_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#define UPDATES_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define UPDATES_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define UPDATES_V16 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
 #endif
 #define UPDATES_V8 __attribute__((target("avx2,fma")))
 #endif
 
-/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+/* The head of a function with loops over elements. It has one version per vector width, unless compiler flags
+ * already select AVX2 or AVX-512. */
 #if defined(UPDATES_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
 #define UPDATES_LOOPS(function, lanes, parameters, arguments)                        \
     UPDATES_FN void function##_code parameters;                                      \
@@ -352,25 +361,30 @@ enum { UPDATES_BLOCK = 1024, UPDATES_ROW = 4096, UPDATES_SLICES = 64 };
 #define UPDATES_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
-/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+/* The number of slices depends only on the amount of work, so results do not depend on the number of
+ * threads. */
 UPDATES_FN int updates_slices(int64_t count, int64_t least)
 {
     const int64_t slices = count / least;
     return slices > UPDATES_SLICES ? UPDATES_SLICES : slices > 1 ? (int)slices : 1;
 }
 
+/* The first element of a slice. All slices begin at a multiple of `grain`. */
 UPDATES_FN int64_t updates_slice(int64_t count, int64_t grain, int slices, int slice)
 {
     const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
     return begin < count ? begin : count;
 }
 
-/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
-typedef void (*updates_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+/* The loop of a launch over elements or rows, begin to end - 1. stat: the program's scratch. sums: the
+ * slice's sums. */
+typedef void (*updates_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                             double *sums);
 
 /* sgd */
 UPDATES_LOOPS(updates_update0_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -397,7 +411,8 @@ typedef struct updates_update0_work {
 static void updates_update0_task(void *arg, int index, int threads)
 {
     const updates_update0_work *w = (const updates_update0_work *)arg;
-    updates_update0_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update0_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -411,7 +426,8 @@ static int updates_update0(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* sgd */
 UPDATES_LOOPS(updates_update1_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -441,7 +457,8 @@ typedef struct updates_update1_work {
 static void updates_update1_task(void *arg, int index, int threads)
 {
     const updates_update1_work *w = (const updates_update1_work *)arg;
-    updates_update1_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update1_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -455,7 +472,8 @@ static int updates_update1(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* sgd */
 UPDATES_LOOPS(updates_update2_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -485,7 +503,8 @@ typedef struct updates_update2_work {
 static void updates_update2_task(void *arg, int index, int threads)
 {
     const updates_update2_work *w = (const updates_update2_work *)arg;
-    updates_update2_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update2_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -499,7 +518,8 @@ static int updates_update2(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* adam */
 UPDATES_LOOPS(updates_update3_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float rate = n.once[2];
@@ -530,7 +550,8 @@ typedef struct updates_update3_work {
 static void updates_update3_task(void *arg, int index, int threads)
 {
     const updates_update3_work *w = (const updates_update3_work *)arg;
-    updates_update3_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update3_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -544,7 +565,8 @@ static int updates_update3(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* adamw */
 UPDATES_LOOPS(updates_update4_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -574,7 +596,8 @@ typedef struct updates_update4_work {
 static void updates_update4_task(void *arg, int index, int threads)
 {
     const updates_update4_work *w = (const updates_update4_work *)arg;
-    updates_update4_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update4_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -588,7 +611,8 @@ static int updates_update4(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* rmsprop */
 UPDATES_LOOPS(updates_update5_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -617,7 +641,8 @@ typedef struct updates_update5_work {
 static void updates_update5_task(void *arg, int index, int threads)
 {
     const updates_update5_work *w = (const updates_update5_work *)arg;
-    updates_update5_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update5_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -631,7 +656,8 @@ static int updates_update5(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* rmsprop */
 UPDATES_LOOPS(updates_update6_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -658,7 +684,8 @@ typedef struct updates_update6_work {
 static void updates_update6_task(void *arg, int index, int threads)
 {
     const updates_update6_work *w = (const updates_update6_work *)arg;
-    updates_update6_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update6_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -672,7 +699,8 @@ static int updates_update6(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* adagrad */
 UPDATES_LOOPS(updates_update7_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float rate = n.once[0];
@@ -698,7 +726,8 @@ typedef struct updates_update7_work {
 static void updates_update7_task(void *arg, int index, int threads)
 {
     const updates_update7_work *w = (const updates_update7_work *)arg;
-    updates_update7_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update7_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -712,7 +741,8 @@ static int updates_update7(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* adamax */
 UPDATES_LOOPS(updates_update8_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float rate = n.once[1];
@@ -740,7 +770,8 @@ typedef struct updates_update8_work {
 static void updates_update8_task(void *arg, int index, int threads)
 {
     const updates_update8_work *w = (const updates_update8_work *)arg;
-    updates_update8_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update8_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -754,7 +785,8 @@ static int updates_update8(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* nadam */
 UPDATES_LOOPS(updates_update9_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -787,7 +819,8 @@ typedef struct updates_update9_work {
 static void updates_update9_task(void *arg, int index, int threads)
 {
     const updates_update9_work *w = (const updates_update9_work *)arg;
-    updates_update9_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update9_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -801,7 +834,8 @@ static int updates_update9(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* nadam */
 UPDATES_LOOPS(updates_update10_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -833,7 +867,8 @@ typedef struct updates_update10_work {
 static void updates_update10_task(void *arg, int index, int threads)
 {
     const updates_update10_work *w = (const updates_update10_work *)arg;
-    updates_update10_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update10_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -847,7 +882,8 @@ static int updates_update10(const gpunn_update *u, const gpunn_update_numbers *n
 
 /* radam */
 UPDATES_LOOPS(updates_update11_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -879,7 +915,8 @@ typedef struct updates_update11_work {
 static void updates_update11_task(void *arg, int index, int threads)
 {
     const updates_update11_work *w = (const updates_update11_work *)arg;
-    updates_update11_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update11_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -893,7 +930,8 @@ static int updates_update11(const gpunn_update *u, const gpunn_update_numbers *n
 
 /* radam */
 UPDATES_LOOPS(updates_update12_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -923,7 +961,8 @@ typedef struct updates_update12_work {
 static void updates_update12_task(void *arg, int index, int threads)
 {
     const updates_update12_work *w = (const updates_update12_work *)arg;
-    updates_update12_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update12_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -937,7 +976,8 @@ static int updates_update12(const gpunn_update *u, const gpunn_update_numbers *n
 
 /* lion */
 UPDATES_LOOPS(updates_update13_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -965,7 +1005,8 @@ typedef struct updates_update13_work {
 static void updates_update13_task(void *arg, int index, int threads)
 {
     const updates_update13_work *w = (const updates_update13_work *)arg;
-    updates_update13_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update13_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -979,7 +1020,8 @@ static int updates_update13(const gpunn_update *u, const gpunn_update_numbers *n
 
 /* adadelta */
 UPDATES_LOOPS(updates_update14_loop, lanes,
-              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end),
+              (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -1007,7 +1049,8 @@ typedef struct updates_update14_work {
 static void updates_update14_task(void *arg, int index, int threads)
 {
     const updates_update14_work *w = (const updates_update14_work *)arg;
-    updates_update14_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update14_loop(w->u, *w->numbers, w->lanes,
+                     updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
@@ -1023,7 +1066,7 @@ static int updates_update14(const gpunn_update *u, const gpunn_update_numbers *n
 #undef UPDATES_OPTIMIZED
 #endif
 
-/* ==== tables ========================================================================================================== */
+/* ==== tables ============================================================================================ */
 static const gpunn_kernel_update updates_updates[] = {
     {GPUNN_UPDATE_SGD, {0, 0, 0, 0, 0, 0}, GPUNN_F32, updates_update0},
     {GPUNN_UPDATE_SGD, {0, 0.9f, 0.1f, 0, 0, 0}, GPUNN_F32, updates_update1},
