@@ -192,8 +192,8 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
     gpunn__text_buffer       text = {out, size, 0};
-    const char              *source = t->state ? "state" : kinds[t->kind];
-    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : source);
+    const char              *source = t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : kinds[t->kind];
+    gpunn__put(&text, "%s", t->state ? "state" : source);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
         gpunn__put_float(&text, t->attr.value[i], 9);
