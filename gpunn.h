@@ -35,7 +35,7 @@
  *     ranks/    slices mpi store tcp group
  *     graph/    arguments tensors infer nodes expr differentiate
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
- *     plan/     steps backward plan
+ *     plan/     steps storage backward plan
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise move reduce indexing vectors gemm pixels depthwise conv
  *               pool sampling norm softmax loss attention recurrent optimizers cpu
@@ -20280,24 +20280,6 @@ GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b);
 /* Merges nodes that can be computed by the step of the layer before them into chains. */
 GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b);
 
-/* The model's 16-bit dtype: F16 with precision F16, else BF16. */
-GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
-
-/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only
- * model of precision BF16 or F16 that only products and embeddings read. Considers weights that have no
- * memory yet. */
-GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
-
-/* The dtype of a weight in memory. */
-GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
-
-/* Fails if an op of this plan cannot read a weight in 16-bit storage. This happens
- * after ops are added or the device changes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b);
-
-/* Chooses each tensor's dtype and channel order in memory. */
-GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
-
 /* Operand i of t, or NULL if there is none or it is part of another operand (part 2). */
 GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i);
 
@@ -20455,6 +20437,236 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b);
 /* Whether the gradient of a convolution's weight is copied by the last
  * step. No other node may contribute to it. */
 GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t);
+
+/* ==== >>plan/storage ===================================================================================== *
+ * How a plan stores values: in 32 or 16 bits, and images with channels first or last.
+ * 16 bits: for models of precision BF16 or F16 on a backend that computes in these dtypes. Products (linear,
+ * convolutions, matmul, attention) read and write 16 bits. So do ops whose operands, parameters aside, are
+ * all stored in 16 bits. An op with an F32 operand gives F32, as torch's promotion does. Sums, log_softmax,
+ * losses, affine_grid, gradient_energy and recurrent layers always give F32. If products read the F32 result
+ * of a norm over rows, the norm writes it in 16 bits too, or only in 16 bits if nothing else reads it. An
+ * inference-only model follows torch's net.half(): rows of embeddings have their table's 16 bits, and F32
+ * inputs do not make results F32. */
+
+/* The model's 16-bit dtype: F16 with precision F16, else BF16. */
+GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
+
+/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only
+ * model of precision BF16 or F16 that only products and embeddings read. Considers weights that have no
+ * memory yet. */
+GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
+
+/* The dtype of a weight in memory. */
+GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
+
+/* Fails if an op of this plan cannot read a weight in 16-bit storage. This happens
+ * after ops are added or the device changes. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b);
+
+/* Chooses each tensor's dtype and channel order in memory. */
+GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
+
+/* Counts the readers of a value under all its names: products that read it as a factor, and others. A value
+ * that the program can read counts as one more of the others. */
+GPUNN__INTERNAL void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products,
+                                          int *others);
+
+/* Whether the op's operands may have either layout, each its own. */
+GPUNN__INTERNAL bool gpunn__reads_any_layout(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* Whether t is a convolution that reads its few channels as planes. */
+GPUNN__INTERNAL bool gpunn__reads_few_planes(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* Whether the step of t must be described as its values are stored, with the channels as the last axis. */
+GPUNN__INTERNAL bool gpunn__broadcasts_channels(const gpunn_tensor *t);
+
+GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
+{
+    return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
+}
+
+/* Whether node t can read operand i, a weight, in 16 bits. */
+static bool gpunn__takes_half_storage(const gpunn_tensor *t, int i)
+{
+    const gpunn_backend_info *info = &t->model->dev->info;
+    const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
+    return i == 1 && ((info->half && gpunn__op_is(t->op, GPUNN__PRODUCT)) ||
+                      (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
+}
+
+GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model)
+{
+    if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
+    for (int pass = 0; pass < 2; pass++)
+        for (int id = 0; id < model->tensor_count; id++)
+            for (int i = 0; i < model->tensors[id]->input_count; i++) {
+                gpunn_tensor *weight = model->tensors[id]->inputs[i];
+                if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out &&
+                    !weight->bound && gpunn__takes_half_storage(model->tensors[id], i) == (pass == 0))
+                    weight->half_storage = pass == 0;
+            }
+}
+
+GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
+{
+    return t->half_storage ? gpunn__half_of(t->model) : t->dtype;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        for (int i = 0; b->needed[id] && i < t->input_count; i++)
+            if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
+                return gpunn__fail(
+                    b->model->dev, GPUNN_ERR_UNSUPPORTED,
+                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build the whole "
+                    "model, on the device that runs it, before its weights are written or loaded",
+                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
+                    gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op),
+                    b->model->dev->info.name);
+    }
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products,
+                                          int *others)
+{
+    *others += gpunn__is_visible(b->plan, t);
+    for (int k = gpunn__list_begin(&b->readers, t->id); k < b->readers.end[t->id]; k++) {
+        const gpunn_tensor *reader = b->model->tensors[b->readers.items[k]];
+        for (int i = 0; b->needed[reader->id] && i < reader->input_count; i++) {
+            if (reader->inputs[i] != t) continue;
+            if (gpunn__is_alias(b->plan, reader))
+                gpunn__count_readers(b, reader, products, others);
+            else
+                ++*(gpunn__op_is(reader->op, GPUNN__PRODUCT) && i < 3 ? products : others);
+        }
+    }
+}
+
+/* Whether an F32 value makes the results of ops that read it F32. In an inference-only model inputs do
+ * not. */
+static bool gpunn__widens(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    if ((t->kind != GPUNN__VALUE && t->kind != GPUNN__INPUT) || plan->tensors[t->id].storage != GPUNN_F32)
+        return false;
+    while (gpunn__is_alias(plan, t)) t = t->inputs[0];
+    return t->kind != GPUNN__INPUT || !t->model->inference;
+}
+
+static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
+    if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
+    if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
+    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->half_storage) return gpunn__half_of(t->model);
+    gpunn_dtype result = GPUNN_F32;
+    for (int i = 0; i < t->input_count; i++) {
+        const gpunn_tensor *input = t->inputs[i];
+        if (input == NULL) continue;
+        if (gpunn__widens(plan, input)) return GPUNN_F32;
+        const gpunn_dtype storage = plan->tensors[input->id].storage;
+        if (input->kind == GPUNN__VALUE && input->dtype == GPUNN_F32 && storage != GPUNN_F32)
+            result = storage;
+    }
+    return result;
+}
+
+GPUNN__INTERNAL bool gpunn__reads_any_layout(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    return !plan->training && t->model->dev->info.any_layout &&
+           (t->op == GPUNN_OP_CONCAT || t->op == GPUNN_OP_SLICE || t->op == GPUNN_OP_PERMUTE);
+}
+
+GPUNN__INTERNAL bool gpunn__reads_few_planes(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    const gpunn_tensor *x = t->inputs[0];
+    return !plan->training && t->model->dev->info.any_layout && x->dim[1] < 8 && t->attr.groups == 1 &&
+           !plan->tensors[plan->tensors[x->id].root].channels_last;
+}
+
+/* Whether the operand has one value for each channel of t, or of each of its samples. */
+static bool gpunn__is_per_channel(const gpunn_tensor *operand, const gpunn_tensor *t)
+{
+    return operand->rank == 4 && operand->dim[1] == t->dim[1] && operand->dim[2] == 1 &&
+           operand->dim[3] == 1 && (operand->dim[0] == 1 || operand->dim[0] == t->dim[0]);
+}
+
+GPUNN__INTERNAL bool gpunn__broadcasts_channels(const gpunn_tensor *t)
+{
+    bool broadcasts = false;
+    for (int i = 0; gpunn__op_elementwise(t->op) && i < t->input_count; i++)
+        broadcasts = broadcasts ||
+                     (!gpunn__same_shape(t->inputs[i], t) && gpunn__is_per_channel(t->inputs[i], t));
+    return broadcasts;
+}
+
+/* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them. So
+ * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
+static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32)
+        return false;
+    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return true;
+    if (gpunn__reads_any_layout(plan, t)) {
+        bool some = false;
+        for (int i = 0; i < t->input_count; i++) some = some || plan->tensors[t->inputs[i]->id].channels_last;
+        return some && t->op != GPUNN_OP_PERMUTE;
+    }
+    bool local = gpunn__op_is(t->op, GPUNN__LOCAL) || gpunn__is_alias(plan, t);
+    if (local) return t->op != GPUNN_OP_RESHAPE && plan->tensors[t->inputs[0]->id].channels_last;
+    bool last = false;
+    if (!gpunn__op_elementwise(t->op)) return false;
+    for (int i = 0; i < t->input_count; i++) {
+        const gpunn_tensor *input = t->inputs[i];
+        bool                whole = gpunn__same_shape(input, t) &&
+                     plan->tensors[input->id].storage == plan->tensors[t->id].storage;
+        if (!whole && gpunn__count(input, 1) != 1 && (plan->training || !gpunn__is_per_channel(input, t)))
+            return false;
+        last = last || (whole && plan->tensors[input->id].channels_last);
+    }
+    return last;
+}
+
+/* The convolutions of images that the plan computes. */
+static gpunn_images gpunn__images_of(const gpunn__builder *b)
+{
+    gpunn_images images = {b->plan->training, gpunn__precision_of(b->model), 0, 0, 0, false};
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (!b->needed[id] || !gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->rank != 4) continue;
+        const int64_t count = gpunn__count(t, b->plan->batch), groups = t->attr.groups,
+                      in = t->inputs[0]->dim[1] / groups, out = t->dim[1] / groups;
+        const double products = (double)count * (double)in * t->attr.kernel[0] * t->attr.kernel[1];
+        images.largest = count > images.largest ? count : images.largest;
+        images.products += products;
+        if (in == out ? in == 1 || in >= 16 : in >= 16 && out >= 16) images.wide += products;
+    }
+    return images;
+}
+
+GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
+{
+    gpunn__plan        *plan = b->plan;
+    gpunn_model        *model = b->model;
+    const gpunn_device *dev = model->dev;
+    gpunn_images        images = gpunn__images_of(b);
+    plan->half = images.precision >= GPUNN_PRECISION_BF16 && dev->info.half;
+    plan->channels_last = images.largest > 0 && dev->backend->channels_last &&
+                          dev->backend->channels_last(dev->context, &images);
+    plan->filters_last = plan->channels_last && images.filters;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__kept_as(t);
+        plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
+        int products = 0, others = 0;
+        if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE)
+            continue;
+        gpunn__count_readers(b, t, &products, &others);
+        if (products > 0 && others == 0) plan->tensors[id].storage = gpunn__half_of(model);
+    }
+}
 
 #define GPUNN__NO_PARAMETERS UINT64_MAX /* scope of a plan without parameter gradients */
 
@@ -20878,208 +21090,6 @@ GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b)
     }
     for (int id = 0; id < plan->tensor_count; id++)
         plan->tensors[id].root = plan->tensors[plan->tensors[id].root].root; /* reshapes of a chain's end */
-}
-
-/* ---- storage -------------------------------------------------------------------------------------------- *
- * *
- * Applies to models of precision BF16 or F16 on a backend that computes in these dtypes. Products (linear,
- * convolutions, matmul, attention) read and write 16 bits. So do ops whose operands, parameters aside, are
- * all stored in 16 bits. An op with an F32 operand gives F32, as torch's promotion does. Sums, log_softmax,
- * losses, affine_grid, gradient_energy and recurrent layers always give F32. If products read the F32 result
- * of a norm over rows, the norm writes it in 16 bits too, or only in 16 bits if nothing else reads it. An
- * inference-only model follows torch's net.half(): rows of embeddings have their table's 16 bits, and F32
- * inputs do not make results F32. */
-
-GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
-{
-    return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
-}
-
-/* Whether node t can read operand i, a weight, in 16 bits. */
-static bool gpunn__takes_half_storage(const gpunn_tensor *t, int i)
-{
-    const gpunn_backend_info *info = &t->model->dev->info;
-    const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
-    return i == 1 && ((info->half && gpunn__op_is(t->op, GPUNN__PRODUCT)) ||
-                      (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
-}
-
-GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model)
-{
-    if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
-    for (int pass = 0; pass < 2; pass++)
-        for (int id = 0; id < model->tensor_count; id++)
-            for (int i = 0; i < model->tensors[id]->input_count; i++) {
-                gpunn_tensor *weight = model->tensors[id]->inputs[i];
-                if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out &&
-                    !weight->bound && gpunn__takes_half_storage(model->tensors[id], i) == (pass == 0))
-                    weight->half_storage = pass == 0;
-            }
-}
-
-GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
-{
-    return t->half_storage ? gpunn__half_of(t->model) : t->dtype;
-}
-
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
-{
-    for (int id = 0; id < b->plan->tensor_count; id++) {
-        const gpunn_tensor *t = b->model->tensors[id];
-        for (int i = 0; b->needed[id] && i < t->input_count; i++)
-            if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
-                return gpunn__fail(
-                    b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build the whole "
-                    "model, on the device that runs it, before its weights are written or loaded",
-                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
-                    gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op),
-                    b->model->dev->info.name);
-    }
-    return GPUNN_OK;
-}
-
-/* Counts the readers of a value under all its names: products that read it as a factor, and others. A value
- * that the program can read counts as one more of the others. */
-static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
-{
-    *others += gpunn__is_visible(b->plan, t);
-    for (int k = gpunn__list_begin(&b->readers, t->id); k < b->readers.end[t->id]; k++) {
-        const gpunn_tensor *reader = b->model->tensors[b->readers.items[k]];
-        for (int i = 0; b->needed[reader->id] && i < reader->input_count; i++) {
-            if (reader->inputs[i] != t) continue;
-            if (gpunn__is_alias(b->plan, reader))
-                gpunn__count_readers(b, reader, products, others);
-            else
-                ++*(gpunn__op_is(reader->op, GPUNN__PRODUCT) && i < 3 ? products : others);
-        }
-    }
-}
-
-/* Whether an F32 value makes the results of ops that read it F32. In an inference-only model inputs do
- * not. */
-static bool gpunn__widens(const gpunn__plan *plan, const gpunn_tensor *t)
-{
-    if ((t->kind != GPUNN__VALUE && t->kind != GPUNN__INPUT) || plan->tensors[t->id].storage != GPUNN_F32)
-        return false;
-    while (gpunn__is_alias(plan, t)) t = t->inputs[0];
-    return t->kind != GPUNN__INPUT || !t->model->inference;
-}
-
-static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor *t)
-{
-    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
-    if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
-    if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
-    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->half_storage) return gpunn__half_of(t->model);
-    gpunn_dtype result = GPUNN_F32;
-    for (int i = 0; i < t->input_count; i++) {
-        const gpunn_tensor *input = t->inputs[i];
-        if (input == NULL) continue;
-        if (gpunn__widens(plan, input)) return GPUNN_F32;
-        const gpunn_dtype storage = plan->tensors[input->id].storage;
-        if (input->kind == GPUNN__VALUE && input->dtype == GPUNN_F32 && storage != GPUNN_F32)
-            result = storage;
-    }
-    return result;
-}
-
-/* Whether the op's operands may have either layout, each its own. */
-static bool gpunn__reads_any_layout(const gpunn__plan *plan, const gpunn_tensor *t)
-{
-    return !plan->training && t->model->dev->info.any_layout &&
-           (t->op == GPUNN_OP_CONCAT || t->op == GPUNN_OP_SLICE || t->op == GPUNN_OP_PERMUTE);
-}
-
-/* Whether t is a convolution that reads its few channels as planes. */
-static bool gpunn__reads_few_planes(const gpunn__plan *plan, const gpunn_tensor *t)
-{
-    const gpunn_tensor *x = t->inputs[0];
-    return !plan->training && t->model->dev->info.any_layout && x->dim[1] < 8 && t->attr.groups == 1 &&
-           !plan->tensors[plan->tensors[x->id].root].channels_last;
-}
-
-/* Whether the operand has one value for each channel of t, or of each of its samples. */
-static bool gpunn__is_per_channel(const gpunn_tensor *operand, const gpunn_tensor *t)
-{
-    return operand->rank == 4 && operand->dim[1] == t->dim[1] && operand->dim[2] == 1 &&
-           operand->dim[3] == 1 && (operand->dim[0] == 1 || operand->dim[0] == t->dim[0]);
-}
-
-/* Whether the step of t must be described as its values are stored, with the channels as the last axis. */
-static bool gpunn__broadcasts_channels(const gpunn_tensor *t)
-{
-    bool broadcasts = false;
-    for (int i = 0; gpunn__op_elementwise(t->op) && i < t->input_count; i++)
-        broadcasts = broadcasts ||
-                     (!gpunn__same_shape(t->inputs[i], t) && gpunn__is_per_channel(t->inputs[i], t));
-    return broadcasts;
-}
-
-/* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them. So
- * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
-static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
-{
-    if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32)
-        return false;
-    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return true;
-    if (gpunn__reads_any_layout(plan, t)) {
-        bool some = false;
-        for (int i = 0; i < t->input_count; i++) some = some || plan->tensors[t->inputs[i]->id].channels_last;
-        return some && t->op != GPUNN_OP_PERMUTE;
-    }
-    bool local = gpunn__op_is(t->op, GPUNN__LOCAL) || gpunn__is_alias(plan, t);
-    if (local) return t->op != GPUNN_OP_RESHAPE && plan->tensors[t->inputs[0]->id].channels_last;
-    bool last = false;
-    if (!gpunn__op_elementwise(t->op)) return false;
-    for (int i = 0; i < t->input_count; i++) {
-        const gpunn_tensor *input = t->inputs[i];
-        bool                whole = gpunn__same_shape(input, t) &&
-                     plan->tensors[input->id].storage == plan->tensors[t->id].storage;
-        if (!whole && gpunn__count(input, 1) != 1 && (plan->training || !gpunn__is_per_channel(input, t)))
-            return false;
-        last = last || (whole && plan->tensors[input->id].channels_last);
-    }
-    return last;
-}
-
-/* The convolutions of images that the plan computes. */
-static gpunn_images gpunn__images_of(const gpunn__builder *b)
-{
-    gpunn_images images = {b->plan->training, gpunn__precision_of(b->model), 0, 0, 0, false};
-    for (int id = 0; id < b->plan->tensor_count; id++) {
-        const gpunn_tensor *t = b->model->tensors[id];
-        if (!b->needed[id] || !gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->rank != 4) continue;
-        const int64_t count = gpunn__count(t, b->plan->batch), groups = t->attr.groups,
-                      in = t->inputs[0]->dim[1] / groups, out = t->dim[1] / groups;
-        const double products = (double)count * (double)in * t->attr.kernel[0] * t->attr.kernel[1];
-        images.largest = count > images.largest ? count : images.largest;
-        images.products += products;
-        if (in == out ? in == 1 || in >= 16 : in >= 16 && out >= 16) images.wide += products;
-    }
-    return images;
-}
-
-GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
-{
-    gpunn__plan        *plan = b->plan;
-    gpunn_model        *model = b->model;
-    const gpunn_device *dev = model->dev;
-    gpunn_images        images = gpunn__images_of(b);
-    plan->half = images.precision >= GPUNN_PRECISION_BF16 && dev->info.half;
-    plan->channels_last = images.largest > 0 && dev->backend->channels_last &&
-                          dev->backend->channels_last(dev->context, &images);
-    plan->filters_last = plan->channels_last && images.filters;
-    for (int id = 0; id < plan->tensor_count; id++) {
-        const gpunn_tensor *t = model->tensors[id];
-        plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__kept_as(t);
-        plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
-        int products = 0, others = 0;
-        if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE)
-            continue;
-        gpunn__count_readers(b, t, &products, &others);
-        if (products > 0 && others == 0) plan->tensors[id].storage = gpunn__half_of(model);
-    }
 }
 
 GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i)
@@ -29803,6 +29813,18 @@ GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
 }
 GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed);
 
+/* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
+ * the next row. */
+GPUNN__INLINE int64_t gpunn__gemm_packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j,
+                                            int64_t *width)
+{
+    int64_t padded = gpunn__round_up(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
+    int64_t most = gpunn__gemm_choose()->depth, block = p / most * most;
+    int64_t depth = k - block < most ? k - block : most;
+    *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
+    return block * padded + depth * panel + (p - block) * *width + j - panel;
+}
+
 /* Computes rows i0 .. i1 and columns j0 .. j1 of the whole product in one thread. packed: gpunn__gemm_scratch
  * floats for g->panels. */
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
@@ -31788,6 +31810,10 @@ GPUNN__INTERNAL void gpunn__to_pixels(const float *src, int64_t plane, int64_t c
 GPUNN__INTERNAL void gpunn__images_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells,
                                              float *dst, int index, int threads);
 
+/* Copies images with channels last to planes, or planes to channels last. */
+GPUNN__INTERNAL void gpunn__copy_images(const gpunn_value *images, const float *from, float *to,
+                                        bool to_planes);
+
 /* Where results go: dst = relu(src * scale + shift + residual), or dst += src. */
 typedef struct gpunn__planes {
     float  *dst;
@@ -31925,6 +31951,17 @@ GPUNN__INTERNAL void gpunn__from_pixels(const float *src, int64_t stride, int64_
             if (to->residual) v += to->residual[at];
             to->dst[at] = to->relu && v <= 0 ? 0 : v;
         }
+}
+
+GPUNN__INTERNAL void gpunn__copy_images(const gpunn_value *images, const float *from, float *to,
+                                        bool to_planes)
+{
+    const int64_t channels = images->dim[1], cells = images->dim[2] * images->dim[3];
+    for (int64_t i = 0; i < images->dim[0]; i++, from += channels * cells, to += channels * cells)
+        if (to_planes) /* the transpose is its own inverse */
+            gpunn__to_pixels(from, channels, cells, channels, to, cells);
+        else
+            gpunn__to_pixels(from, cells, channels, cells, to, channels);
 }
 
 /* A convolution with three axes. A transposed convolution is described by the convolution whose dx it
@@ -32220,18 +32257,6 @@ GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst,
     return to;
 }
 
-/* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
- * the next row. */
-GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j,
-                                       int64_t *width)
-{
-    int64_t padded = gpunn__to_multiple(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
-    int64_t most = gpunn__gemm_choose()->depth, block = p / most * most;
-    int64_t depth = k - block < most ? k - block : most;
-    *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
-    return block * padded + depth * panel + (p - block) * *width + j - panel;
-}
-
 /* ---- lowered (im2col): windows laid out as rows of a matrix; any kernel, stride, dilation and groups --- */
 
 typedef struct gpunn__lowered {
@@ -32368,15 +32393,15 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
         float       *to = l->packed + group * l->packed_floats;
         int64_t      width;
         for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros after the last column */
-            float *row = to + gpunn__packed_at(v->k, v->og, lanes, p, j, &width);
+            float *row = to + gpunn__gemm_packed_at(v->k, v->og, lanes, p, j, &width);
             memset(row, 0, (size_t)width * sizeof *row);
         }
         for (int64_t p = 0; p < v->k; p += 64) { /* few rows at a time, which stay in the cache */
             const int64_t count = v->k - p < 64 ? v->k - p : 64;
             int64_t       row[64];
             for (int64_t x = 0; x < count; x++)
-                row[x] = gpunn__packed_at(v->k, v->og, lanes, (p + x) % v->taps * v->cg + (p + x) / v->taps,
-                                          j, &width);
+                row[x] = gpunn__gemm_packed_at(v->k, v->og, lanes,
+                                               (p + x) % v->taps * v->cg + (p + x) / v->taps, j, &width);
             for (int64_t i = 0; i < columns; i += 4) {
                 float square[64][4];
                 if (columns - i < 4) memset(square, 0, sizeof square);
@@ -32872,7 +32897,7 @@ static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int thr
             for (int64_t i = 0; i < count; i++)
                 gpunn__to_pixels(from + i * w->w_ci, w->w_co, columns, 9, taps + i * 9 * lanes, lanes);
         }
-        int64_t width, at = gpunn__packed_at(w->depth, w->co, lanes, z * w->ci + p, j, &width);
+        int64_t width, at = gpunn__gemm_packed_at(w->depth, w->co, lanes, z * w->ci + p, j, &width);
         job.dst = w->u + at, job.dst_step = width, job.di = 6 * w->u_plane, job.dj = w->u_plane;
         job.count = count, job.channels = lanes;
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_WEIGHT);
@@ -33637,17 +33662,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
-/* Copies images to or from planes. */
-static void gpunn__conv_relay(const gpunn_value *images, const float *from, float *to, bool to_planes)
-{
-    const int64_t channels = images->dim[1], cells = images->dim[2] * images->dim[3];
-    for (int64_t i = 0; i < images->dim[0]; i++, from += channels * cells, to += channels * cells)
-        if (to_planes) /* the transpose is its own inverse */
-            gpunn__to_pixels(from, channels, cells, channels, to, cells);
-        else
-            gpunn__to_pixels(from, cells, channels, cells, to, channels);
-}
-
 /* A convolution of images with channels last by the kernels for planes: copies of x, the residual and y. */
 static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
                                            const gpunn__conv *v)
@@ -33665,18 +33679,18 @@ static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gp
     in[0].channels_last = planes.out.channels_last = fused.residual.channels_last = false;
     if (run) {
         if (step->in[0].channels_last)
-            gpunn__conv_relay(&in[0], (const float *)in[0].data, x, true);
+            gpunn__copy_images(&in[0], (const float *)in[0].data, x, true);
         else
             x = (float *)in[0].data;
         if (residual)
-            gpunn__conv_relay(&step->out, (const float *)step->fused->residual.data, residual, true);
+            gpunn__copy_images(&step->out, (const float *)step->fused->residual.data, residual, true);
         in[0].data = x, planes.out.data = y, fused.residual.data = residual;
         planes.workspace = (char *)step->workspace + space.bytes;
     }
     const gpunn_status status = gpunn__cpu_conv(cpu, &planes, action);
     step->cache_bytes = planes.cache_bytes, step->cache_version = planes.cache_version;
     if (run) {
-        gpunn__conv_relay(&step->out, y, (float *)step->out.data, false);
+        gpunn__copy_images(&step->out, y, (float *)step->out.data, false);
         gpunn__conv_activate(v, (float *)step->out.data, step->out.count);
     } else
         step->workspace_bytes = space.bytes + planes.workspace_bytes;

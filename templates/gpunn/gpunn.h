@@ -119,6 +119,8 @@ extern "C" {
 #include "graph/differentiate.c"
 #endif
 #include "plan/steps.h"
+#include "plan/storage.h"
+#include "plan/storage.c"
 #include "plan/steps.c"
 #include "plan/backward.h"
 #include "plan/backward.c"

@@ -35,18 +35,6 @@ GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst,
     return to;
 }
 
-/* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
- * the next row. */
-GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j,
-                                       int64_t *width)
-{
-    int64_t padded = gpunn__to_multiple(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
-    int64_t most = gpunn__gemm_choose()->depth, block = p / most * most;
-    int64_t depth = k - block < most ? k - block : most;
-    *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
-    return block * padded + depth * panel + (p - block) * *width + j - panel;
-}
-
 /* ---- lowered (im2col): windows laid out as rows of a matrix; any kernel, stride, dilation and groups --- */
 
 typedef struct gpunn__lowered {
@@ -183,15 +171,15 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
         float       *to = l->packed + group * l->packed_floats;
         int64_t      width;
         for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros after the last column */
-            float *row = to + gpunn__packed_at(v->k, v->og, lanes, p, j, &width);
+            float *row = to + gpunn__gemm_packed_at(v->k, v->og, lanes, p, j, &width);
             memset(row, 0, (size_t)width * sizeof *row);
         }
         for (int64_t p = 0; p < v->k; p += 64) { /* few rows at a time, which stay in the cache */
             const int64_t count = v->k - p < 64 ? v->k - p : 64;
             int64_t       row[64];
             for (int64_t x = 0; x < count; x++)
-                row[x] = gpunn__packed_at(v->k, v->og, lanes, (p + x) % v->taps * v->cg + (p + x) / v->taps,
-                                          j, &width);
+                row[x] = gpunn__gemm_packed_at(v->k, v->og, lanes,
+                                               (p + x) % v->taps * v->cg + (p + x) / v->taps, j, &width);
             for (int64_t i = 0; i < columns; i += 4) {
                 float square[64][4];
                 if (columns - i < 4) memset(square, 0, sizeof square);
@@ -687,7 +675,7 @@ static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int thr
             for (int64_t i = 0; i < count; i++)
                 gpunn__to_pixels(from + i * w->w_ci, w->w_co, columns, 9, taps + i * 9 * lanes, lanes);
         }
-        int64_t width, at = gpunn__packed_at(w->depth, w->co, lanes, z * w->ci + p, j, &width);
+        int64_t width, at = gpunn__gemm_packed_at(w->depth, w->co, lanes, z * w->ci + p, j, &width);
         job.dst = w->u + at, job.dst_step = width, job.di = 6 * w->u_plane, job.dj = w->u_plane;
         job.count = count, job.channels = lanes;
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_WEIGHT);
@@ -1452,17 +1440,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
-/* Copies images to or from planes. */
-static void gpunn__conv_relay(const gpunn_value *images, const float *from, float *to, bool to_planes)
-{
-    const int64_t channels = images->dim[1], cells = images->dim[2] * images->dim[3];
-    for (int64_t i = 0; i < images->dim[0]; i++, from += channels * cells, to += channels * cells)
-        if (to_planes) /* the transpose is its own inverse */
-            gpunn__to_pixels(from, channels, cells, channels, to, cells);
-        else
-            gpunn__to_pixels(from, cells, channels, cells, to, channels);
-}
-
 /* A convolution of images with channels last by the kernels for planes: copies of x, the residual and y. */
 static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
                                            const gpunn__conv *v)
@@ -1480,18 +1457,18 @@ static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gp
     in[0].channels_last = planes.out.channels_last = fused.residual.channels_last = false;
     if (run) {
         if (step->in[0].channels_last)
-            gpunn__conv_relay(&in[0], (const float *)in[0].data, x, true);
+            gpunn__copy_images(&in[0], (const float *)in[0].data, x, true);
         else
             x = (float *)in[0].data;
         if (residual)
-            gpunn__conv_relay(&step->out, (const float *)step->fused->residual.data, residual, true);
+            gpunn__copy_images(&step->out, (const float *)step->fused->residual.data, residual, true);
         in[0].data = x, planes.out.data = y, fused.residual.data = residual;
         planes.workspace = (char *)step->workspace + space.bytes;
     }
     const gpunn_status status = gpunn__cpu_conv(cpu, &planes, action);
     step->cache_bytes = planes.cache_bytes, step->cache_version = planes.cache_version;
     if (run) {
-        gpunn__conv_relay(&step->out, y, (float *)step->out.data, false);
+        gpunn__copy_images(&step->out, y, (float *)step->out.data, false);
         gpunn__conv_activate(v, (float *)step->out.data, step->out.count);
     } else
         step->workspace_bytes = space.bytes + planes.workspace_bytes;

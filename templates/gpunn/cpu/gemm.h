@@ -172,6 +172,18 @@ GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
 }
 GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed);
 
+/* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
+ * the next row. */
+GPUNN__INLINE int64_t gpunn__gemm_packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j,
+                                            int64_t *width)
+{
+    int64_t padded = gpunn__round_up(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
+    int64_t most = gpunn__gemm_choose()->depth, block = p / most * most;
+    int64_t depth = k - block < most ? k - block : most;
+    *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
+    return block * padded + depth * panel + (p - block) * *width + j - panel;
+}
+
 /* Computes rows i0 .. i1 and columns j0 .. j1 of the whole product in one thread. packed: gpunn__gemm_scratch
  * floats for g->panels. */
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,

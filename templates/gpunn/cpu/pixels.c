@@ -114,3 +114,14 @@ GPUNN__INTERNAL void gpunn__from_pixels(const float *src, int64_t stride, int64_
             to->dst[at] = to->relu && v <= 0 ? 0 : v;
         }
 }
+
+GPUNN__INTERNAL void gpunn__copy_images(const gpunn_value *images, const float *from, float *to,
+                                        bool to_planes)
+{
+    const int64_t channels = images->dim[1], cells = images->dim[2] * images->dim[3];
+    for (int64_t i = 0; i < images->dim[0]; i++, from += channels * cells, to += channels * cells)
+        if (to_planes) /* the transpose is its own inverse */
+            gpunn__to_pixels(from, channels, cells, channels, to, cells);
+        else
+            gpunn__to_pixels(from, cells, channels, cells, to, channels);
+}

@@ -14,6 +14,10 @@ GPUNN__INTERNAL void gpunn__to_pixels(const float *src, int64_t plane, int64_t c
 GPUNN__INTERNAL void gpunn__images_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells,
                                              float *dst, int index, int threads);
 
+/* Copies images with channels last to planes, or planes to channels last. */
+GPUNN__INTERNAL void gpunn__copy_images(const gpunn_value *images, const float *from, float *to,
+                                        bool to_planes);
+
 /* Where results go: dst = relu(src * scale + shift + residual), or dst += src. */
 typedef struct gpunn__planes {
     float  *dst;

@@ -1,6 +1,6 @@
 #ifndef GPUNN__PLAN_BACKWARD_H
 #define GPUNN__PLAN_BACKWARD_H
-#include "plan/steps.h"
+#include "plan/storage.h"
 
 /* ==== >>plan/backward ==================================================================================== *
  * Plans the backward pass, in reverse execution order. A reshape shares its operand's gradient memory and has

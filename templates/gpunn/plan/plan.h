@@ -1,6 +1,6 @@
 #ifndef GPUNN__PLAN_PLAN_H
 #define GPUNN__PLAN_PLAN_H
-#include "plan/steps.h"
+#include "plan/storage.h"
 
 /* ==== >>plan/plan ======================================================================================= */
 /* Makes plans, lays out their memory and the model's, and binds steps to it. A new plan is made when the

@@ -294,24 +294,6 @@ GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b);
 /* Merges nodes that can be computed by the step of the layer before them into chains. */
 GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b);
 
-/* The model's 16-bit dtype: F16 with precision F16, else BF16. */
-GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
-
-/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only
- * model of precision BF16 or F16 that only products and embeddings read. Considers weights that have no
- * memory yet. */
-GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
-
-/* The dtype of a weight in memory. */
-GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
-
-/* Fails if an op of this plan cannot read a weight in 16-bit storage. This happens
- * after ops are added or the device changes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b);
-
-/* Chooses each tensor's dtype and channel order in memory. */
-GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
-
 /* Operand i of t, or NULL if there is none or it is part of another operand (part 2). */
 GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i);
 

@@ -1,0 +1,47 @@
+#ifndef GPUNN__PLAN_STORAGE_H
+#define GPUNN__PLAN_STORAGE_H
+#include "plan/steps.h"
+
+/* ==== >>plan/storage ===================================================================================== *
+ * How a plan stores values: in 32 or 16 bits, and images with channels first or last.
+ * 16 bits: for models of precision BF16 or F16 on a backend that computes in these dtypes. Products (linear,
+ * convolutions, matmul, attention) read and write 16 bits. So do ops whose operands, parameters aside, are
+ * all stored in 16 bits. An op with an F32 operand gives F32, as torch's promotion does. Sums, log_softmax,
+ * losses, affine_grid, gradient_energy and recurrent layers always give F32. If products read the F32 result
+ * of a norm over rows, the norm writes it in 16 bits too, or only in 16 bits if nothing else reads it. An
+ * inference-only model follows torch's net.half(): rows of embeddings have their table's 16 bits, and F32
+ * inputs do not make results F32. */
+
+/* The model's 16-bit dtype: F16 with precision F16, else BF16. */
+GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
+
+/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only
+ * model of precision BF16 or F16 that only products and embeddings read. Considers weights that have no
+ * memory yet. */
+GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
+
+/* The dtype of a weight in memory. */
+GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
+
+/* Fails if an op of this plan cannot read a weight in 16-bit storage. This happens
+ * after ops are added or the device changes. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b);
+
+/* Chooses each tensor's dtype and channel order in memory. */
+GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
+
+/* Counts the readers of a value under all its names: products that read it as a factor, and others. A value
+ * that the program can read counts as one more of the others. */
+GPUNN__INTERNAL void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products,
+                                          int *others);
+
+/* Whether the op's operands may have either layout, each its own. */
+GPUNN__INTERNAL bool gpunn__reads_any_layout(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* Whether t is a convolution that reads its few channels as planes. */
+GPUNN__INTERNAL bool gpunn__reads_few_planes(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* Whether the step of t must be described as its values are stored, with the channels as the last axis. */
+GPUNN__INTERNAL bool gpunn__broadcasts_channels(const gpunn_tensor *t);
+
+#endif /* GPUNN__PLAN_STORAGE_H */
