@@ -266,7 +266,8 @@ typedef struct gpunn_fit_args {
     void       *user;                      /* first argument of the callbacks */
     const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
     const char *checkpoint;                /* written after each epoch; NULL: none */
-    /* gpunn_save after each epoch that is the best so far; NULL: none */
+    /* gpunn_save after each epoch that is the best so far; NULL: none. The model keeps its last weights: load
+     * the best with gpunn_load. */
     const char   *best_weights;
     int          *epochs_run;                 /* receives the number of completed epochs */
     gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars for progress; ends at the first NULL */

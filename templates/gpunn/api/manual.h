@@ -730,7 +730,7 @@
  *
  * COMMON MISTAKES
  *     - "x is NULL": an earlier call failed, and its error has been cleared. Print gpunn_error(dev) at the
- *       end of the chain.
+ *       end of the chain. Of a variable that was never set, gpunn_error(NULL) has the sentence.
  *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. gpunn_bce_loss takes
  *       probabilities.
  *     - the training loss falls, the validation loss does not: check that both are normalised in the same
@@ -743,7 +743,11 @@
  *       its gradients.
  *     - gpunn_read of an intermediate value fails: only outputs, the loss and values named by gpunn_keep
  *       exist after a run.
- *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors.
+ *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors. An array of int is
+ *       I32; read as I64, two labels make one of 2^32 or more.
+ *     - empty cells of a table are NaN: gpunn_check_nan(loss) then names the input.
+ *     - columns of different size: standardise them, and save mean and deviation with the model, as
+ *       parameters that gpunn_set_trainable(p, false) keeps.
  *     - a field set to 0 seems to be ignored: 0 means the default; write GPUNN_ZERO.
  *
  * HOW IT WORKS  The trip of y = gpunn_linear(x, "fc", .out_features = 10). Names behind >> are sections of

@@ -265,7 +265,7 @@ GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_
 typedef enum gpunn_init_kind {
     GPUNN_INIT_DEFAULT = 0, /* zeros */
     GPUNN_INIT_ZEROS,
-    GPUNN_INIT_CONSTANT, /* value a */
+    GPUNN_INIT_CONSTANT, /* value a; 1 for ones */
     GPUNN_INIT_UNIFORM,  /* from a to b */
     GPUNN_INIT_NORMAL,   /* mean a, standard deviation b */
     /* U(+-1/sqrt(fan_in)), torch.nn's default for linear and conv; a: fan_in, 0: from the shape */
