@@ -8,7 +8,8 @@
  *            with its kernels
  * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors
  *        ./run_model MODEL.onnx ...
- *            in the folder of gpunn, whose importer then writes MODEL.json and MODEL.safetensors
+ *            in the folder of gpunn, whose importer then writes MODEL.onnx.json and
+ *            MODEL.onnx.safetensors
  *        --help explains all options
  * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs, and
  *         the batch and other sizes that vary from their shapes.
@@ -79,21 +80,22 @@ static void parse(arguments *a, int argc, char **argv)
         options_fail(argv[0], known, count, "MODEL.json, --input and --output are needed");
 }
 
-/* Has the importer write MODEL.json and MODEL.safetensors beside MODEL.onnx; false: it said why not. */
+/* Has the importer write MODEL.onnx.json and MODEL.onnx.safetensors beside MODEL.onnx: MODEL.json may be of
+ * another export. false: it said why not. */
 static bool import_onnx(arguments *a)
 {
     static char spec[FILENAME_MAX], weights[FILENAME_MAX], command[3 * FILENAME_MAX];
-    const int   stem = (int)strlen(a->model) - (int)strlen(".onnx");
+    const int   length = (int)strlen(a->model), stem = length - (int)strlen(".onnx");
     if (stem < 1 || strcmp(a->model + stem, ".onnx") != 0) return true;
-    if (strpbrk(a->model, "\"$`\\%!") || a->model[0] == '-' || stem > FILENAME_MAX - 16) {
+    if (strpbrk(a->model, "\"$`\\%!") || a->model[0] == '-' || length > FILENAME_MAX - 16) {
         fprintf(stderr, "run_model: '%.80s' has characters that a shell would read; import it by hand\n",
                 a->model);
         return false;
     }
-    (void)snprintf(spec, sizeof spec, "%.*s.json", stem, a->model);
-    (void)snprintf(weights, sizeof weights, "%.*s.safetensors", stem, a->model);
-    (void)snprintf(command, sizeof command, "python3 -m generator.import_onnx \"%s\" -o \"%.*s\"", a->model,
-                   stem, a->model);
+    (void)snprintf(spec, sizeof spec, "%s.json", a->model);
+    (void)snprintf(weights, sizeof weights, "%s.safetensors", a->model);
+    (void)snprintf(command, sizeof command, "python3 -m generator.import_onnx \"%s\" -o \"%s\"", a->model,
+                   a->model);
     if (system(command) != 0) return false;
     a->model = spec;
     if (!a->weights) a->weights = weights;
