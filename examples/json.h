@@ -61,7 +61,7 @@ static inline char *text_read(const char *path, size_t limit, size_t *bytes, tex
     while (got > 0) {
         if (*bytes == capacity) {
             capacity = capacity ? capacity * 2 : 65536;
-            char *more = *bytes <= limit ? realloc(text, capacity + 1) : NULL;
+            char *more = *bytes <= limit ? (char *)realloc(text, capacity + 1) : NULL;
             if (more == NULL) break;
             text = more;
         }
@@ -95,7 +95,8 @@ typedef struct json {
 /* text: ends at its first 0, is changed, and may be NULL after a failure that stands in *error. */
 static inline json json_begin(const char *name, char *text, text_error *error)
 {
-    return (json){name, text, 1, false, text == NULL, error};
+    json j = {name, text, 1, false, text == NULL, error};
+    return j;
 }
 
 static inline bool json_fail(json *j, const char *what)

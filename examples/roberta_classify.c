@@ -207,7 +207,7 @@ static bool read_csv(job *j, const char *path, dataset *d, dataset *rest, text_e
         if (broken++) continue;
         if (fields < 0)
             text_fail(&first, "line %d: %s", c.line, CSV_BROKEN);
-        else if (fields == 1 && csv_other_separator(c.line, field, &first))
+        else if (fields == 1 && csv_other_separator(&c, field, &first))
             continue;
         else if (fields != width)
             text_fail(&first, "line %d has %d field%s, but needs %d", c.line, fields, fields == 1 ? "" : "s",

@@ -162,7 +162,7 @@ class BadInput(Case):
         for broken, why in (
                 ("5,one", "line 3: the label '5' is not a class"),
                 ("joy,one", "line 3: the label 'joy' is not a class"),
-                ("0\tone", "line 3 has no ',' but 1 tab; separate its fields by ','"),
+                ("0\tone", "line 3 has no ',' but 1 '\\t'; separate its fields by ','"),
                 ("-1,one", "line 3: the label '-1' is not a class"),
                 ("1.5,one", "line 3: the label '1.5' is not a class"),
                 ("99999999999999999999,x", "line 3: the label '99999999999999999999' is not a class"),

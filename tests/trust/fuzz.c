@@ -632,6 +632,22 @@ static void records(const uint8_t *data, size_t size)
     free(text);
 }
 
+static void classes_of(const char *text)
+{
+    text_error error = {""};
+    size_t     rows, classes;
+    char     **name;
+    int64_t   *label = csv_classes(text, "a", &name, &classes, &rows, &error);
+    if ((label != NULL) != (rows > 0) || (name != NULL) != (classes > 0) || classes > rows) abort();
+    if ((label == NULL) != (name == NULL) || (label == NULL) != (error.text[0] != 0)) abort();
+    for (size_t i = 0; i < rows; i++)
+        if (label[i] < 0 || label[i] >= (int64_t)classes) abort();
+    for (size_t i = 1; i < classes; i++)
+        if (strcmp(name[i - 1], name[i]) >= 0) abort();
+    free(label);
+    free(name);
+}
+
 static void table(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"a", "b"};
@@ -643,6 +659,7 @@ static void table(const uint8_t *data, size_t size)
     for (size_t i = 0; i < 2 * rows; i++)
         if (isinf(numbers[i])) abort();
     free(numbers);
+    classes_of(text);
     free(text);
 }
 

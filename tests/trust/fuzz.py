@@ -168,6 +168,7 @@ def seeds(rng, altered_each):
            b'"architectures":["X"],"use_cache":true}')
     yield b'r\xef\xbb\xbflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"x\n,,\n"""",""'
     yield b'R\xef\xbb\xbfb,"c ""d""",a\r\n1,x,2\r\n\r\n" 3e-2 ",,\n,"",nan\n'
+    yield b'R"a";"b, c";b\r\n"1,5";x;-2\n" 3";y;,5\r1.5;;'
 
 
 def main():
