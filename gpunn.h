@@ -29,16 +29,15 @@
  *   templates/gpunn, from which this file is written (python3 -m generator.amalgamate). gpunn_cuda.cu
  *   includes those of common/ too.
  *     common/   traits geometry numbers places updates
- *     base/     platform structs forward_declarations errors memory random math tables sizes shapes device
- *               model
+ *     base/     platform structs forward_declarations errors memory math tables sizes shapes device model
  *               time json text
  *     ranks/    slices mpi store tcp group
  *     graph/    arguments tensors infer nodes expr differentiate
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
  *     plan/     steps storage backward plan
  *     run/      run io bind inspect recompute
- *     cpu/      threads levels context elementwise move reduce indexing vectors gemm pixels depthwise conv
- *               pool sampling norm softmax loss attention recurrent optimizers cpu
+ *     cpu/      threads levels context elementwise initial move reduce indexing vectors gemm pixels
+ *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
  *
@@ -4627,8 +4626,7 @@ GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes
 /* Converts to an integer clamped to 0 .. most; NaN becomes 0. */
 GPUNN__SHARED int gpunn__roi_bound(float at, int most)
 {
-    if (!(at > 0)) return 0;
-    return at < (float)most ? (int)at : most;
+    return at > 0 ? at < (float)most ? (int)at : most : 0; /* as if statements, nvcc spills registers */
 }
 
 /* Bin `bin` along an axis of a box from low to high. */
@@ -20780,7 +20778,9 @@ GPUNN__INTERNAL void *gpunn__plan_take(gpunn__builder *b, size_t bytes)
     gpunn__chunk *chunk = b->plan->chunks;
     bytes = (bytes + UNIT - 1) / UNIT * UNIT;
     if (chunk == NULL || chunk->bytes - chunk->used < bytes) {
-        size_t whole = chunk == NULL ? FIRST : chunk->bytes < MOST ? 2 * chunk->bytes : MOST;
+        size_t whole = FIRST;
+        if (chunk) whole = 2 * chunk->bytes;
+        if (whole > MOST) whole = MOST;
         if (whole < HEAD + bytes) whole = HEAD + bytes;
         chunk = (gpunn__chunk *)gpunn__calloc(b->model->dev, whole);
         if (chunk == NULL) return NULL;

@@ -26,7 +26,8 @@ def cells(op, cpu, cuda):
         yield f"gpunn__cpu_{name}", ["cpu/elementwise.c"]
         yield "gpunn__cuda_map", ["cuda/elementwise.cu"]
     else:
-        yield f"gpunn__operation_{name}", found(cpu, rf"\bgpunn__operation_{name}\b(?! =)")
+        built = found(cpu, rf"\bgpunn__operation_{name}\b(?! =)")
+        yield f"gpunn__operation_{name}", built or ["layers/formulas.c"] * bool(op.signature)
         yield f"gpunn__cpu_{name}", found(cpu, rf"\bgpunn__cpu_{name}(\)|\(gpunn__cpu )")
         yield f"gpunn__cuda_{name}", found(cuda, rf"\bgpunn__cuda_{name}(\)|\(gpunn__cuda )")
 

@@ -83,7 +83,7 @@ class Make(Build):
         self.call(
             f"export {self.FOUND}; {line}; pkg-config --exact-version=$(pkg-config --modversion gpunn) gpunn")
         self.learns("LD_LIBRARY_PATH=$PWD/installed/lib ./app")
-        self.assertRegex(self.call("readelf -d app"), r"NEEDED.*libgpunn\.so\.0\.1\b")
+        self.assertRegex(self.call("readelf -d app"), r"NEEDED.*libgpunn\.so\.0\.2\b")
 
     def test_static(self):
         need("make", "pkg-config")

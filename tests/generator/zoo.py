@@ -1059,7 +1059,7 @@ def orders():
     return net, (randn(3, 4, 5), torch.randint(0, 5, (3,)), randn(3, 11, 5)), nn.MSELoss()
 
 
-@case(SGD)
+@case({"type": "sgd", "lr": 0.0002})
 def scans():
     """Ops along an axis that have kernels of their own."""
     def forward(self, x):

@@ -29,16 +29,15 @@
  *   templates/gpunn, from which this file is written (python3 -m generator.amalgamate). gpunn_cuda.cu
  *   includes those of common/ too.
  *     common/   traits geometry numbers places updates
- *     base/     platform structs forward_declarations errors memory random math tables sizes shapes device
- *               model
+ *     base/     platform structs forward_declarations errors memory math tables sizes shapes device model
  *               time json text
  *     ranks/    slices mpi store tcp group
  *     graph/    arguments tensors infer nodes expr differentiate
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
  *     plan/     steps storage backward plan
  *     run/      run io bind inspect recompute
- *     cpu/      threads levels context elementwise move reduce indexing vectors gemm pixels depthwise conv
- *               pool sampling norm softmax loss attention recurrent optimizers cpu
+ *     cpu/      threads levels context elementwise initial move reduce indexing vectors gemm pixels
+ *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
  *

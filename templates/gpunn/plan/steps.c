@@ -115,7 +115,9 @@ GPUNN__INTERNAL void *gpunn__plan_take(gpunn__builder *b, size_t bytes)
     gpunn__chunk *chunk = b->plan->chunks;
     bytes = (bytes + UNIT - 1) / UNIT * UNIT;
     if (chunk == NULL || chunk->bytes - chunk->used < bytes) {
-        size_t whole = chunk == NULL ? FIRST : chunk->bytes < MOST ? 2 * chunk->bytes : MOST;
+        size_t whole = FIRST;
+        if (chunk) whole = 2 * chunk->bytes;
+        if (whole > MOST) whole = MOST;
         if (whole < HEAD + bytes) whole = HEAD + bytes;
         chunk = (gpunn__chunk *)gpunn__calloc(b->model->dev, whole);
         if (chunk == NULL) return NULL;
