@@ -488,7 +488,7 @@ static void test_tcp_sockets(void **state)
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .size = 3, .timeout = 60), GPUNN_ERR_IO,
                "rank 0 has no more sockets", "raise ulimit -n, on rank 0 by more than the 3 ranks");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .rank = 1, .size = 3, .timeout = 60),
-               GPUNN_ERR_IO, "rank 1 has no socket left", "raise ulimit -n");
+               GPUNN_ERR_IO, "rank 1 has no more sockets", "raise ulimit -n");
     low.rlim_cur++; /* for the one at which rank 0 listens */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     assert_int_equal(pthread_create(&thread, NULL, knock_main, line), 0);
