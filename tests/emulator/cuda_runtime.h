@@ -143,6 +143,10 @@ static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
 }
+static inline float __expf(float x)
+{
+    return expf(x);
+}
 static inline float __fdividef(float a, float b)
 {
     return a / b;

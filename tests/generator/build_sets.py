@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The kernels of fused.c's models: python3 tests/generator/build_sets.py generate LIST
+                                    python3 tests/generator/build_sets.py specs
                                     python3 tests/generator/build_sets.py OUT.o h|cu COMPILER FLAG...
 
 fused.c lists the sets: NAME_PRECISION is specs/small/NAME.json in that precision. generate writes each spec,
 from which fused.c reads it, and its kernels into build/generated, and their names into LIST. Then they are
 compiled into one object. h stands for the C kernels. cu stands for the GPU's, compiled by nvcc or, for the
-emulated GPU, by a C++ compiler. LIST.d and OUT.o.d list the dependencies for ninja."""
+emulated GPU, by a C++ compiler. LIST.d and OUT.o.d list the dependencies for ninja. specs writes the specs
+alone, where the program was built elsewhere."""
 import concurrent.futures
 import glob
 import json
@@ -26,13 +28,19 @@ def sets():
                 for found in re.findall(r"^ *X\((\w+)_(f32|tf32|bf16|f16),", file.read(), re.M)]
 
 
-def generate(name):
+def write_spec(name):
+    """Returns its path, without .json."""
     model, precision = name.rsplit("_", 1)
     with open(os.path.join(HERE, "specs", "small", model + ".json"), encoding="utf-8") as file:
         spec = dict(json.load(file), precision=precision)
     stem = os.path.join(GENERATED, name)
     with open(stem + ".json", "w", encoding="utf-8") as file:
         json.dump(spec, file)
+    return stem
+
+
+def generate(name):
+    stem = write_spec(name)
     subprocess.run([sys.executable, "-m", "generator", stem + ".json", "-o", stem], cwd=ROOT, check=True)
 
 
@@ -52,10 +60,14 @@ def depends(target, patterns):
 
 def main():
     target, names = os.path.abspath(sys.argv[-1] if sys.argv[1] == "generate" else sys.argv[1]), sets()
+    os.makedirs(GENERATED, exist_ok=True)
+    if sys.argv[1] == "specs":
+        for name in names:
+            write_spec(name)
+        return
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(
             os.cpu_count()) as pool:
         if sys.argv[1] == "generate":
-            os.makedirs(GENERATED, exist_ok=True)
             list(pool.map(generate, names))
             with open(target, "w", encoding="utf-8") as file:
                 file.write("\n".join(names) + "\n")

@@ -337,7 +337,9 @@ static double scale_of(const record *r, int i)
  * anybody's, and arrays as a whole by less. */
 static void compare_records(const char *name, const record *fused, const record *unfused)
 {
-    const double most = 2e-5, typical = 4e-6;
+    /* cuDNN sums a convolution's gradients in an order of its own */
+    const double times = strcmp(first_backend()->name, "cuda") == 0 ? 10 : 1;
+    const double most = 2e-5 * times, typical = 4e-6 * times;
     int          bad = 0;
     assert_int_equal(fused->count, unfused->count);
     for (int i = 0; i < unfused->count; i++) {

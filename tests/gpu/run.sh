@@ -82,6 +82,7 @@ if [ -n "$DRIVER_PATH" ]; then # where the loader does not look
 fi
 [ -z "${PYTHON-}" ] || export PATH=$PATH:$(dirname "$(command -v "$PYTHON")") # programs look for its wheels there
 if [ "$prebuilt" -eq 1 ]; then
+    "$python" tests/generator/build_sets.py specs # for generator/fused
     if bounded 30 "$python" tests/gpu/bundle.py unpack "$bundle" "$work" --arch "$GPU_ARCH" >"$work/unpacked" 2>&1; then
         export GPUNN_COMMIT=${GPUNN_COMMIT:-$(sed -n 's/.*, commit //p' "$work/unpacked")}
         while read -r line; do skip "$line"; done < <(grep 'does not load' "$work/unpacked")

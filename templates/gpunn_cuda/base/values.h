@@ -130,6 +130,107 @@ __device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype,
     }
 }
 
+/* Kernels that stream through large tensors split a pack into two quads of 4 elements, at i and i + apart.
+ * With F32 operands, apart is GPUNN__APART: a warp's accesses of 128 bits are then contiguous, and none takes
+ * half of a 32-byte sector, which costs a third of the bandwidth. Without, apart is 4: the pack is contiguous
+ * and 16-bit storage is accessed by 128 bits. */
+enum { GPUNN__QUAD = 4, GPUNN__APART = 32 * GPUNN__QUAD };
+/* The first element of this thread's first pack. Its next one is gpunn__packs_step further. */
+__device__ __forceinline__ int64_t gpunn__pack_first(int apart, unsigned block)
+{
+    const int64_t thread = (int64_t)block * blockDim.x + threadIdx.x;
+    return apart == GPUNN__QUAD ? thread * GPUNN__PACK
+                                : thread / 32 * 32 * GPUNN__PACK + thread % 32 * GPUNN__QUAD;
+}
+
+__device__ __forceinline__ int64_t gpunn__packs_step(unsigned blocks)
+{
+    return (int64_t)blocks * blockDim.x * GPUNN__PACK;
+}
+
+/* The place of element j of the pack that begins at i. */
+__device__ __forceinline__ int64_t gpunn__pack_place(int64_t i, int apart, int j)
+{
+    return i + j / GPUNN__QUAD * apart + j % GPUNN__QUAD;
+}
+
+/* Loads and stores 4 elements from i on, a multiple of 4. */
+__device__ __forceinline__ void gpunn__load4(const void *data, gpunn_dtype dtype, int64_t i, float *v)
+{
+    if (dtype == GPUNN_F32) {
+        const float4 quad = *(const float4 *)((const float *)data + i);
+        v[0] = quad.x, v[1] = quad.y, v[2] = quad.z, v[3] = quad.w;
+        return;
+    }
+    const uint2    quad = *(const uint2 *)((const unsigned short *)data + i);
+    const unsigned word[2] = {quad.x, quad.y};
+#pragma unroll
+    for (int j = 0; j < GPUNN__QUAD; j++)
+        v[j] = gpunn__from_half((unsigned short)(word[j / 2] >> 16 * (j % 2)), dtype);
+}
+
+__device__ __forceinline__ void gpunn__store4(void *data, gpunn_dtype dtype, int64_t i, const float *v)
+{
+    if (dtype == GPUNN_F32) {
+        *(float4 *)((float *)data + i) = make_float4(v[0], v[1], v[2], v[3]);
+        return;
+    }
+    unsigned word[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        word[j] = (unsigned)gpunn__to_half(v[2 * j], dtype) | (unsigned)gpunn__to_half(v[2 * j + 1], dtype)
+                                                                  << 16;
+    *(uint2 *)((unsigned short *)data + i) = make_uint2(word[0], word[1]);
+}
+
+/* Loads the pack that begins at i, of `count` elements in all. What lies beyond reads as 0. */
+__device__ __forceinline__ void gpunn__load_quads(const void *data, gpunn_dtype dtype, int64_t i, int apart,
+                                                  int64_t count, float v[8])
+{
+    if (apart == GPUNN__QUAD && i + GPUNN__PACK <= count) {
+        gpunn__load8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int q = 0; q < GPUNN__PACK; q += GPUNN__QUAD) {
+        const int64_t at = gpunn__pack_place(i, apart, q);
+        if (at + GPUNN__QUAD <= count) {
+            gpunn__load4(data, dtype, at, v + q);
+            continue;
+        }
+#pragma unroll
+        for (int j = 0; j < GPUNN__QUAD; j++)
+            v[q + j] = at + j < count ? gpunn__load(data, dtype, at + j) : 0;
+    }
+}
+
+/* Stores it, or with add adds it to the stored values. v is overwritten. */
+__device__ __forceinline__ void gpunn__store_quads(void *data, gpunn_dtype dtype, int64_t i, int apart,
+                                                   int64_t count, bool add, float v[8])
+{
+    if (add) {
+        float old[8];
+        gpunn__load_quads(data, dtype, i, apart, count, old);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] += old[j];
+    }
+    if (apart == GPUNN__QUAD && i + GPUNN__PACK <= count) {
+        gpunn__store8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int q = 0; q < GPUNN__PACK; q += GPUNN__QUAD) {
+        const int64_t at = gpunn__pack_place(i, apart, q);
+        if (at + GPUNN__QUAD <= count) {
+            gpunn__store4(data, dtype, at, v + q);
+            continue;
+        }
+#pragma unroll
+        for (int j = 0; j < GPUNN__QUAD; j++)
+            if (at + j < count) gpunn__store(data, dtype, at + j, v[q + j]);
+    }
+}
+
 /* Whether this block is the last of `count` blocks to arrive here. That block then sees what the others wrote
  * before. All threads must call it. counter is 0 before the first block and after the last. */
 __device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned count)

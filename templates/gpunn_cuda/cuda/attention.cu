@@ -49,6 +49,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_value(gpunn__dnn_flow *flow, int64_t 
     gpunn__dnn_builder      *builder = flow->builder;
     cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     const bool between = name == 0, number = name >= GPUNN__DNN_SCALE && name <= GPUNN__DNN_MASKED;
+    gpunn__dnn_check_sizes(builder, 4, dim);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);

@@ -93,6 +93,15 @@ static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescripto
     return got;
 }
 
+GPUNN__INTERNAL void gpunn__dnn_check_sizes(gpunn__dnn_builder *builder, int64_t count, const int64_t *sizes)
+{
+    for (int64_t i = 0; i < count && builder->status == GPUNN_OK; i++) {
+        if (sizes[i] <= INT32_MAX) continue;
+        builder->status = GPUNN_ERR_UNSUPPORTED;
+        (void)snprintf(builder->text, sizeof builder->text, "it counts in 32 bits");
+    }
+}
+
 /* A contiguous tensor. shape is n, c, d, h, w; a convolution of two axes omits d. */
 static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name,
                                                   const int64_t shape[5])
@@ -104,6 +113,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, i
     for (int64_t i = rank - 2; i > 1; i--) stride[i] = stride[i + 1] * dim[i + 1];
     stride[1] = last ? 1 : stride[2] * dim[2];
     stride[0] = (last ? stride[2] * dim[2] : stride[1] * dim[1]);
+    gpunn__dnn_check_sizes(builder, rank, dim);
 
     cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     gpunn__dnn_set_type(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE,

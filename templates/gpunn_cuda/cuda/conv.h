@@ -75,6 +75,9 @@ GPUNN__INTERNAL void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBacke
 GPUNN__INTERNAL void gpunn__dnn_link(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                      cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t other);
 
+/* Fails unless all sizes fit into 32 bits. cuDNN reports a larger one and then divides by 0 (9.14). */
+GPUNN__INTERNAL void gpunn__dnn_check_sizes(gpunn__dnn_builder *builder, int64_t count, const int64_t *sizes);
+
 GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor);
 
 /* Creates the graph of these operations. */

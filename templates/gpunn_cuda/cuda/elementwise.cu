@@ -8,6 +8,7 @@
 typedef struct gpunn__operand {
     const void *data; /* NULL: absent */
     gpunn_dtype dtype;
+    bool        is_broadcast;
     int         rank;
     int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
 } gpunn__operand;
@@ -30,26 +31,31 @@ __device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &op
     return place;
 }
 
-__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n,
-                                                    float v[8])
+/* Loads the pack of a broadcast operand, quad by quad. */
+__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int apart,
+                                                    int64_t count, float v[8])
 {
-    int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
-    if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
-        gpunn__load8(operand.data, operand.dtype, place, v);
-        return;
-    }
-    if (left >= GPUNN__PACK && stride == 0) {
-        float value = gpunn__load(operand.data, operand.dtype, place);
 #pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] = value;
-        return;
-    }
+    for (int q = 0; q < GPUNN__PACK; q += GPUNN__QUAD) {
+        const int64_t at = gpunn__pack_place(i, apart, q), stride = operand.stride[0];
+        int64_t       left = 0, place = gpunn__operand_place(operand, at, &left);
+        if (left >= GPUNN__QUAD && stride == 1 && place % GPUNN__QUAD == 0) {
+            gpunn__load4(operand.data, operand.dtype, place, v + q);
+            continue;
+        }
+        if (left >= GPUNN__QUAD && stride == 0) {
+            const float value = gpunn__load(operand.data, operand.dtype, place);
+#pragma unroll
+            for (int j = 0; j < GPUNN__QUAD; j++) v[q + j] = value;
+            continue;
+        }
 #pragma unroll 1
-    for (int j = 0; j < GPUNN__PACK; j++, left--, place += stride) {
-        if (left == 0) place = gpunn__operand_place(operand, i + j, &left);
+        for (int j = 0; j < GPUNN__QUAD; j++, left--, place += stride) {
+            if (left == 0) place = gpunn__operand_place(operand, at + j, &left);
 #pragma unroll
-        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
-        v[GPUNN__PACK - 1] = j < n ? gpunn__load(operand.data, operand.dtype, place) : 0;
+            for (int k = 0; k < GPUNN__QUAD - 1; k++) v[q + k] = v[q + k + 1];
+            v[q + GPUNN__QUAD - 1] = at + j < count ? gpunn__load(operand.data, operand.dtype, place) : 0;
+        }
     }
 }
 
@@ -59,51 +65,50 @@ typedef struct gpunn__map_job {
     gpunn_dtype    to_dtype[3];
     bool           add[3];
     float          attr[2];
+    int            apart; /* as in gpunn__load_quads */
     int64_t        count;
 } gpunn__map_job;
 
 /* Unary operands, results and their gradients are never broadcast; gpunn__cuda_map checks it. */
-__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i,
-                                                int n, float v[8])
+__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__map_job &job,
+                                                const gpunn__operand &operand, int64_t i, float v[8])
 {
-    if (broadcasts)
-        gpunn__operand_load(operand, i, n, v);
+    if (broadcasts && operand.is_broadcast)
+        gpunn__operand_load(operand, i, job.apart, job.count, v);
     else
-        gpunn__load_pack(operand.data, operand.dtype, i, n, v);
+        gpunn__load_quads(operand.data, operand.dtype, i, job.apart, job.count, v);
 }
 
 template <typename Op>
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kernel(const gpunn__map_job job)
 {
     GPUNN__FOLLOW();
-    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
-        int   n = gpunn__pack_size(job.count, i);
+    int64_t i = gpunn__pack_first(job.apart, blockIdx.x);
+    for (; i < job.count; i += gpunn__packs_step(gridDim.x)) {
         float v[3][8] = {}, result[8];
 #pragma unroll
-        for (int k = 0; k < Op::OPERANDS; k++) gpunn__map_load(Op::OPERANDS > 1, job.from[k], i, n, v[k]);
+        for (int k = 0; k < Op::OPERANDS; k++) gpunn__map_load(Op::OPERANDS > 1, job, job.from[k], i, v[k]);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], 0, 0};
             result[j] = Op::forward(from, job.attr);
         }
-        gpunn__store_pack(job.to[0], job.to_dtype[0], i, n, false, result);
+        gpunn__store_quads(job.to[0], job.to_dtype[0], i, job.apart, job.count, false, result);
     }
 }
 
 template <typename Op>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__map_backward_kernel(const gpunn__map_job job)
 {
     GPUNN__FOLLOW();
-    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
-        int   n = gpunn__pack_size(job.count, i);
+    int64_t i = gpunn__pack_first(job.apart, blockIdx.x);
+    for (; i < job.count; i += gpunn__packs_step(gridDim.x)) {
         float v[GPUNN__FROM_COUNT][8] = {};
 #pragma unroll
         for (int k = 0; k < GPUNN__FROM_COUNT; k++)
             if ((Op::READ >> k & 1) && job.from[k].data)
-                gpunn__map_load(Op::OPERANDS > 1 && k < GPUNN__FROM_RESULT, job.from[k], i, n, v[k]);
+                gpunn__map_load(Op::OPERANDS > 1 && k < GPUNN__FROM_RESULT, job, job.from[k], i, v[k]);
 #pragma unroll
         for (int d = 0; d < 3; d++) {
             if (!(Op::DERIVATIVES >> d & 1) || !job.to[d]) continue;
@@ -113,7 +118,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
                 const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], v[3][j], v[4][j]};
                 result[j] = Op::derivative(d, from, job.attr);
             }
-            gpunn__store_pack(job.to[d], job.to_dtype[d], i, n, job.add[d], result);
+            gpunn__store_quads(job.to[d], job.to_dtype[d], i, job.apart, job.count, job.add[d], result);
         }
     }
 }
@@ -138,14 +143,25 @@ GPUNN__INTERNAL const gpunn__map_facts *gpunn__map_facts_for(gpunn_op op)
 
 static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
 {
-    gpunn__operand operand = {value->data, value->dtype, 1, {1}, {1}};
+    gpunn__operand operand = {value->data, value->dtype, false, 1, {1}, {1}};
     gpunn__walk    axes;
     gpunn__axes_of(result, 0, &value, 1, &axes, &axes);
     if (axes.rank == 0) return operand;
     operand.rank = axes.rank;
     memcpy(operand.size, axes.dim, sizeof operand.size);
     memcpy(operand.stride, axes.stride[0], sizeof operand.stride);
+    operand.is_broadcast = operand.rank > 1 || operand.stride[0] != 1;
     return operand;
+}
+
+static gpunn_status gpunn__map_launch(gpunn__cuda *cuda, void (*kernel)(gpunn__map_job), gpunn__map_job *job)
+{
+    job->apart = GPUNN__QUAD;
+    for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+        if (job->from[k].data && job->from[k].dtype == GPUNN_F32) job->apart = GPUNN__APART;
+    for (int i = 0; i < 3; i++)
+        if (job->to[i] && job->to_dtype[i] == GPUNN_F32) job->apart = GPUNN__APART;
+    return GPUNN__LAUNCH(cuda, kernel, gpunn__single_blocks(job->count, GPUNN__PACK), GPUNN__THREADS, *job);
 }
 
 static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -191,9 +207,7 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
     job.from[GPUNN__FROM_GRADIENT] = gpunn__operand_of(&step->grad_out, &step->out);
     for (int k = 0; k < GPUNN__FROM_COUNT; k++)
         if (!(facts->readers[k] & computed)) job.from[k].data = NULL;
-    if (computed)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward,
-                                 gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS, job));
+    if (computed) GPUNN__TRY(gpunn__map_launch(cuda, gpunn__map_ops[step->op].backward, &job));
     for (int i = 0; i < step->input_count; i++)
         if (sums[i])
             GPUNN__TRY(
@@ -214,8 +228,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
     for (int i = 0; i < step->input_count; i++) job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
     job.to[0] = step->out.data;
     job.to_dtype[0] = step->out.dtype;
-    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
-                         GPUNN__THREADS, job);
+    return gpunn__map_launch(cuda, gpunn__map_ops[step->op].forward, &job);
 }
 
 /* ---- copies and casts ---------------------------------------------------------------------------------- */
@@ -232,7 +245,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn
                                               const void *from, gpunn_dtype from_dtype, int64_t count,
                                               bool accumulate)
 {
-    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS,
+    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__single_blocks(count, GPUNN__PACK), GPUNN__THREADS,
                          to, to_dtype, from, from_dtype, count, accumulate);
 }
 

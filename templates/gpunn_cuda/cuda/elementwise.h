@@ -15,12 +15,12 @@ __device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype,
                                                  gpunn_dtype from_dtype, int64_t count, bool add,
                                                  unsigned block, unsigned blocks)
 {
-    int64_t i = ((int64_t)block * blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < count; i += (int64_t)blocks * blockDim.x * GPUNN__PACK) {
-        int   n = gpunn__pack_size(count, i);
+    const int apart = from_dtype == GPUNN_F32 || to_dtype == GPUNN_F32 ? GPUNN__APART : GPUNN__QUAD;
+    int64_t   i = gpunn__pack_first(apart, block);
+    for (; i < count; i += gpunn__packs_step(blocks)) {
         float v[8];
-        gpunn__load_pack(from, from_dtype, i, n, v);
-        gpunn__store_pack(to, to_dtype, i, n, add, v);
+        gpunn__load_quads(from, from_dtype, i, apart, count, v);
+        gpunn__store_quads(to, to_dtype, i, apart, count, add, v);
     }
 }
 

@@ -9,21 +9,41 @@
 enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
 
 /* Loads a tile into shared memory: to[k][i] = x at (i0 + i, k0 + k). x is stored [k][i] if by_k, else [i][k].
- * Elements outside [m][depth] read as 0. */
+ * Elements outside [m][depth] read as 0. The dtype is constant so that no branch parts a thread's loads, which
+ * then wait for memory together. */
+template <gpunn_dtype dtype>
+__device__ __forceinline__ void gpunn__load_tile_of(float (*to)[GPUNN__TILE + 1], const void *x, bool by_k,
+                                                    int64_t start, int64_t ld, int64_t i0, int64_t m,
+                                                    int64_t k0, int64_t depth)
+{
+    float value[GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS];
+#pragma unroll
+    for (int part = 0; part < GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS; part++) {
+        const int     at = part * GPUNN__THREADS + (int)threadIdx.x;
+        const int64_t row = i0 + (by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH),
+                      column = k0 + (by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH);
+        value[part] = row < m && column < depth
+                          ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column))
+                          : 0;
+    }
+#pragma unroll
+    for (int part = 0; part < GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS; part++) {
+        const int at = part * GPUNN__THREADS + (int)threadIdx.x;
+        to[by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH][by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH] =
+            value[part];
+    }
+}
+
 __device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x,
                                                  gpunn_dtype dtype, bool by_k, int64_t start, int64_t ld,
                                                  int64_t i0, int64_t m, int64_t k0, int64_t depth)
 {
-#pragma unroll
-    for (int part = 0; part < GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS; part++) {
-        const int at = part * GPUNN__THREADS + (int)threadIdx.x;
-        const int i = by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH,
-                  k = by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH;
-        const int64_t row = i0 + i, column = k0 + k;
-        to[k][i] = row < m && column < depth
-                       ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column))
-                       : 0;
-    }
+    if (dtype == GPUNN_F32)
+        gpunn__load_tile_of<GPUNN_F32>(to, x, by_k, start, ld, i0, m, k0, depth);
+    else if (dtype == GPUNN_BF16)
+        gpunn__load_tile_of<GPUNN_BF16>(to, x, by_k, start, ld, i0, m, k0, depth);
+    else
+        gpunn__load_tile_of<GPUNN_F16>(to, x, by_k, start, ld, i0, m, k0, depth);
 }
 
 /* The activation of one element, or sum times its derivative at aux. The constants are gpunn.h's. */

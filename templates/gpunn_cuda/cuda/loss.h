@@ -133,7 +133,7 @@ struct gpunn__class_loss_dx_visit {
         if (a != 0) {
             gpunn__strided_load<N>(l.along.x, l.along.x_type, i, stride, v);
 #pragma unroll
-            for (int j = 0; j < N; j++) v[j] = a * expf(v[j] - top);
+            for (int j = 0; j < N; j++) v[j] = a * gpunn__exp(v[j] - top, l.along.x_type);
         }
 #pragma unroll
         for (int j = 0; j < N; j++) {

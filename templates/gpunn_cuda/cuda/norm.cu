@@ -62,6 +62,9 @@ typedef struct gpunn__norm {
     /* [channels][parts] of gpunn__moments; backward: of the sums of g and g h. With packs of channels
      * [parts][channels] of mean and square; backward: of the same sums. */
     void *partial;
+    /* [tiles], with packs of channels: the last block of a tile joins its parts into part 0; NULL: it does
+     * not */
+    unsigned *counters;
 } gpunn__norm;
 
 typedef struct gpunn__norm_place { /* where a thread works */
@@ -419,8 +422,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
 /* ---- packs of channels ---- */
 
 typedef struct gpunn__norm_pack { /* where a thread works */
-    int     column, row, part;
-    int64_t channel, first, end; /* its packs are at first, first + stride, .. < end */
+    int     column, row, part, channel;
+    int64_t first, end; /* its packs are at first, first + stride, .. < end */
     bool    used;
 } gpunn__norm_pack;
 
@@ -431,7 +434,7 @@ __device__ __forceinline__ gpunn__norm_pack gpunn__norm_pack_start(const gpunn__
     place.column = (int)threadIdx.x % b.width;
     place.row = (int)threadIdx.x / b.width;
     place.part = (int)(blockIdx.x - tile * (unsigned)b.parts);
-    place.channel = tile * b.tile + place.column * GPUNN__PACK;
+    place.channel = (int)(tile * b.tile) + place.column * GPUNN__PACK;
     place.used = place.channel < b.channels;
     place.first = (place.part * b.part_rows + place.row) * b.channels + place.channel;
     place.end = place.used ? min((place.part + 1) * b.part_rows, b.n) * b.channels : 0;
@@ -483,43 +486,73 @@ __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn
     return part;
 }
 
-/* The two numbers of each channel of the pack, from one part. */
-__device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const gpunn__norm_pack &place,
-                                                    int part, float2 v[8])
+/* The end of the parts that the thread combines. */
+__device__ __forceinline__ int gpunn__norm_parts(const gpunn__norm &b, const gpunn__norm_pack &place)
 {
-    float pair[8];
+    if (!place.used) return 0;
+    return b.counters && !(b.phase & GPUNN__NORM_SUM) ? 1 : b.parts;
+}
+
+/* The combined moments of the thread's parts. Returns the number of values. */
+__device__ __forceinline__ float gpunn__norm_pack_join(const gpunn__norm &b, const gpunn__norm_pack &place,
+                                                       float2 own[8])
+{
+    const int parts = gpunn__norm_parts(b, place);
+    float     count = 0;
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        gpunn__load8(b.partial, GPUNN_F32, 2 * (part * b.channels + place.channel + k * 4), pair);
+    for (int j = 0; j < GPUNN__PACK; j++) own[j] = make_float2(0, 0);
+#pragma unroll 1
+    for (int part = place.row; part < parts; part += b.rows) {
+        float rows = (float)(parts == 1 ? b.n : min((part + 1) * b.part_rows, b.n) - part * b.part_rows),
+              share = __fdividef(rows, count + rows);
 #pragma unroll
-        for (int j = 0; j < 4; j++) v[4 * k + j] = make_float2(pair[2 * j], pair[2 * j + 1]);
+        for (int k = 0; k < GPUNN__PACK; k += 4) {
+            float pair[8];
+            gpunn__load8(b.partial, GPUNN_F32, 2 * (part * b.channels + place.channel + k), pair);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float2 &all = own[k + j];
+                float   delta = pair[2 * j] - all.x;
+                all = make_float2(all.x + delta * share,
+                                  all.y + pair[2 * j + 1] + delta * delta * count * share);
+            }
+        }
+        count += rows;
+    }
+    return count;
+}
+
+/* The sums of the thread's parts, added to sum. */
+__device__ __forceinline__ void gpunn__norm_pack_add(const gpunn__norm &b, const gpunn__norm_pack &place,
+                                                     float2 sum[8])
+{
+    const int parts = gpunn__norm_parts(b, place);
+#pragma unroll 1
+    for (int part = place.row; part < parts; part += b.rows) {
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK; k += 4) {
+            float pair[8];
+            gpunn__load8(b.partial, GPUNN_F32, 2 * (part * b.channels + place.channel + k), pair);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                sum[k + j] = make_float2(sum[k + j].x + pair[2 * j], sum[k + j].y + pair[2 * j + 1]);
+        }
     }
 }
 
-/* The mean and square of what the thread reads, minus near_by, or the combined moments of the parts. Returns
- * the number of values. */
+/* Whether this block is to join the parts of its tile, all of which are written. */
+__device__ __forceinline__ bool gpunn__norm_joins(const gpunn__norm &b)
+{
+    return b.counters && gpunn__is_last_block(&b.counters[blockIdx.x / (unsigned)b.parts], (unsigned)b.parts);
+}
+
+/* The mean and square of what the thread reads, minus near_by. Returns the number of values. */
 __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, const gpunn__norm_pack &place,
                                                           const float near_by[8], float2 own[8])
 {
     float count = 0;
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) own[j] = make_float2(0, 0);
-    if (!(b.phase & GPUNN__NORM_SUM)) {
-        for (int part = place.used ? place.row : b.parts; part < b.parts; part += b.rows) {
-            float rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows),
-                  share = __fdividef(rows, count + rows);
-            float2 other[8];
-            gpunn__norm_partial(b, place, part, other);
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) {
-                float delta = other[j].x - own[j].x;
-                own[j] = make_float2(own[j].x + delta * share,
-                                     own[j].y + other[j].y + delta * delta * count * share);
-            }
-            count += rows;
-        }
-        return count;
-    }
 #pragma unroll 2
     for (int64_t at = place.first; at < place.end; at += b.stride) {
         float v[8], share = __fdividef(1, count += 1);
@@ -541,20 +574,23 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
     /* the channel whose results this thread writes */
-    const int64_t channel = place.channel - place.column * GPUNN__PACK + threadIdx.x;
-    const bool    tells = (int)threadIdx.x < b.tile && channel < b.channels;
-    float         mean[8], scale[8], shift[8], v[8];
+    const int  channel = place.channel - place.column * GPUNN__PACK + (int)threadIdx.x;
+    const bool tells = (int)threadIdx.x < b.tile && channel < b.channels;
+    float      mean[8], scale[8], shift[8], v[8];
     if (b.training) {
         float2 own[8];
         gpunn__norm_channels(NULL, place, 0, mean);
         if (place.used) gpunn__norm_near_pack(b, place.channel, mean);
-        float                    count = gpunn__norm_pack_moments(b, place, mean, own);
-        const gpunn__norm_pairs *all = gpunn__norm_join<true>(b, count, own);
-        if (!(b.phase & GPUNN__NORM_APPLY)) {
+        const gpunn__norm_pairs *all;
+        for (bool joins = !(b.phase & GPUNN__NORM_SUM);; joins = true) {
+            const float count = joins ? gpunn__norm_pack_join(b, place, own)
+                                      : gpunn__norm_pack_moments(b, place, mean, own);
+            all = gpunn__norm_join<true>(b, count, own);
+            if (b.phase & GPUNN__NORM_APPLY) break;
             if (tells)
-                ((float2 *)b.partial)[place.part * b.channels + channel] =
+                ((float2 *)b.partial)[(joins ? 0 : place.part) * b.channels + channel] =
                     all[threadIdx.x % GPUNN__PACK][threadIdx.x / GPUNN__PACK];
-            return;
+            if (joins || !gpunn__norm_joins(b)) return;
         }
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
@@ -593,10 +629,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3))
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
     /* the channel whose results this thread writes */
-    const int64_t channel = place.channel - place.column * GPUNN__PACK + threadIdx.x;
-    const bool    tells = (int)threadIdx.x < b.tile && channel < b.channels;
-    float         mean[8], scale[8], bias[8], x[8], g[8];
-    float2        sum[8];
+    const int  channel = place.channel - place.column * GPUNN__PACK + (int)threadIdx.x;
+    const bool tells = (int)threadIdx.x < b.tile && channel < b.channels;
+    float      mean[8], scale[8], bias[8], x[8], g[8];
+    float2     sum[8];
     gpunn__norm_channels(b.saved, place, 0, mean);
     gpunn__norm_channels(b.saved + b.channels, place, 0, scale);
     gpunn__norm_channels(b.weight, place, 1, x);
@@ -621,22 +657,22 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3))
             if (!BY_X) gpunn__norm_hand_on<true>(b, at, 0xFF, g);
         }
     else
-        for (int part = place.used ? place.row : b.parts; part < b.parts; part += b.rows) {
-            float2 other[8];
-            gpunn__norm_partial(b, place, part, other);
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++)
-                sum[j] = make_float2(sum[j].x + other[j].x, sum[j].y + other[j].y);
-        }
+        gpunn__norm_pack_add(b, place, sum);
     const gpunn__norm_pairs *all = gpunn__norm_join<false>(b, 0, sum);
-    if (tells) {
-        float2 own = all[threadIdx.x % GPUNN__PACK][threadIdx.x / GPUNN__PACK];
-        if (!(b.phase & GPUNN__NORM_APPLY))
-            ((float2 *)b.partial)[place.part * b.channels + channel] = own;
-        else if (place.part == 0)
-            gpunn__norm_note_gradients(b, channel, own);
+    const int                pair = (int)threadIdx.x % GPUNN__PACK, column = (int)threadIdx.x / GPUNN__PACK;
+    if (!(b.phase & GPUNN__NORM_APPLY)) {
+        float2 *const partial = (float2 *)b.partial + channel;
+        if (tells) partial[place.part * b.channels] = all[pair][column];
+        if (!gpunn__norm_joins(b)) return;
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) sum[j] = make_float2(0, 0);
+        gpunn__norm_pack_add(b, place, sum);
+        all = gpunn__norm_join<false>(b, 0, sum);
+        if (tells) *partial = all[pair][column];
+        return;
     }
-    if (!(b.phase & GPUNN__NORM_APPLY) || b.y == NULL) return;
+    if (tells && place.part == 0) gpunn__norm_note_gradients(b, channel, all[pair][column]);
+    if (b.y == NULL) return;
     const float values = b.training ? (float)b.n : INFINITY;
     float       shift[8], proj_scale[8];
     gpunn__norm_channels(b.saved + b.channels, place, 0, x);
@@ -865,7 +901,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
             b.add_residual = step->accumulate[5];
         }
     }
-    const unsigned blocks = (unsigned)((b.channels + b.tile - 1) / b.tile * b.parts);
+    const unsigned tiles = (unsigned)((b.channels + b.tile - 1) / b.tile), blocks = tiles * (unsigned)b.parts;
+    if (b.packs_of_channels && step->ranks == NULL && tiles * sizeof(unsigned) <= gpunn__counters_bytes(cuda))
+        b.counters = cuda->counters;
     if (step->ranks || ((b.training || !forward) && b.parts > 1)) {
         b.phase = GPUNN__NORM_SUM;
         GPUNN__TRY(gpunn__norm_launch(cuda, b, blocks));

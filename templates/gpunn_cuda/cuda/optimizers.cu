@@ -208,7 +208,6 @@ static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_u
 /* The elements that a thread works on at once. */
 struct gpunn__elements {
     float p[8], g[8], s[3][8];
-    int   n;
 };
 
 /* Loads elements. Absent states read as 0. */
@@ -217,14 +216,13 @@ __device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const g
                                                      int64_t i)
 {
     const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
-    e->n = gpunn__pack_size(u.count, i);
-    gpunn__load_pack(u.gradient, GPUNN_F32, i, e->n, e->g);
-    gpunn__load_pack(u.parameter, GPUNN_F32, i, e->n, e->p);
+    gpunn__load_quads(u.gradient, GPUNN_F32, i, GPUNN__APART, u.count, e->g);
+    gpunn__load_quads(u.parameter, GPUNN_F32, i, GPUNN__APART, u.count, e->p);
 #pragma unroll
     for (int k = 0; k < gpunn__rule<KIND>::STATES; k++) {
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) e->s[k][j] = 0;
-        if (u.state[k]) gpunn__load_pack(u.state[k], GPUNN_F32, i, e->n, e->s[k]);
+        if (u.state[k]) gpunn__load_quads(u.state[k], GPUNN_F32, i, GPUNN__APART, u.count, e->s[k]);
     }
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
@@ -238,7 +236,7 @@ __device__ __forceinline__ void gpunn__states_store(gpunn__elements *e, const gp
 {
 #pragma unroll
     for (int k = 0; k < gpunn__rule<KIND>::STATES; k++)
-        if (u.state[k]) gpunn__store_pack(u.state[k], GPUNN_F32, i, e->n, false, e->s[k]);
+        if (u.state[k]) gpunn__store_quads(u.state[k], GPUNN_F32, i, GPUNN__APART, u.count, false, e->s[k]);
 }
 
 __device__ __forceinline__ void gpunn__parameters_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
@@ -246,9 +244,9 @@ __device__ __forceinline__ void gpunn__parameters_store(gpunn__elements *e, cons
     if (u.half) {
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) e->g[j] = e->p[j];
-        gpunn__store_pack(u.half, u.half_dtype, i, e->n, false, e->g);
+        gpunn__store_quads(u.half, u.half_dtype, i, GPUNN__APART, u.count, false, e->g);
     }
-    gpunn__store_pack(u.parameter, GPUNN_F32, i, e->n, false, e->p);
+    gpunn__store_quads(u.parameter, GPUNN_F32, i, GPUNN__APART, u.count, false, e->p);
 }
 
 /* An update's settings, with the lr of this run. */
@@ -266,9 +264,9 @@ template <int KIND> __device__ __forceinline__ void gpunn__update_make(const gpu
 {
     const gpunn_update_numbers k = gpunn__update_numbers<KIND>(job);
     const gpunn__settings      setting(job.u, k.lr);
-    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    int64_t                    i = gpunn__pack_first(GPUNN__APART, blockIdx.x);
     if (!k.go) return;
-    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+    for (; i < job.u.count; i += gpunn__packs_step(gridDim.x)) {
         gpunn__elements e;
         gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
 #pragma unroll
@@ -279,9 +277,9 @@ template <int KIND> __device__ __forceinline__ void gpunn__update_make(const gpu
     }
 }
 
-/* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
+/* Three blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
 template <int KIND>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__update_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     gpunn__update_make<KIND>(job);
@@ -310,9 +308,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(con
     const gpunn_update_numbers k = *job.numbers;
     const gpunn__settings      setting(job.u, k.lr);
     double                     squares = 0, moves = 0;
-    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    int64_t                    i = gpunn__pack_first(GPUNN__APART, blockIdx.x);
     if (!k.go) return;
-    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+    for (; i < job.u.count; i += gpunn__packs_step(gridDim.x)) {
         gpunn__elements e;
         gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
 #pragma unroll
@@ -320,7 +318,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(con
             gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
             const float move = gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j],
                                                        e.s[2][j]);
-            if (j < e.n) {
+            if (gpunn__pack_place(i, GPUNN__APART, j) < job.u.count) {
                 squares += (double)e.p[j] * (double)e.p[j];
                 moves += (double)move * (double)move;
             }
@@ -343,7 +341,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(con
     const gpunn_update_numbers k = *job.numbers;
     const gpunn__settings      setting(job.u, k.lr);
     double                     squares = 0, moves = 0;
-    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    int64_t                    i = gpunn__pack_first(GPUNN__APART, blockIdx.x);
     if (!k.go) return;
     for (int at = (int)threadIdx.x; at < job.sum_count; at += (int)blockDim.x) {
         squares += job.sums[2 * at];
@@ -354,7 +352,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(con
     const double norms = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
     const float  rate = (float)((double)k.lr *
                                gpunn__update_ratio((gpunn_update_kind)KIND, job.setting, norms));
-    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+    for (; i < job.u.count; i += gpunn__packs_step(gridDim.x)) {
         gpunn__elements e;
         gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
 #pragma unroll

@@ -236,6 +236,35 @@ __device__ __forceinline__ void gpunn__pool_store(const gpunn__pool &p, int64_t 
         if (j < n) gpunn__store(p.to, p.to_dtype, i + j, v[j]);
 }
 
+/* The marked cells of channels c .. c + n - 1. Marks of one byte are accessed 8 at a time. */
+__device__ __forceinline__ void gpunn__pool_load_marks(const gpunn__pool &p, int64_t i, int n, int at[8])
+{
+    if (p.at_bytes != 1 || p.channels % GPUNN__PACK != 0) {
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) at[j] = j < n ? gpunn__pool_marked(p, i + j) : -1;
+        return;
+    }
+    const uint2    pack = *(const uint2 *)((const unsigned char *)p.at + i);
+    const unsigned word[2] = {pack.x, pack.y};
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) at[j] = (int)(word[j / 4] >> 8 * (j % 4) & 255);
+}
+
+__device__ __forceinline__ void gpunn__pool_store_marks(const gpunn__pool &p, int64_t i, int n,
+                                                        const int at[8])
+{
+    if (p.at_bytes != 1 || p.channels % GPUNN__PACK != 0) {
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++)
+            if (j < n) gpunn__pool_mark(p.at, p.at_bytes, i + j, at[j]);
+        return;
+    }
+    unsigned word[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) word[j / 4] |= (unsigned)at[j] << 8 * (j % 4);
+    *(uint2 *)((unsigned char *)p.at + i) = make_uint2(word[0], word[1]);
+}
+
 /* For planes only, as is the next kernel. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_last_kernel(const gpunn__pool p)
 {
@@ -264,10 +293,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_la
                 }
             int64_t i = (image * (p.y.out * p.x.out) + index) * p.channels + c;
 #pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) {
+            for (int j = 0; j < GPUNN__PACK; j++)
                 if (p.average) best[j] *= place.share;
-                if (j < n) gpunn__pool_mark(p.at, p.at_bytes, i + j, at[j]);
-            }
+            gpunn__pool_store_marks(p, i, n, at);
             gpunn__pool_store(p, i, n, best);
         }
 }
@@ -284,6 +312,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
             int     oy, oy_end, ox_begin, ox_end;
             int64_t to = (image * (p.y.n * p.x.n) + cell) * p.channels + c;
             float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0}, g[8];
+            int     at[8];
             if (p.accumulate) gpunn__pool_load(p, p.to, p.to_dtype, to, n, v);
             gpunn__pool_windows(p.y, y, y + 1, &oy, &oy_end);
             gpunn__pool_windows(p.x, x, x + 1, &ox_begin, &ox_end);
@@ -298,10 +327,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
                                         : 1;
                     int64_t i = ((image * p.y.out + oy) * p.x.out + ox) * p.channels + c;
                     gpunn__pool_load(p, p.from, p.from_dtype, i, n, g);
+                    if (!p.average) gpunn__pool_load_marks(p, i, n, at);
 #pragma unroll
                     for (int j = 0; j < GPUNN__PACK; j++)
-                        if (p.average || (j < n && gpunn__pool_marked(p, i + j) == index))
-                            v[j] += g[j] * share;
+                        if (p.average || at[j] == index) v[j] += g[j] * share;
                 }
             }
             gpunn__pool_store(p, to, n, v);

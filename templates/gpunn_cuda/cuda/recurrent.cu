@@ -56,11 +56,7 @@ static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dn
         return;
     }
     for (int i = 0; i < batch; i++) lengths[i] = length;
-    for (int i = 0; i < 5 && builder->status == GPUNN_OK; i++) {
-        if (sizes[i] <= INT32_MAX) continue;
-        builder->status = GPUNN_ERR_UNSUPPORTED;
-        (void)snprintf(builder->text, sizeof builder->text, "it counts in 32 bits");
-    }
+    gpunn__dnn_check_sizes(builder, 5, sizes);
     (void)GPUNN__DNN(builder, cudnnCreateRNNDescriptor, &choice->rnn);
     (void)GPUNN__DNN(builder, cudnnCreateRNNDataDescriptor, &choice->x);
     (void)GPUNN__DNN(builder, cudnnCreateRNNDataDescriptor, &choice->y);

@@ -111,21 +111,34 @@ __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s,
     if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
 }
 
-/* One thread per element of d. */
-__device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &p)
+/* One thread per element of d. The dtype is constant so that the loads of 8 steps wait for memory together. */
+template <gpunn_dtype dtype> __device__ __forceinline__ void gpunn__short_product_of(const gpunn__product &p)
 {
+    const int m = (int)p.m, n = (int)p.n, count = (int)p.k;
+    const int step_a = p.transpose_a ? (int)p.lda : 1, step_b = p.transpose_b ? 1 : (int)p.ldb;
 #pragma unroll 1
-    for (int at = (int)threadIdx.x; at < (int)(p.m * p.n); at += (int)blockDim.x) {
-        const int64_t i = at / (int)p.n, j = at % (int)p.n;
-        float         sum = 0, row_sum = 0;
+    for (int at = (int)threadIdx.x; at < m * n; at += (int)blockDim.x) {
+        const int i = at / n, j = at % n;
+        int       from_a = p.transpose_a ? i : i * (int)p.lda, from_b = p.transpose_b ? j * (int)p.ldb : j;
+        float     sum = 0, row_sum = 0;
 #pragma unroll 8
-        for (int64_t k = 0; k < p.k; k++) {
-            const float a = gpunn__load(p.a, p.dtype, p.transpose_a ? k * p.lda + i : i * p.lda + k);
-            sum += a * gpunn__load(p.b, p.dtype, p.transpose_b ? j * p.ldb + k : k * p.ldb + j);
+        for (int k = 0; k < count; k++, from_a += step_a, from_b += step_b) {
+            const float a = gpunn__load(p.a, dtype, from_a);
+            sum += a * gpunn__load(p.b, dtype, from_b);
             row_sum += a;
         }
         gpunn__product_store(&p, i, j, i * p.ldd + j, sum, row_sum);
     }
+}
+
+__device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &p)
+{
+    if (p.dtype == GPUNN_F32)
+        gpunn__short_product_of<GPUNN_F32>(p);
+    else if (p.dtype == GPUNN_BF16)
+        gpunn__short_product_of<GPUNN_BF16>(p);
+    else
+        gpunn__short_product_of<GPUNN_F16>(p);
 }
 
 /* Makes the steps one after another. All threads see the results of a step before the next one begins. */
