@@ -88,7 +88,12 @@ def fused(optimizer, model, **options):
     options["fused"] = MODE in ("eager", "graph")
     if MODE == "graph" and optimizer is not torch.optim.SGD:
         options["capturable"] = True
-    return optimizer(model.parameters(), **options)
+    made = optimizer(model.parameters(), **options)
+    if options.get("momentum"):
+        # Zeros give the same first step. A buffer made within a CUDA graph would be overwritten.
+        for p in model.parameters():
+            made.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    return made
 
 
 def mlp20():
@@ -198,6 +203,7 @@ def captured(step):
     def replay():
         graph.replay()
         return loss
+    replay.step = step  # the model and its inputs must outlive this call
     return replay
 
 

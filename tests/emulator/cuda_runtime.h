@@ -143,10 +143,7 @@ static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
 }
-static inline float __expf(float x)
-{
-    return expf(x);
-}
+#define __expf expf
 static inline float __fdividef(float a, float b)
 {
     return a / b;

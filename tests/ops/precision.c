@@ -385,17 +385,17 @@ typedef struct masked_case {
     const char *name;
     gpunn_dtype dtype;
     int         rank, dim[4]; /* of the mask */
-    int         l, s, kv_heads;
+    int         l, s, kv_heads, e;
     bool        causal;
     /* hidden, or false: every third element, all of row 1 where the mask has rows */
     float hidden, added;
 } masked_case;
 enum { MASKED_N = 3, MASKED_HEADS = 4, MASKED_SIZE = 32 };
 
-static gpunn_tensor *masked_heads(gpunn_tensor *x, const char *name, int rows, int heads)
+static gpunn_tensor *masked_heads(gpunn_tensor *x, const char *name, int rows, int heads, int e)
 {
-    x = gpunn_linear(x, name, .out_features = 8 * heads);
-    return gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, rows, heads, 8));
+    x = gpunn_linear(x, name, .out_features = e * heads);
+    return gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, rows, heads, e));
 }
 
 static void masked_make(gpunn_device *dev, gpunn_model *model, const masked_case *c, gpunn_tensor *t[4])
@@ -409,12 +409,12 @@ static void masked_make(gpunn_device *dev, gpunn_model *model, const masked_case
     t[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->l, MASKED_SIZE));
     t[1] = gpunn_input(model, "y", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->s, MASKED_SIZE));
     gpunn_tensor *mask = gpunn_input(model, "mask", c->dtype, shape);
-    gpunn_tensor *q = masked_heads(t[0], "q", c->l, MASKED_HEADS),
-                 *k = masked_heads(t[1], "k", c->s, c->kv_heads);
-    gpunn_tensor *v = masked_heads(t[1], "v", c->s, c->kv_heads);
+    gpunn_tensor *q = masked_heads(t[0], "q", c->l, MASKED_HEADS, c->e),
+                 *k = masked_heads(t[1], "k", c->s, c->kv_heads, c->e);
+    gpunn_tensor *v = masked_heads(t[1], "v", c->s, c->kv_heads, c->e);
     t[2] = gpunn_scaled_dot_product_attention(q, k, v, .mask = mask, .heads_last = true,
                                               .is_causal = c->causal, .enable_gqa = true);
-    t[3] = gpunn_linear(gpunn_reshape(t[2], GPUNN_SHAPE(GPUNN_BATCH, c->l, 8 * MASKED_HEADS)), "out",
+    t[3] = gpunn_linear(gpunn_reshape(t[2], GPUNN_SHAPE(GPUNN_BATCH, c->l, c->e * MASKED_HEADS)), "out",
                         .out_features = 5);
     t[3] = gpunn_sum(gpunn_square(t[3]), GPUNN_ALL, false);
     MADE(dev, t[3]);
@@ -441,16 +441,19 @@ static void masked_make(gpunn_device *dev, gpunn_model *model, const masked_case
 static void test_masks(void **state)
 {
     static const masked_case cases[] = {
-        {"keys", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 11}, 7, 11, 4, false, -INFINITY, 0},
-        {"keys, causal", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 9}, 9, 9, 4, true, -INFINITY, 0},
-        {"whole tiles of keys", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 128}, 128, 128, 2, false, -INFINITY, 0},
-        {"rows that see nothing", GPUNN_BOOL, 2, {6, 17}, 6, 17, 4, false, -INFINITY, 0},
-        {"all or nothing", GPUNN_BOOL, 4, {MASKED_N, 1, 5, 1}, 5, 16, 4, false, -INFINITY, 0},
-        {"added to keys", GPUNN_F32, 1, {13}, 4, 13, 4, false, -INFINITY, 0},
-        {"added to heads", GPUNN_F32, 3, {MASKED_HEADS, 5, 6}, 5, 6, 2, false, 0, 0},
-        {"added to each", GPUNN_F32, 4, {MASKED_N, MASKED_HEADS, 5, 20}, 5, 20, 2, true, -INFINITY, 0},
-        {"large, negative", GPUNN_F32, 4, {MASKED_N, 1, 1, 10}, 3, 10, 4, false, -INFINITY, -100},
-        {"the least number", GPUNN_F32, 4, {MASKED_N, 1, 1, 10}, 3, 10, 4, false, -3.4e38f, 0},
+        {"keys", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 11}, 7, 11, 4, 8, false, -INFINITY, 0},
+        {"keys, causal", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 9}, 9, 9, 4, 8, true, -INFINITY, 0},
+        {"whole tiles of keys", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 128}, 128, 128, 2, 8, false, -INFINITY, 0},
+        {"rows that see nothing", GPUNN_BOOL, 2, {6, 17}, 6, 17, 4, 8, false, -INFINITY, 0},
+        {"all or nothing", GPUNN_BOOL, 4, {MASKED_N, 1, 5, 1}, 5, 16, 4, 8, false, -INFINITY, 0},
+        {"added to keys", GPUNN_F32, 1, {13}, 4, 13, 4, 8, false, -INFINITY, 0},
+        {"added to heads", GPUNN_F32, 3, {MASKED_HEADS, 5, 6}, 5, 6, 2, 8, false, 0, 0},
+        {"added to each", GPUNN_F32, 4, {MASKED_N, MASKED_HEADS, 5, 20}, 5, 20, 2, 8, true, -INFINITY, 0},
+        {"large, negative", GPUNN_F32, 4, {MASKED_N, 1, 1, 10}, 3, 10, 4, 8, false, -INFINITY, -100},
+        {"the least number", GPUNN_F32, 4, {MASKED_N, 1, 1, 10}, 3, 10, 4, 8, false, -3.4e38f, 0},
+        {"keys, size 16", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 11}, 7, 11, 4, 16, false, -INFINITY, 0},
+        {"whole tiles, size 64", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 128}, 128, 128, 2, 64, false, -INFINITY, 0},
+        {"each, size 32", GPUNN_F32, 4, {MASKED_N, MASKED_HEADS, 5, 20}, 5, 20, 2, 32, true, -INFINITY, 0},
     };
     fixture              *f = *state;
     const precision_case *p = f->data;
@@ -462,7 +465,11 @@ static void test_masks(void **state)
         masked_make(cpu, reference, &cases[i], r), masked_make(f->dev, model, &cases[i], t);
         OK(cpu, gpunn_backward(r[3]));
         OK(f->dev, gpunn_backward(t[3]));
-        gpunn_set_name(r[2], cases[i].name);
+        for (int x = 0; x < 3; x++) {
+            char name[64];
+            (void)snprintf(name, sizeof name, "%s, %s", cases[i].name, x < 2 ? gpunn_tensor_name(r[x]) : "y");
+            gpunn_set_name(r[x], name);
+        }
         const double floor = norm_of(cpu, r[0]); /* k's bias has no gradient but for rounding */
         check_tensor(f, t[2], cpu, r[2], false, 0, p->tolerance);
         for (int x = 0; x < 2; x++) check_tensor(f, t[x], cpu, r[x], true, 0, 2 * p->tolerance);

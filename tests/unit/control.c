@@ -835,7 +835,9 @@ static void test_recompute_within(void **state)
     FAILS(dev, gpunn_recompute_within(loss, 64, 1), GPUNN_ERR_MEMORY, "batch 64 holds at least");
     OK(dev, gpunn_model_summary(f->model, .batch_size = 64, .loss = loss, .bytes = &bytes));
     assert_true(bytes == held);
-    for (size_t tenths = 10; tenths >= 8; tenths--) {
+    /* on a GPU, the libraries' workspaces take a larger share, which recomputing does not shrink */
+    const size_t fewest = strcmp(f->backend->name, "cuda") == 0 ? 9 : 8;
+    for (size_t tenths = 10; tenths >= fewest; tenths--) {
         OK(dev, gpunn_recompute_within(loss, 64, held * tenths / 10));
         OK(dev, gpunn_model_summary(f->model, .batch_size = 64, .loss = loss, .bytes = &least));
         assert_true(least <= held * tenths / 10);

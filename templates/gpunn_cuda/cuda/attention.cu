@@ -337,8 +337,8 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
                           gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     transposed = gpunn__dnn_relayout(flow, ds, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
     gpunn__dnn_shared(flow, transposed, q, GPUNN__DNN_DK, a->e, a->dk);
-    const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e},
-                  stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
+    /* strides of the rows in memory: the engine reads k again, by these */
+    const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->k[0], a->k[1], a->k[2], 1};
     k = gpunn__dnn_relayout(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
     cudnnBackendDescriptor_t dq = gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false);
     if (!a->adds) {
@@ -822,6 +822,9 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
     if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN needs head sizes that are multiples of 8";
     if (step->input_count > 4) return "the lengths are known only when it runs";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
+    /* Of size 8, cuDNN 9.14 made wrong gradients of q on an H200. */
+    if (step->backward && (c->e % 16 != 0 || c->ev % 16 != 0))
+        return "cuDNN's backward pass needs head sizes that are multiples of 16";
     if (step->backward && (c->l == 1 || c->s == 1))
         return "cuDNN has no backward pass for sequences of length 1";
     for (int i = 0; step->backward && i < (c->packed ? 1 : 3); i++)

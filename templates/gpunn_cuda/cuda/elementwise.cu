@@ -39,6 +39,11 @@ __device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operan
     for (int q = 0; q < GPUNN__PACK; q += GPUNN__QUAD) {
         const int64_t at = gpunn__pack_place(i, apart, q), stride = operand.stride[0];
         int64_t       left = 0, place = gpunn__operand_place(operand, at, &left);
+        if (at >= count) {
+#pragma unroll
+            for (int j = 0; j < GPUNN__QUAD; j++) v[q + j] = 0;
+            continue;
+        }
         if (left >= GPUNN__QUAD && stride == 1 && place % GPUNN__QUAD == 0) {
             gpunn__load4(operand.data, operand.dtype, place, v + q);
             continue;
