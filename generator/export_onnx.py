@@ -42,6 +42,7 @@ def main(arguments=None):
         raise SystemExit("%s %s" % (options.spec, why)) from None
     except (json_text.SpecError, tensor_files.FileError, OSError) as error:
         raise SystemExit(str(error)) from None
+    print("Wrote %s." % options.output)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import sys
 from . import sizes, spec, table
 from .exchange import spec_writer
 from .exchange.spec_writer import (Constant, Parameter, Refused, Value, is_number, json_text, named_sizes,
-                                   needed_entries, normal_axis, write_file)
+                                   needed_entries, next_step, normal_axis, write_file)
 from .exchange.torch_export.capture import (BATCHES, capture_export, capture_trace, check_backwards,
                                             noted_backwards, own_name, root_of)
 from .exchange.torch_export.lowering import Lowering
@@ -329,11 +329,13 @@ def main(arguments=None):
     shapes = {name: {axis: size for own, axis, size in options.dynamic if own == name}
               for name, _, _ in options.dynamic}
     try:
-        export(module, [x for _, x in examples], options.name + ".json", options.name + ".safetensors",
-               input_names=names if all(names) else None, dynamic_batch=not options.fixed_batch, loss=loss,
-               optimizer=options.optimizer, dynamic_shapes=shapes, bounds=options.bounds)
+        written = export(module, [x for _, x in examples], options.name + ".json",
+                         options.name + ".safetensors", input_names=names if all(names) else None,
+                         dynamic_batch=not options.fixed_batch, loss=loss, optimizer=options.optimizer,
+                         dynamic_shapes=shapes, bounds=options.bounds)
     except (Unsupported, Refused, ValueError, OSError) as error:
         raise SystemExit(str(error)) from error
+    print(next_step(options.name, written))
 
 
 if __name__ == "__main__":

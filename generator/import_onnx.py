@@ -19,7 +19,8 @@ import tempfile
 
 from .exchange import arrays, onnx_file, tensor_files
 from .exchange.onnx_import import Unsupported, import_graph
-from .exchange.spec_writer import Refused, json_text, nan_notes, save_safetensors, write_file
+from .exchange.spec_writer import (Refused, json_text, nan_notes, next_step, save_safetensors,
+                                   write_file)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -107,10 +108,11 @@ def main(arguments=None):
     try:
         tensor_files.check_no_text(options.model)
         fixed = tensor_files.read(options.fix) if options.fix else {}
-        _, notes = import_model(options.model, options.name, options.size, options.batch, fixed,
-                                options.dynamic, options.bounds)
+        written, notes = import_model(options.model, options.name, options.size, options.batch, fixed,
+                                      options.dynamic, options.bounds)
         for note in notes:
             print(note, file=sys.stderr)
+        print(next_step(options.name, written))
         if options.check:
             check(options.model, options.name, tensor_files.read(options.check), options.run_model,
                   options.tolerance)

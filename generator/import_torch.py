@@ -8,6 +8,7 @@ Names are kept. Floats become F32, and so do the quantized tensors of .gguf (Q8_
 a .pt is read by an unpickler that knows only tensors, so no code of a file runs. If a checkpoint holds
 several groups of tensors (weights, an optimizer's state), name one with --key; the error lists them."""
 import argparse
+import json
 import os
 import sys
 
@@ -66,6 +67,7 @@ def main(arguments=None):
             print(note, file=sys.stderr)
     except (tensor_files.FileError, Refused, OSError) as error:
         raise SystemExit(str(error)) from None
+    print("Wrote %s. Next, in C: gpunn_load(model, %s)" % (options.output, json.dumps(options.output)))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import copy
 import itertools
 import json
 import math
+import shlex
 import struct
 
 from .. import spec, table
@@ -680,6 +681,16 @@ def json_text(spec):
     head = json.dumps({key: x for key, x in spec.items() if key != "tensors"}, indent=1)[:-2]
     lines = ",\n".join("  " + json.dumps(x) for x in spec["tensors"])
     return head + ',\n "tensors": [\n' + lines + "\n ]\n}\n"
+
+
+def next_step(name, spec):
+    """What a command prints once it has written NAME.json and NAME.safetensors."""
+    inputs = ", ".join("%s %s [%s]" % (json.dumps(x["name"]), x.get("dtype", "f32"),
+                                       ", ".join(map(str, x["shape"])))
+                       for x in spec["tensors"] if x["op"] == "input")
+    files = shlex.quote(name + ".json"), shlex.quote(name + ".safetensors")
+    return ("Wrote %s and %s. Inputs: %s\n" % (*files, inputs) +
+            "Next: build/run_model %s --weights %s --input X.safetensors --output Y.safetensors" % files)
 
 
 def save_safetensors(path, tensors):

@@ -578,12 +578,18 @@ class Branches(Export):
 class Command(Export):
     def run_main(self, *words):
         said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
             try:
                 export_torch.main(list(words))
             except SystemExit as stop:
                 return str(stop)
-        return ""
+        return said.getvalue()
+
+    def wrote(self, inputs):
+        """What it prints once it has written the spec "net" and its weights."""
+        net = self.path("net")
+        return (f"Wrote {net}.json and {net}.safetensors. Inputs: {inputs}\nNext: build/run_model {net}.json "
+                f"--weights {net}.safetensors --input X.safetensors --output Y.safetensors\n")
 
     def setUp(self):
         super().setUp()
@@ -598,7 +604,7 @@ class Command(Export):
         said = self.run_main("export_torch_nets:classifier", "-o", self.path("net"), "--input", "x=2x3x4",
                              "--input", "labels=2:i64", "--loss",
                              "cross_entropy", "--optimizer", '{"type": "sgd", "lr": 0.1}')
-        self.assertEqual(said, "")
+        self.assertEqual(said, self.wrote('"x" f32 [N, 3, 4], "labels" i64 [N]'))
         model = spec.load(self.path("net.json"))
         self.assertEqual([model.tensors[i].text() for i in (0, 1, model.loss)], [
             "input f32 [N,3,4]", "input i64 [N]",
@@ -609,7 +615,7 @@ class Command(Export):
     def test_sizes_that_vary(self):
         words = "export_torch_nets:deep", "--input", "x=2x5x4", "-o", self.path("net"), "--dynamic"
         said = self.run_main(*words, "x:1=T", "--bounds", '{"T": {"max": 9}}')
-        self.assertEqual(said, "")
+        self.assertEqual(said, self.wrote('"x" f32 [N, T, 4]'))
         model = spec.load(self.path("net.json"))
         self.assertEqual((model.tensors[0].text(), model.sizes["T"]["max"]), ("input f32 [N,T,4]", 9))
         for axis, part in (("x:T", "2"), ("y:1=T", "there is no input 'y'")):

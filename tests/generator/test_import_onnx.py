@@ -964,6 +964,15 @@ class BadFiles(Import):
                 seen += 1
         self.assertGreater(seen, 100)
 
+    def test_the_command_prints_what_it_wrote(self):
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            import_onnx.main([self.write(small()), "-o", self.path("net")])
+        wrote, after = text.getvalue().splitlines()
+        self.assertEqual(wrote, f'Wrote {self.path("net.json")} and {self.path("net.safetensors")}. '
+                         'Inputs: "x" f32 [N, 3]')
+        self.assertTrue(after.startswith(f'Next: build/run_model {self.path("net.json")} --weights '), after)
+
     def test_the_command_ends_with_one_sentence(self):
         text = io.StringIO()
         with contextlib.redirect_stderr(text), self.assertRaises(SystemExit) as caught:
@@ -1020,7 +1029,7 @@ class Suite(Import):
         text = io.StringIO()
         with contextlib.redirect_stdout(text):
             import_onnx.main(words)
-        self.assertRegex(text.getvalue(), "^y: largest difference .* of its largest value\n$")
+        self.assertRegex(text.getvalue(), "\ny: largest difference .* of its largest value\n$")
         with contextlib.redirect_stdout(text), self.assertRaisesRegex(SystemExit, "differ by more than"):
             import_onnx.main(words + ["--tolerance", "-1"])
 

@@ -1,6 +1,7 @@
 """The importer of PyTorch's weights: files in torch.save's formats, made here, and hostile ones; real ones if
 PyTorch is installed."""
 import collections
+import contextlib
 import importlib.util
 import io
 import math
@@ -213,6 +214,15 @@ Q6_NUMBERS = [0.25 * (2 * part + i // 16 - 8) * ((9 if part % 4 > 1 else 7) + 16
 
 
 class Gguf(Import):
+    def test_the_command_prints_what_it_wrote(self):
+        with open(self.path("net.gguf"), "wb") as file:
+            file.write(gguf_file([("w", (1, 32), 8, Q8)]))
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            import_torch.main([self.path("net.gguf"), "-o", self.path("w")])
+        self.assertEqual(text.getvalue(), 'Wrote %s. Next, in C: gpunn_load(model, "%s")\n' %
+                         (self.path("w"), self.path("w")))
+
     def test_all_kinds(self):
         facts = [text("words") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("bcd"),
                  text("numbers") + struct.pack("<IIQ3h", 9, 3, 3, 1, 2, 3),
