@@ -47203,11 +47203,11 @@ static double gpunn__tick(double span, int most)
 
 /* Draws one panel. Lengths are in tenths of a pixel, so that coordinates are whole numbers in every locale.
  * The two curves are value[kind] and value[kind + 2]. */
-static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const gpunn__epoch *epochs,
+static void gpunn__svg_panel(gpunn__file *f, int top, const char *title, const gpunn__epoch *epochs,
                              int count, int kind)
 {
     static const char *const names[] = {"train", "validation"};
-    const double             x0 = left + 700, x1 = left + 4400, y0 = 3050, y1 = 620;
+    const double             x0 = 700, x1 = 4400, y0 = top + 3050, y1 = top + 620;
     double                   low = INFINITY, high = -INFINITY;
     char                     text[32];
     for (int i = 0; i < count; i++)
@@ -47223,7 +47223,7 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
     low = floor((low - margin) / step) * step;
     high = ceil((high + margin) / step) * step;
     int last = count > 2 ? count : 2, every = (int)ceil(gpunn__tick(last - 1, 8));
-    gpunn__print(f, "<text class=\"title\" x=\"%.0f\" y=\"360\">", x0);
+    gpunn__print(f, "<text class=\"title\" x=\"%.0f\" y=\"%d\">", x0, top + 360);
     for (const char *c = title; *c; c++)
         gpunn__print(f, strchr("<>&", *c) ? "&#%d;" : "%c", (unsigned char)*c < 32 ? '?' : *c);
     gpunn__print(f, "</text>\n");
@@ -47235,9 +47235,10 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
                      x0, y, x1, x0 - 80, y + 40, gpunn__number(text, fabs(value) < step / 2 ? 0 : value, 5));
     }
     for (int epoch = every; epoch <= last; epoch += every)
-        gpunn__print(f, "<text x=\"%.0f\" y=\"3230\" text-anchor=\"middle\">%d</text>\n",
-                     x0 + (x1 - x0) * (epoch - 1) / (last - 1), epoch);
-    gpunn__print(f, "<text x=\"%.0f\" y=\"3430\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2);
+        gpunn__print(f, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">%d</text>\n",
+                     x0 + (x1 - x0) * (epoch - 1) / (last - 1), y0 + 180, epoch);
+    gpunn__print(f, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2,
+                 y0 + 380);
     double key = x1;
     /* training is drawn last, so on top; the key grows to the left */
     for (int c = kind + 2; c >= kind; c -= 2) {
@@ -47261,9 +47262,9 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
         gpunn__print(f, "\"/><path class=\"curve end %s\" d=\"M%.0f %.0fh0\"/>\n", name, x, y);
         double width = c < 2 ? 1280 : 1600;
         key -= width;
-        gpunn__print(
-            f, "<path class=\"curve %s\" d=\"M%.0f 320h220\"/><text x=\"%.0f\" y=\"360\">%s %s</text>\n",
-            name, key, key + 280, name, gpunn__number(text, value, 4));
+        gpunn__print(f,
+                     "<path class=\"curve %s\" d=\"M%.0f %dh220\"/><text x=\"%.0f\" y=\"%d\">%s %s</text>\n",
+                     name, key, top + 320, key + 280, top + 360, name, gpunn__number(text, value, 4));
     }
 }
 
@@ -47273,16 +47274,16 @@ static GPUNN__STATUS gpunn__write_svg(gpunn_device *dev, const char *path, const
     gpunn__file  file;
     gpunn_status status = gpunn__file_open(dev, path, &file);
     if (status != GPUNN_OK) return status;
-    int width = metric ? 9400 : 4700;
+    int height = metric ? 7200 : 3600; /* one panel below the other: readable on a phone */
     gpunn__print(
         &file,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"360\" viewBox=\"0 0 %d 3600\">\n",
-        width / 10, width);
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"470\" height=\"%d\" viewBox=\"0 0 4700 %d\">\n",
+        height / 10, height);
     gpunn__print(&file, "<title>Training history, %d epoch%s</title>\n<style>\n", count,
                  count == 1 ? "" : "s");
     gpunn__print(
         &file,
-        "text{fill:#59636e;font:120px "
+        "text{fill:#59636e;font:130px "
         "system-ui,sans-serif}.title{fill:#1f2328;font-size:150px;font-weight:600}\n"
         ".curve{fill:none;stroke-width:20;stroke-linejoin:round;stroke-linecap:round}.end{stroke-width:70}\n"
         ".page{fill:#fff}.grid{stroke:#d1d9e0;stroke-width:8}.train{stroke:#0969da}.validation{stroke:#"
@@ -47292,7 +47293,7 @@ static GPUNN__STATUS gpunn__write_svg(gpunn_device *dev, const char *path, const
                         "f0883e}}\n</style>\n");
     gpunn__print(&file, "<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n");
     gpunn__svg_panel(&file, 0, "loss", epochs, count, 0);
-    if (metric) gpunn__svg_panel(&file, 4700, metric, epochs, count, 1);
+    if (metric) gpunn__svg_panel(&file, 3600, metric, epochs, count, 1);
     gpunn__print(&file, "</svg>\n");
     return gpunn__file_commit(&file);
 }

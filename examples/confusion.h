@@ -24,7 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CONFUSION_CLASSES = 100, CONFUSION_MISTAKES = 20, CONFUSION_COLUMNS = 10 };
+enum { CONFUSION_CLASSES = 100, CONFUSION_MISTAKES = 20, CONFUSION_COLUMNS = 4 };
 
 typedef struct confusion__mistake {
     int64_t index;
@@ -99,16 +99,16 @@ static inline bool confusion__image(FILE *file, const uint8_t *image, int channe
 
 static inline void confusion__head(FILE *file, int mistakes, int height)
 {
-    (void)fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 960 %d\" ", height);
-    (void)fprintf(file, "width=\"960\" height=\"%d\">\n<style>\n", height);
+    (void)fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 456 %d\" ", height);
+    (void)fprintf(file, "width=\"456\" height=\"%d\">\n<style>\n", height);
     (void)fputs(
-        "text { font: 11px ui-sans-serif, system-ui, sans-serif; fill: #1f2328; text-anchor: middle }\n"
-        ".title { font-size: 13px; text-anchor: start } .guess { fill: #bc4c00 } image { image-rendering: "
+        "text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328; text-anchor: middle }\n"
+        ".title { font-weight: bold; text-anchor: start } .guess { fill: #bc4c00 } image { image-rendering: "
         "pixelated }\n"
         "@media (prefers-color-scheme: dark) {\n"
         "text { fill: #e6edf3 } .guess { fill: #f0883e } }\n</style>\n",
         file);
-    (void)fprintf(file, "<text class=\"title\" x=\"21\" y=\"20\">The %d worst mistakes: ", mistakes);
+    (void)fprintf(file, "<text class=\"title\" x=\"12\" y=\"20\">The %d worst mistakes: ", mistakes);
     (void)fputs("the class, and what it is taken for</text>\n", file);
 }
 
@@ -116,7 +116,7 @@ static inline void confusion__captions(const confusion *c, FILE *file, const con
                                        int y)
 {
     (void)fprintf(file, "<text x=\"%d\" y=\"%d\">%s</text>\n", x, y, c->names[m->label]);
-    (void)fprintf(file, "<text class=\"guess\" x=\"%d\" y=\"%d\">%s %.0f %%</text>\n", x, y + 15,
+    (void)fprintf(file, "<text class=\"guess\" x=\"%d\" y=\"%d\">%s %.0f %%</text>\n", x, y + 17,
                   c->names[m->guess], 100 * (double)m->probability);
 }
 
@@ -128,14 +128,14 @@ static inline bool confusion_draw(const confusion *c, const char *path, const ui
     FILE *file = fopen(path, "wb");
     bool  good = true;
     if (file == NULL) return false;
-    confusion__head(file, c->mistakes, 32 + 116 * rows);
+    confusion__head(file, c->mistakes, 36 + 128 * rows);
     for (int i = 0; i < c->mistakes && good; i++) {
-        const int middle = 57 + i % CONFUSION_COLUMNS * 94, top = 32 + i / CONFUSION_COLUMNS * 116;
+        const int middle = 57 + i % CONFUSION_COLUMNS * 114, top = 36 + i / CONFUSION_COLUMNS * 128;
         (void)fprintf(file, "<image x=\"%d\" y=\"%d\" width=\"72\" height=\"72\" ", middle - 36, top);
         (void)fputs("href=\"data:image/png;base64,", file);
         good = confusion__image(file, images + c->worst[i].index * bytes, channels, height, width);
         (void)fputs("\"/>\n", file);
-        confusion__captions(c, file, &c->worst[i], middle, top + 86);
+        confusion__captions(c, file, &c->worst[i], middle, top + 88);
     }
     (void)fputs("</svg>\n", file);
     good = good && !ferror(file);

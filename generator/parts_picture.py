@@ -2,7 +2,7 @@
 of lines (rounded to hundreds), and which folder includes which."""
 import re
 
-WIDTH, LEFT, ROW, CHAR = 980, 150, 26, 7.2
+WIDTH, LEFT, ROW, CHAR = 460, 44, 26, 7.8
 ROOMS = {
     "api": "what programs see", "common": "shared with gpunn_cuda.cu",
     "base": "memory, errors, devices, models, numbers", "ranks": "processes that train together",
@@ -11,7 +11,7 @@ ROOMS = {
     "cpu": "the CPU backend", "train": "optimizers, loaders, the training loop", "io": "files and specs",
 }
 STYLE = """<style>
-text { font: 12px ui-monospace, monospace; fill: #1f2328 } .room { font-weight: bold } \
+text { font: 13px ui-monospace, monospace; fill: #1f2328 } .room { font-weight: bold } \
 .about { fill: #59636e }
 rect { fill: #f6f8fa; stroke: #d1d9e0 } .part { fill: #ffffff } \
 path { fill: none; stroke: #8250df; opacity: 0.45 }
@@ -27,7 +27,7 @@ def rows(parts):
     for name, count in parts:
         text = f"{name} {max(round(count, -2), 100)}"
         width = len(text) * CHAR + 18
-        if x + width > WIDTH - 20:
+        if x + width > WIDTH - 12:
             lines.append([])
             x = LEFT + 10
         lines[-1].append((x, width, text))
@@ -39,9 +39,9 @@ def room(name, parts, y):
     """The SVG elements of a folder at height y, and its height."""
     lines = rows(parts)
     height = 34 + ROW * len(lines)
-    elements = [f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - 10}" height="{height}" rx="8"/>',
+    elements = [f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - 2}" height="{height}" rx="8"/>',
                 f'<text class="room" x="{LEFT + 12}" y="{y + 19}">{name}/</text>',
-                f'<text class="about" x="{LEFT + 90}" y="{y + 19}">{ROOMS[name]}</text>']
+                f'<text class="about" x="{LEFT + 76}" y="{y + 19}">{ROOMS[name]}</text>']
     for line, chips in enumerate(lines):
         top = y + 28 + ROW * line
         for x, width, text in chips:
@@ -66,7 +66,7 @@ def draw(texts):
         middle[name] = y + height / 2
         y += height + 12
     for (home, other), count in sorted(includes.items()):
-        bend = LEFT - 18 - min(120, abs(middle[home] - middle[other]) / 6)
+        bend = LEFT - 8 - min(50, abs(middle[home] - middle[other]) / 8)
         elements.append(f'<path d="M{LEFT} {middle[home]:.0f} C{bend:.0f} {middle[home]:.0f} {bend:.0f} '
                         f'{middle[other]:.0f} {LEFT} {middle[other]:.0f}" '
                         f'stroke-width="{1 + count ** 0.5 / 2:.1f}"/>')

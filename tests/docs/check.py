@@ -411,6 +411,18 @@ def pictures_are_fresh():
         assert read(path) == draw(), f"python3 tests/docs/pictures.py renews {path}"
 
 
+def pictures_fit_a_phone():
+    """A page of a phone is 328 pixels wide. Texts in pictures are at least 9 pixels high there."""
+    shown = {os.path.normpath(os.path.join(os.path.dirname(name), path)) for name in DOCUMENTS
+             for path in re.findall(r"!\[[^]]*\]\(([^)]*\.svg)\)", read(name))}
+    assert len(shown) > 5, shown
+    for path in sorted(shown):
+        text = read(path)
+        width = float(re.search(r'viewBox="0 0 (\d+) ', text)[1])
+        least = min(map(float, re.findall(r"font(?:-size)?: ?(\d+)px", text)))
+        assert least * 328 / width >= 9, f"{path}: its texts are {least * 328 / width:.1f} pixels high"
+
+
 def prose(text):
     """Its sentences, without headings, blocks, tables and link targets."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
@@ -445,6 +457,7 @@ def main():
     tests = ([("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist),
               ("examples", examples_tell), ("targets", targets_exist), ("help", help_names_targets),
               ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh),
+              ("pictures on a phone", pictures_fit_a_phone),
               ("length", short_enough), ("messages", messages_are_plain),
               ("exclusive or", xor_learns), ("three commands", three_commands),
               ("compile lines", compile_lines_name_the_gpu),

@@ -3,7 +3,8 @@
     python3 tests/docs/pictures.py      check.py tests whether they are fresh
 
 tests/bench/speed.svg has figures of tests/bench/RESULTS.md. generator/fusion.svg has the generator's report
-on a model. templates/trip.svg has the functions that the manual names under HOW IT WORKS."""
+on a model. templates/trip.svg has the functions that the manual names under HOW IT WORKS. They are narrow
+enough for a phone, which shows them 328 pixels wide: texts are 9 pixels high there."""
 import json
 import math
 import os
@@ -14,17 +15,18 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RESULTS, MODEL = "tests/bench/RESULTS.md", "examples/kernels/fashion_mnist_deep.json"
 MANUAL = "templates/gpunn/api/manual.h"
-WIDTH, LEFT, RIGHT, ROW, TOP = 920, 380, 60, 24, 64
-LEAST, MOST, TICKS = 0.5, 80, (0.5, 1, 2, 5, 10, 20, 50)
+WIDTH, LEFT, RIGHT, ROW, TOP = 460, 246, 56, 22, 82
+LEAST, MOST, TICKS = 0.7, 60, (1, 2, 5, 10, 20, 50)
+LETTER = 7.9  # width of a chip's letter
 STYLE = """<style>
 text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } \
-.small { font-size: 12px; fill: #59636e } .right { text-anchor: end }
+.small { fill: #59636e } .right { text-anchor: end }
 .title { font-weight: bold } .tick { text-anchor: middle } line { stroke: #d1d9e0 } \
 .one { stroke: #59636e; stroke-width: 1.5 }
 .PyTorch { fill: #bc4c00 } .ONNX { fill: #0969da } .ggml { fill: #8250df } .KANN { fill: #1a7f37 } \
 .tiny-dnn { fill: #9a6700 }
 .op { fill: #f6f8fa; stroke: #d1d9e0 } .fused { fill: #ddf4ff; stroke: #0969da } \
-.chip { font-family: ui-monospace, monospace; font-size: 12px }
+.chip { font-family: ui-monospace, monospace }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .small { fill: #9198a1 } line { stroke: #3d444d } .one { stroke: #9198a1 }
 .PyTorch { fill: #f0883e } .ONNX { fill: #58a6ff } .ggml { fill: #ab7df8 } .KANN { fill: #3fb950 } \
@@ -43,27 +45,29 @@ def peers(work, batch, peer):
     return rf"^\| {work} \| {batch} \|[^|]*/[^|]*\| {peer} \|[^|]*\| ([\d.]+) /"
 
 
-BARS = (
-    ("20-50-1 network, training, batch 32", "PyTorch", bench("mlp20", "mlp20")),
-    ("LeNet, training, batch 4", "PyTorch", bench("lenet4", "lenet4")),
-    ("3-D registration, 48³ voxels, a step", "PyTorch", bench("register48", "register48")),
-    ("LeNet, training, batch 128", "PyTorch", bench("lenet128", "lenet128")),
-    ("GRU, training", "PyTorch", bench("gru", "gru")),
-    ("ResNet-18, training, batch 32", "PyTorch", bench("resnet_train", "resnet_train")),
-    ("ResNet-18, evaluation, batch 10", "PyTorch, frozen JIT", bench("resnet_forward", "resnet_forward_jit")),
-    ("GPT-2, 6 layers, training", "PyTorch", bench("gpt", "gpt")),
-    ("BERT-base, evaluation, batch 8", "PyTorch, fused encoder", bench("bert8", "bert8_fast")),
-    ("matrix product 1024³", "PyTorch", bench("sgemm1024", "sgemm1024")),
-    ("Silero VAD, a chunk", "ONNX Runtime", r"^\| Silero VAD \|(?:[^|]*\|){3} ([\d.]+) \|"),
-    ("ResNet-18 at 224², evaluation", "ONNX Runtime",
-     peers("ResNet-18, 224 x 224, evaluation", 1, "ONNX Runtime")),
-    ("BERT-base, evaluation, batch 1", "ONNX Runtime",
-     peers("BERT-base, 128 tokens, evaluation", 1, "ONNX Runtime")),
-    ("GPT-2 124M, a token at context 256", "ggml", r"^\| 256 \| 1 \|(?:[^|]*\|){5} ([\d.]+) \|"),
-    ("20-50-1 network, training, batch 32", "KANN", peers("20-50-1, training step", 32, "KANN")),
-    ("784-256-128-10, training, batch 64", "KANN", peers("784-256-128-10, training step", 64, "KANN")),
-    ("LeNet, training, batch 4", "tiny-dnn", peers("LeNet, training step", 4, "tiny-dnn")),
-)
+BARS = {
+    "PyTorch": (
+        ("20-50-1 network, training, batch 32", "", bench("mlp20", "mlp20")),
+        ("LeNet, training, batch 4", "", bench("lenet4", "lenet4")),
+        ("3-D registration, 48³ voxels, a step", "", bench("register48", "register48")),
+        ("LeNet, training, batch 128", "", bench("lenet128", "lenet128")),
+        ("GRU, training", "", bench("gru", "gru")),
+        ("ResNet-18, training, batch 32", "", bench("resnet_train", "resnet_train")),
+        ("ResNet-18, evaluation, batch 10", " frozen JIT", bench("resnet_forward", "resnet_forward_jit")),
+        ("GPT-2, 6 layers, training", "", bench("gpt", "gpt")),
+        ("BERT-base, evaluation, batch 8", " fused encoder", bench("bert8", "bert8_fast")),
+        ("matrix product 1024³", "", bench("sgemm1024", "sgemm1024"))),
+    "ONNX Runtime": (
+        ("Silero VAD, a chunk", "", r"^\| Silero VAD \|(?:[^|]*\|){3} ([\d.]+) \|"),
+        ("ResNet-18 at 224², evaluation", "", peers("ResNet-18, 224 x 224, evaluation", 1, "ONNX Runtime")),
+        ("BERT-base, evaluation, batch 1", "",
+         peers("BERT-base, 128 tokens, evaluation", 1, "ONNX Runtime"))),
+    "ggml": (("GPT-2 124M, a token at context 256", "", r"^\| 256 \| 1 \|(?:[^|]*\|){5} ([\d.]+) \|"), ),
+    "KANN": (
+        ("20-50-1 network, training, batch 32", "", peers("20-50-1, training step", 32, "KANN")),
+        ("784-256-128-10, training, batch 64", "", peers("784-256-128-10, training step", 64, "KANN"))),
+    "tiny-dnn": (("LeNet, training, batch 4", "", peers("LeNet, training step", 4, "tiny-dnn")), ),
+}
 
 
 def ratio(text, pattern):
@@ -86,15 +90,12 @@ def axis(bottom):
         yield f'<text class="small tick" x="{x:.1f}" y="{TOP - 12}">{tick:g}</text>'
 
 
-def bar(number, work, peer, value):
-    y, end = TOP + ROW * number, place(float(value))
-    color = re.match(r"[\w-]+", peer)[0]
-    yield f'<text class="right" x="{LEFT - 106}" y="{y + 14}">{work}</text>'
-    yield f'<text class="small" x="{LEFT - 98}" y="{y + 14}">{peer.partition(",")[0]}</text>'
-    start, width = min(end, place(1)), max(abs(end - place(1)), 1.5)
-    yield f'<rect class="{color}" x="{start:.1f}" y="{y + 2}" width="{width:.1f}" height="16" rx="2"/>'
-    note = "".join(" " + part for part in peer.split(",")[1:])
-    yield f'<text class="small" x="{max(end, place(1)) + 6:.1f}" y="{y + 14}">{value}{note}</text>'
+def bar(y, work, peer, value, note):
+    start, end = place(1), place(float(value))
+    yield f'<text class="right" x="{LEFT - 6}" y="{y + 14}">{work}</text>'
+    yield (f'<rect class="{peer.split()[0]}" x="{min(start, end):.1f}" y="{y + 2}" '
+           f'width="{max(abs(end - start), 1.5):.1f}" height="16" rx="2"/>')
+    yield f'<text class="small" x="{max(end, start) + 6:.1f}" y="{y + 14}">{value}{note}</text>'
 
 
 def picture(width, height, elements):
@@ -103,14 +104,18 @@ def picture(width, height, elements):
 
 
 def speed():
-    """The ratios as bars."""
-    text, bottom = read(RESULTS), TOP + ROW * len(BARS)
-    title = (
-        "Time of others / time of gpunn, on one CPU thread (logarithmic scale; right of 1 gpunn is faster)")
-    elements = [f'<text class="title" x="12" y="22">{title}</text>', *axis(bottom)]
-    for number, (work, peer, pattern) in enumerate(BARS):
-        elements += bar(number, work, peer, ratio(text, pattern))
-    return picture(WIDTH, bottom + 8, elements)
+    """The ratios as bars, in groups by peer."""
+    text, y, bars = read(RESULTS), TOP, []
+    for peer, rows in BARS.items():
+        bars.append(f'<text class="title" x="12" y="{y + 15}">{peer}</text>')
+        for work, note, pattern in rows:
+            y += ROW
+            bars += bar(y, work, peer, ratio(text, pattern), note)
+        y += ROW + 6
+    head = [f'<text class="{kind}" x="12" y="{20 + 20 * number}">{line}</text>' for number, (kind, line) in
+            enumerate((("title", "Time of others / time of gpunn, on one CPU thread"),
+                       ("small", "Right of 1 gpunn is faster. The scale is logarithmic.")))]
+    return picture(WIDTH, y, [*head, *axis(y - 6), *bars])
 
 
 def runs(groups):
@@ -129,16 +134,15 @@ def runs(groups):
     raise ValueError(f"{MODEL} has no loss")
 
 
-def chips(steps, y):
-    """A row of kernels, each with its ops."""
-    x = 12
+def column(steps, x):
+    """The kernels below each other, each with its ops."""
+    y = 40
     for group, ops in steps:
-        text = " + ".join(ops)
-        width = 7.3 * len(text) + 14
-        yield (f'<rect class="{"fused" if group else "op"}" x="{x:.1f}" y="{y}" width="{width:.1f}" '
-               f'height="26" rx="5"/>')
-        yield f'<text class="chip" x="{x + 7:.1f}" y="{y + 17}">{text}</text>'
-        x += width + 8
+        yield (f'<rect class="{"fused" if group else "op"}" x="{x}" y="{y}" width="190" '
+               f'height="{26 * len(ops) - 4}" rx="5"/>')
+        for op in ops:
+            yield f'<text class="chip tick" x="{x + 95}" y="{y + 16}">{op}</text>'
+            y += 26
 
 
 def fusion():
@@ -148,14 +152,17 @@ def fusion():
     groups = {node: group for group, nodes in re.findall(r"^(g\d+) .*\n +nodes: (.*)$", report, re.M)
               for node in nodes.split()}
     steps = runs(groups)
-    elements = ['<text class="title" x="12" y="22">One kernel an op</text>',
-                *chips([(None, [op]) for _, ops in steps for op in ops], 34),
-                '<text class="title" x="12" y="92">With generated kernels (blue)</text>', *chips(steps, 104)]
+    singles = [(None, [op]) for _, ops in steps for op in ops]
+    elements = ['<text class="title tick" x="107" y="24">One kernel an op</text>', *column(singles, 12),
+                '<text class="title tick" x="325" y="24">With generated kernels</text>', *column(steps, 230)]
+    y = 40 + 26 * len(singles) + 22
+    elements.append(f'<text class="title" x="12" y="{y}">Between the layers, batch 32: launches and bytes</text>')
     row = re.compile(r"^training, (\w+) +(\d+) -> (\d+) +(\S+ \S+) -> (\S+ \S+) ", re.M)
-    for number, (way, before, after, much, little) in enumerate(row.findall(report)):
-        elements.append(f'<text x="12" y="{158 + 20 * number}">{way}, batch 32, between the layers: {before} '
-                        f'launches become {after}; {much} read and written become {little}</text>')
-    return picture(1060, 188, elements)
+    for way, before, after, much, little in row.findall(report):
+        y += 22
+        elements.append(f'<text x="12" y="{y}">{way}: {before} launches become {after}, '
+                        f'{much} become {little}</text>')
+    return picture(432, y + 12, elements)
 
 
 STAGES = (  # of a tensor's trip: paragraph of the manual, when it is passed, what it leaves
@@ -164,8 +171,7 @@ STAGES = (  # of a tensor's trip: paragraph of the manual, when it is passed, wh
     ("Running", "in each run", "values and gradients"),
     ("Learning", "in a training step", "new parameters"),
 )
-# where chips begin, where what a stage leaves stands, and the height of a row
-CHIPS, RESULT, CHIP_ROW = 150, 810, 34
+TRIP, CHIP_ROW = 460, 34  # the width of the picture, and the height of a row
 
 
 def stage_functions(name):
@@ -180,12 +186,12 @@ def stage_functions(name):
 
 def stage_chips(functions, y):
     """Rows of functions, and where the last one ends."""
-    x, elements = CHIPS, []
+    x, elements = 12, []
     for function, section in functions:
         name = function.lstrip("_")
-        width = 7.3 * len(name) + 14 + (7.3 * len(section) + 12 if section else 0)
-        if x + width > RESULT - 20:
-            x, y = CHIPS, y + CHIP_ROW
+        width = LETTER * len(name) + 14 + (7.5 * len(section) + 16 if section else 0)
+        if x + width > TRIP - 8:
+            x, y = 12, y + CHIP_ROW
         elements.append(f'<rect class="op" x="{x:.1f}" y="{y}" width="{width:.1f}" height="26" rx="5"/>'
                         f'<text class="chip" x="{x + 7:.1f}" y="{y + 17}">{name}</text>')
         if section:
@@ -197,20 +203,17 @@ def stage_chips(functions, y):
 
 def trip():
     """What a linear layer passes, from the call that makes it to the update of its weights."""
-    y, elements = 44, [
-        '<text class="title" x="12" y="24">The trip of y = gpunn_linear(x, "fc", .out_features = 10)</text>',
-        f'<text class="small" x="{CHIPS + 300}" y="24">functions without gpunn__, and their sections</text>']
+    y, elements = 58, [
+        '<text class="title" x="12" y="24">y = gpunn_linear(x, "fc", .out_features = 10)</text>',
+        '<text class="small" x="12" y="44">Functions without gpunn__, and their sections</text>']
     for name, when, leaves in STAGES:
-        chosen, below = stage_chips(stage_functions(name), y)
-        elements += [f'<text class="title" x="12" y="{y + 17}">{name}</text><text class="small" x="12" '
-                     f'y="{y + 34}">{when}</text>', *chosen,
-                     f'<rect class="fused" x="{RESULT}" y="{y}" width="178" height="26" rx="5"/>',
-                     f'<text class="tick" x="{RESULT + 89}" y="{y + 17}">{leaves}</text>']
-        if y > 44:
-            elements.append(f'<text class="small tick" x="{RESULT + 89}" y="{y - 15}">↓</text>')
-        y = max(below, y + CHIP_ROW) + 24
-        elements.append(f'<line x1="12" y1="{y - 14}" x2="{RESULT - 20}" y2="{y - 14}"/>')
-    return picture(RESULT + 190, y - 14, elements[:-1])
+        chosen, below = stage_chips(stage_functions(name), y + 28)
+        elements += [f'<text class="title" x="12" y="{y + 18}">{name}</text>'
+                     f'<text class="small" x="92" y="{y + 18}">{when}</text>'
+                     f'<rect class="fused" x="{TRIP - 190}" y="{y}" width="182" height="24" rx="5"/>'
+                     f'<text class="tick" x="{TRIP - 99}" y="{y + 16}">{leaves}</text>', *chosen]
+        y = below + 14
+    return picture(TRIP, y - 10, elements)
 
 
 def read(name):

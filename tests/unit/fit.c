@@ -120,7 +120,8 @@ static void test_fit(void **state)
     assert_true(strncmp(text, "<svg", 4) == 0 || strncmp(text, "<?xml", 5) == 0);
     assert_non_null(strstr(text, "</svg>"));
     assert_null(strstr(text, "nan"));
-    assert_null(strstr(text, "href")); /* self-contained */
+    assert_null(strstr(text, "href"));                          /* self-contained */
+    assert_non_null(strstr(text, "viewBox=\"0 0 4700 7200\"")); /* a phone's width */
     free(text);
     assert_int_equal(unlink(csv) | unlink(svg) | unlink(best) | unlink(checkpoint), 0);
     unmake(&s);
