@@ -3560,7 +3560,7 @@ typedef struct gpunn_fit_args {
     gpunn_tensor *loss;               /* required: a scalar that training minimises */
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
     gpunn_loader *train, *validation; /* train: required; validation: may be NULL */
-    int           epochs;             /* number of epochs to run; 0: none */
+    int           epochs;             /* required: number of epochs to run; GPUNN_ZERO: none */
     /* stop after so many epochs without a better validation loss (else training loss); 0: never */
     int patience;
     /* batches per update, as in gpunn_train_step; an epoch's last update uses those left over; default 1 */
@@ -47485,7 +47485,11 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: the %s loader and the optimizer belong to different models", function,
                            args->train->model != opt->model ? "train" : "validation");
-    if (args->epochs < 0 || args->patience < 0 || args->accumulate < 0)
+    if (args->epochs == 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: .epochs is 0 or left out; set the number of epochs, or GPUNN_ZERO for none",
+                           function);
+    if ((args->epochs < 0 && args->epochs != GPUNN_ZERO) || args->patience < 0 || args->accumulate < 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: epochs is %d, patience %d and accumulate %d; none may be negative", function,
                            args->epochs, args->patience, args->accumulate);
@@ -47505,8 +47509,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
 {
     if (args.epochs_run) *args.epochs_run = 0;
     if (opt == NULL) return gpunn__fail_null(NULL, "gpunn_fit", "optimizer");
-    if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     gpunn_status status = gpunn__fit_check(opt, &args);
+    if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     if (opt->group)
         status = gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_fit of %d epochs of %lld batches",
                                           args.epochs, (long long)gpunn_loader_batches(args.train));

@@ -287,9 +287,9 @@ static ended go(fixture *f, int first, int second, bool restart)
         assert_int_equal(done, epochs);
         assert_int_equal(e.w.last.epochs, part ? first + second : first);
         assert_string_equal(e.w.last.metric_name, "accuracy");
-        /* 0 epochs: nothing is done, and nothing is written */
+        /* no epochs: nothing is done, and nothing is written */
         OK(f->dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation,
-                             .epochs = 0, .checkpoint = "/no/such/folder/c",
+                             .epochs = GPUNN_ZERO, .checkpoint = "/no/such/folder/c",
                              .history_csv = "/no/such/folder/h", .epochs_run = &done));
         assert_int_equal(done, 0);
     }
@@ -558,6 +558,8 @@ static void test_fit_errors(void **state)
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss), GPUNN_ERR_ARGUMENT, "train");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = -1), GPUNN_ERR_ARGUMENT,
           "epochs");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train), GPUNN_ERR_ARGUMENT,
+          ".epochs is 0 or left out");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.logits, .train = s.train, .epochs = 1), GPUNN_ERR_SHAPE,
           "loss");
     FAILS(s.dev,

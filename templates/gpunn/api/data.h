@@ -252,7 +252,7 @@ typedef struct gpunn_fit_args {
     gpunn_tensor *loss;               /* required: a scalar that training minimises */
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
     gpunn_loader *train, *validation; /* train: required; validation: may be NULL */
-    int           epochs;             /* number of epochs to run; 0: none */
+    int           epochs;             /* required: number of epochs to run; GPUNN_ZERO: none */
     /* stop after so many epochs without a better validation loss (else training loss); 0: never */
     int patience;
     /* batches per update, as in gpunn_train_step; an epoch's last update uses those left over; default 1 */
