@@ -46614,6 +46614,19 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
 
 /* ---- safetensors files of arrays ----------------------------------------------------------------------- */
 
+/* The first names of a file's tensors, for a message. */
+static const char *gpunn__names_held(const gpunn__table *tensors, char text[440])
+{
+    char shown[128];
+    int  used = snprintf(text, 440, "%s", tensors->count ? "" : "none"), i = 0;
+    for (; i < tensors->count && i < 3; i++)
+        used += snprintf(text + used, 440 - (size_t)used, "%s'%s'", i ? ", " : "",
+                         gpunn__printable(&tensors->items[i].name, shown));
+    if (i < tensors->count)
+        (void)snprintf(text + used, 440 - (size_t)used, " and %d more", tensors->count - i);
+    return text;
+}
+
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out)
 {
@@ -46622,16 +46635,18 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     gpunn_status      status = gpunn__array_begin(dev, function, path != NULL, out);
     if (status == GPUNN_OK) status = gpunn__archive_open(dev, NULL, path, &archive);
     if (status != GPUNN_OK) return status;
-    char          shown[128];
+    char          shown[128], held[440];
     gpunn__entry *item = name                         ? gpunn__table_find(&archive.tensors, "", name)
                          : archive.tensors.count == 1 ? archive.tensors.items
                                                       : NULL;
     gpunn__expr_quote(shown, sizeof shown, name ? name : "", SIZE_MAX);
     if (item == NULL)
-        status = name ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds no tensor '%s'; check the name",
-                                    function, gpunn__tail(path), shown)
-                      : gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds %d tensors; name one", function,
-                                    gpunn__tail(path), archive.tensors.count);
+        status = name ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                                    "%s: '%s' holds no tensor '%s'; the names in it: %s", function,
+                                    gpunn__tail(path), shown, gpunn__names_held(&archive.tensors, held))
+                      : gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds %d tensors; name one of %s",
+                                    function, gpunn__tail(path), archive.tensors.count,
+                                    gpunn__names_held(&archive.tensors, held));
     else if (item->encoding == NULL || item->encoding->dtype == GPUNN_DTYPE_DEFAULT ||
              item->rank > GPUNN_MAX_RANK)
         status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,

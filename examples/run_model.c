@@ -32,8 +32,9 @@ enum { MAX_ARRAYS = 4096 };
 
 typedef struct arguments {
     const char *model, *weights, *input, *output, *grad;
+    const char *failing; /* the option whose file is read, for messages */
     bool        train;
-    int         device, steps, bench;
+    int         device, threads, steps, bench;
 } arguments;
 
 typedef struct results {
@@ -66,6 +67,7 @@ static void parse(arguments *a, int argc, char **argv)
         {"--weights W.safetensors", "values of the parameters; default: initial ones", .text = &a->weights},
         {"--device auto|cpu|cuda|emulator", "where to run; emulator: where tests have linked one",
          .choice = &a->device},
+        {"--threads N", "of the CPU; default: all processors", .number = &a->threads, .highest = 1024},
         {"--train", "outputs of a training pass: dropout drops, norms take the batch's statistics",
          .flag = &a->train},
         {"--grad LOSS", "also grad.NAME of each parameter and input that the tensor LOSS depends on",
@@ -102,19 +104,32 @@ static bool import_onnx(arguments *a)
     return true;
 }
 
-/* device: as gpunn_device_type counts, and one more. */
-static gpunn_device *open_device(int device)
+/* --device: as gpunn_device_type counts, and one more. */
+static gpunn_device *open_device(const arguments *a)
 {
-    const bool emulated = device > GPUNN_DEVICE_CUDA;
+    const bool emulated = a->device > GPUNN_DEVICE_CUDA;
     if (emulated && EMULATOR == NULL) {
         fprintf(stderr, "run_model: no emulated GPU is linked with this program; use --device cpu\n");
         return NULL;
     }
-    gpunn_device *dev = gpunn_device_open(.type = emulated ? GPUNN_DEVICE_AUTO : (gpunn_device_type)device,
-                                          .seed = 1, .log_fn = log_line,
+    gpunn_device *dev = gpunn_device_open(.type = emulated ? GPUNN_DEVICE_AUTO : (gpunn_device_type)a->device,
+                                          .threads = a->threads, .seed = 1, .log_fn = log_line,
                                           .backend = emulated ? EMULATOR : NULL);
     if (dev == NULL) fprintf(stderr, "run_model: %s\n", gpunn_error(NULL));
     return dev;
+}
+
+/* Such as "f32 [N, 3]": sizes that vary are N. */
+static const char *form(char text[256], gpunn_dtype dtype, const int64_t *dim)
+{
+    int used = snprintf(text, 256, "%s [", gpunn_dtype_name(dtype));
+    for (int i = 0; i < GPUNN_MAX_RANK && dim[i]; i++) {
+        used += snprintf(text + used, 256 - (size_t)used, "%s", i ? ", " : "");
+        used += dim[i] < 0 ? snprintf(text + used, 256 - (size_t)used, "N")
+                           : snprintf(text + used, 256 - (size_t)used, "%lld", (long long)dim[i]);
+    }
+    (void)snprintf(text + used, 256 - (size_t)used, "]");
+    return text;
 }
 
 /* Whether the array has the tensor's shape; what varies in that is taken from it. */
@@ -145,15 +160,31 @@ static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const ch
         if (fits(t, &array))
             status = gpunn_write_shape(t, array.data, shape);
         else {
-            fprintf(stderr,
-                    "run_model: '%s' in '%s' does not have the dtype (%s) or the shape of that input\n",
-                    gpunn_tensor_name(t), path, gpunn_dtype_name(gpunn_tensor_dtype(t)));
+            char has[256], needs[256];
+            fprintf(stderr, "run_model: --input: '%s' in '%s' is %s; the model needs %s\n",
+                    gpunn_tensor_name(t), path, form(has, array.dtype, array.dim),
+                    form(needs, gpunn_tensor_dtype(t), gpunn_tensor_shape(t).dim));
             status = GPUNN_ERR_SHAPE;
         }
         gpunn_array_free(dev, &array);
         if (status != GPUNN_OK) return status;
     }
     return GPUNN_OK;
+}
+
+/* After a run that lacked an input: which inputs the file does not have, and which names it has. */
+static void tell_lacking(gpunn_device *dev, gpunn_model *model, const char *path)
+{
+    gpunn_tensor *t;
+    for (int i = 0; (t = gpunn_input_at(model, i)) != NULL; i++) {
+        gpunn_array array;
+        gpunn_clear_error(dev);
+        gpunn_status status = gpunn_read_safetensors(dev, path, gpunn_tensor_name(t), &array);
+        if (status == GPUNN_OK) gpunn_array_free(dev, &array);
+        if (status == GPUNN_ERR_ARGUMENT)
+            fprintf(stderr, "run_model: --input lacks the model's input '%s': %s\n", gpunn_tensor_name(t),
+                    gpunn_error(dev));
+    }
 }
 
 /* Notes a value, or with prefix "grad." a gradient. What has no gradient is left out. */
@@ -252,7 +283,7 @@ static gpunn_status bench(const arguments *a, gpunn_device *dev, gpunn_model *mo
     return GPUNN_OK;
 }
 
-static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *model, results *r)
+static gpunn_status run(arguments *a, gpunn_device *dev, gpunn_model *model, results *r)
 {
     gpunn_status     status = GPUNN_OK;
     gpunn_optimizer *opt = NULL;
@@ -267,8 +298,11 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
 #ifdef KERNEL_SET
     if ((status = gpunn_use_kernels(model, &KERNEL_SET)) != GPUNN_OK) return status;
 #endif
+    a->failing = "--weights: ";
     if (a->weights && (status = gpunn_load(model, a->weights)) != GPUNN_OK) return status;
+    a->failing = "--input: ";
     if ((status = write_inputs(dev, model, a->input)) != GPUNN_OK) return status;
+    a->failing = "";
     for (int i = 0; a->grad && (t = gpunn_input_at(model, i)) != NULL; i++)
         if (gpunn_tensor_dtype(t) == GPUNN_F32) (void)gpunn_retain_grad(t);
     for (int i = 0; a->train && (t = gpunn_spec_output(model, i)) != NULL; i++) (void)gpunn_keep(t);
@@ -300,14 +334,16 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
 int main(int argc, char **argv)
 {
     static results r;
-    arguments      a = {NULL, NULL, NULL, NULL, NULL, false, 0, 0, 0};
+    arguments      a = {.failing = ""};
     parse(&a, argc, argv);
     if (!import_onnx(&a)) return 1;
-    gpunn_device *dev = open_device(a.device);
+    gpunn_device *dev = open_device(&a);
     if (dev == NULL) return 1;
     gpunn_model *model = gpunn_spec_load(dev, a.model);
     gpunn_status status = model ? run(&a, dev, model, &r) : gpunn_last_status(dev);
-    if (status != GPUNN_OK && gpunn_error(dev)[0]) fprintf(stderr, "run_model: %s\n", gpunn_error(dev));
+    if (status != GPUNN_OK && gpunn_error(dev)[0])
+        fprintf(stderr, "run_model: %s%s\n", a.failing, gpunn_error(dev));
+    if (status == GPUNN_ERR_STATE) tell_lacking(dev, model, a.input);
     for (int i = 0; i < r.count; i++) {
         free(r.names[i]);
         free(r.arrays[i].data);

@@ -212,8 +212,11 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     except Refused as why:
         raise Unsupported(title, [str(why)]) from why
     except Exception as error:  # PyTorch's tracing can raise anything
-        hint = " (dynamic_batch=False may help)" if any(axes.get(0) == -1 for axes in varying) else ""
-        raise Unsupported(title, [f"PyTorch cannot capture it{hint}: {error}"]) from error
+        shapes = ", ".join("x".join(map(str, x.shape)) for x in example_inputs)
+        hint = ("; the first axis is the batch, --fixed-batch (dynamic_batch=False) may help" if any(
+            axes.get(0) == -1 for axes in varying) else "")
+        raise Unsupported(title,
+                          [f"PyTorch cannot capture it with --input {shapes}{hint}: {error}"]) from error
     if output_names is not None:
         result_names[:len(output_names)] = output_names
     if (len(set(input_names + result_names)) != len(input_names + result_names) or

@@ -625,6 +625,7 @@ class Command(Export):
         for words, part in ((("export_torch_nets:none", "--input", "2x3"), "none"),
                             (("no_such_module:x", "--input", "2x3"), "no_such_module"),
                             (("export_torch_nets:classifier", "--input", "2*3"), "8x3x32x32"),
+                            (("export_torch_nets:classifier", "--input", "2x5"), "it with --input 2x5; the "),
                             (("export_torch_nets:odd", "--input", "2x3"), "digamma"),
                             (("export_torch_nets:classifier", "--input", "2x3x4", "--loss", "cost"),
                              "none of the outputs")):

@@ -115,6 +115,30 @@ class RunModel(Models, unittest.TestCase):
         call(self.program, spec, "--input", inputs, "--output", output, "--grad", "loss", "--device", "cpu")
         return tensor_file.load(output)
 
+    def refusal(self, given, *options):
+        """What it says about these inputs of a layer."""
+        spec, inputs = os.path.join(self.folder, "layer.json"), os.path.join(self.folder, "given")
+        with open(spec, "w", encoding="ascii") as file:
+            file.write('{"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 20]}, '
+                       '{"op": "linear", "name": "y", "inputs": ["x"], "out_features": 2}], '
+                       '"outputs": ["y"]}')
+        tensor_file.save(inputs, given)
+        done = subprocess.run([self.program, spec, "--input", inputs, "--output",
+                               os.path.join(self.folder, "output"), "--device", "cpu", *options],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return done.stderr
+
+    def test_inputs_that_do_not_fit(self):
+        x = "F32", [2, 20], bytes(160)
+        self.assertEqual(self.refusal({"x": x}), "")
+        self.assertEqual(self.refusal({"x": x}, "--threads", "1"), "")
+        said = self.refusal({"images": x})
+        self.assertRegex(said, r"--input lacks the model's input 'x': .* the names in it: 'images'\n")
+        said = self.refusal({"x": ("F32", [20], bytes(80))})
+        self.assertRegex(said, r"--input: 'x' in .* is f32 \[20\]; the model needs f32 \[N, 20\]\n")
+        self.assertIn("run_model: --input: cannot read '1x20'", self.refusal({"x": x}, "--input", "1x20"))
+        self.assertIn("run_model: --weights: cannot read 'none'", self.refusal({"x": x}, "--weights", "none"))
+
     def test_sizes_that_vary(self):
         """Equal to the same model with fixed sizes."""
         with open(os.path.join(HERE, "specs", "small", "sized_text.json"), encoding="ascii") as file:

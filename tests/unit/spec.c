@@ -1263,9 +1263,23 @@ static void arrays(void **state)
         assert_memory_equal(got.data, given[i].data, got.bytes);
         gpunn_array_free(f->dev, &got);
     }
-    FAILS(f->dev, gpunn_read_safetensors(f->dev, path, "y", &got), GPUNN_ERR_ARGUMENT, "no tensor 'y'");
+    FAILS(f->dev, gpunn_read_safetensors(f->dev, path, "y", &got), GPUNN_ERR_ARGUMENT,
+          "no tensor 'y'; the names in it: 'labels.\xc3\xa9\"', 'one', 'x'");
     assert_null(got.data);
     FAILS(f->dev, gpunn_read_safetensors(f->dev, path, NULL, &got), GPUNN_ERR_ARGUMENT, "holds 3 tensors");
+    /* long names, and more of them than a message shows */
+    char        names[4][512];
+    const char *four[4];
+    for (int i = 0; i < 4; i++) {
+        memset(names[i], 'a' + i, 511);
+        names[i][511] = 0;
+        four[i] = names[i];
+    }
+    gpunn_array bytes[] = {given[2], given[2], given[2], given[2]};
+    OK(f->dev, gpunn_write_safetensors(f->dev, path, four, bytes, 4));
+    FAILS(f->dev, gpunn_read_safetensors(f->dev, path, "y", &got), GPUNN_ERR_ARGUMENT, "...' and 1 more");
+    OK(f->dev, gpunn_write_safetensors(f->dev, path, NULL, NULL, 0));
+    FAILS(f->dev, gpunn_read_safetensors(f->dev, path, "y", &got), GPUNN_ERR_ARGUMENT, "in it: none");
     OK(f->dev, gpunn_write_safetensors(f->dev, path, all, given, 1));
     OK(f->dev, gpunn_read_safetensors(f->dev, path, NULL, &got));
     assert_memory_equal(got.data, floats, sizeof floats);
