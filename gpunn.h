@@ -48039,12 +48039,17 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 backends of your own again.
  *       kernels   Generate fused kernels again. Those of 0.1 are not used, and .log_fn gets the command.
  *       training  A step whose loss or gradient is not finite changes nothing and is GPUNN_ERR_NUMERIC.
- *                 gpunn_set_skip_nan skips and counts such steps.
+ *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
+ *                 GPUNN_ZERO runs none.
+ *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize and gpunn_logcumsumexp.
  *       files     Weights of F8, integers and BOOL load as floats.
  *       values    erfc is within 3 units in the last place, lgamma within 4. log2, fmod, atan2, hypot, asinh,
  *                 acosh and logaddexp hold for large numbers and infinities.
  *       models    Import and export know deformable convolutions, bags of words, histograms, masked_scatter
- *                 and support vector machines.
+ *                 and support vector machines. Their commands print what they wrote. For MODEL.onnx run_model
+ *                 writes MODEL.onnx.json, no longer MODEL.json.
+ *       size      Programs leave parts of the library out by GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS,
+ *                 GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
  *     0.1: the first version.
  *
  * This software is available under 2 licenses -- choose whichever you prefer.

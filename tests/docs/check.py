@@ -81,8 +81,8 @@ def c_blocks(name):
         yield f"{name}:{line}", lambda text=text, command=command: program(text, command)
 
 
-def three_commands():
-    """The three commands to fused kernels work as documented, in an empty folder beside the sources."""
+def kernel_commands():
+    """The commands to fused kernels work as documented, in an empty folder beside the sources."""
     text = next(text for language, text, line in blocks("generator/README.md") if language == "sh" and
                 "--report" in text)
     with tempfile.TemporaryDirectory() as folder:
@@ -95,6 +95,14 @@ def three_commands():
             output = call(re.sub(r"^cc -O3 -march=native (.*?) -lm", rf"cc \1 {LINKED}", command), folder)
         output = call("./simple_nn", folder)
         assert "accuracy" in output and "renew" not in output, output
+
+
+def python_compiles():
+    pieces = [(name, text, line) for name in DOCUMENTS for language, text, line in blocks(name)
+              if language == "python"]
+    assert pieces
+    for name, text, line in pieces:
+        compile(text, f"{name}:{line}", "exec")
 
 
 def manual_code():
@@ -322,7 +330,8 @@ def help_names_targets():
 def commands(name):
     """A document's commands, from its blocks and its lines, each without comment."""
     text = read(name)
-    lines = [line for language, block, _ in blocks(name) if language == "sh" for line in block.splitlines()]
+    lines = [line for language, block, _ in blocks(name) if language == "sh"
+             for line in block.replace("\\\n", "").splitlines()]
     for line in lines + re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
         yield from (part.strip() for part in re.split(r"&&|;|\bdo\b", re.sub(r"\s#.*", "", line)))
 
@@ -458,8 +467,8 @@ def main():
               ("examples", examples_tell), ("targets", targets_exist), ("help", help_names_targets),
               ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh),
               ("pictures on a phone", pictures_fit_a_phone),
-              ("length", short_enough), ("messages", messages_are_plain),
-              ("exclusive or", xor_learns), ("three commands", three_commands),
+              ("length", short_enough), ("Python", python_compiles), ("messages", messages_are_plain),
+              ("exclusive or", xor_learns), ("commands to kernels", kernel_commands),
               ("compile lines", compile_lines_name_the_gpu),
               ("the reference's calls", reference_runs),
               ("sections of ops", rooms_agree),
