@@ -344,7 +344,7 @@ static inline int64_t *csv_classes(const char *text, const char *column, char **
                                    size_t *rows, text_error *error)
 {
     csv__table  t;
-    int         place, n = 1;
+    int         place = -1, n = 1;
     csv__label *sorted = NULL;
     int64_t    *labels = NULL;
     *names = NULL;

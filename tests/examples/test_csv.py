@@ -3,7 +3,9 @@ table."""
 import csv
 import io
 import math
+import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -26,6 +28,52 @@ def read(text, *names, env=None):
 
 def single(text):
     return struct.unpack("f", struct.pack("f", float(text)))[0] if text.strip() else math.nan
+
+
+class Classify(unittest.TestCase):
+    """examples/classify_csv.c, the way from a table to a model."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def learn(self, table, *options, status=0):
+        """What it prints about a table, or without one about its own."""
+        words = [program("classify_csv"), "--out", self.folder, *options]
+        if table is not None:
+            words.append(os.path.join(self.folder, "table.csv"))
+            with open(words[-1], "w", encoding="utf-8") as file:
+                file.write(table)
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stdout if status == 0 else done.stderr
+
+    def accuracy(self, said):
+        return float(re.search(r"^accuracy on \d+ rows .*: ([\d.]+) %$", said, re.M)[1])
+
+    def test_its_own_table(self):
+        said = self.learn(None)
+        self.assertTrue(said.startswith("300 rows, 2 columns of numbers, 3 classes\n"), said)
+        self.assertGreater(self.accuracy(said), 90)
+        self.assertEqual(len(re.findall(r"^(?:clover|daisy|poppy) +taken for ", said, re.M)), 5)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["classify_csv.json", "classify_csv.safetensors"])
+
+    def test_a_table(self):
+        """The class in the middle, a column of text, rows in order, and one row too many for full batches."""
+        rows = ["%d;plot %d;%s;%d,5" % (i, i, "dry" if i < 81 else "wet", 1000 * (i < 81) + i % 7)
+                for i in range(161)]
+        said = self.learn("\n".join(["row;plot;soil;depth"] + rows), "--class", "soil")
+        self.assertTrue(said.startswith("161 rows, 2 columns of numbers, 2 classes\n"), said)
+        self.assertEqual(self.accuracy(said), 100)
+
+    def test_tables_that_do_not_fit(self):
+        rows = "".join("%d,%s\n" % (i, "ab"[i % 2]) for i in range(20))
+        for table, options, part in (
+            ("x,c\n1,a\n", (), "1 rows of 1 classes are too few"), ("x,c\n,a\n" + rows, (), "row 1 after"),
+            ("x,c\n" + rows, ("--class", "kind"), "names no column 'kind'; its columns are 'x', 'c'"),
+            ("c\na\n", (), "must name 2 to"), ("x,c\nu,a\nv,b\n", (), "no column has numbers besides 'c'")):
+            self.assertIn(part, self.learn(table, *options, status=1))
 
 
 class Values(unittest.TestCase):
