@@ -26,7 +26,7 @@
 enum { FLOWERS = 300, FLOWER_BYTES = 64, SHOWN = 5, MAX_BYTES = 1 << 30 };
 
 typedef struct arguments {
-    const char *path, *class_column, *out;
+    const char *path, *class_column, *without, *out;
     int         epochs, hidden, seed, threads;
 } arguments;
 
@@ -74,7 +74,7 @@ static char *make_flowers(void)
 }
 
 /* Finds the columns of numbers besides the class, which is the last column where none is named. */
-static bool find_columns(table *t, const char **class_column, text_error *error)
+static bool find_columns(table *t, const char **class_column, const char *without, text_error *error)
 {
     static csv_field field[CSV_MAX_COLUMNS];
     csv              c = csv_begin(t->header);
@@ -89,7 +89,7 @@ static bool find_columns(table *t, const char **class_column, text_error *error)
     if (*class_column == NULL) *class_column = field[width - 1].text;
     for (int i = 0; i < width; i++) {
         const char *name = field[i].text;
-        if (strcmp(name, *class_column) == 0) continue;
+        if (strcmp(name, *class_column) == 0 || (without && strcmp(name, without) == 0)) continue;
         float *numbers = csv_floats(t->text, &name, 1, &t->rows, error);
         if (numbers)
             t->names[t->columns++] = name;
@@ -118,7 +118,7 @@ static bool table_read(table *t, const arguments *a, text_error *error)
     t->header = t->text ? (char *)malloc(strlen(t->text) + 1) : NULL;
     if (t->header == NULL) return a->path && t->text == NULL ? false : text_fail(error, "out of memory");
     strcpy(t->header, t->text);
-    return find_columns(t, &class_column, error) &&
+    return find_columns(t, &class_column, a->without, error) &&
            (t->x = csv_floats(t->text, t->names, t->columns, &t->rows, error)) != NULL &&
            is_complete(t, error) &&
            (t->label = csv_classes(t->text, class_column, &t->class_names, &t->classes, &t->rows, error)) !=
@@ -210,7 +210,9 @@ static gpunn_status run(gpunn_device *dev, const table *t, const arguments *a)
     curves           by_epoch = {.title = "loss"};
     float            loss = 0, accuracy = 0;
     gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
-    printf("%zu rows, %d columns of numbers, %zu classes\n", t->rows, t->columns, t->classes);
+    printf("%zu rows, %zu classes, columns:", t->rows, t->classes);
+    for (int i = 0; i < t->columns; i++) printf(" %s", t->names[i]);
+    printf("\n");
     if (status == GPUNN_OK)
         status = gpunn_fit(adam, .loss = n.loss, .metric = n.accuracy, .train = trainer, .validation = tester,
                            .epochs = a->epochs, .on_progress = curves_progress, .user = &by_epoch);
@@ -235,6 +237,7 @@ int main(int argc, char **argv)
     const option known[] = {
         {"TABLE.csv", "the table; default: flowers are made", .text = &a.path},
         {"--class COLUMN", "name of the column to learn; default: the last one", .text = &a.class_column},
+        {"--without COLUMN", "leave a column out, such as the number of the row", .text = &a.without},
         {"--epochs N", "passes over the rows", .number = &a.epochs, .lowest = 1},
         {"--hidden N", "features of the hidden layers", .number = &a.hidden, .lowest = 1, .highest = 65536},
         {"--seed N", "of initial weights and the order of rows", .number = &a.seed},
