@@ -2,9 +2,9 @@
  * temporal classification).
  *
  *     int labels[STEPS];
- *     int count = ctc_greedy(log_probabilities, steps, classes, 0, labels)                        the best
- *     class of each step count = ctc_beam_search(log_probabilities, steps, classes, 0, 16, labels, &score)
- *            -1: out of memory
+ *     int count = ctc_greedy(log_probabilities, steps, classes, 0, labels);    the best class of each step
+ *     count = ctc_beam_search(log_probabilities, steps, classes, 0, 16, labels, &score);
+ *                                                                              the best text; -1: out of memory
  *
  * log_probabilities is [steps, classes], as gpunn_log_softmax and gpunn_ctc_loss have it for one sample;
  * labels has room for `steps`. The search (Graves, 2012; Hannun and others, 2014) adds up all ways to a text

@@ -2,11 +2,12 @@
  * tokenizer.h.
  *
  *     const char      *why;
- *     expression      *e = expression_of(pattern, strlen(pattern), &why);                      NULL: why says
- *     it expression_room  room = {0};                                                             of one
- *     thread expression_place place = {0};
- *     while (expression_next(e, &room, text, bytes, &place, &start, &end) == 1) ...            the matches;
- *     -1: out of memory expression_room_free(&room), expression_free(e)
+ *     expression      *e = expression_of(pattern, strlen(pattern), &why);     NULL: why says it
+ *     expression_room  room = {0};                                            of one thread
+ *     expression_place place = {0};
+ *     while (expression_next(e, &room, text, bytes, &place, &start, &end) == 1) ...
+ *                                                                             the matches; -1: out of memory
+ *     expression_room_free(&room), expression_free(e);
  *
  * Known are characters and their escapes, . and classes ([a-z], [^...], one in another, &&, \s \S \d \D \w
  * \W, \p{L}, \p{Lu}, \P{...}, \p{^...}, \p{Han}), groups ( ), (?: ), (?i: ), (?> ), (?= ) and (?! ), |, * + ?

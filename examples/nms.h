@@ -1,7 +1,7 @@
 /* nms.h - of a detector's overlapping boxes the best (non-maximum suppression), as torchvision.ops.nms.
  *
- *     int64_t kept = nms(boxes, scores, count, 0.5f, keep)          keep[0 .. kept): which boxes, the best
- *     score first
+ *     int64_t kept = nms(boxes, scores, count, 0.5f, keep);
+ *                                    keep[0 .. kept): which boxes, the best score first
  *
  * boxes is [count, 4]: x1, y1, x2, y2, with x1 <= x2 and y1 <= y2, scores [count], keep has room for `count`.
  * A box goes where the area that it shares with a better one is more than iou_threshold of what the two

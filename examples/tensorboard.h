@@ -2,18 +2,19 @@
  * tensorboard --logdir runs
  *
  *     text_error   error;
- *     tensorboard *board = tensorboard_open("runs/first", NULL, &error);   a new file in a folder that is
- *     there; NULL: error.text says why tensorboard_scalar(board, "loss", step, loss)
- *     false: it could not be written, errno says why tensorboard_histogram(board, "fc1.weight", step, values,
- *     count) gpunn_spec_save(model, "net.json", .loss = loss)                     then, with what that has
- *     written: tensorboard_graph(board, "net.json", &error)                         false: error.text says
- *     why tensorboard_close(board)                                             false: something was not
- *     written
+ *     tensorboard *board = tensorboard_open("runs/first", NULL, &error);    a new file in that folder
+ *     tensorboard_scalar(board, "loss", step, loss);
+ *     tensorboard_histogram(board, "fc1.weight", step, values, count);
+ *     gpunn_spec_save(model, "net.json", .loss = loss);
+ *     tensorboard_graph(board, "net.json", &error);                         the graph of that spec
+ *     tensorboard_close(board);
  *
- * and for gpunn_fit, when gpunn.h was included before:
+ * The folder must exist. tensorboard_open returns NULL on failure, and error.text says why, also after
+ * tensorboard_graph. The others return false if something could not be written.
  *
- *     gpunn_fit(o, ..., .on_progress = tensorboard_progress, .user = board);         loss, metric and lr of
- *     each epoch
+ * For gpunn_fit, when gpunn.h was included before, loss, metric and lr of each epoch:
+ *
+ *     gpunn_fit(o, ..., .on_progress = tensorboard_progress, .user = board);
  *
  * A file is records: its length, 8 bytes, and their masked CRC-32C, the bytes of an Event (protobuf), and
  * their masked CRC-32C. */

@@ -2,11 +2,11 @@
  * vocab.txt, or vocab.json with merges.txt.
  *
  *     text_error  error;
- *     tokenizer  *t = tokenizer_json("tokenizer.json", &error);                           or
- *                 t = tokenizer_wordpiece("vocab.txt", true, &error);                     BERT, or
- *                 t = tokenizer_bpe("vocab.json", "merges.txt", &error);                  GPT-2, RoBERTa, or
- *                 t = tokenizer_open(file, merges, lower, &error);                        any of these; NULL:
- *                 error.text says why
+ *     tokenizer  *t = tokenizer_json("tokenizer.json", &error);              or
+ *                 t = tokenizer_wordpiece("vocab.txt", true, &error);        BERT, or
+ *                 t = tokenizer_bpe("vocab.json", "merges.txt", &error);     GPT-2, RoBERTa, or
+ *                 t = tokenizer_open(file, merges, lower, &error);           any of these
+ *                                                                            NULL: error.text says why
  *     token_list  list = {0};
  *     if (!tokenizer_encode(t, text, strlen(text), &list)) ...                            out of memory
  *     list.items[i].id, .start, .end      which piece stands for text[start .. end - 1]
@@ -16,11 +16,12 @@
  * tokenizer.json may hold WordPiece, WordLevel, BPE (of bytes, or of characters with or without
  * byte_fallback, as Llama's) or Unigram (SentencePiece's, as T5's and XLM-R's). Known are
  *     normalizer      BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace,
- *     Strip, StripAccents pre_tokenizer   BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits,
- *     FixedLength, Metaspace, Punctuation, Split, Whitespace,
- *                     WhitespaceSplit
+ *                     Strip, StripAccents
+ *     pre_tokenizer   BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits, FixedLength, Metaspace,
+ *                     Punctuation, Split, Whitespace, WhitespaceSplit
  *     decoder         BPEDecoder, ByteFallback, ByteLevel, Fuse, Metaspace, Replace (of ▁), Strip (of one
- *     space), WordPiece post_processor  BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing
+ *                     space), WordPiece
+ *     post_processor  BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing
  * and Sequences of them; Split and Replace take the expressions that expression.h knows. Another one is a
  * failure that names it. truncation and padding are not read.
  *
