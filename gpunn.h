@@ -3588,9 +3588,10 @@ typedef struct gpunn_fit_args {
 #ifndef GPUNN_NO_LOADERS
 /* Trains a model. It continues where the optimizer's last gpunn_fit of the same loss ended, in this process
  * or before gpunn_checkpoint_load: epoch numbers, the best loss, its epoch and the history carry on. If no
- * epoch is left to run, nothing is written. It returns GPUNN_ERR_CANCELLED if a callback cancels; everything
- * stays usable. If the optimizer keeps averages (gpunn_set_ema), validation and best_weights use them, while
- * training continues with the weights. */
+ * epoch is left to run, nothing is written. .epochs has no default, since no number suits every model and 0
+ * would train nothing: GPUNN_ERR_ARGUMENT if it is left out. It returns GPUNN_ERR_CANCELLED if a callback
+ * cancels; everything stays usable. If the optimizer keeps averages (gpunn_set_ema), validation and
+ * best_weights use them, while training continues with the weights. */
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 #define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
 /* A ready-made on_progress. It draws a progress bar if stderr is a terminal, otherwise it prints one line per
