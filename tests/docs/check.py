@@ -441,12 +441,16 @@ def prose(text):
 
 
 def short_enough():
+    """README.md has 1,500 words at most, other pages fewer than 1,000 besides code. Sentences are short."""
     words = len(read("README.md").split())
     assert words <= 1500, f"README.md has {words} words, of which a reader should need 1500 at most"
     for name in DOCUMENTS:
+        words = len(re.sub(r"^```.*?^```$|`[^`\n]*`|\|", " ", read(name), flags=re.M | re.S).split())
+        assert words < 1000 or name == "README.md", f"{name} has {words} words"
         lengths = [len(sentence.split()) for sentence in prose(read(name))]
         assert sum(lengths) < 18 * len(
             lengths), f"{name} has {sum(lengths) / len(lengths):.1f} words a sentence"
+        assert max(lengths) <= 35, f"{name} has a sentence of {max(lengths)} words"
 
 
 def compile_lines_name_the_gpu():
