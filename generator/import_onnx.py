@@ -19,10 +19,8 @@ import tempfile
 
 from .exchange import arrays, onnx_file, tensor_files
 from .exchange.onnx_import import Unsupported, import_graph
-from .exchange.spec_writer import (Refused, json_text, nan_notes, next_step, save_safetensors,
-                                   write_file)
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from .exchange.spec_writer import (ROOT, Refused, json_text, nan_notes, next_step,
+                                   save_safetensors, write_file)
 
 
 def import_model(path, name, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None):

@@ -5,12 +5,15 @@ import copy
 import itertools
 import json
 import math
+import os
 import shlex
 import struct
 
 from .. import spec, table
 from ..outputs import write as write_file
 from ..sizes import any_varies, dim_of, dim_product, slice_index, sum_of, varies
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 
 class Refused(Exception):
@@ -689,8 +692,10 @@ def next_step(name, spec):
                                        ", ".join(map(str, x["shape"])))
                        for x in spec["tensors"] if x["op"] == "input")
     files = shlex.quote(name + ".json"), shlex.quote(name + ".safetensors")
+    program = "build/run_model" if os.path.realpath(".") == ROOT else os.path.join(ROOT, "build", "run_model")
     return ("Wrote %s and %s. Inputs: %s\n" % (*files, inputs) +
-            "Next: build/run_model %s --weights %s --input X.safetensors --output Y.safetensors" % files)
+            "Next: %s %s --weights %s --input X.safetensors --output Y.safetensors" %
+            (shlex.quote(program), *files))
 
 
 def save_safetensors(path, tensors):
