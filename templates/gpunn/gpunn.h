@@ -310,8 +310,8 @@ extern "C" {
  *       models    Import and export know deformable convolutions, bags of words, histograms, masked_scatter
  *                 and support vector machines. Their commands print what they wrote. For MODEL.onnx run_model
  *                 writes MODEL.onnx.json, no longer MODEL.json.
- *       size      Programs leave parts of the library out by GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS,
- *                 GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
+ *       size      Programs leave parts of the library out by GPUNN_NO_RANKS, GPUNN_NO_LOADERS,
+ *                 GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
  *     0.1: the first version.
  *
  * This software is available under 2 licenses -- choose whichever you prefer.

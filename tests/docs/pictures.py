@@ -156,7 +156,8 @@ def fusion():
     elements = ['<text class="title tick" x="107" y="24">One kernel an op</text>', *column(singles, 12),
                 '<text class="title tick" x="325" y="24">With generated kernels</text>', *column(steps, 230)]
     y = 40 + 26 * len(singles) + 22
-    elements.append(f'<text class="title" x="12" y="{y}">Between the layers, batch 32: launches and bytes</text>')
+    title = "Between the layers, batch 32: launches and bytes"
+    elements.append(f'<text class="title" x="12" y="{y}">{title}</text>')
     row = re.compile(r"^training, (\w+) +(\d+) -> (\d+) +(\S+ \S+) -> (\S+ \S+) ", re.M)
     for way, before, after, much, little in row.findall(report):
         y += 22
