@@ -496,6 +496,8 @@
  *                   .epochs = 2, .patience = 5, .checkpoint = "fit.ckpt",
  *                   .best_weights = "best.safetensors", .history_svg = "curves.svg");
  *         gpunn_loader_destroy(train);
+ *     .validation_share of a loader holds out samples by chance. .restore_best ends with the best weights, and
+ *     patience counts after .min_epochs.
  *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress. .on_epoch_begin and
  *     .on_batch_begin are called before the work. .accumulate makes one update from several batches.
  *     gpunn_evaluate_classes computes what is not a mean over batches: a confusion matrix, F1 and the area
@@ -3368,6 +3370,12 @@ typedef struct gpunn_loader_args {
      * the valid part. A batch is as long as its longest sample. With shuffle, samples of similar length are
      * batched together to reduce padding. */
     const int64_t *lengths;
+    /* torch's random_split: this share of the samples, above 0 and below 1, goes to a second loader, chosen
+     * by chance from seed. A run that resumes needs the same seed. 0: all samples stay */
+    float validation_share;
+    /* receives that loader, or NULL on failure. Its samples come in the order of their index, without
+     * augmentation and mixup. Destroy both. Required with validation_share, else NULL */
+    gpunn_loader **validation;
 } gpunn_loader_args;
 #ifndef GPUNN_NO_LOADERS
 /* Creates a loader for inputs of the model, at the start of its first epoch. Returns NULL on failure. */
@@ -3575,7 +3583,7 @@ typedef struct gpunn_fit_args {
     const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
     const char *checkpoint;                /* written after each epoch; NULL: none */
     /* gpunn_save after each epoch that is the best so far; NULL: none. The model keeps its last weights: load
-     * the best with gpunn_load. */
+     * the best with gpunn_load, or set .restore_best. */
     const char   *best_weights;
     int          *epochs_run;                 /* receives the number of completed epochs */
     gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars for progress; ends at the first NULL */
@@ -3584,6 +3592,14 @@ typedef struct gpunn_fit_args {
     /* Called before each step. The batch is in the inputs, where it may be changed. Returning false
      * cancels. */
     bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
+    /* Keras's start_from_epoch: the first min_epochs epochs are never the best, and patience counts from
+     * there. Default 0. */
+    int min_epochs;
+    /* Keras's restore_best_weights: keeps the weights of the best epoch in host memory, and the model ends
+     * with them, after a callback's cancellation too. The optimizer keeps them for its next gpunn_fit.
+     * gpunn_checkpoint_load drops them; unless a later epoch is better, the model then ends with its last
+     * weights. */
+    bool restore_best;
 } gpunn_fit_args;
 #ifndef GPUNN_NO_LOADERS
 /* Trains a model. It continues where the optimizer's last gpunn_fit of the same loss ended, in this process
@@ -5881,6 +5897,7 @@ typedef struct gpunn__fit_record {
     float         best;
     int           best_epoch, epochs, capacity; /* epochs: completed; capacity: of history */
     gpunn__epoch *history;
+    gpunn_array   kept; /* with .restore_best: the best weights, as gpunn_save_memory writes them */
 } gpunn__fit_record;
 
 typedef struct gpunn__chosen {
@@ -39071,6 +39088,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
     gpunn__free(dev, opt->fit.history, (size_t)opt->fit.capacity * sizeof *opt->fit.history);
+    gpunn_array_free(dev, &opt->fit.kept);
     gpunn__optimizer_free(opt);
     gpunn__model_release(model);
 }
@@ -41638,6 +41656,8 @@ struct gpunn_loader {
     int                 field_count, delivered; /* delivered: samples in the last batch */
     gpunn__loader_field fields[GPUNN_MAX_FIELDS];
     int64_t             least, multiple; /* minimum and unit of a batch's length */
+    bool                held;            /* it delivers the share that another loader leaves out */
+    int64_t            *subset;          /* its args.count samples, ascending; NULL: all */
     int64_t            *order;           /* order of the samples in epoch ordered_epoch; NULL: not shuffled */
     int64_t             epoch, ordered_epoch;
     char               *memory;       /* memory of the batches in the ring */
@@ -41745,6 +41765,8 @@ static void gpunn__order_epoch(gpunn_loader *loader)
                   most = GPUNN__LIKE_BATCHES * size;
     loader->ordered_epoch = loader->epoch;
     gpunn__shuffle(loader->order, args->count, args->seed, loader->epoch);
+    for (int64_t i = 0; loader->subset && i < args->count; i++)
+        loader->order[i] = loader->subset[loader->order[i]];
     if (args->lengths == NULL) return;
     for (int64_t first = 0; first < args->count; first += most)
         gpunn__sort_by_length(loader->order + first, args->count - first < most ? args->count - first : most,
@@ -41799,7 +41821,7 @@ static double gpunn__draw_between(uint32_t word, double low, double high)
 }
 
 /* What random numbers are drawn for. */
-enum { GPUNN__DRAW_PLACE, GPUNN__DRAW_TURN, GPUNN__DRAW_COLOUR, GPUNN__DRAW_MIX };
+enum { GPUNN__DRAW_PLACE, GPUNN__DRAW_TURN, GPUNN__DRAW_COLOUR, GPUNN__DRAW_MIX, GPUNN__DRAW_SHARE };
 
 /* Draws four random words for a sample or batch. The counter is (number low, number high, epoch low, 7 2^29 +
  * 2^24 what + epoch high), which the shuffle does not reach. */
@@ -42062,6 +42084,13 @@ static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, in
     }
 }
 
+/* The sample at a position of the epoch. */
+static int64_t gpunn__sample_at(const gpunn_loader *loader, int64_t position)
+{
+    const int64_t *list = loader->order ? loader->order : loader->subset;
+    return list ? list[position] : position;
+}
+
 /* Fills a batch. A worker changes no shared data here except the batch. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
@@ -42071,8 +42100,8 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
     batch->status = GPUNN_OK;
     batch->longest = loader->least;
     for (int64_t i = 0; i < n; i++) {
-        int64_t sample = loader->order ? loader->order[first + i] : first + i;
-        void   *loaded[GPUNN_MAX_FIELDS];
+        const int64_t sample = gpunn__sample_at(loader, first + i);
+        void         *loaded[GPUNN_MAX_FIELDS];
         if (args->lengths && args->lengths[sample] > batch->longest) batch->longest = args->lengths[sample];
         if (args->load) {
             for (int f = 0; f < loader->field_count; f++) {
@@ -42516,8 +42545,8 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA &&
                     !field->jitters && !mixes && !field->axis; /* on a CPU the loader's own threads convert */
     if (field->widens) field->to = field->from;
-    field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !mixes &&
-                    field->from == field->to && !field->axis;
+    field->direct = !args->load && !args->shuffle && args->validation_share == 0 && !field->moves &&
+                    !field->jitters && !mixes && field->from == field->to && !field->axis;
     return status == GPUNN_OK ? gpunn__field_sizes(loader, f) : status;
 }
 
@@ -42528,6 +42557,53 @@ static bool gpunn__batch_reserve(gpunn_loader *loader, size_t bytes, size_t *pla
     return gpunn__add(loader->batch_bytes, bytes, &loader->batch_bytes) &&
            gpunn__add(loader->batch_bytes, (GPUNN__ALIGN - loader->batch_bytes % GPUNN__ALIGN) % GPUNN__ALIGN,
                       &loader->batch_bytes);
+}
+
+/* Reduces the loader to its share of the samples. Draws each sample once, by Knuth's algorithm S. */
+static GPUNN__STATUS gpunn__loader_take_share(gpunn_loader *loader)
+{
+    gpunn_loader_args *args = &loader->args;
+    const int64_t      count = args->count;
+    const double       share = (double)args->validation_share;
+    int64_t            left = (int64_t)rint((double)count * share), own = 0;
+    if ((share != 0) != (loader->held || args->validation != NULL))
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: validation_share is %g and validation is %s; set both, or "
+                           "neither",
+                           share, args->validation ? "set" : "NULL");
+    if (share == 0) return GPUNN_OK;
+    if (!(share > 0 && share < 1) || left == 0 || left == count)
+        return gpunn__fail(
+            loader->model->dev, GPUNN_ERR_ARGUMENT,
+            "gpunn_loader_create: validation_share is %g of %lld samples; give a share between "
+            "0 and 1 that leaves samples to both loaders",
+            share, (long long)count);
+    args->count = loader->held ? left : count - left;
+    loader->subset = (int64_t *)gpunn__realloc(loader->model->dev, NULL, 0,
+                                               (size_t)args->count * sizeof *loader->subset);
+    for (int64_t i = 0; loader->subset && i < count; i++) {
+        uint32_t word[4];
+        gpunn__loader_draw(loader, (uint64_t)i, GPUNN__DRAW_SHARE, word);
+        const bool held = gpunn__draw_between(word[0], 0, (double)(count - i)) < (double)left;
+        left -= held;
+        if (held == loader->held) loader->subset[own++] = i;
+    }
+    return loader->subset ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
+/* Counts the batches of an epoch. */
+static GPUNN__STATUS gpunn__loader_batches(gpunn_loader *loader)
+{
+    const gpunn_loader_args *args = &loader->args;
+    const int64_t            ranks = gpunn_group_size(args->group), each = args->count / ranks;
+    loader->batches = each / args->batch_size + (!args->drop_last && each % args->batch_size != 0);
+    if (loader->batches > 0) return GPUNN_OK;
+    return gpunn__fail(
+        loader->model->dev, GPUNN_ERR_ARGUMENT,
+        "gpunn_loader_create: %lld samples do not fill one batch of %d on %lld rank%s%s; use a "
+        "smaller batch_size",
+        (long long)args->count, args->batch_size, (long long)ranks, ranks == 1 ? "" : "s",
+        args->drop_last ? " and drop_last leaves out the rest" : "");
 }
 
 static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
@@ -42543,14 +42619,6 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
                            "least 1, workers 0 to %d",
                            function, (long long)args->count, args->batch_size, args->workers,
                            (int)GPUNN__MAX_WORKERS);
-    const int64_t ranks = gpunn_group_size(args->group), each = args->count / ranks;
-    loader->batches = each / args->batch_size + (!args->drop_last && each % args->batch_size != 0);
-    if (loader->batches == 0)
-        return gpunn__fail(
-            dev, GPUNN_ERR_ARGUMENT,
-            "%s: %lld samples do not fill one batch of %d on %lld rank%s%s; use a smaller batch_size",
-            function, (long long)args->count, args->batch_size, (long long)ranks, ranks == 1 ? "" : "s",
-            args->drop_last ? " and drop_last leaves out the rest" : "");
     if (!(args->mixup_alpha >= 0 && args->mixup_alpha <= FLT_MAX))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: mixup_alpha is %g; give a finite number of at least 0", function,
@@ -42577,6 +42645,9 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",
                            function);
+    gpunn_status status = gpunn__loader_take_share(loader);
+    if (status == GPUNN_OK) status = gpunn__loader_batches(loader);
+    if (status != GPUNN_OK) return status;
     loader->ring_count = copies ? args->workers + 1 : 1;
     size_t bytes;
     if (!fits || !gpunn__mul(loader->batch_bytes, (size_t)loader->ring_count, &bytes))
@@ -42600,14 +42671,14 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
     return GPUNN_OK;
 }
 
-GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args)
+static gpunn_loader *gpunn__loader_make(gpunn_model *model, gpunn_loader_args args, bool held)
 {
-    if (model == NULL) return NULL;
     gpunn_loader *loader = (gpunn_loader *)gpunn__calloc(model->dev, sizeof *loader);
     if (loader == NULL) return NULL;
     loader->model = model;
     model->children++;
     loader->args = args;
+    loader->held = held;
     loader->ordered_epoch = -1;
     loader->process = GPUNN__PROCESS();
     gpunn__loader_begin(loader);
@@ -42624,6 +42695,33 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     }
     gpunn__loader_start(loader);
     return loader;
+}
+
+/* The arguments of the loader of the share that is held out. */
+static gpunn_loader_args gpunn__validation_args(gpunn_loader_args args)
+{
+    args.validation = NULL;
+    args.shuffle = args.drop_last = false;
+    args.mixup_alpha = 0;
+    for (int f = 0; f < GPUNN_MAX_FIELDS; f++) {
+        gpunn_field *field = &args.fields[f];
+        field->crop_padding = 0;
+        field->degrees = field->horizontal_flip = field->vertical_flip = 0;
+        field->brightness = field->contrast = field->saturation = field->hue = 0;
+    }
+    return args;
+}
+
+GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args)
+{
+    if (args.validation) *args.validation = NULL;
+    if (model == NULL) return NULL;
+    gpunn_loader *loader = gpunn__loader_make(model, args, false);
+    if (loader == NULL || args.validation == NULL) return loader;
+    *args.validation = gpunn__loader_make(model, gpunn__validation_args(args), true);
+    if (*args.validation) return loader;
+    gpunn_loader_destroy(loader);
+    return NULL;
 }
 
 GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
@@ -42643,6 +42741,7 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     else if (loader->memory_free == NULL)
         gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
+    gpunn__free(dev, loader->subset, (size_t)loader->args.count * sizeof *loader->subset);
     gpunn__group_leave(loader->args.group);
     gpunn__free(dev, loader, sizeof *loader);
     model->children--;
@@ -44512,6 +44611,7 @@ static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const
         if (bytes) memcpy(o->steps, stage, bytes);
         stage += bytes;
         *o = list->opt;
+        gpunn_array_free(model->dev, &o->fit.kept);
         list->opt.fit = before;
     }
 }
@@ -47398,6 +47498,23 @@ static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
     return status;
 }
 
+/* Whether this epoch is the best so far. */
+static bool gpunn__fit_is_best(const gpunn__fit *fit, float watched)
+{
+    return watched < fit->record->best && fit->progress.epoch > fit->args->min_epochs;
+}
+
+/* Stores the weights of the best epoch so far. */
+static GPUNN__STATUS gpunn__fit_keep(gpunn__fit *fit)
+{
+    gpunn_status status = GPUNN_OK;
+    if (fit->args->best_weights && gpunn_group_rank(fit->opt->group) == 0)
+        status = gpunn_save(fit->opt->model, fit->args->best_weights);
+    if (status != GPUNN_OK || !fit->args->restore_best) return status;
+    gpunn_array_free(fit->dev, &fit->record->kept);
+    return gpunn_save_memory(fit->opt->model, &fit->record->kept);
+}
+
 /* Runs validation and saves the weights if they are the best so far. Uses
  * the averages if the optimizer keeps them. */
 static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
@@ -47405,7 +47522,7 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
     const bool            averages = fit->opt->uses[GPUNN__AVERAGE] && !args->no_ema &&
-                          (args->validation || args->best_weights);
+                          (args->validation || args->best_weights || args->restore_best);
     gpunn_status status = averages ? gpunn_ema_swap(fit->opt) : GPUNN_OK, back = GPUNN_OK;
     if (status != GPUNN_OK) return status;
     if (args->validation) {
@@ -47417,9 +47534,7 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
                             p->validation_metrics);
     }
     *watched = args->validation ? p->validation_loss : p->loss;
-    if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best &&
-        gpunn_group_rank(fit->opt->group) == 0)
-        status = gpunn_save(fit->opt->model, args->best_weights);
+    if (status == GPUNN_OK && gpunn__fit_is_best(fit, *watched)) status = gpunn__fit_keep(fit);
     if (averages) back = gpunn_ema_swap(fit->opt);
     return status == GPUNN_OK ? back : status;
 }
@@ -47427,7 +47542,8 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
 static bool gpunn__fit_is_over(const gpunn__fit *fit)
 {
     const gpunn__fit_record *record = fit->record;
-    return fit->args->patience > 0 && record->epochs - record->best_epoch >= fit->args->patience;
+    const int first = fit->args->min_epochs, best = record->best_epoch, from = best > first ? best : first;
+    return fit->args->patience > 0 && record->epochs - from >= fit->args->patience;
 }
 
 /* Ends an epoch: validation, schedule, history, files, checkpoint. */
@@ -47447,7 +47563,7 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     row->value[3] = p->validation_metric;
     row->lr = p->lr;
     row->seconds = gpunn__seconds() - fit->began;
-    if (watched < record->best) {
+    if (gpunn__fit_is_best(fit, watched)) {
         record->best = watched;
         record->best_epoch = p->epoch;
     }
@@ -47462,6 +47578,18 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     return gpunn__fit_call(fit, "on_progress", args->on_progress);
 }
 
+/* Loads the best weights once the epochs from `before` on have run. Returns the status that gpunn_fit
+ * ends with. */
+static GPUNN__STATUS gpunn__fit_restore(const gpunn__fit *fit, int before, gpunn_status status)
+{
+    const gpunn__fit_record *record = fit->record;
+    const bool               ended = status == GPUNN_OK || status == GPUNN_ERR_CANCELLED;
+    if (!fit->args->restore_best || !ended || record->kept.data == NULL || record->epochs == before)
+        return status;
+    const gpunn_status loaded = gpunn_load_memory(fit->opt->model, record->kept.data, record->kept.bytes);
+    return status == GPUNN_OK ? loaded : status;
+}
+
 /* Continues the optimizer's record of this loss or starts a new one.
  * Allocates history for the epochs to come. */
 static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
@@ -47473,6 +47601,7 @@ static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
         record->validation = args->validation != NULL;
         record->best = INFINITY;
         record->epochs = record->best_epoch = 0;
+        gpunn_array_free(fit->dev, &record->kept);
     }
     if (args->epochs > INT32_MAX / 2 - record->epochs)
         return gpunn__fail(fit->dev, GPUNN_ERR_ARGUMENT, "gpunn_fit: %d epochs after %d are too many",
@@ -47505,10 +47634,12 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: .epochs is 0 or left out; set the number of epochs, or GPUNN_ZERO for none",
                            function);
-    if ((args->epochs < 0 && args->epochs != GPUNN_ZERO) || args->patience < 0 || args->accumulate < 0)
+    if ((args->epochs < 0 && args->epochs != GPUNN_ZERO) || args->patience < 0 || args->accumulate < 0 ||
+        args->min_epochs < 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: epochs is %d, patience %d and accumulate %d; none may be negative", function,
-                           args->epochs, args->patience, args->accumulate);
+                           "%s: epochs is %d, patience %d, accumulate %d and min_epochs %d; none may be "
+                           "negative",
+                           function, args->epochs, args->patience, args->accumulate, args->min_epochs);
     gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
     if (status == GPUNN_OK && args->metric)
         status = gpunn__check_number(opt->model, args->metric, function, "metric");
@@ -47543,15 +47674,17 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     for (int i = 0; i < GPUNN_MAX_METRICS; i++) p->metrics[i] = p->validation_metrics[i] = NAN;
     p->metric_name = args.metric ? gpunn__called(args.metric) : NULL;
     status = gpunn__fit_begin(&fit);
-    p->epochs = opt->fit.epochs + args.epochs;
+    const int before = opt->fit.epochs;
+    p->epochs = before + args.epochs;
     p->best_epoch = opt->fit.best_epoch;
-    for (p->epoch = opt->fit.epochs + 1;
-         status == GPUNN_OK && p->epoch <= p->epochs && !gpunn__fit_is_over(&fit); p->epoch++) {
+    for (p->epoch = before + 1; status == GPUNN_OK && p->epoch <= p->epochs && !gpunn__fit_is_over(&fit);
+         p->epoch++) {
         fit.began = gpunn__seconds();
         p->epoch_done = false;
         status = gpunn__fit_batches(&fit);
         if (status == GPUNN_OK) status = gpunn__fit_epoch_end(&fit);
     }
+    status = gpunn__fit_restore(&fit, before, status);
     if (opt->group && (status == GPUNN_OK || !opt->group->reported))
         status = gpunn__all_reduce_status(opt->group, status, NULL, "the end of gpunn_fit");
     return status;

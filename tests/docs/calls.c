@@ -185,11 +185,13 @@ static void train(gpunn_device *dev)
     gpunn_tensor *logits = gpunn_linear(x, "fc", .out_features = 2),
                  *loss = gpunn_cross_entropy(logits, classes);
     gpunn_optimizer *sgd = gpunn_sgd(model, .lr = 0.1f, .momentum = 0.9f, .nesterov = true);
-    gpunn_loader    *loader = gpunn_loader_create(
-           model, .fields = {{.input = x, .samples = numbers}, {.input = classes, .samples = labels}},
-           .count = 8, .batch_size = 4);
+    gpunn_loader    *validation, /* a random quarter of the samples */
+        *loader = gpunn_loader_create(
+            model, .fields = {{.input = x, .samples = numbers}, {.input = classes, .samples = labels}},
+            .count = 8, .batch_size = 4, .validation_share = 0.25f, .validation = &validation);
     gpunn_set_clip_value(sgd, 0.5f);
-    gpunn_fit(sgd, .loss = loss, .train = loader, .epochs = 1, .on_progress = gpunn_progress_bar);
+    gpunn_fit(sgd, .loss = loss, .train = loader, .validation = validation, .epochs = 2, .min_epochs = 1,
+              .patience = 5, .restore_best = true, .on_progress = gpunn_progress_bar);
     gpunn_loader_rewind(loader);
     gpunn_class_scores scores;
     int64_t            confusion[2][2];
@@ -202,6 +204,7 @@ static void train(gpunn_device *dev)
     gpunn_dlpack *shared = (gpunn_dlpack *)gpunn_to_dlpack(gpunn_find(model, "fc.weight"));
     if (shared) shared->deleter((struct DLManagedTensorVersioned *)shared);
     gpunn_loader_destroy(loader);
+    gpunn_loader_destroy(validation);
     gpunn_optimizer_destroy(sgd);
     gpunn_model_destroy(model);
 }

@@ -23,16 +23,15 @@ static gpunn_status program(gpunn_device *dev, const files *path, float *x, int6
     if (gpunn_set_name(extra, "extra") == NULL) goto end;
     opt = gpunn_adamw(model, .lr = 0.01f);
     train = gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}},
-                                .count = 10, .batch_size = 4, .shuffle = true, .workers = 1);
-    validation = gpunn_loader_create(model,
-                                     .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}},
-                                     .count = 6, .batch_size = 4);
+                                .count = 10, .batch_size = 4, .shuffle = true, .workers = 1,
+                                .validation_share = 0.4f, .validation = &validation);
     if (opt == NULL || train == NULL || validation == NULL) goto end;
     if (gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 9) != GPUNN_OK) goto end;
     if (gpunn_model_summary(model, .batch_size = 4, .loss = n.loss) != GPUNN_OK) goto end;
     if (gpunn_fit(opt, .loss = n.loss, .metric = n.accuracy, .train = train, .validation = validation,
                   .epochs = 2, .history_csv = path->csv, .history_svg = path->svg,
-                  .best_weights = path->weights, .checkpoint = path->checkpoint) != GPUNN_OK)
+                  .best_weights = path->weights, .restore_best = true,
+                  .checkpoint = path->checkpoint) != GPUNN_OK)
         goto end;
     if (gpunn_forward(&extra, 1) != GPUNN_OK ||
         gpunn_read(extra, values, gpunn_tensor_bytes(extra)) != GPUNN_OK)

@@ -166,6 +166,94 @@ static void test_patience(void **state)
     unmake(&s);
 }
 
+/* The first epochs are never the best, and patience counts from their end. */
+static void test_min_epochs(void **state)
+{
+    fixture *f = *state;
+    setup    s = make(f, 0);
+    watch    w = {0};
+    int      epochs = 0;
+    gpunn_set_lr(s.opt, 1e-30f); /* no epoch is better than the first one that counts */
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train,
+                        .validation = s.validation, .epochs = 5, .min_epochs = 4, .on_progress = on_progress,
+                        .user = &w, .epochs_run = &epochs));
+    assert_int_equal(epochs, 5);
+    assert_int_equal(w.last.best_epoch, 5);
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train,
+                        .validation = s.validation, .epochs = 20, .min_epochs = 7, .patience = 3,
+                        .on_progress = on_progress, .user = &w, .epochs_run = &epochs));
+    assert_int_equal(epochs, 7 + 3 - 5);
+    assert_true(w.last.stopped_early && w.last.best_epoch == 5);
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .min_epochs = -1), GPUNN_ERR_ARGUMENT,
+          "min_epochs -1");
+    unmake(&s);
+}
+
+typedef struct worsening {
+    gpunn_optimizer *opt;
+    int              best, stop_after; /* epochs; stop_after 0: never */
+} worsening;
+
+/* After the best epoch the steps go uphill. */
+static bool worsen(void *user, const gpunn_progress *p)
+{
+    const worsening *w = user;
+    if (p->epoch_done && p->epoch == w->best) gpunn_set_lr(w->opt, 0.5f);
+    return !p->epoch_done || p->epoch != w->stop_after;
+}
+
+/* The model ends with the weights of the best epoch, which are those of .best_weights. They outlive a call;
+ * what the program loads in between stays where no epoch runs, and a checkpoint begins without them. */
+static void test_restore_best(void **state)
+{
+    fixture    *f = *state;
+    setup       s = make(f, 0);
+    worsening   w = {s.opt, 3, 0};
+    int64_t     count;
+    const char *best = test_path(f, "best.safetensors"), *checkpoint = test_path(f, "best.ckpt");
+    for (int way = 0; way < 3; way++) { /* ends after all epochs, by patience, by a callback */
+        gpunn_set_lr(s.opt, 0.01f);
+        w.best = 3 + 7 * way;
+        w.stop_after = way == 2 ? w.best + 2 : 0;
+        const gpunn_status status = gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train,
+                                              .validation = s.validation, .epochs = way ? 9 : 7,
+                                              .patience = way == 1 ? 4 : 0, .best_weights = best,
+                                              .restore_best = true, .on_progress = worsen, .user = &w);
+        assert_int_equal(status, way == 2 ? GPUNN_ERR_CANCELLED : GPUNN_OK);
+        if (way == 2) check_sentence(s.dev, status, __FILE__, __LINE__, "on_progress", (const char *)NULL);
+        float *held = read_weights(s.dev, s.model, &count), loss, again;
+        OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, NULL, &loss, NULL));
+        OK(s.dev, gpunn_load(s.model, best));
+        float *saved = read_weights(s.dev, s.model, &count);
+        OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, NULL, &again, NULL));
+        assert_memory_equal(held, saved, (size_t)count * sizeof *held);
+        assert_true(loss == again);
+        free(held), free(saved);
+    }
+    OK(s.dev, gpunn_checkpoint_save(s.opt, NULL, checkpoint));
+    const float   zeros[64] = {0};
+    gpunn_tensor *first = gpunn_parameter_at(s.model, 0);
+    OK(s.dev, gpunn_write(first, zeros, gpunn_tensor_bytes(first)));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation,
+                        .epochs = GPUNN_ZERO, .restore_best = true));
+    float value[64];
+    OK(s.dev, gpunn_read(first, value, gpunn_tensor_bytes(first)));
+    assert_memory_equal(value, zeros, gpunn_tensor_bytes(first));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation, .epochs = 1,
+                        .restore_best = true));
+    OK(s.dev, gpunn_read(first, value, gpunn_tensor_bytes(first)));
+    assert_memory_not_equal(value, zeros, gpunn_tensor_bytes(first));
+    OK(s.dev, gpunn_checkpoint_load(s.opt, NULL, checkpoint));
+    gpunn_set_lr(s.opt, 0);
+    OK(s.dev, gpunn_write(first, zeros, gpunn_tensor_bytes(first)));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation, .epochs = 1,
+                        .restore_best = true));
+    OK(s.dev, gpunn_read(first, value, gpunn_tensor_bytes(first)));
+    assert_memory_equal(value, zeros, gpunn_tensor_bytes(first));
+    assert_int_equal(unlink(best) | unlink(checkpoint), 0);
+    unmake(&s);
+}
+
 static void test_schedule_in_fit(void **state)
 {
     fixture *f = *state;
@@ -675,6 +763,8 @@ int main(void)
     const struct CMUnitTest tests[] = {test_with_device(test_fit),
                                        test_with_device(test_cancel),
                                        test_with_device(test_patience),
+                                       test_with_device(test_min_epochs),
+                                       test_with_device(test_restore_best),
                                        test_with_device(test_schedule_in_fit),
                                        test_with_device(test_averages),
                                        test_with_device(test_goes_on),

@@ -147,6 +147,84 @@ static void test_shuffle_is_fair(void **state)
     gpunn_loader_destroy(loader);
 }
 
+/* A share of the samples goes to a second loader: each sample to one of both, the same by the same seed. */
+static void test_share(void **state)
+{
+    fixture *f = *state;
+    int64_t  order[2][SAMPLES], again[SAMPLES];
+    make_inputs(f);
+    for (int way = 0; way < 4; way++) {
+        gpunn_loader *rest = NULL,
+                     *loader = MADE(f->dev, gpunn_loader_create(
+                                                f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4,
+                                                .shuffle = way % 2, .workers = way / 2, .seed = 5,
+                                                .validation_share = 0.3f, .validation = &rest));
+        assert_int_equal(epoch(f, loader, 4, order[0]), SAMPLES - 7);
+        assert_int_equal(epoch(f, rest, 4, order[1]), 7);
+        memcpy(order[0] + SAMPLES - 7, order[1], 7 * sizeof *again);
+        check_permutation(order[0], SAMPLES);
+        for (int i = 1; i < 7; i++) assert_true(order[1][i] > order[1][i - 1]);
+        assert_true(order[1][0] < SAMPLES - 7); /* not the last ones */
+        if (way == 0) memcpy(again, order[1], sizeof again);
+        assert_memory_equal(again, order[1], 7 * sizeof *again);
+        /* another epoch has the same samples; the second loader lives on alone */
+        assert_int_equal(epoch(f, loader, 4, order[0]), SAMPLES - 7);
+        memcpy(order[0] + SAMPLES - 7, order[1], 7 * sizeof *again);
+        check_permutation(order[0], SAMPLES);
+        gpunn_loader_destroy(loader);
+        assert_int_equal(epoch(f, rest, 4, order[0]), 7);
+        gpunn_loader_destroy(rest);
+    }
+    gpunn_loader *rest = NULL, *other = NULL,
+                 *loader = MADE(f->dev,
+                                gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .seed = 6,
+                                                    .validation_share = 0.3f, .validation = &rest));
+    assert_int_equal(epoch(f, rest, 32, order[0]), 7);
+    assert_memory_not_equal(again, order[0], 7 * sizeof *again);
+    gpunn_loader_destroy(loader);
+    gpunn_loader_destroy(rest);
+    const float bad[] = {-0.5f, 0.01f, 0.99f, 1, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        FAILS_NULL(f->dev,
+                   gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES,
+                                       .validation_share = bad[i], .validation = &other),
+                   GPUNN_ERR_ARGUMENT, "validation_share");
+        assert_null(other);
+    }
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .validation_share = 0.5f),
+               GPUNN_ERR_ARGUMENT, "validation is NULL");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .validation = &other),
+               GPUNN_ERR_ARGUMENT, "validation_share is 0");
+}
+
+/* Each sample is held out as often as any other, and each pair of neighbours. */
+static void test_share_is_fair(void **state)
+{
+    fixture  *f = *state;
+    int       held[SAMPLES] = {0}, pairs[SAMPLES] = {0};
+    int64_t   order[SAMPLES];
+    const int draws = 2000, left = 7;
+    make_inputs(f);
+    for (int seed = 1; seed <= draws; seed++) {
+        gpunn_loader *rest = NULL,
+                     *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES,
+                                                                .seed = (uint64_t)seed, .validation = &rest,
+                                                                .validation_share = 0.3f));
+        assert_int_equal(epoch(f, rest, 32, order), left);
+        for (int i = 0; i < left; i++) held[order[i]]++;
+        for (int i = 1; i < left; i++) pairs[order[i]] += order[i] == order[i - 1] + 1;
+        gpunn_loader_destroy(loader);
+        gpunn_loader_destroy(rest);
+    }
+    const double p = (double)left / SAMPLES, both = p * (left - 1) / (SAMPLES - 1);
+    for (int i = 0; i < SAMPLES; i++) {
+        assert_true(fabs(held[i] - draws * p) < 5 * sqrt(draws * p * (1 - p)));
+        assert_true(i == 0 || fabs(pairs[i] - draws * both) < 5 * sqrt(draws * both * (1 - both)));
+    }
+}
+
 static void test_images(void **state)
 {
     fixture *f = *state;
@@ -725,7 +803,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         test_with_device(test_order),           test_with_device(test_shuffle),
-        test_with_device(test_shuffle_is_fair), test_with_device(test_images),
+        test_with_device(test_shuffle_is_fair), test_with_device(test_share),
+        test_with_device(test_share_is_fair),   test_with_device(test_images),
         test_with_device(test_augmentation),    test_with_device(test_flips_for_certain),
         test_with_device(test_wide_pixels),     test_with_device(test_callback),
         test_with_device(test_many_workers),    test_with_device(test_no_allocation),

@@ -60,6 +60,12 @@ typedef struct gpunn_loader_args {
      * the valid part. A batch is as long as its longest sample. With shuffle, samples of similar length are
      * batched together to reduce padding. */
     const int64_t *lengths;
+    /* torch's random_split: this share of the samples, above 0 and below 1, goes to a second loader, chosen
+     * by chance from seed. A run that resumes needs the same seed. 0: all samples stay */
+    float validation_share;
+    /* receives that loader, or NULL on failure. Its samples come in the order of their index, without
+     * augmentation and mixup. Destroy both. Required with validation_share, else NULL */
+    gpunn_loader **validation;
 } gpunn_loader_args;
 #ifndef GPUNN_NO_LOADERS
 /* Creates a loader for inputs of the model, at the start of its first epoch. Returns NULL on failure. */
@@ -267,7 +273,7 @@ typedef struct gpunn_fit_args {
     const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
     const char *checkpoint;                /* written after each epoch; NULL: none */
     /* gpunn_save after each epoch that is the best so far; NULL: none. The model keeps its last weights: load
-     * the best with gpunn_load. */
+     * the best with gpunn_load, or set .restore_best. */
     const char   *best_weights;
     int          *epochs_run;                 /* receives the number of completed epochs */
     gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars for progress; ends at the first NULL */
@@ -276,6 +282,14 @@ typedef struct gpunn_fit_args {
     /* Called before each step. The batch is in the inputs, where it may be changed. Returning false
      * cancels. */
     bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
+    /* Keras's start_from_epoch: the first min_epochs epochs are never the best, and patience counts from
+     * there. Default 0. */
+    int min_epochs;
+    /* Keras's restore_best_weights: keeps the weights of the best epoch in host memory, and the model ends
+     * with them, after a callback's cancellation too. The optimizer keeps them for its next gpunn_fit.
+     * gpunn_checkpoint_load drops them; unless a later epoch is better, the model then ends with its last
+     * weights. */
+    bool restore_best;
 } gpunn_fit_args;
 #ifndef GPUNN_NO_LOADERS
 /* Trains a model. It continues where the optimizer's last gpunn_fit of the same loss ended, in this process

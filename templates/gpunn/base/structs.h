@@ -247,6 +247,7 @@ typedef struct gpunn__fit_record {
     float         best;
     int           best_epoch, epochs, capacity; /* epochs: completed; capacity: of history */
     gpunn__epoch *history;
+    gpunn_array   kept; /* with .restore_best: the best weights, as gpunn_save_memory writes them */
 } gpunn__fit_record;
 
 typedef struct gpunn__chosen {

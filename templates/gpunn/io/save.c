@@ -399,6 +399,7 @@ static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const
         if (bytes) memcpy(o->steps, stage, bytes);
         stage += bytes;
         *o = list->opt;
+        gpunn_array_free(model->dev, &o->fit.kept);
         list->opt.fit = before;
     }
 }

@@ -687,6 +687,23 @@ static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
     return status;
 }
 
+/* Whether this epoch is the best so far. */
+static bool gpunn__fit_is_best(const gpunn__fit *fit, float watched)
+{
+    return watched < fit->record->best && fit->progress.epoch > fit->args->min_epochs;
+}
+
+/* Stores the weights of the best epoch so far. */
+static GPUNN__STATUS gpunn__fit_keep(gpunn__fit *fit)
+{
+    gpunn_status status = GPUNN_OK;
+    if (fit->args->best_weights && gpunn_group_rank(fit->opt->group) == 0)
+        status = gpunn_save(fit->opt->model, fit->args->best_weights);
+    if (status != GPUNN_OK || !fit->args->restore_best) return status;
+    gpunn_array_free(fit->dev, &fit->record->kept);
+    return gpunn_save_memory(fit->opt->model, &fit->record->kept);
+}
+
 /* Runs validation and saves the weights if they are the best so far. Uses
  * the averages if the optimizer keeps them. */
 static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
@@ -694,7 +711,7 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
     const bool            averages = fit->opt->uses[GPUNN__AVERAGE] && !args->no_ema &&
-                          (args->validation || args->best_weights);
+                          (args->validation || args->best_weights || args->restore_best);
     gpunn_status status = averages ? gpunn_ema_swap(fit->opt) : GPUNN_OK, back = GPUNN_OK;
     if (status != GPUNN_OK) return status;
     if (args->validation) {
@@ -706,9 +723,7 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
                             p->validation_metrics);
     }
     *watched = args->validation ? p->validation_loss : p->loss;
-    if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best &&
-        gpunn_group_rank(fit->opt->group) == 0)
-        status = gpunn_save(fit->opt->model, args->best_weights);
+    if (status == GPUNN_OK && gpunn__fit_is_best(fit, *watched)) status = gpunn__fit_keep(fit);
     if (averages) back = gpunn_ema_swap(fit->opt);
     return status == GPUNN_OK ? back : status;
 }
@@ -716,7 +731,8 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
 static bool gpunn__fit_is_over(const gpunn__fit *fit)
 {
     const gpunn__fit_record *record = fit->record;
-    return fit->args->patience > 0 && record->epochs - record->best_epoch >= fit->args->patience;
+    const int first = fit->args->min_epochs, best = record->best_epoch, from = best > first ? best : first;
+    return fit->args->patience > 0 && record->epochs - from >= fit->args->patience;
 }
 
 /* Ends an epoch: validation, schedule, history, files, checkpoint. */
@@ -736,7 +752,7 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     row->value[3] = p->validation_metric;
     row->lr = p->lr;
     row->seconds = gpunn__seconds() - fit->began;
-    if (watched < record->best) {
+    if (gpunn__fit_is_best(fit, watched)) {
         record->best = watched;
         record->best_epoch = p->epoch;
     }
@@ -751,6 +767,18 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     return gpunn__fit_call(fit, "on_progress", args->on_progress);
 }
 
+/* Loads the best weights once the epochs from `before` on have run. Returns the status that gpunn_fit
+ * ends with. */
+static GPUNN__STATUS gpunn__fit_restore(const gpunn__fit *fit, int before, gpunn_status status)
+{
+    const gpunn__fit_record *record = fit->record;
+    const bool               ended = status == GPUNN_OK || status == GPUNN_ERR_CANCELLED;
+    if (!fit->args->restore_best || !ended || record->kept.data == NULL || record->epochs == before)
+        return status;
+    const gpunn_status loaded = gpunn_load_memory(fit->opt->model, record->kept.data, record->kept.bytes);
+    return status == GPUNN_OK ? loaded : status;
+}
+
 /* Continues the optimizer's record of this loss or starts a new one.
  * Allocates history for the epochs to come. */
 static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
@@ -762,6 +790,7 @@ static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
         record->validation = args->validation != NULL;
         record->best = INFINITY;
         record->epochs = record->best_epoch = 0;
+        gpunn_array_free(fit->dev, &record->kept);
     }
     if (args->epochs > INT32_MAX / 2 - record->epochs)
         return gpunn__fail(fit->dev, GPUNN_ERR_ARGUMENT, "gpunn_fit: %d epochs after %d are too many",
@@ -794,10 +823,12 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: .epochs is 0 or left out; set the number of epochs, or GPUNN_ZERO for none",
                            function);
-    if ((args->epochs < 0 && args->epochs != GPUNN_ZERO) || args->patience < 0 || args->accumulate < 0)
+    if ((args->epochs < 0 && args->epochs != GPUNN_ZERO) || args->patience < 0 || args->accumulate < 0 ||
+        args->min_epochs < 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: epochs is %d, patience %d and accumulate %d; none may be negative", function,
-                           args->epochs, args->patience, args->accumulate);
+                           "%s: epochs is %d, patience %d, accumulate %d and min_epochs %d; none may be "
+                           "negative",
+                           function, args->epochs, args->patience, args->accumulate, args->min_epochs);
     gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
     if (status == GPUNN_OK && args->metric)
         status = gpunn__check_number(opt->model, args->metric, function, "metric");
@@ -832,15 +863,17 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     for (int i = 0; i < GPUNN_MAX_METRICS; i++) p->metrics[i] = p->validation_metrics[i] = NAN;
     p->metric_name = args.metric ? gpunn__called(args.metric) : NULL;
     status = gpunn__fit_begin(&fit);
-    p->epochs = opt->fit.epochs + args.epochs;
+    const int before = opt->fit.epochs;
+    p->epochs = before + args.epochs;
     p->best_epoch = opt->fit.best_epoch;
-    for (p->epoch = opt->fit.epochs + 1;
-         status == GPUNN_OK && p->epoch <= p->epochs && !gpunn__fit_is_over(&fit); p->epoch++) {
+    for (p->epoch = before + 1; status == GPUNN_OK && p->epoch <= p->epochs && !gpunn__fit_is_over(&fit);
+         p->epoch++) {
         fit.began = gpunn__seconds();
         p->epoch_done = false;
         status = gpunn__fit_batches(&fit);
         if (status == GPUNN_OK) status = gpunn__fit_epoch_end(&fit);
     }
+    status = gpunn__fit_restore(&fit, before, status);
     if (opt->group && (status == GPUNN_OK || !opt->group->reported))
         status = gpunn__all_reduce_status(opt->group, status, NULL, "the end of gpunn_fit");
     return status;

@@ -86,6 +86,8 @@ static void gpunn__order_epoch(gpunn_loader *loader)
                   most = GPUNN__LIKE_BATCHES * size;
     loader->ordered_epoch = loader->epoch;
     gpunn__shuffle(loader->order, args->count, args->seed, loader->epoch);
+    for (int64_t i = 0; loader->subset && i < args->count; i++)
+        loader->order[i] = loader->subset[loader->order[i]];
     if (args->lengths == NULL) return;
     for (int64_t first = 0; first < args->count; first += most)
         gpunn__sort_by_length(loader->order + first, args->count - first < most ? args->count - first : most,
@@ -140,7 +142,7 @@ static double gpunn__draw_between(uint32_t word, double low, double high)
 }
 
 /* What random numbers are drawn for. */
-enum { GPUNN__DRAW_PLACE, GPUNN__DRAW_TURN, GPUNN__DRAW_COLOUR, GPUNN__DRAW_MIX };
+enum { GPUNN__DRAW_PLACE, GPUNN__DRAW_TURN, GPUNN__DRAW_COLOUR, GPUNN__DRAW_MIX, GPUNN__DRAW_SHARE };
 
 /* Draws four random words for a sample or batch. The counter is (number low, number high, epoch low, 7 2^29 +
  * 2^24 what + epoch high), which the shuffle does not reach. */
@@ -403,6 +405,13 @@ static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, in
     }
 }
 
+/* The sample at a position of the epoch. */
+static int64_t gpunn__sample_at(const gpunn_loader *loader, int64_t position)
+{
+    const int64_t *list = loader->order ? loader->order : loader->subset;
+    return list ? list[position] : position;
+}
+
 /* Fills a batch. A worker changes no shared data here except the batch. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
@@ -412,8 +421,8 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
     batch->status = GPUNN_OK;
     batch->longest = loader->least;
     for (int64_t i = 0; i < n; i++) {
-        int64_t sample = loader->order ? loader->order[first + i] : first + i;
-        void   *loaded[GPUNN_MAX_FIELDS];
+        const int64_t sample = gpunn__sample_at(loader, first + i);
+        void         *loaded[GPUNN_MAX_FIELDS];
         if (args->lengths && args->lengths[sample] > batch->longest) batch->longest = args->lengths[sample];
         if (args->load) {
             for (int f = 0; f < loader->field_count; f++) {
@@ -857,8 +866,8 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA &&
                     !field->jitters && !mixes && !field->axis; /* on a CPU the loader's own threads convert */
     if (field->widens) field->to = field->from;
-    field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !mixes &&
-                    field->from == field->to && !field->axis;
+    field->direct = !args->load && !args->shuffle && args->validation_share == 0 && !field->moves &&
+                    !field->jitters && !mixes && field->from == field->to && !field->axis;
     return status == GPUNN_OK ? gpunn__field_sizes(loader, f) : status;
 }
 
@@ -869,6 +878,53 @@ static bool gpunn__batch_reserve(gpunn_loader *loader, size_t bytes, size_t *pla
     return gpunn__add(loader->batch_bytes, bytes, &loader->batch_bytes) &&
            gpunn__add(loader->batch_bytes, (GPUNN__ALIGN - loader->batch_bytes % GPUNN__ALIGN) % GPUNN__ALIGN,
                       &loader->batch_bytes);
+}
+
+/* Reduces the loader to its share of the samples. Draws each sample once, by Knuth's algorithm S. */
+static GPUNN__STATUS gpunn__loader_take_share(gpunn_loader *loader)
+{
+    gpunn_loader_args *args = &loader->args;
+    const int64_t      count = args->count;
+    const double       share = (double)args->validation_share;
+    int64_t            left = (int64_t)rint((double)count * share), own = 0;
+    if ((share != 0) != (loader->held || args->validation != NULL))
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: validation_share is %g and validation is %s; set both, or "
+                           "neither",
+                           share, args->validation ? "set" : "NULL");
+    if (share == 0) return GPUNN_OK;
+    if (!(share > 0 && share < 1) || left == 0 || left == count)
+        return gpunn__fail(
+            loader->model->dev, GPUNN_ERR_ARGUMENT,
+            "gpunn_loader_create: validation_share is %g of %lld samples; give a share between "
+            "0 and 1 that leaves samples to both loaders",
+            share, (long long)count);
+    args->count = loader->held ? left : count - left;
+    loader->subset = (int64_t *)gpunn__realloc(loader->model->dev, NULL, 0,
+                                               (size_t)args->count * sizeof *loader->subset);
+    for (int64_t i = 0; loader->subset && i < count; i++) {
+        uint32_t word[4];
+        gpunn__loader_draw(loader, (uint64_t)i, GPUNN__DRAW_SHARE, word);
+        const bool held = gpunn__draw_between(word[0], 0, (double)(count - i)) < (double)left;
+        left -= held;
+        if (held == loader->held) loader->subset[own++] = i;
+    }
+    return loader->subset ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
+/* Counts the batches of an epoch. */
+static GPUNN__STATUS gpunn__loader_batches(gpunn_loader *loader)
+{
+    const gpunn_loader_args *args = &loader->args;
+    const int64_t            ranks = gpunn_group_size(args->group), each = args->count / ranks;
+    loader->batches = each / args->batch_size + (!args->drop_last && each % args->batch_size != 0);
+    if (loader->batches > 0) return GPUNN_OK;
+    return gpunn__fail(
+        loader->model->dev, GPUNN_ERR_ARGUMENT,
+        "gpunn_loader_create: %lld samples do not fill one batch of %d on %lld rank%s%s; use a "
+        "smaller batch_size",
+        (long long)args->count, args->batch_size, (long long)ranks, ranks == 1 ? "" : "s",
+        args->drop_last ? " and drop_last leaves out the rest" : "");
 }
 
 static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
@@ -884,14 +940,6 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
                            "least 1, workers 0 to %d",
                            function, (long long)args->count, args->batch_size, args->workers,
                            (int)GPUNN__MAX_WORKERS);
-    const int64_t ranks = gpunn_group_size(args->group), each = args->count / ranks;
-    loader->batches = each / args->batch_size + (!args->drop_last && each % args->batch_size != 0);
-    if (loader->batches == 0)
-        return gpunn__fail(
-            dev, GPUNN_ERR_ARGUMENT,
-            "%s: %lld samples do not fill one batch of %d on %lld rank%s%s; use a smaller batch_size",
-            function, (long long)args->count, args->batch_size, (long long)ranks, ranks == 1 ? "" : "s",
-            args->drop_last ? " and drop_last leaves out the rest" : "");
     if (!(args->mixup_alpha >= 0 && args->mixup_alpha <= FLT_MAX))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: mixup_alpha is %g; give a finite number of at least 0", function,
@@ -918,6 +966,9 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",
                            function);
+    gpunn_status status = gpunn__loader_take_share(loader);
+    if (status == GPUNN_OK) status = gpunn__loader_batches(loader);
+    if (status != GPUNN_OK) return status;
     loader->ring_count = copies ? args->workers + 1 : 1;
     size_t bytes;
     if (!fits || !gpunn__mul(loader->batch_bytes, (size_t)loader->ring_count, &bytes))
@@ -941,14 +992,14 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
     return GPUNN_OK;
 }
 
-GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args)
+static gpunn_loader *gpunn__loader_make(gpunn_model *model, gpunn_loader_args args, bool held)
 {
-    if (model == NULL) return NULL;
     gpunn_loader *loader = (gpunn_loader *)gpunn__calloc(model->dev, sizeof *loader);
     if (loader == NULL) return NULL;
     loader->model = model;
     model->children++;
     loader->args = args;
+    loader->held = held;
     loader->ordered_epoch = -1;
     loader->process = GPUNN__PROCESS();
     gpunn__loader_begin(loader);
@@ -965,6 +1016,33 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     }
     gpunn__loader_start(loader);
     return loader;
+}
+
+/* The arguments of the loader of the share that is held out. */
+static gpunn_loader_args gpunn__validation_args(gpunn_loader_args args)
+{
+    args.validation = NULL;
+    args.shuffle = args.drop_last = false;
+    args.mixup_alpha = 0;
+    for (int f = 0; f < GPUNN_MAX_FIELDS; f++) {
+        gpunn_field *field = &args.fields[f];
+        field->crop_padding = 0;
+        field->degrees = field->horizontal_flip = field->vertical_flip = 0;
+        field->brightness = field->contrast = field->saturation = field->hue = 0;
+    }
+    return args;
+}
+
+GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args)
+{
+    if (args.validation) *args.validation = NULL;
+    if (model == NULL) return NULL;
+    gpunn_loader *loader = gpunn__loader_make(model, args, false);
+    if (loader == NULL || args.validation == NULL) return loader;
+    *args.validation = gpunn__loader_make(model, gpunn__validation_args(args), true);
+    if (*args.validation) return loader;
+    gpunn_loader_destroy(loader);
+    return NULL;
 }
 
 GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
@@ -984,6 +1062,7 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     else if (loader->memory_free == NULL)
         gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
+    gpunn__free(dev, loader->subset, (size_t)loader->args.count * sizeof *loader->subset);
     gpunn__group_leave(loader->args.group);
     gpunn__free(dev, loader, sizeof *loader);
     model->children--;

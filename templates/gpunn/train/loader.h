@@ -48,6 +48,8 @@ struct gpunn_loader {
     int                 field_count, delivered; /* delivered: samples in the last batch */
     gpunn__loader_field fields[GPUNN_MAX_FIELDS];
     int64_t             least, multiple; /* minimum and unit of a batch's length */
+    bool                held;            /* it delivers the share that another loader leaves out */
+    int64_t            *subset;          /* its args.count samples, ascending; NULL: all */
     int64_t            *order;           /* order of the samples in epoch ordered_epoch; NULL: not shuffled */
     int64_t             epoch, ordered_epoch;
     char               *memory;       /* memory of the batches in the ring */

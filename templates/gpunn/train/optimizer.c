@@ -398,6 +398,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
     gpunn__free(dev, opt->fit.history, (size_t)opt->fit.capacity * sizeof *opt->fit.history);
+    gpunn_array_free(dev, &opt->fit.kept);
     gpunn__optimizer_free(opt);
     gpunn__model_release(model);
 }
