@@ -178,7 +178,7 @@ class OnnxWriter(Writer):
     def layer(self, op, name, x, shape, parts, **attributes):
         names = ["%s.%s" % (name, suffix) for suffix, part in parts.items() if part is not None]
         self.claimed.update(names)
-        self.taken.update(names)
+        self.taken.update(names + [name])
         return super().layer(op, name, x, shape, parts, **attributes)
 
     def free_name(self, call):
@@ -424,7 +424,7 @@ class Lowering:
         if call.op not in CHEAP and sum(product(x.full) for x in given) > MAX_ELEMENTS:
             return None
         result = fold.FOLDED[call.op](call, *[None if x is None else x.tensor for x in operands])
-        name = next((x.name for x in given if x.name), None) if call.op in KEEPS_NAME else None
+        name = given[0].name if given and call.op in KEEPS_NAME else None
         results = result if isinstance(result, list) else [result]
         return None if result is None else [operands[0] if x is given[0].tensor else of_initializer(name, x)
                                             for x in results]
