@@ -3,10 +3,11 @@
 
     python3 -m generator.import_torch FILE.pt -o NAME.safetensors [--key state_dict]
 
-It reads state_dicts of torch.save (in the zip format or the older one), NumPy's .npz, and llama.cpp's .gguf.
-Names are kept. Floats become F32, and so do the quantized tensors of .gguf (Q8_0, Q4_K, Q6_K). The pickle in
-a .pt is read by an unpickler that knows only tensors, so no code of a file runs. If a checkpoint holds
-several groups of tensors (weights, an optimizer's state), name one with --key; the error lists them."""
+It reads what torch.save writes (in the zip format or the older one), TorchScript archives, NumPy's .npz, and
+llama.cpp's .gguf. Names are kept; those of a whole module are its state_dict()'s. Floats become F32, and so
+do the quantized tensors of .gguf (Q8_0, Q4_K, Q6_K). The pickle in a .pt is read by an unpickler that knows
+tensors and records the rest, so no code of a file runs. If a checkpoint holds several groups of tensors
+(weights, an optimizer's state), name one with --key; the error lists them."""
 import argparse
 import json
 import os

@@ -126,6 +126,15 @@ def decoded(kind, raw):
     return list(struct.unpack("<%d%s" % (len(raw) // item_size(kind), CODES[kind]), raw))
 
 
+def swapped(raw, kind):
+    """The bytes of numbers in the other byte order."""
+    size = item_size(kind)
+    result = bytearray(len(raw))
+    for i in range(size):
+        result[i::size] = raw[size - 1 - i::size]
+    return bytes(result)
+
+
 def strides(shape):
     result, step = [], 1
     for size in reversed(shape):
@@ -142,6 +151,11 @@ def transposed(x, order):
     raw = isinstance(source, array.array)
     result = gathered(source, shape, [steps[i] for i in order])
     return Array(x.kind, shape, raw=result.tobytes()) if raw else Array(x.kind, shape, result)
+
+
+def by_row(kind, shape, raw):
+    """The Array of numbers that are stored by column, as Fortran does."""
+    return transposed(Array(kind, shape[::-1], raw=raw), list(range(len(shape)))[::-1])
 
 
 def check_count(count):

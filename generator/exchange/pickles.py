@@ -1,4 +1,5 @@
-"""Reads PyTorch's .pt files with an unpickler that knows only tensors. No code of a file runs."""
+"""Reads PyTorch's .pt files with an unpickler that knows tensors and records the rest. No code of a file
+runs."""
 import collections
 import io
 import os
@@ -8,6 +9,7 @@ import struct
 import zipfile
 
 from .arrays import CODES, Array, gathered, item_size, strides
+from .pickled_objects import Dtype, Ndarray, class_named, flattened, partial
 from .spec_writer import product
 from .tensor_files import ZIP_FAULTS, FileError
 
@@ -63,6 +65,11 @@ def rebuilt_parameter(tensor, *_):
     return tensor
 
 
+def rebuilt_with_state(function, _, arguments, *__):
+    """A tensor with attributes of its own, which are left out."""
+    return function(*arguments)
+
+
 class Maker(tuple):
     """A function that a file may call. It is a tuple, so that no file can change it."""
 
@@ -76,15 +83,24 @@ def maker(function):
     return Maker((function,))
 
 
-# All names that a file may use, with their replacements.
+# All names that a file may call or read, with their replacements.
 KNOWN = {("torch._utils", "_rebuild_tensor_v2"): maker(rebuilt),
          ("torch._utils", "_rebuild_tensor"): maker(rebuilt),
          ("torch._utils", "_rebuild_tensor_v3"): maker(rebuilt_typed),
          ("torch._utils", "_rebuild_parameter"): maker(rebuilt_parameter),
          ("torch._utils", "_rebuild_parameter_with_state"): maker(rebuilt_parameter),
+         ("torch._tensor", "_rebuild_from_type_v2"): maker(rebuilt_with_state),
          ("torch.nn.parameter", "Parameter"): maker(rebuilt_parameter),
          ("collections", "OrderedDict"): collections.OrderedDict, ("torch", "Size"): maker(tuple),
-         ("torch", "device"): maker(lambda *names: None), ("torch.storage", "UntypedStorage"): "uint8"}
+         ("torch", "device"): maker(lambda *names: None), ("torch.storage", "UntypedStorage"): "uint8",
+         ("_codecs", "encode"): maker(lambda text, _: text.encode("latin-1")),
+         ("functools", "partial"): maker(partial), ("numpy", "dtype"): maker(Dtype),
+         ("numpy", "ndarray"): None}
+KNOWN.update({(module, "set"): maker(tuple) for module in ("builtins", "__builtin__")})
+KNOWN.update({("torch.jit._pickle", "build_%slist" % kind): maker(list)
+              for kind in ("int", "bool", "double", "tensor")})
+for NUMPY in ("numpy.core.multiarray", "numpy._core.multiarray"):
+    KNOWN.update({(NUMPY, "scalar"): maker(lambda *_: None), (NUMPY, "_reconstruct"): maker(Ndarray)})
 KNOWN.update({("torch", name): kind for name, kind in STORAGES.items()})
 KNOWN.update({("torch", name): name for name in DTYPES})
 
@@ -97,13 +113,11 @@ class Unpickler(pickle.Unpickler):
         self.storage = storage
 
     def find_class(self, module, name):
-        if (module, name) not in KNOWN:
-            raise FileError("it wants to call %.80s.%.80s, which is no part of a tensor; save its "
-                            "state_dict() alone" % (
-                                module, name))
-        return KNOWN[module, name]
+        return KNOWN[module, name] if (module, name) in KNOWN else class_named(module, name)
 
     def persistent_load(self, pid):
+        if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module":  # a class with its source
+            return pid[1]
         return self.storage(pid)
 
 
@@ -120,7 +134,7 @@ INSTRUCTIONS = frozenset(
     "PROTO FRAME MARK STOP EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 BININT BININT1 "
     "BININT2 LONG1 BINFLOAT NONE NEWTRUE NEWFALSE BINUNICODE SHORT_BINUNICODE BINSTRING SHORT_BINSTRING "
     "BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE BUILD BINPERSID SETITEM "
-    "SETITEMS APPEND APPENDS EMPTY_SET ADDITEMS".split())
+    "SETITEMS APPEND APPENDS EMPTY_SET ADDITEMS NEWOBJ SHORT_BINBYTES BINBYTES".split())
 
 
 def check_instructions(file):
@@ -129,7 +143,7 @@ def check_instructions(file):
     for instruction, argument, _ in pickletools.genops(file):
         if instruction.name == "GLOBAL":
             named = argument.replace(" ", ".")
-        if instruction.name in ("NEWOBJ", "NEWOBJ_EX", "INST", "OBJ"):
+        if instruction.name in ("NEWOBJ_EX", "INST", "OBJ"):
             raise FileError("it holds an object of %.80s, which is no tensor; save the module's state_dict() "
                             "alone" % named)
         if instruction.name not in INSTRUCTIONS:
@@ -154,11 +168,6 @@ def unpickled(file, storage=None):
 def read_zip(file):
     """The format of torch.save since PyTorch 1.6."""
     with zipfile.ZipFile(file) as archive:
-        if any(one.filename.endswith("/constants.pkl") for one in archive.infolist()):
-            raise FileError("it is a TorchScript archive; load it with torch.jit.load and save its "
-                            "state_dict() with torch.save")
-        if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
-            raise FileError("it is compressed, as torch.save never does")
         names = {one.filename: one.file_size for one in archive.infolist()}
         pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
         if len(pickles) != 1:
@@ -166,6 +175,9 @@ def read_zip(file):
             raise FileError("it is NumPy's archive; let its name end in .npz" if is_npz else
                             "it holds no data.pkl; this is no state_dict")
         root = pickles[0][:-len("data.pkl")]
+        if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()
+               if one.filename.startswith(root + "data")):
+            raise FileError("it is compressed, as torch.save never does")
         if names.get(root + "byteorder") and archive.read(root + "byteorder").strip() not in (b"", b"little"):
             raise FileError("it is big-endian")
 
@@ -221,22 +233,15 @@ def array_of(view, room):
 
 
 def views(root, file):
-    """The groups of tensors in nested dictionaries: {path: {name: Array}}."""
-    groups, pending, seen = {}, [("", {"tensor": root} if isinstance(root, View) else root)], 0
-    room = MAX_GROWTH * os.fstat(file.fileno()).st_size
-    while pending:
-        path, item = pending.pop()
-        pairs = (item.items() if isinstance(item, dict) else
-                 enumerate(item) if isinstance(item, (list, tuple)) else ())
-        for key, value in pairs:
-            seen += 1
-            if seen > MAX_ITEMS:
-                raise FileError("its dictionaries have more than %d items" % MAX_ITEMS)
-            if isinstance(value, View):
-                array = groups.setdefault(path, {})[str(key)] = array_of(value, room)
-                room -= array.count() * array.item_size()
-            elif isinstance(value, (dict, list, tuple)):
-                pending.append(("%s.%s" % (path, key) if path else str(key), value))
+    """The groups of tensors in nested dictionaries and modules: {path: {name: Array}}."""
+    groups, room = {}, MAX_GROWTH * os.fstat(file.fileno()).st_size
+    for seen, found in enumerate(flattened(root, View)):
+        if seen >= MAX_ITEMS:
+            raise FileError("its dictionaries have more than %d items" % MAX_ITEMS)
+        if found:
+            group, name, view = found
+            array = groups.setdefault(group, {})[name] = array_of(view, room)
+            room -= array.count() * array.item_size()
     return groups
 
 

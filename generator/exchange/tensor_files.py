@@ -7,7 +7,7 @@ import struct
 import zipfile
 import zlib
 
-from .arrays import SAFETENSORS, USUAL_FLOATS, Array, item_size, stored_dtype, transposed
+from .arrays import SAFETENSORS, USUAL_FLOATS, Array, by_row, item_size, stored_dtype, swapped
 from .spec_writer import Refused, product
 
 MAX_BYTES = 1 << 36
@@ -64,15 +64,13 @@ def _tensor(file, start, size, one):
     return Array(kind, shape, raw=file.read(end - begin))
 
 
-def _numpy_kind(descr):
+def numpy_kind(descr):
     """The kind for a type name in an .npy header."""
     known = re.fullmatch("([<|=>]?)([a-z][0-9]+)", descr) if isinstance(descr, str) else None
     if known is None or known[2] not in _NUMPY:
         raise ValueError("its elements are %s" % (
             "Python objects" if descr == "|O" else "texts" if str(descr)[1:2] in "US" else
             "of dtype %.80s" % (descr,)))
-    if known[1] == ">":
-        raise ValueError("it is big-endian")
     return _NUMPY[known[2]]
 
 
@@ -85,15 +83,14 @@ def read_npy(data, name):
         length = struct.unpack("<I" if wide else "<H", data[8:12 if wide else 10])[0]
         start = (12 if wide else 10) + length
         head = ast.literal_eval(data[start - length:start].decode("latin-1").strip())
-        kind, shape = _numpy_kind(head["descr"]), tuple(int(dim) for dim in head["shape"])
+        kind, shape = numpy_kind(head["descr"]), tuple(int(dim) for dim in head["shape"])
         if len(data) - start != product(shape) * item_size(kind):
             raise ValueError("it is cut off")
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, SyntaxError, IndexError,
             MemoryError, RecursionError) as error:
         raise FileError("%s: this is no .npy file of numbers: %s" % (name, error)) from None
-    if not head.get("fortran_order"):
-        return Array(kind, shape, raw=data[start:])
-    return transposed(Array(kind, shape[::-1], raw=data[start:]), list(range(len(shape)))[::-1])
+    raw = swapped(data[start:], kind) if head["descr"][0] == ">" else data[start:]
+    return (by_row if head.get("fortran_order") else Array)(kind, shape, raw=raw)
 
 
 def read_npz(path):
