@@ -1,5 +1,5 @@
-"""The importer of llama2.c's models: logits of examples/llama.c against those of llama2.c's run.c
-(make_import_llm.py), all versions of the format, and bad files."""
+"""The importer of llama2.c's and llm.c's models: logits of examples/llama.c against those of llama2.c's run.c
+(make_import_llm.py), GPT-2's weights there and back, all versions of the formats, and bad files."""
 import array
 import json
 import os
@@ -13,7 +13,7 @@ from generator import import_llm
 from generator.exchange.tensor_files import FileError
 from tests import tensor_file
 from tests.examples import EXPECTED, program
-from tests.examples.test_gpt2 import mixed
+from tests.examples.test_gpt2 import LAYERS, mixed, weights
 
 SIZES = (16, 24, 2, 4, 2, 30, 8)  # width, inner width, layers, heads, key heads, words, positions
 PROMPT = [3, 17, 29, 4, 4, 11]
@@ -66,6 +66,31 @@ def llama_file(version, tied, group=8):
     return head + bytes(256 - len(head)) + body
 
 
+def llmc_file(known, version):
+    """A checkpoint of llm.c with the words padded to a multiple of 128, and one row more."""
+    (words, width), context = known["wte.weight"][1], known["wpe.weight"][1][0]
+    layers = len([name for name in known if name.endswith("ln_1.bias")])
+    padded = (words + 127) // 128 * 128 + 128
+    head = struct.pack("<8i", 20240326, version, context, words, layers, 4, width, padded)
+    order = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
+             "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias",
+             "mlp.c_proj.weight", "mlp.c_proj.bias"]
+    numbers = list(tensor_file.values(known["wte.weight"])) + [0.0] * (padded - words) * width
+    numbers += tensor_file.values(known["wpe.weight"])
+    for part in order:
+        for i in range(layers):
+            tensor = known["h.%d.%s" % (i, part)]
+            values, shape = tensor_file.values(tensor), tensor[1]
+            numbers += values if len(shape) == 1 else [values[row * shape[1] + column]
+                                                       for column in range(shape[1])
+                                                       for row in range(shape[0])]
+    numbers += list(tensor_file.values(known["ln_f.weight"])) + list(tensor_file.values(known["ln_f.bias"]))
+    body = array.array("f", numbers).tobytes()
+    if version == 5:  # the upper halves
+        body = b"".join(body[i + 2:i + 4] for i in range(0, len(body), 4))
+    return head + bytes(1024 - len(head)) + body
+
+
 class ImportLlm(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -110,6 +135,27 @@ class ImportLlm(unittest.TestCase):
             for name, x in rounded.items():
                 for value, other in zip(tensor_file.values(x), tensor_file.values(first[name])):
                     self.assertTrue(abs(value - other) <= (0 if "norm" in name else 0.6 / 254 + 1e-7), name)
+
+    def test_gpt2_of_llmc(self):
+        """A checkpoint made of known weights as llm.c's train_gpt2.py writes them."""
+        known = {name: tensor for name, tensor in weights().items() if name != "lm_head.weight"}
+        for version in (3, 5):
+            found = self.tensors(llmc_file(known, version))
+            self.assertEqual(set(found), set(known))
+            for name, (kind, shape, _) in found.items():
+                self.assertEqual((kind, shape), ("F32", known[name][1]), name)
+                for value, other in zip(tensor_file.values(found[name]), tensor_file.values(known[name])):
+                    self.assertTrue(abs(value - other) <= (0 if version == 3 else abs(other) / 128), name)
+        data = llmc_file(known, 3)
+        with open(self.path("net/config.json"), encoding="ascii") as file:
+            self.assertEqual(json.load(file)["n_layer"], LAYERS)
+        os.remove(self.path("net/config.json"))
+        os.remove(self.path("net/model.safetensors"))
+        os.rmdir(self.path("net"))
+        self.refused(data[:-1], "it is cut off")
+        self.refused(data + b"..", "2 bytes follow its weights")
+        self.refused(data[:4] + struct.pack("<i", 1) + data[8:], "llm.c of version 1")
+        self.refused(data[:8] + struct.pack("<i", -1) + data[12:], "its header has the sizes [-1")
 
     def test_bad_files(self):
         data = llama_file(0, False)
