@@ -3,17 +3,18 @@
 
     python3 -m generator.import_torch FILE.pt -o NAME.safetensors [--key state_dict]
 
-It reads what torch.save writes (in the zip format or the older one), TorchScript archives, NumPy's .npz, and
-llama.cpp's .gguf. Names are kept; those of a whole module are its state_dict()'s. Floats become F32, and so
-do the quantized tensors of .gguf (Q8_0, Q4_K, Q6_K). The pickle in a .pt is read by an unpickler that knows
-tensors and records the rest, so no code of a file runs. If a checkpoint holds several groups of tensors
-(weights, an optimizer's state), name one with --key; the error lists them."""
+It reads what torch.save writes (in the zip format or the older one), TorchScript archives, NumPy's .npz,
+llama.cpp's .gguf, and a state_dict() as .json. Names are kept; those of a whole module are its
+state_dict()'s. Floats become F32, and so do the quantized tensors of .gguf (Q8_0, Q4_K, Q6_K). The pickle in
+a .pt is read by an unpickler that knows tensors and records the rest, so no code of a file runs. If a
+checkpoint holds several groups of tensors (weights, an optimizer's state), name one with --key; the error
+lists them."""
 import argparse
 import json
 import os
 import sys
 
-from .exchange import gguf, pickles, tensor_files
+from .exchange import gguf, keras_json, pickles, tensor_files
 from .exchange.arrays import FLOATS8
 from .exchange.spec_writer import Refused, nan_notes, save_safetensors
 
@@ -39,9 +40,9 @@ def stored(x):
 
 
 def convert(path, output, key=None):
-    """Converts the tensors of a .pt, .npz or .gguf file. Returns notes for the user."""
+    """Converts the tensors of a .pt, .npz, .gguf or .json file. Returns notes for the user."""
     tensor_files.check_no_text(path)
-    readers = {".npz": tensor_files.read_npz, ".gguf": gguf.read}
+    readers = {".npz": tensor_files.read_npz, ".gguf": gguf.read, ".json": keras_json.read_state}
     read = readers.get(os.path.splitext(path)[1], lambda path: chosen(pickles.read(path), key, path))
     found = read(path)
     tensors = {name: stored(x) for name, x in found.items()}
@@ -57,7 +58,7 @@ def main(arguments=None):
         prog="python3 -m generator.import_torch", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Converts weights of PyTorch, NumPy or llama.cpp to safetensors, without PyTorch.",
         epilog="example:\n  python3 -m generator.import_torch net.pt -o net.safetensors --key state_dict")
-    parser.add_argument("file", metavar="FILE.pt", help="file of torch.save, or .npz or .gguf")
+    parser.add_argument("file", metavar="FILE.pt", help="file of torch.save, or .npz, .gguf or .json")
     parser.add_argument("-o", dest="output", required=True, metavar="NAME.safetensors",
                         help="file to write")
     parser.add_argument("--key", help="group of tensors in a checkpoint with several; . is the outermost "

@@ -23,8 +23,9 @@ class Network:
         return "%s%d" % (kind, self.counts[kind])
 
     def input(self, name, shape, kind="float32"):
-        """A dimension is a number, or BATCH."""
-        dims = [Message(DIMENSION, **{"dim_param" if size == BATCH else "dim_value": size}) for size in shape]
+        """A dimension is a number, BATCH, or the name of another size that varies."""
+        dims = [Message(DIMENSION, **{"dim_param" if isinstance(size, str) else "dim_value": size})
+                for size in shape]
         tensor = Message(TYPE[1][1], elem_type=NUMBERS[kind], shape=Message(SHAPE, dim=dims))
         self.inputs.append(Message(VALUE, name=name, type=Message(TYPE, tensor_type=tensor)))
         return name
@@ -52,11 +53,12 @@ class Network:
         self.nodes.append(Node(op, [x or "" for x in operands], names, given, place or name))
         return name if results == 1 else names
 
-    def spec(self, title, outputs, loss=None):
-        """The spec as a dictionary, its weights for save_safetensors, and notes. loss: one more output."""
+    def spec(self, title, outputs, loss=None, dynamic=False):
+        """The spec as a dictionary, its weights for save_safetensors, and notes. loss: one more output.
+        dynamic: other sizes than the batch vary."""
         self.outputs = list(outputs) + [loss] * (loss is not None)
         model = types.SimpleNamespace(graph=self, opset=17)
-        result, weights, notes = import_graph(model, title, batch=BATCH)
+        result, weights, notes = import_graph(model, title, batch=BATCH, dynamic=dynamic)
         if loss is not None:
             result.update(outputs=list(outputs), loss=loss)
         return result, weights, notes

@@ -1,5 +1,5 @@
-"""Writes expected_output/llama2c.json: what run.c of llama2.c (https://github.com/karpathy/llama2.c) computes of
-the small model that test_import_llm.py writes.
+"""Writes expected_output/llama2c.json: what run.c of llama2.c (https://github.com/karpathy/llama2.c) computes
+of the small model that test_import_llm.py writes.
 
     python3 tests/examples/make_import_llm.py FOLDER      FOLDER: llama2.c's sources"""
 import json
