@@ -7,21 +7,17 @@ It reads what kann_save writes (r557) and writes NAME.json and NAME.safetensors.
 kann_apply1's, for any number of samples, and the spec's loss is KANN's cost. Inputs are "input" and "truth".
 Of a recurrent network it takes one step from the initial state, as kann_apply1 does, or with --steps as many
 as kann_unroll would: sequences then have these as their first axis."""
-import sys
-
 from .exchange import command, kann
 
 
 def main(arguments=None):
-    parser = command.parser("import_kann", "Converts a model of KANN to a spec and its weights.",
-                            "F.kann -o net")
-    parser.add_argument("file", metavar="F.kann", help="file of kann_save")
-    parser.add_argument("--steps", type=int, choices=range(1, 1001), metavar="STEPS",
-                        help="unroll a recurrent network to so many steps, at most 1000")
-    options = parser.parse_args(arguments)
-    command.run(options.name, [options.file],
-                lambda title: kann.converted(options.file, title, options.steps))
+    command.run(arguments, "import_kann", "F.kann -o net",
+                "Converts a model of KANN to a spec and its weights.",
+                {"file": {"metavar": "F.kann", "help": "file of kann_save"},
+                 "--steps": {"type": int, "choices": range(1, 1001), "metavar": "STEPS",
+                             "help": "unroll a recurrent network to so many steps, at most 1000"}},
+                kann.converted)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,22 +7,16 @@ This writes NAME.json and NAME.safetensors. The input is [N, T, features]. It re
 and LSTM layers, PReLU, batch norm and activations. As in RTNeural convolutions are causal in time, with zeros
 before the first step. T varies between runs unless --length is given. A JSON file of a PyTorch state_dict()
 is read by import_torch."""
-import sys
-
 from .exchange import command, keras_json
 
 
 def main(arguments=None):
-    parser = command.parser("import_rtneural",
-                            "Converts a model of RTNeural's JSON files to a spec and its weights.",
-                            "model.json -o net")
-    parser.add_argument("file", metavar="F.json", help="the model")
-    parser.add_argument("--length", type=int, choices=range(1, 1 << 20), metavar="STEPS",
-                        help="fix the number of steps")
-    options = parser.parse_args(arguments)
-    command.run(options.name, [options.file],
-                lambda title: keras_json.converted(options.file, title, options.length))
+    command.run(arguments, "import_rtneural", "model.json -o net",
+                "Converts a model of RTNeural's JSON files to a spec and its weights.",
+                {"file": {"metavar": "F.json", "help": "the model"},
+                 "--length": {"type": int, "choices": range(1, 1 << 20), "metavar": "STEPS",
+                              "help": "fix the number of steps"}}, keras_json.converted)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

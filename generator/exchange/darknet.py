@@ -254,7 +254,7 @@ class Converter:
         return self.joined([net.op("Sigmoid", centre), size, net.op("Sigmoid", found), rest], shape)
 
 
-def converted(config, weights, title):
+def converted(title, config, weights):
     """The spec of a network, its weights and notes."""
     sections = read_sections(config)
     with open(weights, "rb") as file:

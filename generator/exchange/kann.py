@@ -490,13 +490,13 @@ class Converter:
         return self.mean((net.op("Mul", difference[0], difference[0]), difference[1]))
 
 
-def converted(path, title, steps=None):
+def converted(title, file, steps=None):
     """The spec of a file, its weights and notes."""
-    nodes = read(path)
+    nodes = read(file)
     try:
         converter = Converter(nodes, steps)
         outputs, cost = converter.run()
     except Refused as why:
-        raise FileError("%s: %s" % (path, why)) from None
+        raise FileError("%s: %s" % (file, why)) from None
     result, weights, notes = converter.network.spec(title, outputs, cost)
     return result, weights, converter.notes + notes

@@ -200,13 +200,13 @@ class Converter:
         self.recurrent("LSTM", weights, order, list(bias) + [0.0] * 4 * hidden)
 
 
-def converted(path, title, length=None):
+def converted(title, file, length=None):
     """The spec of a file, its weights and notes."""
-    model = read(path)
+    model = read(file)
     try:
         converter = Converter(model, length)
         output = converter.run()
     except Refused as why:
-        raise FileError("%s: %s" % (path, why)) from None
+        raise FileError("%s: %s" % (file, why)) from None
     spec, found, notes = converter.network.spec(title, [output], dynamic=True)
     return spec, found, converter.notes + notes

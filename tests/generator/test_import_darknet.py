@@ -148,6 +148,6 @@ class Darknet(Import):
                     text[draw.randrange(len(text))] = draw.choice(b"0123456789-=,[]\nxe")
                 files = self.files(text.decode(), self.numbers(*[0.5] * 2000))
                 try:
-                    darknet.converted(*files, "net")
+                    darknet.converted("net", *files)
                 except (FileError, Refused, Unsupported) as error:
                     self.assertTrue(str(error), name)

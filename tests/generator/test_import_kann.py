@@ -93,6 +93,6 @@ class Kann(Import):
                     place = draw.randrange(min(len(data), 1500))
                     changed[place] = draw.choice((0, 1, 2, 255, draw.randrange(256)))
                 try:
-                    kann.converted(self.written(bytes(changed)), "net", draw.choice((None, 2)))
+                    kann.converted("net", self.written(bytes(changed)), draw.choice((None, 2)))
                 except (FileError, Refused, Unsupported) as error:
                     self.assertTrue(str(error))

@@ -93,6 +93,6 @@ class RTNeural(Import):
                 for _ in range(draw.choice((1, 2, 5))):
                     changed[draw.randrange(len(data))] = draw.choice(b'0123456789-.,[]{}"ane')
                 try:
-                    keras_json.converted(self.write(bytes(changed), "model.json"), "net")
+                    keras_json.converted("net", self.write(bytes(changed), "model.json"))
                 except (FileError, Refused, Unsupported) as error:
                     self.assertTrue(str(error), name)
