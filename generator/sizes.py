@@ -202,7 +202,7 @@ def content(dims):
     """The elements of a shape as (number, what varies): the number times a sum whose factors have nothing in
     common."""
     terms = product(dims)
-    common = math.gcd(*terms.values())
+    common = reduce(math.gcd, terms.values(), 0)
     return common, ordered({atoms: count // common for atoms, count in terms.items()})
 
 
