@@ -323,7 +323,7 @@
  *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
  *         gpunn_assign(count, gpunn_add_scalar(count, 1));
  *     Recurrent layers with .stateful continue by themselves. A sequence can thus arrive in pieces;
- *     gpunn_reset_states begins another.
+ *     gpunn_reset_states begins another, and .reset begins some of them.
  *         // [length, n, features]
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16));
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
@@ -2098,6 +2098,9 @@ typedef struct gpunn_rnn_args {
      * each direction: weight_ih, weight_hh, without no_bias bias_ih, bias_hh, and with proj_size weight_hr.
      * Values computed from parameters alone are allowed too. */
     gpunn_tensor *const *weights;
+    /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0 before
+     * the first step, as after the end of an episode. */
+    gpunn_tensor *reset;
 } gpunn_rnn_args;
 /* Recurrent layers, as in torch.nn. x [length, n, features] (batch_first: [n, length, features]) -> [length,
  * n, directions * hidden_size], or with proj_size in place of hidden_size. The parameters have torch's names
@@ -15980,13 +15983,21 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
     return gpunn__cell(&gpunn__operation_gru, x, name, &args);
 }
 
+/* The state of each sequence, or 0 for those that reset starts anew. */
+static gpunn_tensor *gpunn__state_kept(gpunn_tensor *state, gpunn_tensor *reset)
+{
+    gpunn_tensor *in[2] = {state, gpunn_cast(reset, GPUNN_F32)};
+    if (in[1]) in[1] = gpunn_reshape(in[1], GPUNN_SHAPE(reset->dim[0], 1));
+    return in[1] ? gpunn_expr("where(y == 0, x, 0)", in, 2) : NULL;
+}
+
 /* Makes a layer that continues from the final state of the previous run. */
 static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                      gpunn_rnn_args args)
 {
     const int        count = operation->op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor    *state[2] = {NULL, NULL}, *own[2],
+    gpunn_tensor    *state[2] = {NULL, NULL}, *first[2] = {NULL, NULL}, *own[2],
                  **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
     gpunn__call call;
     char        text[128];
@@ -15999,6 +16010,10 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "x is %s, but .stateful needs three axes and a fixed number of sequences",
                                 gpunn__shape_text(x, text));
+    if (args.reset &&
+        (args.reset->model != x->model || args.reset->rank != 1 || args.reset->dim[0] != x->dim[n]))
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give [%lld], a value for each sequence",
+                                gpunn__shape_text(args.reset, text), (long long)x->dim[n]);
     const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
@@ -16006,8 +16021,10 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
         state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], width), zeros);
         if (state[i] == NULL) return gpunn__call_finish(&call, NULL);
+        first[i] = args.reset ? gpunn__state_kept(state[i], args.reset) : state[i];
+        if (first[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
-    args.h_0 = state[0], args.c_0 = state[1];
+    args.h_0 = first[0], args.c_0 = first[1];
     args.h_n = last[0];
     if (count == 2) args.c_n = last[1];
     gpunn_tensor *y = gpunn__recurrent(operation, x, name, &args);
@@ -16019,8 +16036,11 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
 static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x,
                                             const char *name, const gpunn_rnn_args *args)
 {
-    return args->stateful ? gpunn__stateful(operation, x, name, *args)
-                          : gpunn__recurrent(operation, x, name, args);
+    if (args->stateful) return gpunn__stateful(operation, x, name, *args);
+    gpunn__call call;
+    if (args->reset == NULL) return gpunn__recurrent(operation, x, name, args);
+    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
+    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "reset is for layers with .stateful; set both");
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)

@@ -451,6 +451,50 @@ static void test_stateful(void **state)
     assert_null(gpunn_find(f->model, "g.h"));
 }
 
+/* A run starts the sequences anew that its mask names, and continues the others: as one that is given their
+ * states, with zeros in the rows of the mask. */
+static void test_reset(void **state)
+{
+    fixture *f = *state;
+    enum { LENGTH = 2, HIDDEN = 3, N = 3, COUNT_OF_X = LENGTH * N * 2, SIZE = N * HIDDEN };
+    static const uint8_t masks[][N] = {{0, 0, 0}, {0, 1, 0}, {1, 0, 1}, {0, 0, 0}, {1, 1, 1}};
+    float input[COUNT_OF_X], h[SIZE] = {0}, c[SIZE] = {0}, wanted[LENGTH * SIZE], found[LENGTH * SIZE];
+    gpunn_tensor *weights[4], *h_n, *c_n;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(LENGTH, N, 2)));
+    gpunn_tensor *mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_BOOL, GPUNN_SHAPE(N)));
+    gpunn_tensor *y = MADE(f->dev,
+                           gpunn_lstm(x, "rnn", .hidden_size = HIDDEN, .stateful = true, .reset = mask));
+    gpunn_tensor *h_0 = MADE(f->dev, gpunn_input(f->model, "h_0", GPUNN_F32, GPUNN_SHAPE(1, N, HIDDEN)));
+    gpunn_tensor *c_0 = MADE(f->dev, gpunn_input(f->model, "c_0", GPUNN_F32, GPUNN_SHAPE(1, N, HIDDEN)));
+    const char   *names[] = {"rnn.weight_ih_l0", "rnn.weight_hh_l0", "rnn.bias_ih_l0", "rnn.bias_hh_l0"};
+    for (int i = 0; i < COUNT(names); i++) weights[i] = MADE(f->dev, gpunn_find(f->model, names[i]));
+    gpunn_tensor *z = MADE(f->dev, gpunn_lstm(x, NULL, .hidden_size = HIDDEN, .h_0 = h_0, .c_0 = c_0,
+                                              .h_n = &h_n, .c_n = &c_n, .weights = weights));
+    gpunn_tensor *all[] = {z, h_n, c_n};
+    for (int round = 0; round < COUNT(masks); round++) {
+        for (int i = 0; i < COUNT_OF_X; i++) input[i] = (float)sin(round * 100 + i);
+        for (int i = 0; i < SIZE; i++)
+            if (masks[round][i / HIDDEN]) h[i] = c[i] = 0;
+        OK(f->dev, gpunn_write(x, input, sizeof input));
+        OK(f->dev, gpunn_write(mask, masks[round], sizeof masks[round]));
+        OK(f->dev, gpunn_write(h_0, h, sizeof h));
+        OK(f->dev, gpunn_write(c_0, c, sizeof c));
+        OK(f->dev, gpunn_forward(all, 3));
+        OK(f->dev, gpunn_read(z, wanted, sizeof wanted));
+        OK(f->dev, gpunn_read(h_n, h, sizeof h));
+        OK(f->dev, gpunn_read(c_n, c, sizeof c));
+        run(f, y);
+        OK(f->dev, gpunn_read(y, found, sizeof found));
+        for (int i = 0; i < COUNT(found); i++) assert_true(fabsf(found[i] - wanted[i]) <= 1e-6f);
+        expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
+        expect(f, gpunn_find(f->model, "rnn.c"), c, SIZE);
+    }
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .reset = mask), GPUNN_ERR_ARGUMENT, "set both");
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .stateful = true, .reset = h_0), GPUNN_ERR_SHAPE,
+               "reset is [1, 3, 3]; give [3]");
+    assert_null(gpunn_find(f->model, "g.h"));
+}
+
 /* ---- attention over a cache ---- */
 enum { N = 2, HEADS = 4, KV = 2, CAPACITY = 11, E = 4 };
 
@@ -663,13 +707,11 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {{"sum", test_sum},           {"order", test_order},
-                {"places", test_places},     {"sample", test_sample},
-                {"text", test_text},         {"refusals", test_refusals},
-                {"two ways", test_two_ways}, {"training", test_training},
-                {"saved", test_saved},       {"stateful", test_stateful},
-                {"lengths", test_lengths},   {"cache", test_cache},
-                {"sessions", test_sessions}, {"checkpoint", test_checkpoint},
+    } list[] = {{"sum", test_sum},           {"order", test_order},        {"places", test_places},
+                {"sample", test_sample},     {"text", test_text},          {"refusals", test_refusals},
+                {"two ways", test_two_ways}, {"training", test_training},  {"saved", test_saved},
+                {"stateful", test_stateful}, {"reset", test_reset},        {"lengths", test_lengths},
+                {"cache", test_cache},       {"sessions", test_sessions},  {"checkpoint", test_checkpoint},
                 {"spec", test_spec},         {"bad specs", test_bad_specs}};
     static struct CMUnitTest tests[64];
     int                      count = 0;

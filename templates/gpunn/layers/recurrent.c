@@ -369,13 +369,21 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
     return gpunn__cell(&gpunn__operation_gru, x, name, &args);
 }
 
+/* The state of each sequence, or 0 for those that reset starts anew. */
+static gpunn_tensor *gpunn__state_kept(gpunn_tensor *state, gpunn_tensor *reset)
+{
+    gpunn_tensor *in[2] = {state, gpunn_cast(reset, GPUNN_F32)};
+    if (in[1]) in[1] = gpunn_reshape(in[1], GPUNN_SHAPE(reset->dim[0], 1));
+    return in[1] ? gpunn_expr("where(y == 0, x, 0)", in, 2) : NULL;
+}
+
 /* Makes a layer that continues from the final state of the previous run. */
 static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                      gpunn_rnn_args args)
 {
     const int        count = operation->op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor    *state[2] = {NULL, NULL}, *own[2],
+    gpunn_tensor    *state[2] = {NULL, NULL}, *first[2] = {NULL, NULL}, *own[2],
                  **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
     gpunn__call call;
     char        text[128];
@@ -388,6 +396,10 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "x is %s, but .stateful needs three axes and a fixed number of sequences",
                                 gpunn__shape_text(x, text));
+    if (args.reset &&
+        (args.reset->model != x->model || args.reset->rank != 1 || args.reset->dim[0] != x->dim[n]))
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give [%lld], a value for each sequence",
+                                gpunn__shape_text(args.reset, text), (long long)x->dim[n]);
     const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
@@ -395,8 +407,10 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
         state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], width), zeros);
         if (state[i] == NULL) return gpunn__call_finish(&call, NULL);
+        first[i] = args.reset ? gpunn__state_kept(state[i], args.reset) : state[i];
+        if (first[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
-    args.h_0 = state[0], args.c_0 = state[1];
+    args.h_0 = first[0], args.c_0 = first[1];
     args.h_n = last[0];
     if (count == 2) args.c_n = last[1];
     gpunn_tensor *y = gpunn__recurrent(operation, x, name, &args);
@@ -408,8 +422,11 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
 static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x,
                                             const char *name, const gpunn_rnn_args *args)
 {
-    return args->stateful ? gpunn__stateful(operation, x, name, *args)
-                          : gpunn__recurrent(operation, x, name, args);
+    if (args->stateful) return gpunn__stateful(operation, x, name, *args);
+    gpunn__call call;
+    if (args->reset == NULL) return gpunn__recurrent(operation, x, name, args);
+    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
+    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "reset is for layers with .stateful; set both");
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
