@@ -1,4 +1,5 @@
 """Reads the models of KANN (kann_save, kad_save): a graph of nodes, its variables and its constants."""
+import collections
 import math
 import struct
 
@@ -55,6 +56,10 @@ class Node:
     def is_leaf(self, flag):
         return self.op is None and bool(self.flag & flag)
 
+    def kind(self):
+        """What a feed is for."""
+        return "input" if self.external & INPUT else "truth" if self.external & TRUTH else "feed"
+
     def is_pivot(self):
         return len(self.children) == 1 and bool(self.flag & POOL)
 
@@ -107,16 +112,17 @@ class Converter:
 
     def __init__(self, nodes, steps=None):
         self.nodes, self.steps, self.network, self.values = nodes, steps, Network(), {}
-        self.readers, self.layers, counts = [[] for _ in nodes], {}, {}
+        self.readers, self.layers, counts = [[] for _ in nodes], {}, collections.Counter()
         for index, node in enumerate(nodes):
             for i in node.children:
                 self.readers[i].append(index)
             kind = {"cmul": "linear", "conv1d": "conv", "conv2d": "conv"}.get(node.op)
             if kind:
-                counts[kind] = counts.get(kind, 0) + 1
+                counts[kind] += 1
                 self.layers[index] = "%s%d" % (kind, counts[kind])
         self.joined = {self.product_of(index) for index in range(len(nodes))}
-        self.feeds = [i for i, node in enumerate(nodes) if node.op is None and node.array is None]
+        self.feeds = {i for i, node in enumerate(nodes) if node.op is None and node.array is None}
+        self.kinds = collections.Counter(nodes[i].kind() for i in self.feeds)
         self.repeated = self.of_each_step() if steps else set()
         self.notes = []
 
@@ -139,11 +145,9 @@ class Converter:
             return net.weight(self.weight_name(index), self.kernel(index)), node.shape
         if node.is_leaf(CONSTANT):
             return net.op("Constant", value=node.array), node.shape
-        kind = "input" if node.external & INPUT else "truth" if node.external & TRUTH else "feed"
-        same = [i for i in self.feeds if (self.nodes[i].external ^ node.external) & (INPUT | TRUTH) == 0]
-        shape = (BATCH,) + node.shape[1:]
+        kind, shape = node.kind(), (BATCH,) + node.shape[1:]
         steps = (self.steps,) if index in self.repeated else ()
-        return net.input(kind if len(same) == 1 else net.unique(kind), steps + shape), shape
+        return net.input(kind if self.kinds[kind] == 1 else net.unique(kind), steps + shape), shape
 
     def weight_name(self, index):
         """The name of a layer's parameter, or one by its own kind."""
@@ -193,7 +197,7 @@ class Converter:
         pivots = [i for i, node in enumerate(self.nodes) if node.is_pivot()]
         below = self.ancestors([i for pivot in pivots for i in self.nodes[pivot].children])
         states = [node.pre for node in self.nodes if node.pre is not None and node.pre >= 0]
-        return below & self.dependants(self.feeds + states)
+        return below & self.dependants(self.feeds.union(states))
 
     def run(self):
         """Converts all nodes. Returns the names of the outputs and of the cost, or None."""

@@ -178,12 +178,15 @@ class Writer:
 
     def __init__(self, taken):
         self.taken, self.entries, self.constants, self.layers = set(taken), [], {}, set()
+        self.numbers_of_names = {}  # the last that unique gave
 
     def unique(self, name):
-        result, i = name, 0
+        i = self.numbers_of_names.get(name, 0)
+        result = f"{name}_{i}" if i else name
         while result in self.taken:
             i += 1
             result = f"{name}_{i}"
+        self.numbers_of_names[name] = i
         self.taken.add(result)
         return result
 
