@@ -34,7 +34,7 @@
  *     ranks/    slices mpi store tcp group
  *     graph/    arguments tensors infer nodes expr differentiate
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
- *     plan/     steps storage backward plan
+ *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise initial move reduce indexing vectors gemm pixels
  *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
@@ -2065,10 +2065,26 @@ typedef struct gpunn_embedding_args {
     int padding_idx;
     /* existing tensor [num_embeddings, embedding_dim] instead of a new parameter; also sets both numbers */
     gpunn_tensor *weight;
+    /* the gradient of the table holds only the rows of the batch, as described below */
+    bool sparse;
 } gpunn_embedding_args;
 /* Looks up rows of weight. tokens, I64 or I32 of any shape [...] -> [..., embedding_dim]; weight
  * [num_embeddings, embedding_dim] starts as N(0, 1). A token outside 0 .. num_embeddings - 1 fails the run
- * with GPUNN_ERR_ARGUMENT on the CPU; on a GPU its row is NaN. */
+ * with GPUNN_ERR_ARGUMENT on the CPU; on a GPU its row is NaN.
+ * With .sparse a step reads and writes only the rows of its tokens, and no gradient of the whole table is
+ * stored. Equal tokens are summed first, in the order of the tokens.
+ * - gpunn_sgd and gpunn_adagrad give the numbers that they give without .sparse.
+ * - gpunn_adam becomes torch.optim.SparseAdam for this table. A row that no token refers to keeps its value
+ *   and both of its moments. A dense Adam moves every row in every step, and shrinks its moments. The
+ *   corrections count all steps of the table. eps is added to the root of the uncorrected second moment.
+ * - Momentum, weight decay, other optimizers and groups of several ranks fail with GPUNN_ERR_UNSUPPORTED,
+ *   since they would change every row. gpunn_set_decay(table, false) spares the table, and .parameters or
+ *   .prefix give it an optimizer of its own.
+ * Gradients are accumulated, clipped and checked as dense ones. gpunn_read_grad gives a dense copy in host
+ * memory; gpunn_data_grad and gpunn_bind_grad fail. Optimizer states and checkpoints are those of the whole
+ * table. gpunn_set_ema averages all rows, so its steps take the time of the whole table.
+ * Another embedding may read the table by .weight, and is sparse too. A training step fails with
+ * GPUNN_ERR_UNSUPPORTED if any other op gives the table a gradient, as a linear layer with tied weights. */
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args);
 #define gpunn_embedding(tokens, ...) \
     gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))
@@ -3678,7 +3694,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 20
+#define GPUNN_BACKEND_ABI 21
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -3738,6 +3754,7 @@ typedef struct gpunn_attributes {
     int64_t number;             /* integer: its last operand, if not a tensor */
     float   temperature, top_p; /* sample */
     bool    right;              /* searchsorted */
+    bool    sparse;             /* embedding: its weight's gradient is sparse, see gpunn_step */
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -3838,6 +3855,9 @@ typedef struct gpunn_step_fusion {
  * - CONCAT, CUSTOM: any number of operands.
  * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
  *   in `in`.
+ * - EMBEDDING with attr->sparse, backward: grad_in[1] is [entries, columns], the sums for `entries` rows at
+ *   most. The I64 numbers of these rows follow at the next multiple of 64 bytes; they differ. -1: an entry
+ *   without a row, which is 0. With accumulate it adds to these rows, and finds room for the new ones.
  * - RELAYOUT (backends with channels_last): source in `in`; destination in grad_in, with the wanted channels
  *   and dtype, and accumulate.
  * A large plan has many steps. What only few of them need stands behind pointers, so that they stay small. */
@@ -3898,14 +3918,23 @@ typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
 typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpunn_update_numbers *numbers,
                                           void *stream);
 
-/* All kinds of updates of parameters: X for the optimizers and for averages, where g is the parameter; TRUST
- * for optimizers with a trust ratio, in the same form. */
+/* All kinds of updates of parameters: X for the optimizers, for averages, where g is the parameter, and for
+ * ADAM's updates of sparse tables; TRUST for optimizers with a trust ratio, in the same form. */
 /* clang-format off */
 #define GPUNN_UPDATES(X, TRUST, NUMBER, FLAG, STATE, ONCE)                           \
     GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                   \
     GPUNN_TRUST_OPTIMIZERS(TRUST, NUMBER, FLAG, STATE, ONCE)                         \
     X(AVERAGE, average, NUMBER(SHARE, lr, 0), , ONCE(first, where(step == 1, 1, 0)), \
-      p = where(first, g, p + lr * (g - p));)
+      p = where(first, g, p + lr * (g - p));)                                        \
+    X(SPARSE_ADAM, sparse_adam,                                                      \
+      NUMBER(SIZE, lr, 0) NUMBER(SHARE, beta1, 0) NUMBER(SHARE, beta2, 0)            \
+      NUMBER(SIZE, eps, 0),                                                          \
+      STATE(ALWAYS) STATE(ALWAYS),                                                   \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                  \
+      ONCE(rate, lr * sqrt(1 - power(beta2, step)) / (1 - power(beta1, step))),      \
+      s0 = s0 + take1 * (g - s0);                                                    \
+      s1 = s1 + take2 * (g * g - s1);                                                \
+      p = p - rate * (s0 / (sqrt(s1) + eps));)
 typedef enum gpunn_update_kind {
 #define GPUNN__X(ENUM, ...) GPUNN_UPDATE_##ENUM,
     GPUNN_UPDATES(GPUNN__X, GPUNN__X, , , , )
@@ -3934,6 +3963,10 @@ struct gpunn_update {
     gpunn_kernel_update_launch fused_launch;
     /* run->counts [first, last) are its step counts; both 0: its step advances with count 0 */
     int first, last;
+    /* Sparse: the gradient is [count / columns][columns]. Its line i belongs to row rows[i] of parameter,
+     * state and half, or to none if that is below 0. SGD, ADAGRAD and SPARSE_ADAM only. NULL: dense. */
+    const int64_t *rows;
+    int64_t        columns;
 };
 
 /* A collective exchange between ranks whose devices communicate themselves. */
@@ -4851,6 +4884,12 @@ GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_
                                 : ((const uint8_t *)data)[i];
 }
 
+/* The row numbers of a sparse gradient, behind its `count` floats. */
+GPUNN__COMMON int64_t *gpunn__sparse_rows(void *values, int64_t count)
+{
+    return (int64_t *)(void *)((float *)values + (count + 15) / 16 * 16);
+}
+
 /* ==== >>common/numbers ================================================================================== */
 /* Integer arithmetic, float remainders, conversions and random numbers, identical on the CPU and the GPU. */
 /* Stores a number in element i of I64, I32, U8 or BOOL storage. */
@@ -5721,6 +5760,13 @@ typedef enum gpunn__kind {
     GPUNN__VALUE
 } gpunn__kind;
 
+/* Gradient of a table as rows: float values[capacity][columns] and, at the next multiple of GPUNN__ALIGN
+ * bytes, int64_t rows[capacity], as gpunn_step describes them. */
+typedef struct gpunn__compact {
+    float  *values;         /* backend memory; NULL: no training step has been planned */
+    int64_t capacity, used; /* entries; used: the most that can have a row */
+} gpunn__compact;
+
 typedef struct gpunn__user_memory { /* user-owned memory */
     void  *data;                    /* NULL: none */
     size_t bytes;
@@ -5755,9 +5801,10 @@ struct gpunn_tensor {
     bool  bound;        /* bound before it was laid out, so it stays F32 */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
     float lr_scale;
-    /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
+    /* in the model's weights, in floats; -1: not laid out */
     int64_t    offset;
-    int64_t    padding; /* 1 + the row that starts as 0, regardless of init; 0: none */
+    int64_t    gradient_offset; /* of a parameter in the model's gradients */
+    int64_t    padding;         /* 1 + the row that starts as 0, regardless of init; 0: none */
     gpunn_init init;
     float     *constant; /* host copy of a constant's values */
     /* Inputs only: */
@@ -5771,6 +5818,8 @@ struct gpunn_tensor {
     gpunn_tensor    *next[2];
     gpunn_dlpack    *managed; /* owner of user_memory[0]; NULL: none */
     gpunn_attributes attr;
+    bool             sparse; /* table whose gradient is in `compact` */
+    gpunn__compact   compact;
 };
 
 typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
@@ -5825,6 +5874,7 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     bool             inference;
+    bool             has_sparse; /* some tensor is sparse */
     gpunn_optimizer *optimizers; /* linked list */
     int              children;   /* number of loaders and sessions */
     /* closed by the program: freed with the last optimizer, loader and session */
@@ -5841,10 +5891,10 @@ struct gpunn_model {
     int              size_count, size_capacity;
     uint32_t         random_streams;
     /* Flat buffers: parameters (decayed ones first if laid out together), buffers and constants. Gradients
-     * use the same offsets. */
+     * stand in the same order, without those of sparse tables. */
     float *weights, *gradients;
-    /* floats laid out; gradients cover [0, gradient_count) */
-    int64_t weight_count, gradient_count;
+    /* floats laid out; sparse_count: of weights without a place among the gradients */
+    int64_t weight_count, gradient_count, sparse_count;
     /* floats up to the last tensor that has F32 storage */
     int64_t wide_count;
     int     laid_out;                           /* number of tensors considered so far */
@@ -7524,8 +7574,11 @@ GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_ste
  * memory, since -ffast-math lets compilers assume that all numbers are finite. */
 GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size);
 
-/* Address of a parameter's gradient, in user-owned memory or the model's. */
+/* Address of a parameter's gradient, in user-owned memory or the model's, or of the sums of a sparse one. */
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter);
+
+/* Floats of a parameter's gradient. */
+GPUNN__INTERNAL int64_t gpunn__gradient_count(const gpunn_tensor *parameter);
 
 /* Writes "gradient of 'fc.weight', by linear 'fc',": the op that reads the parameter produces its gradient. t
  * NULL: an unknown parameter. */
@@ -7835,8 +7888,14 @@ GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
 
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
 {
+    if (parameter->sparse) return parameter->compact.values;
     return parameter->user_memory[1].data ? (float *)parameter->user_memory[1].data
-                                          : parameter->model->gradients + parameter->offset;
+                                          : parameter->model->gradients + parameter->gradient_offset;
+}
+
+GPUNN__INTERNAL int64_t gpunn__gradient_count(const gpunn_tensor *parameter)
+{
+    return parameter->sparse ? parameter->compact.capacity * parameter->dim[1] : gpunn__count(parameter, 1);
 }
 
 /* Parameter that owns this element of a gradient; NULL: none exists any more. */
@@ -7845,10 +7904,11 @@ static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float 
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
         for (int id = 0; id < model->laid_out; id++) {
             const gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->user_memory[1].data == NULL))
+            if (t->kind != GPUNN__PARAMETER ||
+                (model->gradients == NULL && t->user_memory[1].data == NULL && !t->sparse))
                 continue;
             const float *own = gpunn__gradient_of(t);
-            if (gradient >= own && gradient < own + gpunn__count(t, 1)) return t;
+            if (gradient >= own && gradient < own + gpunn__gradient_count(t)) return t;
         }
     return NULL;
 }
@@ -7950,6 +8010,9 @@ GPUNN__INTERNAL int gpunn__omp_threads(void)
 
 /* ==== >>base/model ====================================================================================== */
 /* Creates and frees models, and finds tensors by name or layer. */
+/* Bytes of a sparse table's gradient with this capacity. */
+GPUNN__INTERNAL size_t gpunn__compact_bytes(const gpunn_tensor *t, int64_t capacity);
+
 /* Precision that the model's device actually uses. */
 GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 
@@ -7973,6 +8036,9 @@ GPUNN__INTERNAL void gpunn__index_remove(gpunn_tensor *t, gpunn__key key);
 
 /* Waits for work on the bound DLPack memory, then calls its deleter. */
 GPUNN__INTERNAL void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t);
+
+/* Frees the gradient of a sparse table, if there is one. */
+GPUNN__INTERNAL void gpunn__compact_free(gpunn_device *dev, gpunn_tensor *t);
 
 /* Frees a tensor with all that it owns. */
 GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t);
@@ -8118,8 +8184,22 @@ GPUNN__INTERNAL void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t)
     managed->deleter((struct DLManagedTensorVersioned *)(void *)managed);
 }
 
+GPUNN__INTERNAL size_t gpunn__compact_bytes(const gpunn_tensor *t, int64_t capacity)
+{
+    const size_t floats = (size_t)(capacity * t->dim[1]) * sizeof(float);
+    return (floats + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN + (size_t)capacity * sizeof(int64_t);
+}
+
+GPUNN__INTERNAL void gpunn__compact_free(gpunn_device *dev, gpunn_tensor *t)
+{
+    if (t->compact.values)
+        gpunn__device_free(dev, t->compact.values, gpunn__compact_bytes(t, t->compact.capacity));
+    memset(&t->compact, 0, sizeof t->compact);
+}
+
 GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
 {
+    gpunn__compact_free(dev, t);
     gpunn__dlpack_release(dev, t);
     gpunn__free_text(dev, t->name);
     gpunn__free_text(dev, t->layer);
@@ -10624,7 +10704,10 @@ GPUNN__INLINE float gpunn__default_float(float value, float standard)
       "A row that starts as 0 and gets no gradient; below 0 from the end. Default: none.") \
       A(padding_idx, ROW, ignore_index)                                                    \
     K(embedding, weight, REFERENCE, GPUNN__OPERAND(1), weight,                             \
-      "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")
+      "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")      \
+    K(embedding, sparse, FLAG, false, sparse,                                              \
+      "Training changes only the rows of the batch: torch.optim.SparseAdam.")              \
+    S(sparse, BOOL, GPUNN__MEMBER(sparse))
 #define GPUNN__CONV_START(K, A, S)                                    \
     K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "")     \
     S(out_channels, SIZE, GPUNN__AT(GPUNN__RESULT, 1))                \
@@ -14825,6 +14908,10 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     if (args.weight &&
         !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim))
         return NULL;
+    if (args.sparse && args.weight && !args.weight->sparse)
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                ".sparse needs a table of its own, or that of another embedding with .sparse "
+                                "in .weight; leave one of the two out");
     args.num_embeddings = (int)weight_dim[0];
     args.embedding_dim = (int)weight_dim[1];
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
@@ -14841,8 +14928,11 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
                                           0);
         if (operands[1] == NULL) return NULL;
         operands[1]->padding = padding + 1;
+        operands[1]->sparse = args.sparse;
+        operands[1]->model->has_sparse = operands[1]->model->has_sparse || args.sparse;
     }
     attr.ignore_index = padding;
+    attr.sparse = operands[1]->sparse;
     return gpunn__node(&call, &gpunn__operation_embedding, &attr, operands, 2);
 }
 
@@ -20061,6 +20151,12 @@ typedef struct gpunn__binding {
 /* _FROM: seeded */
 typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM, GPUNN__TRAIN_FORWARD } gpunn__aim;
 
+/* A table to whose sparse gradient steps of a plan add. */
+typedef struct gpunn__sparse_use {
+    gpunn_tensor *table;
+    int64_t       rows, capacity; /* the most rows that they add; entries of the gradient */
+} gpunn__sparse_use;
+
 /* What a plan is made for. Most fields apply to training only. */
 typedef struct gpunn__request {
     gpunn_tensor *const   *outputs; /* in training: the losses, unless seeded */
@@ -20070,6 +20166,7 @@ typedef struct gpunn__request {
     bool                   evaluates;    /* ops act as in evaluation mode */
     bool                   inputs_only;  /* no parameter gets a gradient */
     const gpunn_optimizer *opt;          /* only its parameters get gradients; NULL: all do */
+    bool                   renews;       /* gradients are not added to earlier ones */
 } gpunn__request;
 
 /* Identifies the set of parameters that get gradients, so that plans for
@@ -20153,12 +20250,14 @@ struct gpunn__plan {
     int    reached_count;
     size_t arena_bytes, cache_bytes;
     /* of steps without a node: permute from channels last, to channels last, identity */
-    gpunn_attributes  attr[3];
-    gpunn_step_fused  unfused; /* of steps without fused ops */
-    gpunn__chunk     *chunks;  /* memory of the steps' operands, newest first */
-    gpunn_attributes *sized;   /* of nodes whose attributes contain variable sizes */
-    int               sized_count;
-    size_t            table_bytes; /* size of the block at outputs, which also holds all tables by id */
+    gpunn_attributes   attr[3];
+    gpunn_step_fused   unfused; /* of steps without fused ops */
+    gpunn__chunk      *chunks;  /* memory of the steps' operands, newest first */
+    gpunn__sparse_use *sparse;  /* in chunks */
+    int                sparse_count;
+    gpunn_attributes  *sized; /* of nodes whose attributes contain variable sizes */
+    int                sized_count;
+    size_t             table_bytes; /* size of the block at outputs, which also holds all tables by id */
     /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
     gpunn_kept *kept;
     int         kept_count;
@@ -20706,6 +20805,180 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
             continue;
         gpunn__count_readers(b, t, &products, &others);
         if (products > 0 && others == 0) plan->tensors[id].storage = gpunn__half_of(model);
+    }
+}
+
+/* ==== >>plan/sparse ====================================================================================== *
+ * Gradients of embedding tables with .sparse. Such a gradient consists of the rows that tokens have referred
+ * to since gpunn_zero_grad. The batch sizes that are planned decide its capacity. If a plan needs more, the
+ * rows move to larger memory, and all other plans are dropped. */
+
+/* Lists the sparse tables that the plan gives gradients, in plan->sparse. Returns false if out of memory. */
+GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b);
+
+/* Describes the gradient that a step writes to the sparse table `root` as operand i. Fails unless the step is
+ * that of an embedding with .sparse. */
+GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step, int i, int root);
+
+/* Gives the plan's sparse tables the memory of their gradients. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_sparse(gpunn_model *model, const gpunn__plan *plan);
+
+/* Bytes of the model's sparse gradients, once the plan has run. */
+GPUNN__INTERNAL size_t gpunn__sparse_bytes(const gpunn_model *model, const gpunn__plan *plan);
+
+/* Whether the rows of a run have room beside those of earlier runs. */
+GPUNN__INTERNAL bool gpunn__fits_sparse(const gpunn__plan *plan, const gpunn__request *request);
+
+/* Counts the rows that a run is about to add. */
+GPUNN__INTERNAL void gpunn__count_sparse(const gpunn__plan *plan);
+
+/* Whether node t is an embedding that gives its table a sparse gradient in this plan. */
+static bool gpunn__adds_rows(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    return t->op == GPUNN_OP_EMBEDDING && t->attr.sparse && b->needed[t->id] &&
+           gpunn__passes_gradient(b, t, 1);
+}
+
+/* The most entries that earlier runs have left in a gradient to which a run of the request adds. */
+static int64_t gpunn__kept_rows(const gpunn_tensor *table, const gpunn__request *request)
+{
+    return table->grad_reached && !request->renews ? table->compact.used : 0;
+}
+
+static gpunn__sparse_use *gpunn__sparse_use_of(const gpunn__plan *plan, const gpunn_tensor *table)
+{
+    gpunn__sparse_use *use = plan->sparse;
+    while (use < plan->sparse + plan->sparse_count && use->table != table) use++;
+    return use;
+}
+
+GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    size_t       count = 0;
+    for (int id = 0; id < plan->tensor_count; id++) count += gpunn__adds_rows(b, b->model->tensors[id]);
+    plan->sparse = (gpunn__sparse_use *)gpunn__plan_take(b, count * sizeof *plan->sparse);
+    if (plan->sparse == NULL) return false;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (!gpunn__adds_rows(b, t)) continue;
+        gpunn__sparse_use *use = gpunn__sparse_use_of(plan, t->inputs[1]);
+        plan->sparse_count += use->table == NULL;
+        use->table = t->inputs[1];
+        use->rows += gpunn__count(t->inputs[0], plan->batch) * plan->pass_count;
+    }
+    for (int i = 0; i < plan->sparse_count; i++) {
+        gpunn__sparse_use *use = &plan->sparse[i];
+        use->capacity = use->rows + gpunn__kept_rows(use->table, b->request);
+        if (use->capacity < use->table->compact.capacity) use->capacity = use->table->compact.capacity;
+    }
+    return true;
+}
+
+GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step, int i, int root)
+{
+    const gpunn_tensor *table = b->model->tensors[root];
+    gpunn_value        *value = &step->grad_in[i];
+    if (step->op == GPUNN_OP_FUSION)
+        return gpunn__reject_fused(b, &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused]);
+    if (step->op != GPUNN_OP_EMBEDDING || !step->attr->sparse) {
+        (void)gpunn__fail(
+            b->model->dev, GPUNN_ERR_UNSUPPORTED,
+            "%s%s%s%s gives '%s' a dense gradient, but the table's embedding has .sparse; leave "
+            ".sparse out",
+            gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name, step->name[0] ? "'" : "",
+            table->name);
+        return false;
+    }
+    value->dim[0] = gpunn__sparse_use_of(b->plan, table)->capacity;
+    value->count = value->dim[0] * value->dim[1];
+    return true;
+}
+
+/* Makes room for more entries. The present ones stay. */
+static GPUNN__STATUS gpunn__compact_grow(gpunn_tensor *t, int64_t capacity)
+{
+    gpunn_device        *dev = t->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const int64_t        floats = capacity * t->dim[1], old = gpunn__gradient_count(t);
+    gpunn__compact       grown = {NULL, capacity, t->compact.used};
+    grown.values = (float *)gpunn__device_alloc(dev, gpunn__compact_bytes(t, capacity));
+    if (grown.values == NULL) return dev->error.status;
+    int64_t     *rows = gpunn__sparse_rows(grown.values, floats);
+    gpunn_status status = backend->fill(dev->context, grown.values, 0, (size_t)floats * sizeof(float));
+    if (status == GPUNN_OK) status = backend->fill(dev->context, rows, 0xFF, (size_t)capacity * sizeof *rows);
+    if (status == GPUNN_OK && old > 0)
+        status = backend->convert(dev->context, grown.values, GPUNN_F32, t->compact.values, GPUNN_F32, old);
+    if (status == GPUNN_OK && old > 0)
+        status = backend->convert(dev->context, rows, GPUNN_F32, gpunn__sparse_rows(t->compact.values, old),
+                                  GPUNN_F32, 2 * t->compact.capacity); /* moves their bits */
+    if (status != GPUNN_OK) {
+        gpunn__device_free(dev, grown.values, gpunn__compact_bytes(t, capacity));
+        return gpunn__backend_fail(dev, "allocating a sparse gradient", status);
+    }
+    gpunn__compact_free(dev, t);
+    t->compact = grown;
+    return GPUNN_OK;
+}
+
+/* Drops all plans but one, which need not be in the model's list. */
+static void gpunn__drop_others(gpunn_model *model, const gpunn__plan *stays)
+{
+    gpunn__plan **link = &model->plans;
+    while (*link) {
+        gpunn__plan *plan = *link;
+        if (plan == stays) {
+            link = &plan->next;
+            continue;
+        }
+        *link = plan->next;
+        if (model->last == plan) model->last = NULL;
+        gpunn__plan_free(model->dev, plan);
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_sparse(gpunn_model *model, const gpunn__plan *plan)
+{
+    for (int i = 0; i < plan->sparse_count; i++) {
+        const gpunn__sparse_use *use = &plan->sparse[i];
+        if (use->capacity <= use->table->compact.capacity) continue;
+        gpunn_status status = gpunn__compact_grow(use->table, use->capacity);
+        if (status != GPUNN_OK) return status;
+        gpunn__drop_others(model, plan);
+        model->generation++;
+        model->written_gradients++;
+    }
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL size_t gpunn__sparse_bytes(const gpunn_model *model, const gpunn__plan *plan)
+{
+    size_t bytes = 0;
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (!t->sparse) continue;
+        const gpunn__sparse_use *use = gpunn__sparse_use_of(plan, t);
+        const bool               planned = use < plan->sparse + plan->sparse_count;
+        bytes += gpunn__compact_bytes(t, planned ? use->capacity : t->compact.capacity);
+    }
+    return bytes;
+}
+
+GPUNN__INTERNAL bool gpunn__fits_sparse(const gpunn__plan *plan, const gpunn__request *request)
+{
+    bool fits = true;
+    for (int i = 0; i < plan->sparse_count; i++) {
+        const gpunn__sparse_use *use = &plan->sparse[i];
+        fits = fits && gpunn__kept_rows(use->table, request) + use->rows <= use->capacity;
+    }
+    return fits;
+}
+
+GPUNN__INTERNAL void gpunn__count_sparse(const gpunn__plan *plan)
+{
+    for (int i = 0; i < plan->sparse_count; i++) {
+        gpunn_tensor *table = plan->sparse[i].table;
+        table->compact.used = plan->sparse[i].rows + (table->grad_reached ? table->compact.used : 0);
     }
 }
 
@@ -22265,6 +22538,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     step->grad_in[i].channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(input);
     b->tensors[root].writer = i == 0 || step->op == GPUNN_OP_FUSION ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
+        if (b->model->tensors[root]->sparse && !gpunn__sparse_gradient(b, step, i, root)) return false;
         for (int id = root; !step->accumulate[i] && id >= 0; id = plan->tensors[id].beside) {
             plan->reached[plan->reached_count] = id;
             plan->first_write[plan->reached_count++] = &step->accumulate[i];
@@ -22935,7 +23209,7 @@ GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__r
 GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model);
 
 typedef struct gpunn__layout { /* counts of floats; see gpunn_model */
-    int64_t weight_count, wide_count, gradient_count;
+    int64_t weight_count, wide_count, gradient_count, sparse_count;
 } gpunn__layout;
 
 /* Assigns offsets in the model's weights to new parameters, buffers and constants, range by range. With apply
@@ -23646,6 +23920,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
     if (gradients) gpunn__mark_gradients(b);
+    if (gradients && model->has_sparse && !gpunn__list_sparse(b)) return GPUNN_ERR_MEMORY;
     if (plan->pass_count == 1) gpunn__mark_fused(b);
     gpunn__drop_expanded(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
@@ -23746,17 +24021,24 @@ GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model)
 
 GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
-    gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count};
+    gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count, model->sparse_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
     gpunn__find_half_storage(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
             if (pass != gpunn__weight_range(t)) continue;
-            if (apply) t->offset = at.weight_count;
-            at.weight_count += gpunn__aligned(gpunn__floats_of(t));
+            const int64_t floats = gpunn__aligned(gpunn__floats_of(t));
+            if (apply) {
+                t->offset = at.weight_count;
+                t->gradient_offset = at.weight_count - at.sparse_count;
+            }
+            at.weight_count += floats;
             if (pass != GPUNN__HALF_RANGE) at.wide_count = at.weight_count;
-            if (t->kind == GPUNN__PARAMETER) at.gradient_count = at.weight_count;
+            if (t->sparse)
+                at.sparse_count += floats;
+            else if (t->kind == GPUNN__PARAMETER)
+                at.gradient_count = at.weight_count - at.sparse_count;
         }
     return at;
 }
@@ -23870,7 +24152,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
         model->laid_out = model->tensor_count;
         return GPUNN_OK;
     }
-    gpunn__layout layout = {0, 0, 0};
+    gpunn__layout layout = {0, 0, 0, 0};
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
     float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
@@ -23892,6 +24174,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     model->weight_count = model->weight_capacity = count;
     model->wide_count = layout.wide_count;
     model->gradient_count = layout.gradient_count;
+    model->sparse_count = layout.sparse_count;
     model->laid_out = model->tensor_count;
     model->generation++;
     GPUNN__WEIGHTS_CHANGED(model);
@@ -23908,6 +24191,7 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
     gpunn__device_free(model->dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     model->weights = NULL;
     model->weight_count = model->weight_capacity = model->wide_count = model->gradient_count = 0;
+    model->sparse_count = 0;
     model->laid_out = 0;
     model->generation++;
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
@@ -24014,6 +24298,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
     gpunn_status  status = gpunn__commit(model);
     if (status == GPUNN_OK && plan->training && !plan->forward_only) status = gpunn__commit_gradients(model);
     if (status == GPUNN_OK && plan->half) status = gpunn__commit_half(model);
+    if (status == GPUNN_OK) status = gpunn__commit_sparse(model, plan);
     if (status != GPUNN_OK) return status;
     if (model->arena_bytes < plan->arena_bytes) {
         gpunn__device_free(dev, model->arena, model->arena_bytes);
@@ -24324,7 +24609,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
         gpunn__plan *plan = *link;
         if (!gpunn__serves(plan, request)) continue;
         if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
-        if (plan->batch == batch && gpunn__has_sizes(model, plan)) break;
+        if (plan->batch == batch && gpunn__has_sizes(model, plan) && gpunn__fits_sparse(plan, request)) break;
     }
     gpunn__plan *plan = *link;
     if (!gpunn__is_ready(model, plan) && dev->backend->capturing && dev->backend->capturing(dev->context)) {
@@ -24368,11 +24653,11 @@ GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step)
 static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
 {
     const gpunn_backend *backend = model->dev->backend;
-    for (int i = 0; i < step->input_count && model->gradients && !model->doubtful; i++) {
+    for (int i = 0; i < step->input_count && !model->doubtful; i++) {
         const float *values = (const float *)step->grad_in[i].data;
-        if (values == NULL || values < model->gradients ||
-            values >= model->gradients + model->gradient_capacity)
-            continue;
+        const bool   dense = model->gradients && values >= model->gradients &&
+                           values < model->gradients + model->gradient_capacity;
+        if (values == NULL || !(dense || step->attr->sparse)) continue;
         model->doubtful = backend->finite == NULL ||
                           !backend->finite(model->dev->context, values, step->grad_in[i].count);
     }
@@ -24672,6 +24957,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     gpunn__begin_doubts(model, plan, pass, opt);
     model->written_gradients++;
     gpunn_status status = gpunn__resolve_writes(model, plan, pass);
+    if (number == 0) gpunn__count_sparse(plan);
     if (status == GPUNN_OK && opt == NULL)
         status = gpunn__before_communication(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
@@ -24777,6 +25063,7 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
     gpunn_device  *dev = model->dev;
     gpunn__request request = gpunn__request_of(losses, count, GPUNN__TRAIN);
     request.opt = args->optimizer;
+    request.renews = opt && opt->parts == 0;
     request.inputs_only = args->inputs_only;
     request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
     if (gpunn__check_outputs(model, caller, losses, count) != GPUNN_OK) return dev->error.status;
@@ -25073,6 +25360,26 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
                             name);
 }
 
+/* Copies a sparse gradient to host memory as a dense one. */
+static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_t bytes, const char *caller)
+{
+    gpunn_device *dev = t->model->dev;
+    const size_t  row = (size_t)t->dim[1] * sizeof(float), all = gpunn__compact_bytes(t, t->compact.capacity);
+    if (dev->backend->on_device && dev->backend->on_device(dev->context, host))
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': its gradient is sparse and can only be read to host memory", caller,
+                           gpunn__called(t));
+    char *copy = (char *)gpunn__realloc(dev, NULL, 0, all);
+    if (copy == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status   status = dev->backend->download(dev->context, copy, t->compact.values, all);
+    const int64_t *rows = gpunn__sparse_rows(copy, gpunn__gradient_count(t));
+    memset(host, 0, bytes);
+    for (int64_t i = 0; i < t->compact.capacity && status == GPUNN_OK; i++)
+        if (rows[i] >= 0) memcpy((char *)host + (size_t)rows[i] * row, copy + (size_t)i * row, row);
+    gpunn__free(dev, copy, all);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+}
+
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
@@ -25159,6 +25466,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
                            caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype),
                            gpunn__shape_text(t, text));
     }
+    if (gradient && t->sparse) return gpunn__read_sparse(t, host, bytes, caller);
     if (dev->backend->on_device && dev->backend->on_device(dev->context, host)) {
         gpunn_status status = gpunn__read_on_device(t, gradient, host, memory, bytes);
         return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
@@ -25427,6 +25735,10 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': it is a constant; make it an input or a parameter", caller,
                            gpunn__called(t));
+    if (gradient && t->sparse)
+        return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': its gradient is sparse and has no dense memory; leave .sparse out",
+                           caller, gpunn__called(t));
     if (!gradient && t->half_storage && t->id < model->laid_out)
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
@@ -25591,6 +25903,10 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
     }
     const void *memory = gpunn__memory_of(t, gradient, &bytes);
     if (memory == NULL) return NULL;
+    if (gradient && t->sparse)
+        return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_UNSUPPORTED,
+                                "%s '%s': its gradient is sparse; copy it with gpunn_read_grad", caller,
+                                gpunn__called(t));
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
     if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
     return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
@@ -25997,6 +26313,7 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     f.weights = (size_t)layout.weight_count * sizeof(float) +
                 (plan->half ? (size_t)layout.wide_count * 2 : 0);
     f.gradients = (size_t)(gradients ? layout.gradient_count : model->gradient_capacity) * sizeof(float);
+    f.gradients += gpunn__sparse_bytes(model, plan);
     f.arena = plan->arena_bytes > least_arena ? plan->arena_bytes : least_arena;
     f.cache = plan->cache_bytes + plan->kept_bytes;
     for (int i = 0; i < plan->input_count; i++) {
@@ -29025,10 +29342,102 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
+/* ---- sparse gradient of an embedding -------------------------------------------------------------------- *
+ * Entries have rows in the order in which tokens first refer to them. A hash table finds a row's entry. */
+
+typedef struct gpunn__sparse_job {
+    gpunn__pick *p;
+    int64_t     *rows;
+    int32_t     *entry; /* of each token; -1: padding */
+    int32_t     *table; /* [1 << bits]: 1 + entry, at the hash of its row or behind it; 0: empty */
+    int          bits;
+    int32_t      used;
+    int64_t      capacity;
+} gpunn__sparse_job;
+
+/* At least half of the table stays empty. */
+static int gpunn__sparse_bits(int64_t capacity)
+{
+    int bits = 4;
+    while (bits < 40 && (INT64_C(1) << bits) < 2 * capacity) bits++;
+    return bits;
+}
+
+/* The entry of a row, which is added if it has none. */
+static int32_t gpunn__entry_of(gpunn__sparse_job *job, int64_t row)
+{
+    const uint64_t last = (UINT64_C(1) << job->bits) - 1;
+    uint64_t       at = (uint64_t)row * UINT64_C(0x9E3779B97F4A7C15) >> (64 - job->bits);
+    for (; job->table[at]; at = (at + 1) & last)
+        if (job->rows[job->table[at] - 1] == row) return job->table[at] - 1;
+    job->rows[job->used] = row;
+    job->table[at] = ++job->used;
+    return job->used - 1;
+}
+
+/* Finds the entry of each token. */
+static void gpunn__find_entries(gpunn__sparse_job *job)
+{
+    const gpunn__pick *p = job->p;
+    memset(job->table, 0, sizeof *job->table << job->bits);
+    if (!p->add) memset(job->rows, 0xFF, (size_t)job->capacity * sizeof *job->rows);
+    while (job->used < job->capacity && job->rows[job->used] >= 0)
+        (void)gpunn__entry_of(job, job->rows[job->used]);
+    for (int64_t j = 0; j < p->m; j++) {
+        const int64_t row = gpunn__picked(p, j);
+        job->entry[j] = row == p->padding ? -1 : gpunn__entry_of(job, row);
+    }
+}
+
+/* Each thread sums its own columns, in the order of the tokens. */
+static void gpunn__sum_entries_task(void *arg, int thread, int threads)
+{
+    const gpunn__sparse_job *job = (const gpunn__sparse_job *)arg;
+    const gpunn__pick       *p = job->p;
+    int64_t                  block, end;
+    gpunn__cpu_part((p->inner + GPUNN__PICK_BLOCK - 1) / GPUNN__PICK_BLOCK, 1, threads, thread, &block, &end);
+    for (; block < end; block++) {
+        const int64_t column = block * GPUNN__PICK_BLOCK,
+                      width = gpunn__least(p->inner - column, GPUNN__PICK_BLOCK);
+        for (int64_t i = 0; i < job->capacity && !p->add; i++)
+            memset(p->to + i * p->inner + column, 0, (size_t)width * sizeof *p->to);
+        for (int64_t j = 0; j < p->m; j++) {
+            if (job->entry[j] < 0) continue;
+            const float           *from = p->from + j * p->inner + column;
+            float *GPUNN__RESTRICT to = p->to + job->entry[j] * p->inner + column;
+            for (int64_t i = 0; i < width; i++) to[i] += from[i];
+        }
+    }
+}
+
+static GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                        gpunn__pick *p)
+{
+    const gpunn_value *gradient = &step->grad_in[1];
+    gpunn__sparse_job  job = {p, NULL, NULL, NULL, gpunn__sparse_bits(gradient->dim[0]), 0, gradient->dim[0]};
+    if (gradient->dim[0] > INT32_MAX / 2)
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                               "%lld rows are too many for a sparse gradient; the limit is 2^30",
+                               (long long)gradient->dim[0]);
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    job.entry = (int32_t *)gpunn__arena_take(&arena, (size_t)p->m * sizeof *job.entry);
+    job.table = (int32_t *)gpunn__arena_take(&arena, sizeof *job.table << job.bits);
+    step->workspace_bytes = arena.bytes;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    p->index = &step->in[0];
+    p->from = (const float *)step->grad_out.data;
+    p->to = (float *)gradient->data;
+    p->add = step->accumulate[1];
+    job.rows = gpunn__sparse_rows(p->to, gradient->count);
+    gpunn__find_entries(&job);
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__sum_entries_task, &job);
+    return GPUNN_OK;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pick p;
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    if (action == GPUNN__PREPARE && !(step->backward && step->attr->sparse)) return GPUNN_OK;
     p.rows = true;
     p.slices = false;
     p.outer = 1;
@@ -29036,6 +29445,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *
     p.n = step->in[1].dim[0];
     p.inner = step->in[1].dim[1];
     p.padding = step->attr->ignore_index;
+    if (step->backward && step->attr->sparse) return gpunn__sparse_back(cpu, step, action, &p);
     return gpunn__pick_run(cpu, step, action, &p, 1);
 }
 
@@ -38046,11 +38456,12 @@ static int64_t gpunn__piece_count(int64_t left)
     return left < GPUNN__LANES ? left : gpunn__least(left - left % GPUNN__LANES, GPUNN__PIECE);
 }
 
-static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
+/* at, from: the first element among those of the parameter and of the gradient. */
+static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t from, int64_t n)
 {
     const bool whole = n >= GPUNN__LANES;
     piece->lines = whole ? (int)n / GPUNN__LANES : 1;
-    piece->gradient = whole ? u->gradient + at : piece->rest[4];
+    piece->gradient = whole ? u->gradient + from : piece->rest[4];
     piece->part[0] = whole ? u->parameter + at : piece->rest[0];
     for (int k = 0; k < 3; k++) {
         float *const state = u->state[k] ? u->state[k] + at : piece->missing[k];
@@ -38058,10 +38469,11 @@ static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_
     }
     piece->part[4] = piece->moved;
     if (whole) return;
-    const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2], u->gradient};
+    const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
     memset(piece->rest, 0, sizeof piece->rest);
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k < 4; k++)
         if (of[k]) memcpy(piece->rest[k], of[k] + at, (size_t)n * sizeof(float));
+    memcpy(piece->rest[4], u->gradient + from, (size_t)n * sizeof(float));
 }
 
 static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
@@ -38071,19 +38483,56 @@ static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, 
         if (to[k]) memcpy(to[k] + at, piece->rest[k], (size_t)n * sizeof(float));
 }
 
+/* Updates `count` elements; at, from: as in gpunn__piece_take. */
+static void gpunn__update_elements(const gpunn__update_job *j, gpunn__piece *piece, int64_t at, int64_t from,
+                                   int64_t count)
+{
+    for (int64_t n; count > 0; at += n, from += n, count -= n) {
+        n = gpunn__piece_count(count);
+        gpunn__piece_take(piece, j->u, at, from, n);
+        gpunn__rules[j->u->kind].step(j, piece->gradient, piece->part, piece->lines);
+        gpunn__piece_give(piece, j->u, at, n);
+    }
+}
+
 static void gpunn__update_task(void *arg, int thread, int threads)
 {
+    const gpunn__update_job *j = (const gpunn__update_job *)arg;
+    gpunn__piece             piece;
+    int64_t                  begin, end;
+    gpunn__piece_begin(&piece, j->u);
+    gpunn__cpu_part(j->u->count, 1024, threads, thread, &begin, &end);
+    gpunn__update_elements(j, &piece, begin, begin, end - begin);
+}
+
+/* Begins to load a row, as far as there is one. Rows of a large table are in no cache. */
+static void gpunn__row_ahead(const gpunn_update *u, int64_t entry, int64_t end)
+{
+#if defined(GPUNN__VECTORS)
+    if (entry >= end || u->rows[entry] < 0) return;
+    const int64_t at = u->rows[entry] * u->columns;
+    __builtin_prefetch(u->parameter + at);
+    for (int k = 0; k < 3; k++)
+        if (u->state[k]) __builtin_prefetch(u->state[k] + at);
+#else
+    (void)u, (void)entry, (void)end;
+#endif
+}
+
+/* Updates the rows of a sparse gradient. */
+static void gpunn__update_rows_task(void *arg, int thread, int threads)
+{
+    enum { AHEAD = 12 };
     const gpunn__update_job *j = (const gpunn__update_job *)arg;
     const gpunn_update      *u = j->u;
     gpunn__piece             piece;
     int64_t                  begin, end;
     gpunn__piece_begin(&piece, u);
-    gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
-    for (int64_t at = begin, n; at < end; at += n) {
-        n = gpunn__piece_count(end - at);
-        gpunn__piece_take(&piece, u, at, n);
-        gpunn__rules[u->kind].step(j, piece.gradient, piece.part, piece.lines);
-        gpunn__piece_give(&piece, u, at, n);
+    gpunn__cpu_part(u->count / u->columns, 1, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        gpunn__row_ahead(u, i + AHEAD, end);
+        if (u->rows[i] >= 0)
+            gpunn__update_elements(j, &piece, u->rows[i] * u->columns, i * u->columns, u->columns);
     }
 }
 
@@ -38103,7 +38552,7 @@ static void gpunn__trust_task(void *arg, int thread, int threads)
         double  squares = 0, moves = 0;
         for (int64_t n; at < stop; at += n) {
             n = gpunn__piece_count(stop - at);
-            gpunn__piece_take(&piece, u, at, n);
+            gpunn__piece_take(&piece, u, at, at, n);
             if (!trust->last) rule->step(j, piece.gradient, part, piece.lines);
             rule->move(j, piece.gradient, part, piece.lines);
             for (int64_t i = 0; i < n && trust->last; i++) part[0][i] -= trust->rate * part[4][i];
@@ -38161,7 +38610,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_updat
     else if (gpunn__rules[u->kind].move)
         gpunn__cpu_trust(j, setting, threads);
     else
-        gpunn_parallel(threads, gpunn__update_task, &j);
+        gpunn_parallel(threads, u->rows ? gpunn__update_rows_task : gpunn__update_task, &j);
     gpunn__cpu_end(before);
     return GPUNN_OK;
 }
@@ -38716,6 +39165,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_sync(gpunn_optimizer *opt, bool of_de
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool with_replays);
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* in >>train/ranks */
+
+/* Fails if the optimizer cannot update a sparse table that it trains. In >>train/step. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_sparse(const gpunn_optimizer *opt);
 
 /* Restarts the averages: after the next update they equal the parameters. */
 GPUNN__INTERNAL void gpunn__average_start(gpunn_optimizer *opt);
@@ -39340,7 +39792,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
                            opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status != GPUNN_OK) return status;
-    if (opt->considered == model->tensor_count) return gpunn__counted_prepare(opt);
+    if (opt->considered == model->tensor_count) {
+        status = model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+        return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
+    }
     status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
     if (status != GPUNN_OK) return status;
     for (int id = opt->considered; id < model->tensor_count; id++)
@@ -39356,7 +39811,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
         if (status != GPUNN_OK) return status;
     }
     opt->considered = model->tensor_count;
-    return gpunn__counted_prepare(opt);
+    status = model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+    return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
 }
 
 /* ---- averages ------------------------------------------------------------------------------------------ */
@@ -39525,7 +39981,10 @@ static void gpunn__leave(gpunn_model *model)
     model->half = NULL;
     model->half_capacity = 0;
     model->generation++;
-    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    for (int id = 0; id < model->tensor_count; id++) {
+        model->tensors[id]->grad_reached = false;
+        gpunn__compact_free(dev, model->tensors[id]);
+    }
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         if (opt->captured) dev->backend->forget(dev->context, opt->captured);
         opt->parts = 0;
@@ -39589,7 +40048,8 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
  * Adjacent parameters with equal settings share one update. */
 
 /* Parameters that are adjacent in memory: floats [begin, end) of the flat buffers. It includes the zeros that
- * align one parameter after another. */
+ * align one parameter after another. A sparse table is a range of its own, with as many floats as its
+ * gradient. */
 typedef struct gpunn__range {
     int     first, next; /* in the list of parameters; next must start as 0 */
     int64_t begin, end;
@@ -39650,7 +40110,7 @@ GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *con
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = gpunn__aligned(range->end);
     if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_user_owned(t) ||
-        gpunn__is_user_owned(first))
+        gpunn__is_user_owned(first) || t->sparse || first->sparse)
         return false;
     if (opt == NULL) return true;
     if (gpunn__rules[opt->rule.kind].move) return false;
@@ -39668,7 +40128,7 @@ GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const 
     range->first = range->next = i;
     if (i == count) return false;
     range->begin = list[i]->offset;
-    do range->end = list[i]->offset + gpunn__count(list[i], 1);
+    do range->end = list[i]->offset + gpunn__gradient_count(list[i]);
     while (++i < count && gpunn__goes_on(range, list, i, opt));
     range->next = i;
     return true;
@@ -39784,12 +40244,68 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
 }
 
+/* Makes an update that of a sparse table. */
+static void gpunn__update_rows(const gpunn_tensor *table, gpunn_update *update)
+{
+    update->columns = table->dim[1];
+    update->rows = gpunn__sparse_rows(table->compact.values, update->count);
+    if (update->kind == GPUNN_UPDATE_ADAM) update->kind = GPUNN_UPDATE_SPARSE_ADAM;
+}
+
+/* The setting by which an update changes rows that are not in its gradient; NULL: there is none. */
+static const char *gpunn__moving_setting(const gpunn_optimizer *opt, const gpunn_update *update)
+{
+    if (update->setting[opt->decay] != 0) return "weight_decay";
+    for (int k = 0; k < GPUNN__AVERAGE; k++)
+        if (opt->uses[k] && strcmp(gpunn__rules[update->kind].state[k], "ALWAYS") != 0)
+            return gpunn__rules[update->kind].state[k];
+    return NULL;
+}
+
+/* gpunn__check_sparse for parameter i. */
+static GPUNN__STATUS gpunn__check_table(const gpunn_optimizer *opt, int i)
+{
+    gpunn_device *dev = opt->model->dev;
+    const char   *name = opt->parameters[i]->name, *setting;
+    gpunn_update  update = opt->rule;
+    gpunn__update_settings(opt, i, false, &update);
+    if (update.kind != GPUNN_UPDATE_SGD && update.kind != GPUNN_UPDATE_ADAGRAD &&
+        update.kind != GPUNN_UPDATE_ADAM)
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s cannot train '%s', whose embedding has .sparse; use gpunn_adam, gpunn_adagrad "
+                           "or gpunn_sgd for it, or leave .sparse out",
+                           opt->name, name);
+    if ((setting = gpunn__moving_setting(opt, &update)) != NULL)
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s cannot train '%s' with %s, since its embedding has .sparse; set it to 0 for "
+                           "the table, or leave .sparse out",
+                           opt->name, name, setting);
+    if (gpunn_group_size(opt->group) > 1)
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s cannot train '%s' with %d ranks, since its embedding has .sparse; leave "
+                           ".sparse out",
+                           opt->name, name, gpunn_group_size(opt->group));
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_sparse(const gpunn_optimizer *opt)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++)
+        if (opt->parameters[i]->sparse && opt->parameters[i]->trainable) status = gpunn__check_table(opt, i);
+    return status;
+}
+
 /* Adds an update of the states from `place` on. It splits off the parts that other
  * ranks update; these only contribute to norms. */
 static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place,
                               int *count)
 {
     int64_t from, to, at = 0;
+    if (update->rows) {
+        opt->updates[(*count)++] = *update;
+        return;
+    }
     if (!gpunn__states_overlap(&opt->states, place, update->count, &from, &to)) from = to = update->count;
     const int64_t ends[] = {from, to, update->count};
     for (int i = 0; i < 3; at = ends[i++]) {
@@ -39826,7 +40342,10 @@ GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bo
         update.first = 1 + range.first;
         update.last = 1 + range.next;
         gpunn__update_settings(opt, range.first, clips, &update);
-        gpunn__find_fused(&update, model->kernels);
+        if (first->sparse)
+            gpunn__update_rows(first, &update);
+        else
+            gpunn__find_fused(&update, model->kernels);
         gpunn__add_update(opt, &update, place, &count);
     }
     for (int i = 0, next; opt->states.data[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
@@ -39910,11 +40429,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
     char              text[256];
     for (int i = 0; i < opt->parameter_count; i++) {
         const gpunn_tensor *t = opt->parameters[i];
-        int64_t             from, to;
+        int64_t             from = 0, to = gpunn__gradient_count(t);
         double              sum = 0;
         user_owned = user_owned || t->user_memory[1].data;
         if (!gpunn__has_gradient(t) ||
-            !gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
+            (!t->sparse && !gpunn__states_overlap(&opt->states, opt->places[i], to, &from, &to)))
             continue;
         gpunn_status status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(t) + from,
                                                  to - from, &sum);
@@ -40313,12 +40832,12 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
 #endif
 
 /* Where it stands whether a gradient that an optimizer reads is not finite. NULL: gradients may change
- * without a call, by the program, a replay or other ranks. */
+ * without a call, by the program, a replay or other ranks, or are sparse. */
 static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
 {
     if (opt->rejected == NULL || opt->counts || opt->group) return NULL;
     for (int i = 0; i < opt->parameter_count; i++)
-        if (opt->parameters[i]->user_memory[1].data) return NULL;
+        if (opt->parameters[i]->user_memory[1].data || opt->parameters[i]->sparse) return NULL;
     return (uint64_t *)(opt->rejected + 1 + opt->parameter_count);
 }
 

@@ -52,6 +52,7 @@ class Tensor:
     init: tuple = None         # of parameters, buffers and states: kind, a, b
     default_init: tuple = None  # of a layer's tensors: its builder's default
     sync: bool = False         # batch_norm in training: statistics over all ranks, which changes no kernel
+    sparse: bool = False       # of a table: its gradient holds only the rows of the batch
     values: tuple = None       # of constants
     saved: bool = False        # of a state: whether weight files hold it
 
@@ -512,16 +513,21 @@ class Graph:
         return self.affine("linear", {}, x, name, weight_shape, bias, out_features,
                            x.shape[:-1] + (out_features,), weight)
 
-    def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None):
+    def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None,
+                  sparse=False):
         self.new_layer(name)
         weight_shape = num_embeddings, embedding_dim
         if weight is not None:
             check_weight(weight, weight_shape, "num_embeddings", "embedding_dim")
+            if sparse and not weight.sparse:
+                raise GraphError("sparse needs a table of its own, or that of another embedding with sparse; "
+                                 "leave one of the two out", "sparse")
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise GraphError("padding_idx is %d, but there are %d rows; use -%d to %d" % (
                 padding_idx, num_embeddings, num_embeddings, num_embeddings - 1), "padding_idx")
         attrs = {"padding_idx": -1 if padding_idx is None else padding_idx % num_embeddings}
         table = self.weight(name, "weight", weight_shape, "normal") if weight is None else weight
+        table.sparse = table.sparse or sparse
         return self.by_signature("embedding", attrs, (tokens, table), name)
 
     def affine(self, op, attrs, x, name, weight_shape, bias, out, shape, weight=None):

@@ -288,6 +288,8 @@ def check_table(t, plan):
     table = plan.tensors[t.inputs[1]]
     if table.kind == "value":
         return "its table '%s' is computed" % called(table)
+    if table.sparse:
+        return "its table '%s' has a sparse gradient" % called(table)
     if t.op == "embedding" and table.shape[0] > MOST_ROWS:
         return "%d rows, more than the limit of %d" % (table.shape[0], MOST_ROWS)
     return read_elsewhere(table.id, plan, TABLES)

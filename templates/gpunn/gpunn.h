@@ -121,6 +121,8 @@ extern "C" {
 #include "plan/steps.h"
 #include "plan/storage.h"
 #include "plan/storage.c"
+#include "plan/sparse.h"
+#include "plan/sparse.c"
 #include "plan/steps.c"
 #include "plan/backward.h"
 #include "plan/backward.c"

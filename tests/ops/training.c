@@ -2,7 +2,7 @@
  * (tests/golden). */
 #include "../test.h"
 
-static golden optimizers, schedules, models;
+static golden optimizers, schedules, models, sparse;
 
 /* ---- optimizers: the loss is sum(parameter * g), so that the gradient is g ---- */
 /* clang-format off */
@@ -481,6 +481,265 @@ static void test_parts(void **state)
     gpunn_model_destroy(b);
 }
 
+/* ---- sparse gradients ---- */
+
+/* sum(rows * g), where the rows of the tokens come from a table. */
+typedef struct lookup {
+    gpunn_tensor *tokens, *g, *table, *loss;
+} lookup;
+
+static lookup lookup_make(gpunn_model *model, int rows, int width, int padding, bool is_sparse)
+{
+    lookup        l;
+    gpunn_tensor *picked;
+    l.tokens = gpunn_input(model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    l.g = gpunn_input(model, "g", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, width));
+    picked = gpunn_embedding(l.tokens, "words", .num_embeddings = rows, .embedding_dim = width,
+                             .padding_idx = padding, .sparse = is_sparse);
+    l.table = gpunn_find(model, "words.weight");
+    l.loss = gpunn_sum(gpunn_mul(picked, l.g), GPUNN_ALL, false);
+    return l;
+}
+
+/* Writes a batch of tokens with gradients. about: they differ by it; tokens repeat. */
+static void lookup_write(gpunn_device *dev, const lookup *l, int batch, int rows, int width, uint32_t about)
+{
+    int64_t tokens[256];
+    float  *g = test_randoms(2 * batch * width, about, 1);
+    for (int i = 0; i < 2 * batch; i++) tokens[i] = (int64_t)((unsigned)i * 7u + about) * (i % 3) % rows;
+    OK(dev, gpunn_write(l->tokens, tokens, (size_t)batch * 2 * sizeof *tokens));
+    OK(dev, gpunn_write(l->g, g, (size_t)(2 * batch * width) * sizeof *g));
+    free(g);
+}
+
+static void same_values(gpunn_device *dev, gpunn_tensor *a, gpunn_tensor *b, double tolerance)
+{
+    int64_t n;
+    float  *x = read_floats(dev, a, &n), *y = read_floats(dev, b, NULL);
+    check_close(x, y, n, tolerance, tolerance);
+    free(x), free(y);
+}
+
+static void same_gradients(gpunn_device *dev, gpunn_tensor *a, gpunn_tensor *b)
+{
+    const size_t bytes = gpunn_tensor_bytes(a);
+    float       *x = malloc(bytes), *y = malloc(bytes);
+    OK(dev, gpunn_read_grad(a, x, bytes));
+    OK(dev, gpunn_read_grad(b, y, bytes));
+    check_close(x, y, (int64_t)(bytes / sizeof *x), 1e-5, 1e-5);
+    free(x), free(y);
+}
+
+/* clang-format off */
+#define SPARSE(X)                                                                                         \
+    X(sgd, sgd, .lr = 0.1f)                                                                               \
+    X(sgd_maximize, sgd, .lr = 0.1f, .maximize = true)                                                    \
+    X(adagrad, adagrad, .lr = 0.1f, .lr_decay = 0.1f, .eps = 1e-3f, .initial_accumulator_value = 0.5f)    \
+    X(adam, adam, .lr = 0)                                                                                \
+    X(adam_options, adam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .maximize = true)
+/* clang-format on */
+#define X(name, kind, ...)                                           \
+    static gpunn_optimizer *create_sparse_##name(gpunn_model *model) \
+    {                                                                \
+        return gpunn_##kind(model, __VA_ARGS__);                     \
+    }
+SPARSE(X)
+#undef X
+static const optimizer_case sparse_cases[] = {
+#define X(name, kind, ...) {"sparse " #name, create_sparse_##name, false},
+    SPARSE(X)
+#undef X
+};
+
+/* Against PyTorch. */
+static void test_sparse(void **state)
+{
+    fixture              *f = *state;
+    const optimizer_case *c = f->data;
+    const golden_tensor  *table = golden_find(&sparse, "table"), *tokens = golden_find(&sparse, "tokens"),
+                        *given = golden_find(&sparse, "given"),
+                        *expected = golden_find(&sparse, "%s", c->name + strlen("sparse "));
+    lookup l = lookup_make(f->model, 23, 5, 3, true);
+    MADE(f->dev, l.loss);
+    OK(f->dev, gpunn_write(l.table, table->data, table->bytes));
+    gpunn_optimizer *opt = MADE(f->dev, c->create(f->model));
+    for (int step = 0; step < 12; step++) {
+        OK(f->dev, gpunn_write(l.tokens, (const char *)tokens->data + (size_t)step * tokens->bytes / 12,
+                               tokens->bytes / 12));
+        OK(f->dev,
+           gpunn_write(l.g, (const char *)given->data + (size_t)step * given->bytes / 12, given->bytes / 12));
+        OK(f->dev, gpunn_train_step(opt, l.loss));
+        float *actual = read_floats(f->dev, l.table, NULL);
+        check_close(actual, (const float *)expected->data + step * 23 * 5, 23 * 5, 5e-6, 5e-6);
+        free(actual);
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
+typedef struct sparse_shape {
+    const char *name;
+    int         rows, width, batch, padding;
+} sparse_shape;
+static const sparse_shape sparse_shapes[] = {{"sparse, one row", 1, 3, 5, 0},
+                                             {"sparse, one number", 4, 1, 1, 0},
+                                             {"sparse, a line", 30, 16, 40, GPUNN_ZERO},
+                                             {"sparse, many columns", 9, 137, 20, -1}};
+
+/* Against a dense gradient, whose numbers SGD and Adagrad have too: clipped, accumulated over batches that
+ * differ in size, of two embeddings. */
+static void test_sparse_as_dense(void **state)
+{
+    fixture            *f = *state;
+    const sparse_shape *c = f->data;
+    gpunn_model        *models[2] = {f->model, MADE(f->dev, gpunn_model_create(f->dev))};
+    lookup              l[2];
+    gpunn_optimizer    *opt[2];
+    for (int i = 0; i < 2; i++) {
+        l[i] = lookup_make(models[i], c->rows, c->width, c->padding, i == 0);
+        gpunn_tensor *more = gpunn_embedding(l[i].tokens, "again", .weight = l[i].table, .sparse = i == 0),
+                     *square = gpunn_mean(gpunn_square(more), GPUNN_ALL, false);
+        l[i].loss = MADE(f->dev, gpunn_add(l[i].loss, square));
+    }
+    same_values(f->dev, l[0].table, l[1].table, 0);
+    for (int kind = 0; kind < 2; kind++) {
+        for (int i = 0; i < 2; i++) {
+            opt[i] = MADE(f->dev,
+                          kind ? gpunn_adagrad(models[i], .lr = 0.1f) : gpunn_sgd(models[i], .lr = 0.1f));
+            gpunn_set_clip_norm(opt[i], kind ? 0 : 3);
+            gpunn_set_clip_value(opt[i], kind ? 0.3f : 0);
+            OK(f->dev, gpunn_set_schedule(opt[i], .type = GPUNN_SCHEDULE_EXPONENTIAL));
+            OK(f->dev, gpunn_set_ema(opt[i], 0.5f));
+        }
+        for (int step = 0; step < 9; step++)
+            for (int i = 0; i < 2; i++) {
+                const int batch = step % 3 == 1 && c->batch > 1 ? c->batch - 1 : c->batch;
+                lookup_write(f->dev, &l[i], batch, c->rows, c->width, (uint32_t)step);
+                OK(f->dev, gpunn_train_step(opt[i], l[i].loss, .accumulate = step < 6 ? 3 : 1));
+                OK(f->dev, gpunn_schedule_step(opt[i], 0));
+                if (i == 1) same_gradients(f->dev, l[0].table, l[1].table);
+                if (i == 1) same_values(f->dev, l[0].table, l[1].table, 1e-5);
+            }
+        for (int i = 0; i < 2; i++) OK(f->dev, gpunn_ema_swap(opt[i]));
+        same_values(f->dev, l[0].table, l[1].table, 1e-5);
+        for (int i = 0; i < 2; i++) {
+            OK(f->dev, gpunn_ema_swap(opt[i]));
+            gpunn_optimizer_destroy(opt[i]);
+        }
+    }
+    float norms[2];
+    for (int i = 0; i < 2; i++) {
+        OK(f->dev, gpunn_zero_grad(models[i]));
+        for (int part = 0; part < 5; part++) {
+            lookup_write(f->dev, &l[i], c->batch, c->rows, c->width, 20);
+            OK(f->dev, gpunn_backward(l[i].loss));
+        }
+        OK(f->dev, gpunn_clip_grad_norm(models[i], 0.5f, &norms[i]));
+    }
+    check_close(&norms[0], &norms[1], 1, 1e-5, 0);
+    same_gradients(f->dev, l[0].table, l[1].table);
+    gpunn_model_destroy(models[1]);
+}
+
+/* No memory of a table's size but the table's and the states'. */
+static void test_sparse_memory(void **state)
+{
+    enum { ROWS = 100000, WIDTH = 16 };
+    fixture     *f = *state;
+    const size_t table = (size_t)ROWS * WIDTH * sizeof(float);
+    lookup       l = lookup_make(f->model, ROWS, WIDTH, 0, true);
+    size_t       planned = 0;
+    MADE(f->dev, l.loss);
+    OK(f->dev, gpunn_set_init(l.table, (gpunn_init){GPUNN_INIT_CONSTANT, 0.5f, 0}));
+    OK(f->dev, gpunn_model_summary(f->model, .loss = l.loss, .batch_size = 100, .bytes = &planned));
+    assert_true(planned < table + table / 8);
+    for (int kind = 0; kind < 2; kind++) {
+        gpunn_optimizer *opt = MADE(f->dev,
+                                    kind ? gpunn_adam(f->model, .lr = 0) : gpunn_sgd(f->model, .lr = 0.1f));
+        lookup_write(f->dev, &l, 100, ROWS, WIDTH, 3);
+        OK(f->dev, gpunn_train_step(opt, l.loss));
+        OK(f->dev, gpunn_train_step(opt, l.loss));
+        gpunn_optimizer_destroy(opt);
+        assert_true(gpunn_memory_peak(f->dev) < (kind ? 3 : 1) * table + table / 4);
+    }
+}
+
+/* A step with a gradient that is not finite changes nothing, and a checkpoint continues as if there had been
+ * none. */
+static void test_sparse_state(void **state)
+{
+    fixture         *f = *state;
+    const char      *path = test_path(f, "sparse.ckpt");
+    gpunn_model     *twin = MADE(f->dev, gpunn_model_create(f->dev));
+    lookup           l = lookup_make(f->model, 12, 5, 0, true), other = lookup_make(twin, 12, 5, 0, true);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.02f)),
+                    *again = MADE(f->dev, gpunn_adam(twin, .lr = 0.02f));
+    float bad[2 * 5] = {0, 0, INFINITY, 0};
+    for (int step = 0; step < 3; step++) {
+        lookup_write(f->dev, &l, 4, 12, 5, (uint32_t)step);
+        OK(f->dev, gpunn_train_step(opt, l.loss));
+    }
+    OK(f->dev, gpunn_checkpoint_save(opt, NULL, path));
+    OK(f->dev, gpunn_checkpoint_load(again, NULL, path));
+    assert_int_equal(remove(path), 0);
+    OK(f->dev, gpunn_write(l.tokens, (int64_t[2]){1, 1}, 2 * sizeof(int64_t)));
+    OK(f->dev, gpunn_write(l.g, bad, sizeof bad));
+    gpunn_set_skip_nan(opt, true);
+    OK(f->dev, gpunn_train_step(opt, l.loss));
+    OK(f->dev, gpunn_synchronize(f->dev));
+    gpunn_set_skip_nan(opt, false);
+    same_values(f->dev, l.table, other.table, 0);
+    for (int step = 3; step < 6; step++) {
+        lookup_write(f->dev, &l, 5, 12, 5, (uint32_t)step);
+        lookup_write(f->dev, &other, 5, 12, 5, (uint32_t)step);
+        OK(f->dev, gpunn_train_step(opt, l.loss));
+        OK(f->dev, gpunn_train_step(again, other.loss));
+        same_values(f->dev, l.table, other.table, 1e-6);
+    }
+    gpunn_optimizer_destroy(opt), gpunn_optimizer_destroy(again);
+    gpunn_model_destroy(twin);
+}
+
+/* An optimizer that cannot train the table says so; one of the table's own helps. */
+static void refused(fixture *f, const lookup *l, gpunn_optimizer *opt, const char *word)
+{
+    MADE(f->dev, opt);
+    FAILS(f->dev, gpunn_train_step(opt, l->loss), GPUNN_ERR_UNSUPPORTED, "'words.weight'", ".sparse", word);
+    gpunn_optimizer_destroy(opt);
+}
+
+static void test_sparse_refusals(void **state)
+{
+    fixture      *f = *state;
+    float         memory[12 * 5];
+    lookup        l = lookup_make(f->model, 12, 5, 0, true);
+    gpunn_tensor *free_table = MADE(
+        f->dev, gpunn_parameter(f->model, "free", GPUNN_SHAPE(12, 5), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0}));
+    lookup_write(f->dev, &l, 4, 12, 5, 1);
+    refused(f, &l, gpunn_adamw(f->model, .lr = 0), "gpunn_adamw");
+    refused(f, &l, gpunn_lamb(f->model, .lr = 0), "gpunn_lamb");
+    refused(f, &l, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.9f), "momentum");
+    refused(f, &l, gpunn_adam(f->model, .weight_decay = 0.1f), "weight_decay");
+    FAILS_NULL(f->dev, gpunn_embedding(l.tokens, "other", .weight = free_table, .sparse = true),
+               GPUNN_ERR_ARGUMENT, ".sparse", ".weight");
+    FAILS(f->dev, gpunn_bind_grad(l.table, memory, sizeof memory), GPUNN_ERR_UNSUPPORTED, "sparse");
+    OK(f->dev, gpunn_set_decay(l.table, false));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .weight_decay = 0.1f));
+    OK(f->dev, gpunn_train_step(opt, l.loss));
+    FAILS_NULL(f->dev, gpunn_data_grad(l.table), GPUNN_ERR_UNSUPPORTED, "gpunn_read_grad");
+    gpunn_optimizer_destroy(opt);
+    opt = MADE(f->dev, gpunn_adamw(f->model, .lr = 0));
+    OK(f->dev, gpunn_set_trainable(l.table, false));
+    gpunn_tensor *head = gpunn_linear(l.g, "head", .out_features = 1),
+                 *loss = MADE(f->dev, gpunn_add(l.loss, gpunn_sum(head, GPUNN_ALL, false)));
+    OK(f->dev, gpunn_train_step(opt, loss));
+    OK(f->dev, gpunn_set_trainable(l.table, true));
+    gpunn_tensor *tied = gpunn_linear(l.g, "tied", .weight = l.table),
+                 *both = MADE(f->dev, gpunn_add(l.loss, gpunn_sum(tied, GPUNN_ALL, false)));
+    FAILS(f->dev, gpunn_backward(both), GPUNN_ERR_UNSUPPORTED, "linear 'tied'", "'words.weight'", ".sparse");
+    OK(f->dev, gpunn_forward(&both, 1));
+    gpunn_optimizer_destroy(opt);
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[256];
@@ -488,6 +747,7 @@ int main(void)
     optimizers = golden_open("tests/golden/optimizers.safetensors");
     schedules = golden_open("tests/golden/schedules.safetensors");
     models = golden_open("tests/golden/models.safetensors");
+    sparse = golden_open("tests/golden/sparse.safetensors");
     for (int i = 0; i < COUNT(optimizer_cases); i++)
         count += each_backend(tests + count, optimizer_cases[i].name, test_optimizer, &optimizer_cases[i]);
     count += each_backend(tests + count, "average 0.9", test_average, "0.9");
@@ -498,8 +758,15 @@ int main(void)
         count += each_backend(tests + count, model_cases[i].name, test_model, &model_cases[i]);
     for (int i = 0; i < COUNT(parts_cases); i++)
         count += each_backend(tests + count, parts_cases[i].name, test_parts, &parts_cases[i]);
+    for (int i = 0; i < COUNT(sparse_cases); i++)
+        count += each_backend(tests + count, sparse_cases[i].name, test_sparse, &sparse_cases[i]);
+    for (int i = 0; i < COUNT(sparse_shapes); i++)
+        count += each_backend(tests + count, sparse_shapes[i].name, test_sparse_as_dense, &sparse_shapes[i]);
+    count += each_backend(tests + count, "sparse memory", test_sparse_memory, NULL);
+    count += each_backend(tests + count, "sparse state", test_sparse_state, NULL);
+    count += each_backend(tests + count, "sparse refusals", test_sparse_refusals, NULL);
     count += missing_backends(tests + count);
     int failed = _cmocka_run_group_tests("training", tests, (size_t)count, NULL, NULL);
-    golden_close(&optimizers), golden_close(&schedules), golden_close(&models);
+    golden_close(&optimizers), golden_close(&schedules), golden_close(&models), golden_close(&sparse);
     return failed;
 }

@@ -62,7 +62,7 @@ def one_hot(w, call, x, num_classes=-1):
 
 
 @operation("embedding")
-def embedding(w, call, weight, indices, padding_idx=-1, scale_grad_by_freq=False, **_):
+def embedding(w, call, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     if scale_grad_by_freq:
         raise Refused("scale_grad_by_freq is not possible")
     tokens = w.integers(w.whole(indices), INDICES)

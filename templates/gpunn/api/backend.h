@@ -6,7 +6,7 @@
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 20
+#define GPUNN_BACKEND_ABI 21
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -66,6 +66,7 @@ typedef struct gpunn_attributes {
     int64_t number;             /* integer: its last operand, if not a tensor */
     float   temperature, top_p; /* sample */
     bool    right;              /* searchsorted */
+    bool    sparse;             /* embedding: its weight's gradient is sparse, see gpunn_step */
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -166,6 +167,9 @@ typedef struct gpunn_step_fusion {
  * - CONCAT, CUSTOM: any number of operands.
  * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
  *   in `in`.
+ * - EMBEDDING with attr->sparse, backward: grad_in[1] is [entries, columns], the sums for `entries` rows at
+ *   most. The I64 numbers of these rows follow at the next multiple of 64 bytes; they differ. -1: an entry
+ *   without a row, which is 0. With accumulate it adds to these rows, and finds room for the new ones.
  * - RELAYOUT (backends with channels_last): source in `in`; destination in grad_in, with the wanted channels
  *   and dtype, and accumulate.
  * A large plan has many steps. What only few of them need stands behind pointers, so that they stay small. */
@@ -226,14 +230,23 @@ typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
 typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpunn_update_numbers *numbers,
                                           void *stream);
 
-/* All kinds of updates of parameters: X for the optimizers and for averages, where g is the parameter; TRUST
- * for optimizers with a trust ratio, in the same form. */
+/* All kinds of updates of parameters: X for the optimizers, for averages, where g is the parameter, and for
+ * ADAM's updates of sparse tables; TRUST for optimizers with a trust ratio, in the same form. */
 /* clang-format off */
 #define GPUNN_UPDATES(X, TRUST, NUMBER, FLAG, STATE, ONCE)                           \
     GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                   \
     GPUNN_TRUST_OPTIMIZERS(TRUST, NUMBER, FLAG, STATE, ONCE)                         \
     X(AVERAGE, average, NUMBER(SHARE, lr, 0), , ONCE(first, where(step == 1, 1, 0)), \
-      p = where(first, g, p + lr * (g - p));)
+      p = where(first, g, p + lr * (g - p));)                                        \
+    X(SPARSE_ADAM, sparse_adam,                                                      \
+      NUMBER(SIZE, lr, 0) NUMBER(SHARE, beta1, 0) NUMBER(SHARE, beta2, 0)            \
+      NUMBER(SIZE, eps, 0),                                                          \
+      STATE(ALWAYS) STATE(ALWAYS),                                                   \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                  \
+      ONCE(rate, lr * sqrt(1 - power(beta2, step)) / (1 - power(beta1, step))),      \
+      s0 = s0 + take1 * (g - s0);                                                    \
+      s1 = s1 + take2 * (g * g - s1);                                                \
+      p = p - rate * (s0 / (sqrt(s1) + eps));)
 typedef enum gpunn_update_kind {
 #define GPUNN__X(ENUM, ...) GPUNN_UPDATE_##ENUM,
     GPUNN_UPDATES(GPUNN__X, GPUNN__X, , , , )
@@ -262,6 +275,10 @@ struct gpunn_update {
     gpunn_kernel_update_launch fused_launch;
     /* run->counts [first, last) are its step counts; both 0: its step advances with count 0 */
     int first, last;
+    /* Sparse: the gradient is [count / columns][columns]. Its line i belongs to row rows[i] of parameter,
+     * state and half, or to none if that is below 0. SGD, ADAGRAD and SPARSE_ADAM only. NULL: dense. */
+    const int64_t *rows;
+    int64_t        columns;
 };
 
 /* A collective exchange between ranks whose devices communicate themselves. */

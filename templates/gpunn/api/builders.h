@@ -414,10 +414,26 @@ typedef struct gpunn_embedding_args {
     int padding_idx;
     /* existing tensor [num_embeddings, embedding_dim] instead of a new parameter; also sets both numbers */
     gpunn_tensor *weight;
+    /* the gradient of the table holds only the rows of the batch, as described below */
+    bool sparse;
 } gpunn_embedding_args;
 /* Looks up rows of weight. tokens, I64 or I32 of any shape [...] -> [..., embedding_dim]; weight
  * [num_embeddings, embedding_dim] starts as N(0, 1). A token outside 0 .. num_embeddings - 1 fails the run
- * with GPUNN_ERR_ARGUMENT on the CPU; on a GPU its row is NaN. */
+ * with GPUNN_ERR_ARGUMENT on the CPU; on a GPU its row is NaN.
+ * With .sparse a step reads and writes only the rows of its tokens, and no gradient of the whole table is
+ * stored. Equal tokens are summed first, in the order of the tokens.
+ * - gpunn_sgd and gpunn_adagrad give the numbers that they give without .sparse.
+ * - gpunn_adam becomes torch.optim.SparseAdam for this table. A row that no token refers to keeps its value
+ *   and both of its moments. A dense Adam moves every row in every step, and shrinks its moments. The
+ *   corrections count all steps of the table. eps is added to the root of the uncorrected second moment.
+ * - Momentum, weight decay, other optimizers and groups of several ranks fail with GPUNN_ERR_UNSUPPORTED,
+ *   since they would change every row. gpunn_set_decay(table, false) spares the table, and .parameters or
+ *   .prefix give it an optimizer of its own.
+ * Gradients are accumulated, clipped and checked as dense ones. gpunn_read_grad gives a dense copy in host
+ * memory; gpunn_data_grad and gpunn_bind_grad fail. Optimizer states and checkpoints are those of the whole
+ * table. gpunn_set_ema averages all rows, so its steps take the time of the whole table.
+ * Another embedding may read the table by .weight, and is sparse too. A training step fails with
+ * GPUNN_ERR_UNSUPPORTED if any other op gives the table a gradient, as a linear layer with tied weights. */
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args);
 #define gpunn_embedding(tokens, ...) \
     gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))

@@ -34,7 +34,7 @@
  *     ranks/    slices mpi store tcp group
  *     graph/    arguments tensors infer nodes expr differentiate
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
- *     plan/     steps storage backward plan
+ *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise initial move reduce indexing vectors gemm pixels
  *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu

@@ -294,8 +294,14 @@ GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
 
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
 {
+    if (parameter->sparse) return parameter->compact.values;
     return parameter->user_memory[1].data ? (float *)parameter->user_memory[1].data
-                                          : parameter->model->gradients + parameter->offset;
+                                          : parameter->model->gradients + parameter->gradient_offset;
+}
+
+GPUNN__INTERNAL int64_t gpunn__gradient_count(const gpunn_tensor *parameter)
+{
+    return parameter->sparse ? parameter->compact.capacity * parameter->dim[1] : gpunn__count(parameter, 1);
 }
 
 /* Parameter that owns this element of a gradient; NULL: none exists any more. */
@@ -304,10 +310,11 @@ static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float 
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
         for (int id = 0; id < model->laid_out; id++) {
             const gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->user_memory[1].data == NULL))
+            if (t->kind != GPUNN__PARAMETER ||
+                (model->gradients == NULL && t->user_memory[1].data == NULL && !t->sparse))
                 continue;
             const float *own = gpunn__gradient_of(t);
-            if (gradient >= own && gradient < own + gpunn__count(t, 1)) return t;
+            if (gradient >= own && gradient < own + gpunn__gradient_count(t)) return t;
         }
     return NULL;
 }

@@ -29,8 +29,11 @@ GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_ste
  * memory, since -ffast-math lets compilers assume that all numbers are finite. */
 GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size);
 
-/* Address of a parameter's gradient, in user-owned memory or the model's. */
+/* Address of a parameter's gradient, in user-owned memory or the model's, or of the sums of a sparse one. */
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter);
+
+/* Floats of a parameter's gradient. */
+GPUNN__INTERNAL int64_t gpunn__gradient_count(const gpunn_tensor *parameter);
 
 /* Writes "gradient of 'fc.weight', by linear 'fc',": the op that reads the parameter produces its gradient. t
  * NULL: an unknown parameter. */

@@ -133,8 +133,22 @@ GPUNN__INTERNAL void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t)
     managed->deleter((struct DLManagedTensorVersioned *)(void *)managed);
 }
 
+GPUNN__INTERNAL size_t gpunn__compact_bytes(const gpunn_tensor *t, int64_t capacity)
+{
+    const size_t floats = (size_t)(capacity * t->dim[1]) * sizeof(float);
+    return (floats + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN + (size_t)capacity * sizeof(int64_t);
+}
+
+GPUNN__INTERNAL void gpunn__compact_free(gpunn_device *dev, gpunn_tensor *t)
+{
+    if (t->compact.values)
+        gpunn__device_free(dev, t->compact.values, gpunn__compact_bytes(t, t->compact.capacity));
+    memset(&t->compact, 0, sizeof t->compact);
+}
+
 GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
 {
+    gpunn__compact_free(dev, t);
     gpunn__dlpack_release(dev, t);
     gpunn__free_text(dev, t->name);
     gpunn__free_text(dev, t->layer);

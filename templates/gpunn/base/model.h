@@ -4,6 +4,9 @@
 
 /* ==== >>base/model ====================================================================================== */
 /* Creates and frees models, and finds tensors by name or layer. */
+/* Bytes of a sparse table's gradient with this capacity. */
+GPUNN__INTERNAL size_t gpunn__compact_bytes(const gpunn_tensor *t, int64_t capacity);
+
 /* Precision that the model's device actually uses. */
 GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 
@@ -27,6 +30,9 @@ GPUNN__INTERNAL void gpunn__index_remove(gpunn_tensor *t, gpunn__key key);
 
 /* Waits for work on the bound DLPack memory, then calls its deleter. */
 GPUNN__INTERNAL void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t);
+
+/* Frees the gradient of a sparse table, if there is one. */
+GPUNN__INTERNAL void gpunn__compact_free(gpunn_device *dev, gpunn_tensor *t);
 
 /* Frees a tensor with all that it owns. */
 GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t);

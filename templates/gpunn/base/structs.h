@@ -68,6 +68,13 @@ typedef enum gpunn__kind {
     GPUNN__VALUE
 } gpunn__kind;
 
+/* Gradient of a table as rows: float values[capacity][columns] and, at the next multiple of GPUNN__ALIGN
+ * bytes, int64_t rows[capacity], as gpunn_step describes them. */
+typedef struct gpunn__compact {
+    float  *values;         /* backend memory; NULL: no training step has been planned */
+    int64_t capacity, used; /* entries; used: the most that can have a row */
+} gpunn__compact;
+
 typedef struct gpunn__user_memory { /* user-owned memory */
     void  *data;                    /* NULL: none */
     size_t bytes;
@@ -102,9 +109,10 @@ struct gpunn_tensor {
     bool  bound;        /* bound before it was laid out, so it stays F32 */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
     float lr_scale;
-    /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
+    /* in the model's weights, in floats; -1: not laid out */
     int64_t    offset;
-    int64_t    padding; /* 1 + the row that starts as 0, regardless of init; 0: none */
+    int64_t    gradient_offset; /* of a parameter in the model's gradients */
+    int64_t    padding;         /* 1 + the row that starts as 0, regardless of init; 0: none */
     gpunn_init init;
     float     *constant; /* host copy of a constant's values */
     /* Inputs only: */
@@ -118,6 +126,8 @@ struct gpunn_tensor {
     gpunn_tensor    *next[2];
     gpunn_dlpack    *managed; /* owner of user_memory[0]; NULL: none */
     gpunn_attributes attr;
+    bool             sparse; /* table whose gradient is in `compact` */
+    gpunn__compact   compact;
 };
 
 typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
@@ -172,6 +182,7 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     bool             inference;
+    bool             has_sparse; /* some tensor is sparse */
     gpunn_optimizer *optimizers; /* linked list */
     int              children;   /* number of loaders and sessions */
     /* closed by the program: freed with the last optimizer, loader and session */
@@ -188,10 +199,10 @@ struct gpunn_model {
     int              size_count, size_capacity;
     uint32_t         random_streams;
     /* Flat buffers: parameters (decayed ones first if laid out together), buffers and constants. Gradients
-     * use the same offsets. */
+     * stand in the same order, without those of sparse tables. */
     float *weights, *gradients;
-    /* floats laid out; gradients cover [0, gradient_count) */
-    int64_t weight_count, gradient_count;
+    /* floats laid out; sparse_count: of weights without a place among the gradients */
+    int64_t weight_count, gradient_count, sparse_count;
     /* floats up to the last tensor that has F32 storage */
     int64_t wide_count;
     int     laid_out;                           /* number of tensors considered so far */

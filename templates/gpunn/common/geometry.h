@@ -254,4 +254,10 @@ GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_
                                 : ((const uint8_t *)data)[i];
 }
 
+/* The row numbers of a sparse gradient, behind its `count` floats. */
+GPUNN__COMMON int64_t *gpunn__sparse_rows(void *values, int64_t count)
+{
+    return (int64_t *)(void *)((float *)values + (count + 15) / 16 * 16);
+}
+
 #endif /* GPUNN__COMMON_GEOMETRY_H */

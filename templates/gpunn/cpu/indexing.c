@@ -118,10 +118,102 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
+/* ---- sparse gradient of an embedding -------------------------------------------------------------------- *
+ * Entries have rows in the order in which tokens first refer to them. A hash table finds a row's entry. */
+
+typedef struct gpunn__sparse_job {
+    gpunn__pick *p;
+    int64_t     *rows;
+    int32_t     *entry; /* of each token; -1: padding */
+    int32_t     *table; /* [1 << bits]: 1 + entry, at the hash of its row or behind it; 0: empty */
+    int          bits;
+    int32_t      used;
+    int64_t      capacity;
+} gpunn__sparse_job;
+
+/* At least half of the table stays empty. */
+static int gpunn__sparse_bits(int64_t capacity)
+{
+    int bits = 4;
+    while (bits < 40 && (INT64_C(1) << bits) < 2 * capacity) bits++;
+    return bits;
+}
+
+/* The entry of a row, which is added if it has none. */
+static int32_t gpunn__entry_of(gpunn__sparse_job *job, int64_t row)
+{
+    const uint64_t last = (UINT64_C(1) << job->bits) - 1;
+    uint64_t       at = (uint64_t)row * UINT64_C(0x9E3779B97F4A7C15) >> (64 - job->bits);
+    for (; job->table[at]; at = (at + 1) & last)
+        if (job->rows[job->table[at] - 1] == row) return job->table[at] - 1;
+    job->rows[job->used] = row;
+    job->table[at] = ++job->used;
+    return job->used - 1;
+}
+
+/* Finds the entry of each token. */
+static void gpunn__find_entries(gpunn__sparse_job *job)
+{
+    const gpunn__pick *p = job->p;
+    memset(job->table, 0, sizeof *job->table << job->bits);
+    if (!p->add) memset(job->rows, 0xFF, (size_t)job->capacity * sizeof *job->rows);
+    while (job->used < job->capacity && job->rows[job->used] >= 0)
+        (void)gpunn__entry_of(job, job->rows[job->used]);
+    for (int64_t j = 0; j < p->m; j++) {
+        const int64_t row = gpunn__picked(p, j);
+        job->entry[j] = row == p->padding ? -1 : gpunn__entry_of(job, row);
+    }
+}
+
+/* Each thread sums its own columns, in the order of the tokens. */
+static void gpunn__sum_entries_task(void *arg, int thread, int threads)
+{
+    const gpunn__sparse_job *job = (const gpunn__sparse_job *)arg;
+    const gpunn__pick       *p = job->p;
+    int64_t                  block, end;
+    gpunn__cpu_part((p->inner + GPUNN__PICK_BLOCK - 1) / GPUNN__PICK_BLOCK, 1, threads, thread, &block, &end);
+    for (; block < end; block++) {
+        const int64_t column = block * GPUNN__PICK_BLOCK,
+                      width = gpunn__least(p->inner - column, GPUNN__PICK_BLOCK);
+        for (int64_t i = 0; i < job->capacity && !p->add; i++)
+            memset(p->to + i * p->inner + column, 0, (size_t)width * sizeof *p->to);
+        for (int64_t j = 0; j < p->m; j++) {
+            if (job->entry[j] < 0) continue;
+            const float           *from = p->from + j * p->inner + column;
+            float *GPUNN__RESTRICT to = p->to + job->entry[j] * p->inner + column;
+            for (int64_t i = 0; i < width; i++) to[i] += from[i];
+        }
+    }
+}
+
+static GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                        gpunn__pick *p)
+{
+    const gpunn_value *gradient = &step->grad_in[1];
+    gpunn__sparse_job  job = {p, NULL, NULL, NULL, gpunn__sparse_bits(gradient->dim[0]), 0, gradient->dim[0]};
+    if (gradient->dim[0] > INT32_MAX / 2)
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                               "%lld rows are too many for a sparse gradient; the limit is 2^30",
+                               (long long)gradient->dim[0]);
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    job.entry = (int32_t *)gpunn__arena_take(&arena, (size_t)p->m * sizeof *job.entry);
+    job.table = (int32_t *)gpunn__arena_take(&arena, sizeof *job.table << job.bits);
+    step->workspace_bytes = arena.bytes;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    p->index = &step->in[0];
+    p->from = (const float *)step->grad_out.data;
+    p->to = (float *)gradient->data;
+    p->add = step->accumulate[1];
+    job.rows = gpunn__sparse_rows(p->to, gradient->count);
+    gpunn__find_entries(&job);
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__sum_entries_task, &job);
+    return GPUNN_OK;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pick p;
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    if (action == GPUNN__PREPARE && !(step->backward && step->attr->sparse)) return GPUNN_OK;
     p.rows = true;
     p.slices = false;
     p.outer = 1;
@@ -129,6 +221,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *
     p.n = step->in[1].dim[0];
     p.inner = step->in[1].dim[1];
     p.padding = step->attr->ignore_index;
+    if (step->backward && step->attr->sparse) return gpunn__sparse_back(cpu, step, action, &p);
     return gpunn__pick_run(cpu, step, action, &p, 1);
 }
 

@@ -164,11 +164,12 @@ static int64_t gpunn__piece_count(int64_t left)
     return left < GPUNN__LANES ? left : gpunn__least(left - left % GPUNN__LANES, GPUNN__PIECE);
 }
 
-static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
+/* at, from: the first element among those of the parameter and of the gradient. */
+static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t from, int64_t n)
 {
     const bool whole = n >= GPUNN__LANES;
     piece->lines = whole ? (int)n / GPUNN__LANES : 1;
-    piece->gradient = whole ? u->gradient + at : piece->rest[4];
+    piece->gradient = whole ? u->gradient + from : piece->rest[4];
     piece->part[0] = whole ? u->parameter + at : piece->rest[0];
     for (int k = 0; k < 3; k++) {
         float *const state = u->state[k] ? u->state[k] + at : piece->missing[k];
@@ -176,10 +177,11 @@ static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_
     }
     piece->part[4] = piece->moved;
     if (whole) return;
-    const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2], u->gradient};
+    const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
     memset(piece->rest, 0, sizeof piece->rest);
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k < 4; k++)
         if (of[k]) memcpy(piece->rest[k], of[k] + at, (size_t)n * sizeof(float));
+    memcpy(piece->rest[4], u->gradient + from, (size_t)n * sizeof(float));
 }
 
 static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
@@ -189,19 +191,56 @@ static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, 
         if (to[k]) memcpy(to[k] + at, piece->rest[k], (size_t)n * sizeof(float));
 }
 
+/* Updates `count` elements; at, from: as in gpunn__piece_take. */
+static void gpunn__update_elements(const gpunn__update_job *j, gpunn__piece *piece, int64_t at, int64_t from,
+                                   int64_t count)
+{
+    for (int64_t n; count > 0; at += n, from += n, count -= n) {
+        n = gpunn__piece_count(count);
+        gpunn__piece_take(piece, j->u, at, from, n);
+        gpunn__rules[j->u->kind].step(j, piece->gradient, piece->part, piece->lines);
+        gpunn__piece_give(piece, j->u, at, n);
+    }
+}
+
 static void gpunn__update_task(void *arg, int thread, int threads)
 {
+    const gpunn__update_job *j = (const gpunn__update_job *)arg;
+    gpunn__piece             piece;
+    int64_t                  begin, end;
+    gpunn__piece_begin(&piece, j->u);
+    gpunn__cpu_part(j->u->count, 1024, threads, thread, &begin, &end);
+    gpunn__update_elements(j, &piece, begin, begin, end - begin);
+}
+
+/* Begins to load a row, as far as there is one. Rows of a large table are in no cache. */
+static void gpunn__row_ahead(const gpunn_update *u, int64_t entry, int64_t end)
+{
+#if defined(GPUNN__VECTORS)
+    if (entry >= end || u->rows[entry] < 0) return;
+    const int64_t at = u->rows[entry] * u->columns;
+    __builtin_prefetch(u->parameter + at);
+    for (int k = 0; k < 3; k++)
+        if (u->state[k]) __builtin_prefetch(u->state[k] + at);
+#else
+    (void)u, (void)entry, (void)end;
+#endif
+}
+
+/* Updates the rows of a sparse gradient. */
+static void gpunn__update_rows_task(void *arg, int thread, int threads)
+{
+    enum { AHEAD = 12 };
     const gpunn__update_job *j = (const gpunn__update_job *)arg;
     const gpunn_update      *u = j->u;
     gpunn__piece             piece;
     int64_t                  begin, end;
     gpunn__piece_begin(&piece, u);
-    gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
-    for (int64_t at = begin, n; at < end; at += n) {
-        n = gpunn__piece_count(end - at);
-        gpunn__piece_take(&piece, u, at, n);
-        gpunn__rules[u->kind].step(j, piece.gradient, piece.part, piece.lines);
-        gpunn__piece_give(&piece, u, at, n);
+    gpunn__cpu_part(u->count / u->columns, 1, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        gpunn__row_ahead(u, i + AHEAD, end);
+        if (u->rows[i] >= 0)
+            gpunn__update_elements(j, &piece, u->rows[i] * u->columns, i * u->columns, u->columns);
     }
 }
 
@@ -221,7 +260,7 @@ static void gpunn__trust_task(void *arg, int thread, int threads)
         double  squares = 0, moves = 0;
         for (int64_t n; at < stop; at += n) {
             n = gpunn__piece_count(stop - at);
-            gpunn__piece_take(&piece, u, at, n);
+            gpunn__piece_take(&piece, u, at, at, n);
             if (!trust->last) rule->step(j, piece.gradient, part, piece.lines);
             rule->move(j, piece.gradient, part, piece.lines);
             for (int64_t i = 0; i < n && trust->last; i++) part[0][i] -= trust->rate * part[4][i];
@@ -279,7 +318,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_updat
     else if (gpunn__rules[u->kind].move)
         gpunn__cpu_trust(j, setting, threads);
     else
-        gpunn_parallel(threads, gpunn__update_task, &j);
+        gpunn_parallel(threads, u->rows ? gpunn__update_rows_task : gpunn__update_task, &j);
     gpunn__cpu_end(before);
     return GPUNN_OK;
 }

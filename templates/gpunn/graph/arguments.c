@@ -44,7 +44,10 @@
       "A row that starts as 0 and gets no gradient; below 0 from the end. Default: none.") \
       A(padding_idx, ROW, ignore_index)                                                    \
     K(embedding, weight, REFERENCE, GPUNN__OPERAND(1), weight,                             \
-      "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")
+      "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")      \
+    K(embedding, sparse, FLAG, false, sparse,                                              \
+      "Training changes only the rows of the batch: torch.optim.SparseAdam.")              \
+    S(sparse, BOOL, GPUNN__MEMBER(sparse))
 #define GPUNN__CONV_START(K, A, S)                                    \
     K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "")     \
     S(out_channels, SIZE, GPUNN__AT(GPUNN__RESULT, 1))                \

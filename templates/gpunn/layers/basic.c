@@ -216,6 +216,10 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     if (args.weight &&
         !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim))
         return NULL;
+    if (args.sparse && args.weight && !args.weight->sparse)
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                ".sparse needs a table of its own, or that of another embedding with .sparse "
+                                "in .weight; leave one of the two out");
     args.num_embeddings = (int)weight_dim[0];
     args.embedding_dim = (int)weight_dim[1];
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
@@ -232,8 +236,11 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
                                           0);
         if (operands[1] == NULL) return NULL;
         operands[1]->padding = padding + 1;
+        operands[1]->sparse = args.sparse;
+        operands[1]->model->has_sparse = operands[1]->model->has_sparse || args.sparse;
     }
     attr.ignore_index = padding;
+    attr.sparse = operands[1]->sparse;
     return gpunn__node(&call, &gpunn__operation_embedding, &attr, operands, 2);
 }
 

@@ -3,6 +3,7 @@
 #include "base/tables.h"
 #include "base/shapes.h"
 #include "graph/nodes.h"
+#include "plan/sparse.h"
 
 /* Adds the place of t to the lists of the gradients to which its backward step, including the nodes merged
  * into it, contributes. */
@@ -170,6 +171,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     step->grad_in[i].channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(input);
     b->tensors[root].writer = i == 0 || step->op == GPUNN_OP_FUSION ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
+        if (b->model->tensors[root]->sparse && !gpunn__sparse_gradient(b, step, i, root)) return false;
         for (int id = root; !step->accumulate[i] && id >= 0; id = plan->tensors[id].beside) {
             plan->reached[plan->reached_count] = id;
             plan->first_write[plan->reached_count++] = &step->accumulate[i];

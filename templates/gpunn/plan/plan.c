@@ -7,6 +7,7 @@
 #include "base/device.h"
 #include "graph/infer.h"
 #include "plan/backward.h"
+#include "plan/sparse.h"
 
 /* ---- user-owned memory --------------------------------------------------------------------------------- */
 
@@ -659,6 +660,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
     if (gradients) gpunn__mark_gradients(b);
+    if (gradients && model->has_sparse && !gpunn__list_sparse(b)) return GPUNN_ERR_MEMORY;
     if (plan->pass_count == 1) gpunn__mark_fused(b);
     gpunn__drop_expanded(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
@@ -759,17 +761,24 @@ GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model)
 
 GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
-    gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count};
+    gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count, model->sparse_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
     gpunn__find_half_storage(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
             if (pass != gpunn__weight_range(t)) continue;
-            if (apply) t->offset = at.weight_count;
-            at.weight_count += gpunn__aligned(gpunn__floats_of(t));
+            const int64_t floats = gpunn__aligned(gpunn__floats_of(t));
+            if (apply) {
+                t->offset = at.weight_count;
+                t->gradient_offset = at.weight_count - at.sparse_count;
+            }
+            at.weight_count += floats;
             if (pass != GPUNN__HALF_RANGE) at.wide_count = at.weight_count;
-            if (t->kind == GPUNN__PARAMETER) at.gradient_count = at.weight_count;
+            if (t->sparse)
+                at.sparse_count += floats;
+            else if (t->kind == GPUNN__PARAMETER)
+                at.gradient_count = at.weight_count - at.sparse_count;
         }
     return at;
 }
@@ -883,7 +892,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
         model->laid_out = model->tensor_count;
         return GPUNN_OK;
     }
-    gpunn__layout layout = {0, 0, 0};
+    gpunn__layout layout = {0, 0, 0, 0};
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
     float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
@@ -905,6 +914,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     model->weight_count = model->weight_capacity = count;
     model->wide_count = layout.wide_count;
     model->gradient_count = layout.gradient_count;
+    model->sparse_count = layout.sparse_count;
     model->laid_out = model->tensor_count;
     model->generation++;
     GPUNN__WEIGHTS_CHANGED(model);
@@ -921,6 +931,7 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
     gpunn__device_free(model->dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     model->weights = NULL;
     model->weight_count = model->weight_capacity = model->wide_count = model->gradient_count = 0;
+    model->sparse_count = 0;
     model->laid_out = 0;
     model->generation++;
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
@@ -1027,6 +1038,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
     gpunn_status  status = gpunn__commit(model);
     if (status == GPUNN_OK && plan->training && !plan->forward_only) status = gpunn__commit_gradients(model);
     if (status == GPUNN_OK && plan->half) status = gpunn__commit_half(model);
+    if (status == GPUNN_OK) status = gpunn__commit_sparse(model, plan);
     if (status != GPUNN_OK) return status;
     if (model->arena_bytes < plan->arena_bytes) {
         gpunn__device_free(dev, model->arena, model->arena_bytes);

@@ -17,7 +17,7 @@ GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__r
 GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model);
 
 typedef struct gpunn__layout { /* counts of floats; see gpunn_model */
-    int64_t weight_count, wide_count, gradient_count;
+    int64_t weight_count, wide_count, gradient_count, sparse_count;
 } gpunn__layout;
 
 /* Assigns offsets in the model's weights to new parameters, buffers and constants, range by range. With apply

@@ -34,6 +34,12 @@ typedef struct gpunn__binding {
 /* _FROM: seeded */
 typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM, GPUNN__TRAIN_FORWARD } gpunn__aim;
 
+/* A table to whose sparse gradient steps of a plan add. */
+typedef struct gpunn__sparse_use {
+    gpunn_tensor *table;
+    int64_t       rows, capacity; /* the most rows that they add; entries of the gradient */
+} gpunn__sparse_use;
+
 /* What a plan is made for. Most fields apply to training only. */
 typedef struct gpunn__request {
     gpunn_tensor *const   *outputs; /* in training: the losses, unless seeded */
@@ -43,6 +49,7 @@ typedef struct gpunn__request {
     bool                   evaluates;    /* ops act as in evaluation mode */
     bool                   inputs_only;  /* no parameter gets a gradient */
     const gpunn_optimizer *opt;          /* only its parameters get gradients; NULL: all do */
+    bool                   renews;       /* gradients are not added to earlier ones */
 } gpunn__request;
 
 /* Identifies the set of parameters that get gradients, so that plans for
@@ -126,12 +133,14 @@ struct gpunn__plan {
     int    reached_count;
     size_t arena_bytes, cache_bytes;
     /* of steps without a node: permute from channels last, to channels last, identity */
-    gpunn_attributes  attr[3];
-    gpunn_step_fused  unfused; /* of steps without fused ops */
-    gpunn__chunk     *chunks;  /* memory of the steps' operands, newest first */
-    gpunn_attributes *sized;   /* of nodes whose attributes contain variable sizes */
-    int               sized_count;
-    size_t            table_bytes; /* size of the block at outputs, which also holds all tables by id */
+    gpunn_attributes   attr[3];
+    gpunn_step_fused   unfused; /* of steps without fused ops */
+    gpunn__chunk      *chunks;  /* memory of the steps' operands, newest first */
+    gpunn__sparse_use *sparse;  /* in chunks */
+    int                sparse_count;
+    gpunn_attributes  *sized; /* of nodes whose attributes contain variable sizes */
+    int                sized_count;
+    size_t             table_bytes; /* size of the block at outputs, which also holds all tables by id */
     /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
     gpunn_kept *kept;
     int         kept_count;

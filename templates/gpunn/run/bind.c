@@ -78,6 +78,10 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': it is a constant; make it an input or a parameter", caller,
                            gpunn__called(t));
+    if (gradient && t->sparse)
+        return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': its gradient is sparse and has no dense memory; leave .sparse out",
+                           caller, gpunn__called(t));
     if (!gradient && t->half_storage && t->id < model->laid_out)
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
@@ -242,6 +246,10 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
     }
     const void *memory = gpunn__memory_of(t, gradient, &bytes);
     if (memory == NULL) return NULL;
+    if (gradient && t->sparse)
+        return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_UNSUPPORTED,
+                                "%s '%s': its gradient is sparse; copy it with gpunn_read_grad", caller,
+                                gpunn__called(t));
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
     if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
     return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,

@@ -4,6 +4,7 @@
 #include "base/shapes.h"
 #include "graph/tensors.h"
 #include "plan/plan.h"
+#include "plan/sparse.h"
 #include "run/run.h"
 
 typedef struct gpunn__inspection {
@@ -262,6 +263,7 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     f.weights = (size_t)layout.weight_count * sizeof(float) +
                 (plan->half ? (size_t)layout.wide_count * 2 : 0);
     f.gradients = (size_t)(gradients ? layout.gradient_count : model->gradient_capacity) * sizeof(float);
+    f.gradients += gpunn__sparse_bytes(model, plan);
     f.arena = plan->arena_bytes > least_arena ? plan->arena_bytes : least_arena;
     f.cache = plan->cache_bytes + plan->kept_bytes;
     for (int i = 0; i < plan->input_count; i++) {

@@ -58,6 +58,26 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
                             name);
 }
 
+/* Copies a sparse gradient to host memory as a dense one. */
+static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_t bytes, const char *caller)
+{
+    gpunn_device *dev = t->model->dev;
+    const size_t  row = (size_t)t->dim[1] * sizeof(float), all = gpunn__compact_bytes(t, t->compact.capacity);
+    if (dev->backend->on_device && dev->backend->on_device(dev->context, host))
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': its gradient is sparse and can only be read to host memory", caller,
+                           gpunn__called(t));
+    char *copy = (char *)gpunn__realloc(dev, NULL, 0, all);
+    if (copy == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status   status = dev->backend->download(dev->context, copy, t->compact.values, all);
+    const int64_t *rows = gpunn__sparse_rows(copy, gpunn__gradient_count(t));
+    memset(host, 0, bytes);
+    for (int64_t i = 0; i < t->compact.capacity && status == GPUNN_OK; i++)
+        if (rows[i] >= 0) memcpy((char *)host + (size_t)rows[i] * row, copy + (size_t)i * row, row);
+    gpunn__free(dev, copy, all);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+}
+
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
@@ -144,6 +164,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
                            caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype),
                            gpunn__shape_text(t, text));
     }
+    if (gradient && t->sparse) return gpunn__read_sparse(t, host, bytes, caller);
     if (dev->backend->on_device && dev->backend->on_device(dev->context, host)) {
         gpunn_status status = gpunn__read_on_device(t, gradient, host, memory, bytes);
         return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);

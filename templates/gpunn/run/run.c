@@ -6,6 +6,7 @@
 #include "ranks/group.h"
 #include "base/text.h"
 #include "plan/plan.h"
+#include "plan/sparse.h"
 
 /* ---- sizes of a run ---- */
 
@@ -205,7 +206,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
         gpunn__plan *plan = *link;
         if (!gpunn__serves(plan, request)) continue;
         if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
-        if (plan->batch == batch && gpunn__has_sizes(model, plan)) break;
+        if (plan->batch == batch && gpunn__has_sizes(model, plan) && gpunn__fits_sparse(plan, request)) break;
     }
     gpunn__plan *plan = *link;
     if (!gpunn__is_ready(model, plan) && dev->backend->capturing && dev->backend->capturing(dev->context)) {
@@ -249,11 +250,11 @@ GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step)
 static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
 {
     const gpunn_backend *backend = model->dev->backend;
-    for (int i = 0; i < step->input_count && model->gradients && !model->doubtful; i++) {
+    for (int i = 0; i < step->input_count && !model->doubtful; i++) {
         const float *values = (const float *)step->grad_in[i].data;
-        if (values == NULL || values < model->gradients ||
-            values >= model->gradients + model->gradient_capacity)
-            continue;
+        const bool   dense = model->gradients && values >= model->gradients &&
+                           values < model->gradients + model->gradient_capacity;
+        if (values == NULL || !(dense || step->attr->sparse)) continue;
         model->doubtful = backend->finite == NULL ||
                           !backend->finite(model->dev->context, values, step->grad_in[i].count);
     }
@@ -553,6 +554,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     gpunn__begin_doubts(model, plan, pass, opt);
     model->written_gradients++;
     gpunn_status status = gpunn__resolve_writes(model, plan, pass);
+    if (number == 0) gpunn__count_sparse(plan);
     if (status == GPUNN_OK && opt == NULL)
         status = gpunn__before_communication(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
@@ -658,6 +660,7 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
     gpunn_device  *dev = model->dev;
     gpunn__request request = gpunn__request_of(losses, count, GPUNN__TRAIN);
     request.opt = args->optimizer;
+    request.renews = opt && opt->parts == 0;
     request.inputs_only = args->inputs_only;
     request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
     if (gpunn__check_outputs(model, caller, losses, count) != GPUNN_OK) return dev->error.status;

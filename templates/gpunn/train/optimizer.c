@@ -630,7 +630,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
                            opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status != GPUNN_OK) return status;
-    if (opt->considered == model->tensor_count) return gpunn__counted_prepare(opt);
+    if (opt->considered == model->tensor_count) {
+        status = model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+        return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
+    }
     status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
     if (status != GPUNN_OK) return status;
     for (int id = opt->considered; id < model->tensor_count; id++)
@@ -646,7 +649,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
         if (status != GPUNN_OK) return status;
     }
     opt->considered = model->tensor_count;
-    return gpunn__counted_prepare(opt);
+    status = model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+    return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
 }
 
 /* ---- averages ------------------------------------------------------------------------------------------ */
@@ -815,7 +819,10 @@ static void gpunn__leave(gpunn_model *model)
     model->half = NULL;
     model->half_capacity = 0;
     model->generation++;
-    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    for (int id = 0; id < model->tensor_count; id++) {
+        model->tensors[id]->grad_reached = false;
+        gpunn__compact_free(dev, model->tensors[id]);
+    }
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         if (opt->captured) dev->backend->forget(dev->context, opt->captured);
         opt->parts = 0;

@@ -65,6 +65,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool wit
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* in >>train/ranks */
 
+/* Fails if the optimizer cannot update a sparse table that it trains. In >>train/step. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_sparse(const gpunn_optimizer *opt);
+
 /* Restarts the averages: after the next update they equal the parameters. */
 GPUNN__INTERNAL void gpunn__average_start(gpunn_optimizer *opt);
 

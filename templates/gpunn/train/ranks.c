@@ -379,12 +379,12 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
 #endif
 
 /* Where it stands whether a gradient that an optimizer reads is not finite. NULL: gradients may change
- * without a call, by the program, a replay or other ranks. */
+ * without a call, by the program, a replay or other ranks, or are sparse. */
 static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
 {
     if (opt->rejected == NULL || opt->counts || opt->group) return NULL;
     for (int i = 0; i < opt->parameter_count; i++)
-        if (opt->parameters[i]->user_memory[1].data) return NULL;
+        if (opt->parameters[i]->user_memory[1].data || opt->parameters[i]->sparse) return NULL;
     return (uint64_t *)(opt->rejected + 1 + opt->parameter_count);
 }
 

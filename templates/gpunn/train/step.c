@@ -18,7 +18,7 @@ GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *con
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = gpunn__aligned(range->end);
     if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_user_owned(t) ||
-        gpunn__is_user_owned(first))
+        gpunn__is_user_owned(first) || t->sparse || first->sparse)
         return false;
     if (opt == NULL) return true;
     if (gpunn__rules[opt->rule.kind].move) return false;
@@ -36,7 +36,7 @@ GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const 
     range->first = range->next = i;
     if (i == count) return false;
     range->begin = list[i]->offset;
-    do range->end = list[i]->offset + gpunn__count(list[i], 1);
+    do range->end = list[i]->offset + gpunn__gradient_count(list[i]);
     while (++i < count && gpunn__goes_on(range, list, i, opt));
     range->next = i;
     return true;
@@ -152,12 +152,68 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
 }
 
+/* Makes an update that of a sparse table. */
+static void gpunn__update_rows(const gpunn_tensor *table, gpunn_update *update)
+{
+    update->columns = table->dim[1];
+    update->rows = gpunn__sparse_rows(table->compact.values, update->count);
+    if (update->kind == GPUNN_UPDATE_ADAM) update->kind = GPUNN_UPDATE_SPARSE_ADAM;
+}
+
+/* The setting by which an update changes rows that are not in its gradient; NULL: there is none. */
+static const char *gpunn__moving_setting(const gpunn_optimizer *opt, const gpunn_update *update)
+{
+    if (update->setting[opt->decay] != 0) return "weight_decay";
+    for (int k = 0; k < GPUNN__AVERAGE; k++)
+        if (opt->uses[k] && strcmp(gpunn__rules[update->kind].state[k], "ALWAYS") != 0)
+            return gpunn__rules[update->kind].state[k];
+    return NULL;
+}
+
+/* gpunn__check_sparse for parameter i. */
+static GPUNN__STATUS gpunn__check_table(const gpunn_optimizer *opt, int i)
+{
+    gpunn_device *dev = opt->model->dev;
+    const char   *name = opt->parameters[i]->name, *setting;
+    gpunn_update  update = opt->rule;
+    gpunn__update_settings(opt, i, false, &update);
+    if (update.kind != GPUNN_UPDATE_SGD && update.kind != GPUNN_UPDATE_ADAGRAD &&
+        update.kind != GPUNN_UPDATE_ADAM)
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s cannot train '%s', whose embedding has .sparse; use gpunn_adam, gpunn_adagrad "
+                           "or gpunn_sgd for it, or leave .sparse out",
+                           opt->name, name);
+    if ((setting = gpunn__moving_setting(opt, &update)) != NULL)
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s cannot train '%s' with %s, since its embedding has .sparse; set it to 0 for "
+                           "the table, or leave .sparse out",
+                           opt->name, name, setting);
+    if (gpunn_group_size(opt->group) > 1)
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s cannot train '%s' with %d ranks, since its embedding has .sparse; leave "
+                           ".sparse out",
+                           opt->name, name, gpunn_group_size(opt->group));
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_sparse(const gpunn_optimizer *opt)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++)
+        if (opt->parameters[i]->sparse && opt->parameters[i]->trainable) status = gpunn__check_table(opt, i);
+    return status;
+}
+
 /* Adds an update of the states from `place` on. It splits off the parts that other
  * ranks update; these only contribute to norms. */
 static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place,
                               int *count)
 {
     int64_t from, to, at = 0;
+    if (update->rows) {
+        opt->updates[(*count)++] = *update;
+        return;
+    }
     if (!gpunn__states_overlap(&opt->states, place, update->count, &from, &to)) from = to = update->count;
     const int64_t ends[] = {from, to, update->count};
     for (int i = 0; i < 3; at = ends[i++]) {
@@ -194,7 +250,10 @@ GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bo
         update.first = 1 + range.first;
         update.last = 1 + range.next;
         gpunn__update_settings(opt, range.first, clips, &update);
-        gpunn__find_fused(&update, model->kernels);
+        if (first->sparse)
+            gpunn__update_rows(first, &update);
+        else
+            gpunn__find_fused(&update, model->kernels);
         gpunn__add_update(opt, &update, place, &count);
     }
     for (int i = 0, next; opt->states.data[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
@@ -278,11 +337,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
     char              text[256];
     for (int i = 0; i < opt->parameter_count; i++) {
         const gpunn_tensor *t = opt->parameters[i];
-        int64_t             from, to;
+        int64_t             from = 0, to = gpunn__gradient_count(t);
         double              sum = 0;
         user_owned = user_owned || t->user_memory[1].data;
         if (!gpunn__has_gradient(t) ||
-            !gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
+            (!t->sparse && !gpunn__states_overlap(&opt->states, opt->places[i], to, &from, &to)))
             continue;
         gpunn_status status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(t) + from,
                                                  to - from, &sum);

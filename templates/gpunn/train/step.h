@@ -7,7 +7,8 @@
  * Adjacent parameters with equal settings share one update. */
 
 /* Parameters that are adjacent in memory: floats [begin, end) of the flat buffers. It includes the zeros that
- * align one parameter after another. */
+ * align one parameter after another. A sparse table is a range of its own, with as many floats as its
+ * gradient. */
 typedef struct gpunn__range {
     int     first, next; /* in the list of parameters; next must start as 0 */
     int64_t begin, end;

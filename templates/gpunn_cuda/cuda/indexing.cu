@@ -729,6 +729,12 @@ typedef struct gpunn__rows {
     bool        add, spoils;     /* spoils: a token out of range makes row 0 NaN */
     /* per token (row, position); (n, ..) has no gradient; (0, UINT32_MAX) spoils row 0 */
     const uint2 *sorted;
+    /* Sparse gradient: `count` includes its earlier entries, which precede the tokens. `to` has the sums and
+     * `rows` their rows. A row's entry is the place of its first element in `sorted`. */
+    int64_t       *rows;
+    const float   *kept;
+    const int64_t *kept_rows;
+    int64_t        kept_count;
 } gpunn__rows;
 
 /* Where a column of a row stands among `rows` rows. */
@@ -767,6 +773,19 @@ typedef struct gpunn__row_keys {
     }
 } gpunn__row_keys;
 
+/* The same for a sparse gradient, with its earlier entries first. */
+typedef struct gpunn__entry_keys {
+    gpunn__rows      r;
+    __device__ uint2 operator()(const gpunn__sorting &s, int64_t, int64_t i) const
+    {
+        if (i < r.kept_count)
+            return make_uint2((unsigned)(r.kept_rows[i] < 0 ? r.n : r.kept_rows[i]), (unsigned)i);
+        const gpunn__row_keys tokens = {r};
+        const uint2           key = tokens(s, 0, i - r.kept_count);
+        return make_uint2(key.x, key.y + (unsigned)r.kept_count);
+    }
+} gpunn__entry_keys;
+
 /* Zeroes the rows that no token refers to. A warp searches for each row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
 {
@@ -802,8 +821,18 @@ __device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t c
     return i + 1;
 }
 
-/* sum[j] = the sum of the gradients of column + j over `count` tokens: first, first + step, .. */
+/* v[j] = what element `at` adds to column + j of a sparse gradient. */
 template <int N>
+__device__ __forceinline__ void gpunn__entry_load(const gpunn__rows &r, int64_t at, int64_t column, float *v)
+{
+    if (at < r.kept_count)
+        gpunn__strided_load<N>(r.kept, GPUNN_F32, at * r.width + column, 1, v);
+    else
+        gpunn__strided_load<N>(r.from, r.from_type, (at - r.kept_count) * r.width + column, 1, v);
+}
+
+/* sum[j] = the sum of the gradients of column + j over `count` tokens: first, first + step, .. */
+template <int N, bool SPARSE>
 __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count,
                                                 unsigned step, int64_t column, float *sum)
 {
@@ -814,8 +843,11 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
     for (unsigned i = 0; i < count; i++, token += step) {
         float      v[N];
         const bool there = token->y != UINT32_MAX;
-        gpunn__strided_load<N>(r.from, r.from_type,
-                               gpunn__rows_place(r, r.count, there ? token->y : 0, column), 1, v);
+        if (SPARSE)
+            gpunn__entry_load<N>(r, token->y, column, v);
+        else
+            gpunn__strided_load<N>(r.from, r.from_type,
+                                   gpunn__rows_place(r, r.count, there ? token->y : 0, column), 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] += there ? v[j] : NAN;
     }
@@ -825,7 +857,7 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
  * row's columns. It takes one token per group. The first token of a row handles all tokens of that row: with
  * its own group or, if they are many, with all groups together. */
 enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
-template <int N>
+template <int N, bool SPARSE>
 static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
     gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
 {
@@ -840,10 +872,12 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
             if (row == r.n || (first > 0 && r.sorted[first - 1].x == row)) continue;
             unsigned count = (unsigned)(gpunn__run_end(r.sorted, r.count, first) - first);
             float    sum[N];
+            if (SPARSE && threadIdx.x == 0) r.rows[first] = row;
             if (count <= GPUNN__ROWS_ALONE) {
                 for (int64_t column = start; g == group && column < columns; column += (int64_t)across * N) {
-                    gpunn__rows_add<N>(r, first, count, 1, column, sum);
-                    gpunn__strided_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                    gpunn__rows_add<N, SPARSE>(r, first, count, 1, column, sum);
+                    gpunn__strided_store<N>(r.to, r.to_type,
+                                            gpunn__rows_place(r, r.n, SPARSE ? first : row, column), 1, sum,
                                             r.add);
                 }
                 continue;
@@ -851,7 +885,7 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
             unsigned own = count / groups + (group < count % groups);
             for (int64_t offset = 0; offset < columns; offset += (int64_t)across * N) {
                 int64_t column = offset + start;
-                if (column < columns) gpunn__rows_add<N>(r, first + group, own, groups, column, sum);
+                if (column < columns) gpunn__rows_add<N, SPARSE>(r, first + group, own, groups, column, sum);
 #pragma unroll
                 for (int j = 0; j < N; j++) part[j][threadIdx.x] = column < columns ? sum[j] : 0;
                 __syncthreads();
@@ -859,13 +893,26 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
                     for (unsigned other = 1; other < groups; other++)
 #pragma unroll
                         for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
-                    gpunn__strided_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                    gpunn__strided_store<N>(r.to, r.to_type,
+                                            gpunn__rows_place(r, r.n, SPARSE ? first : row, column), 1, sum,
                                             r.add);
                 }
                 __syncthreads();
             }
         }
     }
+}
+
+template <bool SPARSE> static gpunn_status gpunn__rows_sum(gpunn__cuda *cuda, const gpunn__rows *r)
+{
+    const int pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
+    unsigned  across = 1;
+    while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->outer * r->width) across *= 2;
+    const unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
+    if (pack > 1)
+        return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK, SPARSE>), blocks, GPUNN__ROWS_THREADS,
+                             *r, across);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1, SPARSE>), blocks, GPUNN__ROWS_THREADS, *r, across);
 }
 
 static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpunn__sorting *s,
@@ -877,33 +924,62 @@ static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpun
     if (!r->add)
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1),
                                  GPUNN__THREADS, *r));
-    int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
-    unsigned across = 1;
-    while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->outer * r->width) across *= 2;
-    unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
-    if (pack > 1)
-        return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r,
-                             across);
-    return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
+    return gpunn__rows_sum<false>(cuda, r);
+}
+
+/* The sparse gradient of an embedding. Earlier entries that it adds to are first copied to the workspace. */
+static gpunn_status gpunn__entries_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__rows *r,
+                                            bool prepares)
+{
+    const gpunn_value *gradient = &step->grad_in[1];
+    const int64_t      capacity = gradient->dim[0];
+    gpunn__sorting     s = gpunn__sorting_of(cuda, 1, r->count + capacity);
+    gpunn__arena       arena = {(char *)step->workspace, 0};
+    void *const        sorts = gpunn__arena_take(&arena, gpunn__sort_workspace(&s));
+    float *const       kept = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, gradient->count));
+    int64_t *const     kept_rows = (int64_t *)gpunn__arena_take(&arena, (size_t)capacity * sizeof *kept_rows);
+    step->workspace_bytes = arena.bytes;
+    if (prepares) return GPUNN_OK;
+    r->rows = gpunn__sparse_rows(gradient->data, gradient->count);
+    if (r->add) {
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(kept, r->to, gpunn__bytes(GPUNN_F32, gradient->count),
+                                          cudaMemcpyDeviceToDevice, cuda->stream));
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(kept_rows, r->rows, (size_t)capacity * sizeof *kept_rows,
+                                          cudaMemcpyDeviceToDevice, cuda->stream));
+        r->kept = kept;
+        r->kept_rows = kept_rows;
+        r->kept_count = capacity;
+        r->count += capacity;
+        r->add = false;
+    }
+    GPUNN__CUDA(cuda, cudaMemsetAsync(r->to, 0, gpunn__bytes(GPUNN_F32, gradient->count), cuda->stream));
+    GPUNN__CUDA(cuda, cudaMemsetAsync(r->rows, 0xFF, (size_t)capacity * sizeof *r->rows, cuda->stream));
+    s = gpunn__sorting_of(cuda, 1, r->count);
+    const gpunn__entry_keys keys = {*r};
+    GPUNN__TRY(gpunn__sort(cuda, &s, sorts, keys, r->n));
+    r->sorted = s.sorted;
+    return gpunn__rows_sum<true>(cuda, r);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
+    const bool         sparse = step->backward && step->attr->sparse;
     gpunn__sorting     s = gpunn__sorting_of(cuda, 1, tokens->count);
     gpunn__rows        r;
     memset(&r, 0, sizeof r);
+    r.count = tokens->count;
     if (action == GPUNN__PREPARE) {
-        if (tokens->count > UINT32_MAX)
+        if (tokens->count + (sparse ? step->grad_in[1].dim[0] : 0) > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "%lld tokens are too many for the GPU; the limit is 2^32 - 1 at once",
                                     (long long)tokens->count);
+        if (sparse) return gpunn__entries_backward(cuda, step, &r, true);
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
     r.index = tokens->data;
     r.index_type = tokens->dtype;
-    r.count = tokens->count;
     r.n = weight->dim[0];
     r.width = weight->dim[1];
     r.outer = 1;
@@ -916,7 +992,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     r.to_type = to->dtype;
     if (step->backward) {
         r.add = step->accumulate[1];
-        return gpunn__rows_backward(cuda, &r, &s, step->workspace);
+        return sparse ? gpunn__entries_backward(cuda, step, &r, false)
+                      : gpunn__rows_backward(cuda, &r, &s, step->workspace);
     }
     if (r.width % GPUNN__PACK == 0)
         return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>),

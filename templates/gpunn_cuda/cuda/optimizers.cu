@@ -285,6 +285,49 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__update_kernel
     gpunn__update_make<KIND>(job);
 }
 
+/* Updates the rows of a sparse gradient. A thread takes one element of each. */
+template <int KIND> __device__ __forceinline__ void gpunn__rows_make(const gpunn__update_job &job)
+{
+    const gpunn_update_numbers k = gpunn__update_numbers<KIND>(job);
+    const gpunn__settings      setting(job.u, k.lr);
+    const gpunn_update        &u = job.u;
+    const float                limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
+    int64_t                    i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (!k.go) return;
+    for (; i < u.count; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t entry = gpunn__quotient(i, u.columns), row = u.rows[entry],
+                      at = row * u.columns + (i - entry * u.columns);
+        if (row < 0) continue;
+        const float g = u.gradient[i] * k.scale;
+        float       p = u.parameter[at], s[3] = {0, 0, 0};
+#pragma unroll
+        for (int n = 0; n < gpunn__rule<KIND>::STATES; n++)
+            if (u.state[n]) s[n] = u.state[n][at];
+        gpunn__rule<KIND>::step(setting.value, k.once, p,
+                                g > limit    ? limit
+                                : g < -limit ? -limit
+                                             : g,
+                                s[0], s[1], s[2]);
+#pragma unroll
+        for (int n = 0; n < gpunn__rule<KIND>::STATES; n++)
+            if (u.state[n]) u.state[n][at] = s[n];
+        u.parameter[at] = p;
+        if (u.half) gpunn__store(u.half, u.half_dtype, at, p);
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__rows_update_kernel(const gpunn__update_job job)
+{
+    GPUNN__FOLLOW();
+    switch (job.u.kind) {
+    case GPUNN_UPDATE_SGD: gpunn__rows_make<GPUNN_UPDATE_SGD>(job); break;
+    case GPUNN_UPDATE_ADAGRAD: gpunn__rows_make<GPUNN_UPDATE_ADAGRAD>(job); break;
+    case GPUNN_UPDATE_SPARSE_ADAM: gpunn__rows_make<GPUNN_UPDATE_SPARSE_ADAM>(job); break;
+    default: break;
+    }
+}
+
 static __global__ void __launch_bounds__(GPUNN__THREADS, 1)
     gpunn__short_training_kernel(const __grid_constant__ gpunn__short_training training)
 {
@@ -486,6 +529,9 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
 #undef GPUNN__X
     for (int i = 0; i < GPUNN_SETTINGS; i++) job->setting[i] = gpunn__as_written(u->setting[i]);
     if (cuda->with_update) return gpunn__short_training_launch(cuda, job);
+    if (u->rows)
+        return GPUNN__LAUNCH(cuda, gpunn__rows_update_kernel, gpunn__blocks(cuda, u->count, 1),
+                             GPUNN__THREADS, *job);
     if (apart) {
         job->numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
@@ -578,7 +624,8 @@ GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run
     const gpunn_update *u = run->updates;
     if (cuda->plain || run->update_count != 1 || u->count > GPUNN__FEW_GRADIENTS || u->parameter == NULL)
         return false;
-    if (run->loss_scale || run->exchange_count > 0 || u->clip_norm > 0 || gpunn__decided_apart(u->kind))
+    if (u->rows || run->loss_scale || run->exchange_count > 0 || u->clip_norm > 0 ||
+        gpunn__decided_apart(u->kind))
         return false;
 #define GPUNN__X(ENUM, ...) \
     if (u->kind == GPUNN_UPDATE_##ENUM) return true;

@@ -239,6 +239,8 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
 #define PICKS_GRADIENTS(X)                                                                                                      \
     X(embedding, XS(3, 4, 5), gpunn_mul(x, gpunn_embedding(indices(in, GPUNN_I64, GPUNN_SHAPE(3, 4), 6), "l",                   \
       .num_embeddings = 6, .embedding_dim = 5)))                                                                                \
+    X(embedding_sparse, XS(3, 4, 5), gpunn_mul(x, gpunn_embedding(indices(in, GPUNN_I32, GPUNN_SHAPE(3, 4), 6), "l",            \
+      .num_embeddings = 6, .embedding_dim = 5, .padding_idx = 2, .sparse = true)))                                              \
     X(embedding_tied, XS(3, 4, 6), gpunn_mul(x, tied(in->f->model, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 4), 6), 6, 8, 0)))     \
     X(embedding_computed, B("table", 3, 8), gpunn_embedding(indices(in, GPUNN_I64, GPUNN_SHAPE(3, 7), 4), "l",                  \
       .weight = gpunn_matmul(gpunn_matmul(x, x, .transpose_a = true), gpunn_matmul(x, x, .transpose_a = true))))                \
