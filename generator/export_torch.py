@@ -49,11 +49,13 @@ def tensors_of_state(root):
 
 
 def optimizer_json(optimizer):
-    """The spec's optimizer. A dictionary is taken as it is, a torch.optim.Optimizer is translated."""
+    """The spec's optimizer. A dictionary is taken as it is, a torch.optim.Optimizer is translated. SparseAdam
+    is adam, which treats tables with sparse gradients as it does."""
     if isinstance(optimizer, dict):
         return optimizer
     import torch
     kind, rows = type(optimizer).__name__, table.optimizers()
+    kind = "Adam" if kind == "SparseAdam" else kind
     names = {name.lower(): name for name, one in vars(torch.optim).items() if isinstance(one, type)}
     known = [names[row] for row in rows if row in names]
     if kind not in known:
@@ -67,8 +69,8 @@ def optimizer_json(optimizer):
         if key == "beta2":
             continue
         key = "betas" if key == "beta1" else key
-        x = groups[0][key]
-        if x != optimizer.defaults[key] or key in ("lr", "momentum_decay") or x:
+        x = groups[0].get(key, 0)
+        if x != optimizer.defaults.get(key, 0) or key in ("lr", "momentum_decay") or x:
             result[key] = list(x) if isinstance(x, tuple) else x
     return result
 

@@ -3,8 +3,8 @@
  *
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
  * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt
- *        register48 register96 register192 cnn3d adam attention8192 attention4096 attention1500; resnet18 gpt2
- *        and, with each block recomputed, resnet18_recompute gpt2_recompute, or with parts that fit into 70 %
+ *        register48 register96 register192 cnn3d adam attention8192 attention4096 attention1500 table_sgd
+ *        table_adam; resnet18 gpt2 and, with each block recomputed, resnet18_recompute gpt2_recompute, or with parts that fit into 70 %
  *        of the bytes, resnet18_within70 gpt2_within70; of precision BF16 bert1_bf16 bert8_bf16 gpt_bf16 */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
@@ -48,6 +48,34 @@ static void make_adam(workload *w)
 {
     w->opt = gpunn_adam(w->model, .lr = 0.001f);
     make_parameters(w, 10000000, 64);
+}
+
+enum { TABLE_ROWS = 10000000, TABLE_TOKENS = 2048, TABLE_BATCHES = 64 };
+static int64_t table_tokens[TABLE_BATCHES][TABLE_TOKENS];
+
+static void renew_tokens(workload *w)
+{
+    static int         batch;
+    const gpunn_status status = gpunn_write(gpunn_find(w->model, "tokens"), table_tokens[batch],
+                                            sizeof *table_tokens);
+    if (status != GPUNN_OK) die(w);
+    batch = (batch + 1) % TABLE_BATCHES;
+}
+
+/* A sparse table 10 million x 16, other rows in each step. */
+static void make_table(workload *w, bool adam)
+{
+    const gpunn_init start = {GPUNN_INIT_CONSTANT, 0.5f, 0};
+    gpunn_tensor    *tokens = gpunn_input(w->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *rows = gpunn_embedding(tokens, "table", .num_embeddings = TABLE_ROWS, .embedding_dim = 16,
+                                         .sparse = true);
+    if (gpunn_set_init(gpunn_find(w->model, "table.weight"), start) != GPUNN_OK) die(w);
+    for (int k = 0; k < TABLE_BATCHES; k++)
+        for (int i = 0; i < TABLE_TOKENS; i++)
+            table_tokens[k][i] = (int64_t)((0.5f + 0.5f * noise(i, (uint32_t)k)) * (TABLE_ROWS - 1));
+    w->loss = gpunn_mean(gpunn_square(rows), GPUNN_ALL, false);
+    w->opt = adam ? gpunn_adam(w->model, .lr = 0.001f) : gpunn_sgd(w->model, .lr = 0.01f);
+    w->renew = renew_tokens;
 }
 
 /* Of a training step: so many percent of the bytes that it would hold. */
@@ -121,6 +149,8 @@ int main(int argc, char **argv)
         make_attention(&w, 4096, true, true);
     else if (strcmp(name, "attention1500") == 0)
         make_attention(&w, 1500, false, false);
+    else if (strcmp(name, "table_sgd") == 0 || strcmp(name, "table_adam") == 0)
+        make_table(&w, strcmp(name, "table_adam") == 0);
     else if (strcmp(name, "adam") == 0)
         make_adam(&w);
     else {

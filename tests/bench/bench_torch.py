@@ -5,6 +5,7 @@
 Names are bench.c's. PyTorch's fastest forms have names of their own: resnet_forward_jit (frozen, optimized
 for inference), resnet_train_cl and cnn3d_cl (channels last), and adam_fused if PyTorch has it. Any name also
 exists as NAME_b16_autocast (under bfloat16 autocast) and NAME_b16_weights (all of it in bfloat16)."""
+import itertools
 import sys
 import time
 
@@ -248,6 +249,18 @@ def attention(rows, causal, train):
                     lambda y, _: y.square().mean(), None, None)
 
 
+def table(optimizer):
+    """A sparse table 10 million x 16, other rows in each step."""
+    model, batches = nn.Embedding(10000000, 16, sparse=True), torch.randint(0, 10000000, (64, 2048))
+    optimizer, turns = optimizer(model.parameters()), itertools.cycle(batches)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        model(next(turns)).square().mean().backward()
+        optimizer.step()
+    return step
+
+
 def fused():
     x, r = torch.rand(64, 256, 28, 28, requires_grad=True), torch.rand(64, 256, 28, 28, requires_grad=True)
     scale, shift = (torch.rand(256, 1, 1, requires_grad=True) for _ in range(2))
@@ -269,6 +282,8 @@ WORKLOADS = {
     "attention8192": lambda: attention(8192, True, False),
     "attention4096": lambda: attention(4096, True, True),
     "attention1500": lambda: attention(1500, False, False),
+    "table_sgd": lambda: table(lambda parameters: torch.optim.SGD(parameters, lr=0.01)),
+    "table_adam": lambda: table(torch.optim.SparseAdam),
 }
 
 

@@ -30,6 +30,7 @@ PEERS = {
     "register96": ["register96"], "register192": ["register192"], "cnn3d": ["cnn3d", "cnn3d_cl"],
     "adam": ["adam", "adam_fused", "=adam_loop"], "attention8192": ["attention8192"],
     "attention4096": ["attention4096"], "attention1500": ["attention1500"],
+    "table_sgd": ["table_sgd"], "table_adam": ["table_adam"],
     "fused": ["fused", "=fused hand", "=fused plain"],
 }
 OWN = {"fused": ["fused", "generated"]}  # workloads with a program of their own beside BENCH

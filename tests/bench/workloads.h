@@ -11,11 +11,12 @@
 typedef struct workload {
     gpunn_device    *dev;
     gpunn_model     *model;
-    gpunn_tensor    *output;     /* of a forward pass */
-    gpunn_tensor    *loss;       /* of a training step */
-    gpunn_optimizer *opt;        /* alone: an update */
-    uint32_t         inputs;     /* so far */
-    bool             recomputes; /* each block's values in the backward pass */
+    gpunn_tensor    *output;           /* of a forward pass */
+    gpunn_tensor    *loss;             /* of a training step */
+    gpunn_optimizer *opt;              /* alone: an update */
+    uint32_t         inputs;           /* so far */
+    bool             recomputes;       /* each block's values in the backward pass */
+    void (*renew)(struct workload *w); /* writes other inputs before each run; NULL: they stay */
 } workload;
 
 static inline double now(void)
@@ -34,6 +35,7 @@ static inline void die(const workload *w)
 static inline void run(workload *w)
 {
     gpunn_status status = GPUNN_OK;
+    if (w->renew) w->renew(w);
     if (w->loss)
         status = gpunn_train_step(w->opt, w->loss);
     else if (w->output)

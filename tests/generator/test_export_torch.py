@@ -258,6 +258,17 @@ class Written(Export):
                           "integer operation=add value=1 i64 [N,4]",
                           "integer operation=eq value=16777217 bool [N,4]"])
 
+    def test_sparse_tables(self):
+        """A table keeps sparse, which its second embedding takes from it."""
+        net = Net(lambda self, i: (self.words(i) + self.same(i), self.bag(i)),
+                  words=nn.Embedding(9, 3, sparse=True), same=nn.Embedding(9, 3, sparse=True),
+                  bag=nn.EmbeddingBag(7, 2, sparse=True))
+        net.same.weight = net.words.weight
+        self.export(net, torch.arange(6).reshape(3, 2) % 5)
+        model = spec.load(self.path("net.json"))
+        self.assertEqual([(t.name, t.sparse) for t in model.tensors if t.kind == "parameter"],
+                         [("words.weight", True), ("bag.weight", True)])
+
     def test_constants_of_integers_are_stored_as_floats(self):
         table = torch.arange(8000).reshape(2, 4000)
         self.export(Net(lambda self, x: x * table), torch.rand(3, 2, 4000))
@@ -281,6 +292,8 @@ class Written(Export):
                 (torch.optim.NAdam(net.parameters(), momentum_decay=0, decoupled_weight_decay=True),
                  {"type": "nadam", "lr": 0.002, "betas": [0.9, 0.999], "eps": 1e-08, "momentum_decay": 0,
                   "decoupled_weight_decay": True}),
+                (torch.optim.SparseAdam(net.parameters(), lr=0.1, eps=1e-6),
+                 {"type": "adam", "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-06}),
                 (torch.optim.RAdam(net.parameters(), lr=0.1, weight_decay=0.01),
                  {"type": "radam", "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-08, "weight_decay": 0.01})):
             self.assertEqual(self.export(net, torch.rand(4, 3), optimizer=made)["optimizer"], wanted)

@@ -326,8 +326,10 @@ class Step(unittest.TestCase):
                 dict(linear("y", "b", 3), weight="a.weight"))
         alone = (self.lookup("a", "classes", 9, 8), dict(linear("y", "a", 3), trainable=False))
         many = (self.lookup("a", "classes", (1 << 24) + 1, 1), linear("y", "a", 3))
+        rows = (self.lookup("a", "classes", 9, 8, sparse=True), linear("y", "a", 3))
         for tensors, reason in ((tied, "embedding 'a': its weight 'a.weight' is read elsewhere, too"),
                                 (alone, "it trains only tables"),
+                                (rows, "embedding 'a': its table 'a.weight' has a sparse gradient"),
                                 (many, "embedding 'a': 16777217 rows, more than the limit of 16777216")):
             self.assertEqual(partition.step_fault(self.classes(*tensors, self.loss("y"))), reason)
 

@@ -640,6 +640,54 @@ static void test_sparse_as_dense(void **state)
     gpunn_model_destroy(models[1]);
 }
 
+/* The number of threads changes no bit. */
+static void test_sparse_threads(void **state)
+{
+    fixture *f = *state;
+    float   *tables[2];
+    int64_t  n;
+    for (int i = 0; i < 2; i++) {
+        gpunn_device    *dev = gpunn_device_open(ON(f->backend), .seed = 1, .threads = 1 + 2 * i);
+        gpunn_model     *model = MADE(f->dev, gpunn_model_create(dev));
+        const lookup     l = lookup_make(model, 900, 200, 0, true);
+        gpunn_optimizer *opt = MADE(dev, gpunn_adam(model, .lr = 0.1f));
+        for (int step = 0; step < 3; step++) {
+            lookup_write(dev, &l, 120, 900, 200, (uint32_t)step);
+            OK(dev, gpunn_train_step(opt, l.loss));
+        }
+        tables[i] = read_floats(dev, l.table, &n);
+        gpunn_optimizer_destroy(opt);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+    assert_memory_equal(tables[0], tables[1], (size_t)n * sizeof(float));
+    free(tables[0]), free(tables[1]);
+}
+
+/* In 16 bits products read the rounded rows, which each step renews. */
+static void test_sparse_half(void **state)
+{
+    fixture      *f = *state;
+    gpunn_model  *models[2];
+    gpunn_tensor *tables[2];
+    for (int i = 0; i < 2; i++) {
+        models[i] = MADE(f->dev, gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_F16));
+        const lookup  l = lookup_make(models[i], 10, 16, 0, i == 0);
+        gpunn_tensor *more = gpunn_embedding(l.tokens, "more", .weight = l.table),
+                     *y = gpunn_linear(more, "fc", .out_features = 8),
+                     *loss = MADE(f->dev, gpunn_add(l.loss, gpunn_mean(gpunn_square(y), GPUNN_ALL, false)));
+        gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(models[i], .lr = 0.1f));
+        tables[i] = l.table;
+        for (int step = 0; step < 4; step++) {
+            lookup_write(f->dev, &l, 6, 10, 16, (uint32_t)step);
+            OK(f->dev, gpunn_train_step(opt, loss));
+        }
+        gpunn_optimizer_destroy(opt);
+    }
+    same_values(f->dev, tables[0], tables[1], 2e-3);
+    for (int i = 0; i < 2; i++) gpunn_model_destroy(models[i]);
+}
+
 /* No memory of a table's size but the table's and the states'. */
 static void test_sparse_memory(void **state)
 {
@@ -673,7 +721,9 @@ static void test_sparse_state(void **state)
     lookup           l = lookup_make(f->model, 12, 5, 0, true), other = lookup_make(twin, 12, 5, 0, true);
     gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.02f)),
                     *again = MADE(f->dev, gpunn_adam(twin, .lr = 0.02f));
-    float bad[2 * 5] = {0, 0, INFINITY, 0};
+    const float zeros[12 * 5] = {0},
+                           bad[2 * 5] = {0, 0, 3e38f, 0, 0, 0, 0, 3e38f}; /* their sum is infinite */
+    OK(f->dev, gpunn_write(l.table, zeros, sizeof zeros));
     for (int step = 0; step < 3; step++) {
         lookup_write(f->dev, &l, 4, 12, 5, (uint32_t)step);
         OK(f->dev, gpunn_train_step(opt, l.loss));
@@ -683,6 +733,9 @@ static void test_sparse_state(void **state)
     assert_int_equal(remove(path), 0);
     OK(f->dev, gpunn_write(l.tokens, (int64_t[2]){1, 1}, 2 * sizeof(int64_t)));
     OK(f->dev, gpunn_write(l.g, bad, sizeof bad));
+    gpunn_status status = gpunn_train_step(opt, l.loss);
+    if (status == GPUNN_OK) status = gpunn_synchronize(f->dev);
+    FAILS(f->dev, status, GPUNN_ERR_NUMERIC, "'words.weight'", "infinite");
     gpunn_set_skip_nan(opt, true);
     OK(f->dev, gpunn_train_step(opt, l.loss));
     OK(f->dev, gpunn_synchronize(f->dev));
@@ -707,6 +760,25 @@ static void refused(fixture *f, const lookup *l, gpunn_optimizer *opt, const cha
     gpunn_optimizer_destroy(opt);
 }
 
+/* Another rank that does as this one. */
+static gpunn_status doubled(void *user, float *values, int64_t count)
+{
+    (void)user;
+    for (int64_t i = 0; i < count; i++) values[i] *= 2;
+    return GPUNN_OK;
+}
+static gpunn_status copied(void *user, void *parts, size_t bytes)
+{
+    (void)user;
+    memcpy((char *)parts + bytes, parts, bytes);
+    return GPUNN_OK;
+}
+static gpunn_status kept(void *user, void *memory, size_t bytes, int root)
+{
+    (void)user, (void)memory, (void)bytes, (void)root;
+    return GPUNN_OK;
+}
+
 static void test_sparse_refusals(void **state)
 {
     fixture      *f = *state;
@@ -722,6 +794,14 @@ static void test_sparse_refusals(void **state)
     FAILS_NULL(f->dev, gpunn_embedding(l.tokens, "other", .weight = free_table, .sparse = true),
                GPUNN_ERR_ARGUMENT, ".sparse", ".weight");
     FAILS(f->dev, gpunn_bind_grad(l.table, memory, sizeof memory), GPUNN_ERR_UNSUPPORTED, "sparse");
+    gpunn_optimizer *alone = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f));
+    gpunn_group     *group = MADE(f->dev, gpunn_group_open(f->dev, .rank = 0, .size = 2, .share_gpu = true,
+                                                           .all_reduce = doubled, .all_gather = copied,
+                                                           .broadcast = kept));
+    FAILS(f->dev, gpunn_distribute(alone, group), GPUNN_ERR_UNSUPPORTED, "'words.weight'", "2 ranks",
+          ".sparse");
+    gpunn_optimizer_destroy(alone);
+    gpunn_group_close(group);
     OK(f->dev, gpunn_set_decay(l.table, false));
     gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .weight_decay = 0.1f));
     OK(f->dev, gpunn_train_step(opt, l.loss));
@@ -733,6 +813,13 @@ static void test_sparse_refusals(void **state)
                  *loss = MADE(f->dev, gpunn_add(l.loss, gpunn_sum(head, GPUNN_ALL, false)));
     OK(f->dev, gpunn_train_step(opt, loss));
     OK(f->dev, gpunn_set_trainable(l.table, true));
+    gpunn_optimizer_destroy(opt);
+    gpunn_optimizer *own = MADE(f->dev, gpunn_adam(f->model, .prefix = "words"));
+    opt = MADE(f->dev, gpunn_adamw(f->model, .prefix = "head"));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_optimizer_step(opt));
+    OK(f->dev, gpunn_optimizer_step(own));
+    gpunn_optimizer_destroy(own);
     gpunn_tensor *tied = gpunn_linear(l.g, "tied", .weight = l.table),
                  *both = MADE(f->dev, gpunn_add(l.loss, gpunn_sum(tied, GPUNN_ALL, false)));
     FAILS(f->dev, gpunn_backward(both), GPUNN_ERR_UNSUPPORTED, "linear 'tied'", "'words.weight'", ".sparse");
@@ -762,6 +849,8 @@ int main(void)
         count += each_backend(tests + count, sparse_cases[i].name, test_sparse, &sparse_cases[i]);
     for (int i = 0; i < COUNT(sparse_shapes); i++)
         count += each_backend(tests + count, sparse_shapes[i].name, test_sparse_as_dense, &sparse_shapes[i]);
+    count += each_backend(tests + count, "sparse threads", test_sparse_threads, NULL);
+    count += each_backend(tests + count, "sparse half", test_sparse_half, NULL);
     count += each_backend(tests + count, "sparse memory", test_sparse_memory, NULL);
     count += each_backend(tests + count, "sparse state", test_sparse_state, NULL);
     count += each_backend(tests + count, "sparse refusals", test_sparse_refusals, NULL);

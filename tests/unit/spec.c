@@ -372,6 +372,8 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count] = gpunn_linear(all[count - 1], "words again", .weight = gpunn_find(m, "words.weight"));
     count++;
     all[count++] = gpunn_embedding(t, "shared", .weight = gpunn_find(m, "words.weight"), .padding_idx = -1);
+    all[count++] = gpunn_embedding(t, "rows", .num_embeddings = 6, .embedding_dim = 5, .sparse = true);
+    all[count++] = gpunn_embedding(t, "same rows", .weight = gpunn_find(m, "rows.weight"), .sparse = true);
     all[count++] = gpunn_topk(h, 2, -1, true, NULL);
     all[count++] = gpunn_topk(h, 2, 1, false, NULL);
     gpunn_tensor *draws = gpunn_sum(h, GPUNN_AXES(1, 2, 3), false);

@@ -70,7 +70,8 @@ def embedding(w, call, weight, indices, padding_idx=-1, scale_grad_by_freq=False
     parts, shared = ({"weight": weight}, None) if name else ({}, w.f32(w.whole(weight)))
     return w.layer("embedding", name or w.free_name(call), tokens, tokens.shape + weight.full[1:], parts,
                    num_embeddings=weight.full[0], embedding_dim=weight.full[1],
-                   padding_idx=None if padding_idx == -1 else padding_idx, weight=shared)
+                   padding_idx=None if padding_idx == -1 else padding_idx, weight=shared,
+                   sparse=bool(sparse and name) or None)
 
 
 def bag_length(w, offsets, count):
@@ -101,12 +102,13 @@ def joined_bags(w, rows, offsets, op):
 
 @operation("_embedding_bag", "_embedding_bag_forward_only", "embedding_bag")
 def embedding_bag(w, call, weight, indices, offsets, scale_grad_by_freq=False, mode=0,
-                  per_sample_weights=None, include_last_offset=False, padding_idx=-1, **_):
+                  per_sample_weights=None, include_last_offset=False, padding_idx=-1, sparse=False, **_):
     """mode 0: sums, 1: means, 2: maxima of each bag's rows. Padding does not count."""
     if w.wanted - {0}:
         raise Refused("only the rows of the bags are possible")
     offsets = w.slice(offsets, 0, 0, -1) if include_last_offset else offsets
-    rows = embedding(w, call, weight, indices, -1 if padding_idx is None else padding_idx, scale_grad_by_freq)
+    rows = embedding(w, call, weight, indices, -1 if padding_idx is None else padding_idx, scale_grad_by_freq,
+                     sparse)
     count, column = rows.full[0], (rows.full[0], 1)
     counted = (w.tensor(1.0) if padding_idx in (None, -1) else
                w.reshape(w.map("ne", indices, padding_idx), column))

@@ -12,6 +12,18 @@ GPUNN__INLINE int64_t gpunn__pick_count(const gpunn__pick *p)
     return p->outer * p->m * (p->rows ? 1 : p->inner);
 }
 
+/* Begins to load the row of a later token, whatever its number. Rows of a large table are in no cache. */
+static void gpunn__pick_ahead(const gpunn__pick *p, int64_t at)
+{
+#if defined(GPUNN__VECTORS)
+    if (at >= p->m) return;
+    const uint64_t bytes = (uint64_t)gpunn__picked(p, at) * (uint64_t)p->inner * gpunn_dtype_size(p->dtype);
+    __builtin_prefetch((const void *)((uintptr_t)p->from + (uintptr_t)bytes));
+#else
+    (void)p, (void)at;
+#endif
+}
+
 static void gpunn__pick_part(gpunn__pick *p, int64_t part)
 {
     int64_t count = gpunn__pick_count(p), begin = gpunn__least(part * p->part_size, count);
@@ -28,6 +40,7 @@ static void gpunn__pick_part(gpunn__pick *p, int64_t part)
             return;
         }
         if (p->rows) {
+            gpunn__pick_ahead(p, at + GPUNN__PICK_AHEAD);
             gpunn__widen_floats(p->dtype,
                                 (const char *)from + (size_t)(index * p->inner) * gpunn_dtype_size(p->dtype),
                                 p->inner, p->to + at * p->inner);

@@ -4,7 +4,7 @@
 
 /* ==== >>cpu/indexing ===================================================================================== *
  * Ops that read elements at integer indices, and ops that return the indices of the largest elements. */
-enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
+enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64, GPUNN__PICK_AHEAD = 16 };
 typedef struct gpunn__pick {
     const gpunn_value *index;
     int64_t            outer, m, n, inner;

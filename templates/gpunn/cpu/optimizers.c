@@ -164,12 +164,11 @@ static int64_t gpunn__piece_count(int64_t left)
     return left < GPUNN__LANES ? left : gpunn__least(left - left % GPUNN__LANES, GPUNN__PIECE);
 }
 
-/* at, from: the first element among those of the parameter and of the gradient. */
-static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t from, int64_t n)
+static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
     const bool whole = n >= GPUNN__LANES;
     piece->lines = whole ? (int)n / GPUNN__LANES : 1;
-    piece->gradient = whole ? u->gradient + from : piece->rest[4];
+    piece->gradient = whole ? u->gradient + at : piece->rest[4];
     piece->part[0] = whole ? u->parameter + at : piece->rest[0];
     for (int k = 0; k < 3; k++) {
         float *const state = u->state[k] ? u->state[k] + at : piece->missing[k];
@@ -177,11 +176,10 @@ static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_
     }
     piece->part[4] = piece->moved;
     if (whole) return;
-    const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
+    const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2], u->gradient};
     memset(piece->rest, 0, sizeof piece->rest);
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 5; k++)
         if (of[k]) memcpy(piece->rest[k], of[k] + at, (size_t)n * sizeof(float));
-    memcpy(piece->rest[4], u->gradient + from, (size_t)n * sizeof(float));
 }
 
 static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
@@ -191,56 +189,68 @@ static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, 
         if (to[k]) memcpy(to[k] + at, piece->rest[k], (size_t)n * sizeof(float));
 }
 
-/* Updates `count` elements; at, from: as in gpunn__piece_take. */
-static void gpunn__update_elements(const gpunn__update_job *j, gpunn__piece *piece, int64_t at, int64_t from,
-                                   int64_t count)
-{
-    for (int64_t n; count > 0; at += n, from += n, count -= n) {
-        n = gpunn__piece_count(count);
-        gpunn__piece_take(piece, j->u, at, from, n);
-        gpunn__rules[j->u->kind].step(j, piece->gradient, piece->part, piece->lines);
-        gpunn__piece_give(piece, j->u, at, n);
-    }
-}
-
 static void gpunn__update_task(void *arg, int thread, int threads)
 {
-    const gpunn__update_job *j = (const gpunn__update_job *)arg;
-    gpunn__piece             piece;
-    int64_t                  begin, end;
-    gpunn__piece_begin(&piece, j->u);
-    gpunn__cpu_part(j->u->count, 1024, threads, thread, &begin, &end);
-    gpunn__update_elements(j, &piece, begin, begin, end - begin);
-}
-
-/* Begins to load a row, as far as there is one. Rows of a large table are in no cache. */
-static void gpunn__row_ahead(const gpunn_update *u, int64_t entry, int64_t end)
-{
-#if defined(GPUNN__VECTORS)
-    if (entry >= end || u->rows[entry] < 0) return;
-    const int64_t at = u->rows[entry] * u->columns;
-    __builtin_prefetch(u->parameter + at);
-    for (int k = 0; k < 3; k++)
-        if (u->state[k]) __builtin_prefetch(u->state[k] + at);
-#else
-    (void)u, (void)entry, (void)end;
-#endif
-}
-
-/* Updates the rows of a sparse gradient. */
-static void gpunn__update_rows_task(void *arg, int thread, int threads)
-{
-    enum { AHEAD = 12 };
     const gpunn__update_job *j = (const gpunn__update_job *)arg;
     const gpunn_update      *u = j->u;
     gpunn__piece             piece;
     int64_t                  begin, end;
     gpunn__piece_begin(&piece, u);
-    gpunn__cpu_part(u->count / u->columns, 1, threads, thread, &begin, &end);
-    for (int64_t i = begin; i < end; i++) {
-        gpunn__row_ahead(u, i + AHEAD, end);
-        if (u->rows[i] >= 0)
-            gpunn__update_elements(j, &piece, u->rows[i] * u->columns, i * u->columns, u->columns);
+    gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = gpunn__piece_count(end - at);
+        gpunn__piece_take(&piece, u, at, n);
+        gpunn__rules[u->kind].step(j, piece.gradient, piece.part, piece.lines);
+        gpunn__piece_give(&piece, u, at, n);
+    }
+}
+
+/* Begins to load the row of an entry. Rows of a large table are in no cache. */
+static void gpunn__row_ahead(const gpunn_update *u, int64_t entry)
+{
+#if defined(GPUNN__VECTORS)
+    if (entry >= u->count / u->columns || u->rows[entry] < 0) return;
+    const int64_t at = u->rows[entry] * u->columns;
+    __builtin_prefetch(u->parameter + at);
+    for (int k = 0; k < 3; k++)
+        if (u->state[k]) __builtin_prefetch(u->state[k] + at);
+#else
+    (void)u, (void)entry;
+#endif
+}
+
+/* Copies n elements of rows, those of the gradient's elements from `at` on, to part, or back. */
+static void gpunn__rows_copy(const gpunn_update *u, int64_t at, int n, float (*part)[GPUNN__PIECE], bool back)
+{
+    enum { AHEAD = 16 };
+    float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
+    int64_t      entry = at / u->columns, column = at - entry * u->columns;
+    for (int i = 0, length; i < n; i += length, entry++, column = 0) {
+        length = (int)gpunn__least(n - i, u->columns - column);
+        if (!back) gpunn__row_ahead(u, entry + AHEAD);
+        if (u->rows[entry] < 0) continue;
+        for (int k = 0; k < 4; k++) {
+            if (of[k] == NULL) continue;
+            float *const row = of[k] + u->rows[entry] * u->columns + column, *const own = part[k] + i;
+            memcpy(back ? row : own, back ? own : row, (size_t)length * sizeof *row);
+        }
+    }
+}
+
+/* Updates the rows of a sparse gradient, copied together. */
+static void gpunn__update_rows_task(void *arg, int thread, int threads)
+{
+    const gpunn__update_job *j = (const gpunn__update_job *)arg;
+    float                    part[4][GPUNN__PIECE] = {{0}};
+    float *const             parts[] = {part[0], part[1], part[2], part[3], NULL};
+    int64_t                  begin, end;
+    gpunn__cpu_part(j->u->count, GPUNN__PIECE, threads, thread, &begin, &end);
+    for (; begin < end; begin += GPUNN__PIECE) {
+        const int n = (int)gpunn__least(end - begin, GPUNN__PIECE);
+        gpunn__rows_copy(j->u, begin, n, part, false);
+        gpunn__rules[j->u->kind].step(j, j->u->gradient + begin, parts,
+                                      (n + GPUNN__LANES - 1) / GPUNN__LANES);
+        gpunn__rows_copy(j->u, begin, n, part, true);
     }
 }
 
@@ -260,7 +270,7 @@ static void gpunn__trust_task(void *arg, int thread, int threads)
         double  squares = 0, moves = 0;
         for (int64_t n; at < stop; at += n) {
             n = gpunn__piece_count(stop - at);
-            gpunn__piece_take(&piece, u, at, at, n);
+            gpunn__piece_take(&piece, u, at, n);
             if (!trust->last) rule->step(j, piece.gradient, part, piece.lines);
             rule->move(j, piece.gradient, part, piece.lines);
             for (int64_t i = 0; i < n && trust->last; i++) part[0][i] -= trust->rate * part[4][i];

@@ -617,6 +617,13 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     return status;
 }
 
+/* The end of gpunn__optimizer_prepare, once all parameters are known. */
+static GPUNN__STATUS gpunn__optimizer_ready(gpunn_optimizer *opt)
+{
+    const gpunn_status status = opt->model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+    return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
+}
+
 /* Lays out new weights and extends parameters, steps and states to cover them. Existing contents stay.
  * Checkpoints call this before they read or write them. Allocates nothing unless the model has grown. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
@@ -630,10 +637,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
                            opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status != GPUNN_OK) return status;
-    if (opt->considered == model->tensor_count) {
-        status = model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
-        return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
-    }
+    if (opt->considered == model->tensor_count) return gpunn__optimizer_ready(opt);
     status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
     if (status != GPUNN_OK) return status;
     for (int id = opt->considered; id < model->tensor_count; id++)
@@ -649,8 +653,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
         if (status != GPUNN_OK) return status;
     }
     opt->considered = model->tensor_count;
-    status = model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
-    return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
+    return gpunn__optimizer_ready(opt);
 }
 
 /* ---- averages ------------------------------------------------------------------------------------------ */

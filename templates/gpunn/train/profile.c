@@ -89,7 +89,7 @@ static double gpunn__step_bytes(const gpunn_step *step)
 static double gpunn__updated(const gpunn_optimizer *opt)
 {
     double count = 0;
-    for (int i = 0; i < opt->parameter_count; i++) count += (double)gpunn__count(opt->parameters[i], 1);
+    for (int i = 0; i < opt->parameter_count; i++) count += (double)gpunn__gradient_count(opt->parameters[i]);
     return count;
 }
 
