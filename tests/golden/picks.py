@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Writes picks.safetensors, as make_golden.py does: elements that integers select. python3
 tests/golden/picks.py"""
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from make_golden import add_case, draw_for, inf, nan, randn, save
@@ -10,12 +12,14 @@ def words(*shape, below=11, dtype=torch.int64):
     return torch.randint(0, below, shape).to(dtype)
 
 
-def embeddings(out):
-    def case(name, tokens, rows, width, padding_idx=None):
-        add_case(out, f"embedding.{name}",
-                 lambda tokens, l_weight: F.embedding(tokens, l_weight, padding_idx=padding_idx),
-                 batch={"tokens": tokens}, params={"l.weight": randn(rows, width)})
+def embedding(out, name, tokens, rows, width, padding_idx=None):
+    add_case(out, f"embedding.{name}",
+             lambda tokens, l_weight: F.embedding(tokens, l_weight, padding_idx=padding_idx),
+             batch={"tokens": tokens}, params={"l.weight": randn(rows, width)})
 
+
+def embeddings(out):
+    case = partial(embedding, out)
     case("plain", words(4, 3), 11, 5)
     case("line", words(9), 11, 16)
     case("one", words(3, 2, below=1), 1, 1)
@@ -347,6 +351,8 @@ def main():
     scans(out)
     crosses(out)
     searches(out)
+    embedding(out, "sparse", words(6, 5), 11, 8, 2)
+    embedding(out, "sparse_one", words(3, 2, below=1), 1, 3)
     save("picks.safetensors", out)
 
 

@@ -63,6 +63,8 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(embedding, "padding", WORDS(11, 8, .padding_idx = 2))                                        \
     X(embedding, "padding_first", WORDS(11, 5, .padding_idx = GPUNN_ZERO))                         \
     X(embedding, "padding_last", WORDS(11, 5, .padding_idx = -1))                                  \
+    X(embedding, "sparse", WORDS(11, 8, .padding_idx = 2, .sparse = true))                         \
+    X(embedding, "sparse_one", WORDS(1, 3, .sparse = true))                                        \
     X(embedding, "computed", gpunn_embedding(in("tokens"), "l", .weight = gpunn_tanh(in("w"))))    \
     X(embedding, "tied", tied(model, in("tokens"), 11, 8, 3))                                         \
     X(embedding, "twice", twice(model, in("tokens"), in("others"), GPUNN_ZERO))                                   \
