@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/model.h"
 #include "base/shapes.h"
+#include "base/device.h"
 
 /* Whether node t is an embedding that gives its table a sparse gradient in this plan. */
 static bool gpunn__adds_rows(const gpunn__builder *b, const gpunn_tensor *t)

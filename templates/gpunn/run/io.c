@@ -4,6 +4,7 @@
 #include "base/math.h"
 #include "base/shapes.h"
 #include "base/device.h"
+#include "base/model.h"
 #include "graph/tensors.h"
 #include "plan/plan.h"
 #include "run/run.h"

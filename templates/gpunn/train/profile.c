@@ -1,6 +1,7 @@
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/shapes.h"
+#include "base/device.h"
 #include "base/time.h"
 #include "base/text.h"
 #include "run/run.h"
