@@ -640,6 +640,32 @@ static void test_sparse_as_dense(void **state)
     gpunn_model_destroy(models[1]);
 }
 
+/* Passes whose rows all differ: the gradient grows, and keeps what it had. */
+static void test_sparse_grows(void **state)
+{
+    enum { ROWS = 64, WIDTH = 5, BATCH = 4, PASSES = 6 };
+    fixture     *f = *state;
+    gpunn_model *models[2] = {f->model, MADE(f->dev, gpunn_model_create(f->dev))};
+    lookup       l[2];
+    for (int i = 0; i < 2; i++) l[i] = lookup_make(models[i], ROWS, WIDTH, 0, i == 0);
+    for (int pass = 0; pass < PASSES; pass++)
+        for (int i = 0; i < 2; i++) {
+            int64_t tokens[2 * BATCH];
+            lookup_write(f->dev, &l[i], BATCH, ROWS, WIDTH, (uint32_t)pass);
+            for (int k = 0; k < 2 * BATCH; k++) tokens[k] = pass * 2 * BATCH + k;
+            OK(f->dev, gpunn_write(l[i].tokens, tokens, sizeof tokens));
+            OK(f->dev, gpunn_backward(l[i].loss));
+            if (i == 1) same_gradients(f->dev, l[0].table, l[1].table);
+        }
+    for (int i = 0; i < 2; i++) {
+        gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(models[i], .lr = 0.1f));
+        OK(f->dev, gpunn_optimizer_step(opt));
+        gpunn_optimizer_destroy(opt);
+    }
+    same_values(f->dev, l[0].table, l[1].table, 1e-6);
+    gpunn_model_destroy(models[1]);
+}
+
 /* The number of threads changes no bit. */
 static void test_sparse_threads(void **state)
 {
@@ -849,6 +875,7 @@ int main(void)
         count += each_backend(tests + count, sparse_cases[i].name, test_sparse, &sparse_cases[i]);
     for (int i = 0; i < COUNT(sparse_shapes); i++)
         count += each_backend(tests + count, sparse_shapes[i].name, test_sparse_as_dense, &sparse_shapes[i]);
+    count += each_backend(tests + count, "sparse grows", test_sparse_grows, NULL);
     count += each_backend(tests + count, "sparse threads", test_sparse_threads, NULL);
     count += each_backend(tests + count, "sparse half", test_sparse_half, NULL);
     count += each_backend(tests + count, "sparse memory", test_sparse_memory, NULL);
