@@ -29936,12 +29936,21 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         GPUNN__UNROLL                                                                   \
         for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                             \
         return s;                                                                       \
+    }                                                                                   \
+    /* the sums of four vectors */                                                      \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_totals(const gpunn__##isa v[4])     \
+    {                                                                                   \
+        gpunn__quad q[4];                                                               \
+        GPUNN__UNROLL                                                                   \
+        for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(v[i]);                   \
+        gpunn__transpose4(q);                                                           \
+        return (q[0] + q[2]) + (q[1] + q[3]);                                           \
     }
 
 /* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
  * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats,
- * each group `stride` after the one before. half converts from F16. transpose transposes each 4 x 4 square
- * in four vectors. */
+ * each group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes
+ * each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float gpunn__v16 __attribute__((vector_size(64)));
 typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -29982,6 +29991,11 @@ GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
 {
     return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_bfloat(const char *p)
+{
+    const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return (gpunn__v16)((gpunn__v16_bits)_mm512_maskz_cvtepu16_epi32(0xffff, half) << 16);
 }
 GPUNN__VECTOR_SUMS(v16, GPUNN__AVX512, 16)
 #endif
@@ -30034,6 +30048,11 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
 {
     return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_bfloat(const char *p)
+{
+    const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (gpunn__v8)((gpunn__v8_bits)_mm256_cvtepu16_epi32(half) << 16);
+}
 GPUNN__VECTOR_SUMS(v8, GPUNN__AVX2, 8)
 #endif
 
@@ -30078,9 +30097,26 @@ GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
 }
 GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
 {
+#if defined(__aarch64__)
+    return (gpunn__v4)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)p)));
+#else
     gpunn__v4 v;
     gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
     return v;
+#endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_bfloat(const char *p)
+{
+#if defined(__aarch64__)
+    return (gpunn__v4)vshlq_n_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)p))), 16);
+#elif defined(__x86_64__)
+    return (gpunn__v4)_mm_unpacklo_epi16(_mm_setzero_si128(),
+                                         _mm_loadl_epi64((const __m128i *)(const void *)p));
+#else
+    gpunn__v4 v;
+    gpunn__widen_floats(GPUNN_BF16, p, 4, (float *)&v);
+    return v;
+#endif
 }
 GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
 #endif
@@ -30195,6 +30231,9 @@ typedef struct gpunn__gemm_kernels {
      * their strides. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
                  int64_t b_row, float *c, int64_t c_row, bool add);
+    /* The same with B in 16 bits. */
+    void (*half_dots)(gpunn_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
+                      const void *b, int64_t b_row, float *c, int64_t c_row, bool add);
     /* like gpunn__widen_floats */
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to);
 } gpunn__gemm_kernels;
@@ -30220,11 +30259,14 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 }
 
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
- * without panels. */
+ * without panels. They also widen B of 16 bits in registers, which for few rows of A costs less than panels. */
+enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
     const int64_t few = g->m < g->n ? g->m : g->n;
-    return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 && (few <= 2 || (few <= 8 && g->k >= 64));
+    const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
+    return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
+           (few <= 2 || ((few <= 8 || narrow) && g->k >= 64));
 }
 
 /* Maximum elements of k in a packed panel. */
@@ -30247,11 +30289,10 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
 }
 
 /* Scratch of one thread, in floats, which is also enough for smaller products. It holds panels of B and a
- * chunk of A, or, for dot products, widened columns of B. */
-enum { GPUNN__WIDENED = 4 };
+ * chunk of A, or, for dot products with B of 16 bits, the words of A. */
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
-    if (g->b_dtype && gpunn__gemm_is_dots(g)) return GPUNN__WIDENED * g->k;
+    if (g->b_dtype && gpunn__gemm_is_dots(g)) return g->bf16 ? GPUNN__NARROW_ROWS * g->k / 2 : 0;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
     const int64_t depth = g->bf16 ? gpunn__gemm_steps(g, gpunn__gemm_deepest(g)) : gpunn__gemm_depth(g);
@@ -30342,10 +30383,29 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
 #define GPUNN__OF_TYPE(type, name) GPUNN__JOIN(type, name)
 #define GPUNN__V(name) GPUNN__OF_TYPE(GPUNN__VECTOR, name)
 
-#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)                                   \
-    static const gpunn__gemm_kernels isa##_kernels = {                                             \
-        NAME,       LANES,      DEPTH, NEAR, ROWS, isa##_panel, isa##_copy, isa##_copy_transposed, \
-        isa##_dots, isa##_widen};
+/* Prefetches `bytes` bytes and returns their end. */
+GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
+{
+    GPUNN__UNROLL
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+    return from + bytes;
+}
+
+/* The four rows behind rows j .. j + 4 of B [n, k], to prefetch while dot products read those: four streams
+ * are more than a processor prefetches by itself. NULL if B fits the second-level cache. size: bytes of an
+ * element. */
+GPUNN__INLINE const char *gpunn__dots_ahead(const void *b, size_t size, int64_t n, int64_t k, int64_t b_row,
+                                            int64_t j)
+{
+    enum { CACHED = 1 << 18 }; /* bytes */
+    if (n * k * (int64_t)size < CACHED || b_row != k || n - j < 8) return NULL;
+    return (const char *)b + (size_t)((j + 4) * k) * size;
+}
+
+#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)                                             \
+    static const gpunn__gemm_kernels isa##_kernels = {                                                       \
+        NAME,       LANES,           DEPTH,      NEAR, ROWS, isa##_panel, isa##_copy, isa##_copy_transposed, \
+        isa##_dots, isa##_half_dots, isa##_widen};
 
 #ifdef GPUNN__AVX512
 /* Words of BF16, in vectors of the same type. A product adds both products of a word to one lane. */
@@ -30526,16 +30586,19 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot_step)(GPUNN__VECTOR *sum, const i
     }
 }
 
+/* M rows of A times N of B. ahead: see gpunn__dots_ahead. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot)(const int M, const int N, int64_t k, const float *a,
                                                 int64_t a_row, const float *b, int64_t b_row, float *c,
-                                                int64_t c_row, bool add)
+                                                int64_t c_row, bool add, const char *ahead)
 {
     GPUNN__VECTOR sum[16];
     GPUNN__UNROLL
     for (int e = 0; e < M * N; e++) sum[e] = GPUNN__V(_set)(0);
     for (; k >= GPUNN__VECTOR_LANES;
-         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES)
+         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES) {
+        if (ahead) ahead = gpunn__prefetch(ahead, N * GPUNN__VECTOR_LANES * (int)sizeof *b);
         GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, GPUNN__VECTOR_LANES);
+    }
     if (k > 0) GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, (int)k);
     GPUNN__UNROLL
     for (int e = 0; e < M * N; e += 4) {
@@ -30559,18 +30622,19 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t
 {
     int64_t j = 0;
     for (; j + 4 <= n; j += 4) {
-        int64_t i = 0;
+        const char *ahead = gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j);
+        int64_t     i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
-        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
         for (; i < m; i++) GPUNN__V(_dot)
-        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
     }
     for (; j < n; j++) {
         int64_t i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
-        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, NULL);
         for (; i < m; i++) GPUNN__V(_dot)
-        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, NULL);
     }
 }
 
@@ -30755,13 +30819,88 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy_transposed)(const float *b, in
     }
 }
 
+/* A vector of numbers of a 16-bit dtype. */
+GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_wide)(gpunn_dtype dtype, const char *from)
+{
+    return dtype == GPUNN_F16 ? GPUNN__V(_half)(from) : GPUNN__V(_bfloat)(from);
+}
+
 GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_widen)(gpunn_dtype dtype, const void *from, int64_t count,
                                                     float *to)
 {
-    const int64_t whole = dtype == GPUNN_F16 ? count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES : 0;
+    const int64_t whole = count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES;
     for (int64_t i = 0; i < whole; i += GPUNN__VECTOR_LANES)
-        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_half)((const char *)from + 2 * i);
+        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_wide)(dtype, (const char *)from + 2 * i);
     gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);
+}
+/* Dot products with rows of 16-bit numbers, of one vector type. They are widened in registers, and the sums
+ * are those of widened rows. Included before gemm_products.inc, with its macros. */
+
+/* Multiplies `count` columns of M rows of A by those of four rows of B, which begin at byte `at`. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_half_step)(GPUNN__VECTOR sum[4][4], const int M, gpunn_dtype dtype,
+                                                      const float *a, int64_t a_row, const char *const b[4],
+                                                      int64_t at, const int count)
+{
+    GPUNN__VECTOR x[4];
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++) x[i] = GPUNN__V(_load)(a + i * a_row, count);
+    GPUNN__UNROLL
+    for (int j = 0; j < 4; j++) {
+        const GPUNN__VECTOR y = GPUNN__V(_wide)(dtype, b[j] + at);
+        GPUNN__UNROLL
+        for (int i = 0; i < M; i++) sum[i][j] = GPUNN__V(_fma)(x[i], y, sum[i][j]);
+    }
+}
+
+/* M rows of A times four rows of B. Only the first `columns` results are stored. ahead: see
+ * gpunn__dots_ahead. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_half_dot)(const int M, gpunn_dtype dtype, int64_t columns,
+                                                     int64_t k, const float *a, int64_t a_row,
+                                                     const char *const b[4], float *c, int64_t c_row,
+                                                     bool add, const char *ahead)
+{
+    GPUNN__VECTOR sum[4][4];
+    const int64_t whole = k / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES, rest = k - whole;
+    GPUNN__UNROLL
+    for (int e = 0; e < 4 * M; e++) sum[e / 4][e % 4] = GPUNN__V(_set)(0);
+    for (int64_t p = 0; p < whole; p += GPUNN__VECTOR_LANES) {
+        if (ahead) ahead = gpunn__prefetch(ahead, 4 * GPUNN__VECTOR_LANES * (int)sizeof(uint16_t));
+        GPUNN__V(_half_step)(sum, M, dtype, a + p, a_row, b, 2 * p, GPUNN__VECTOR_LANES);
+    }
+    if (rest) {
+        uint16_t    copy[4][GPUNN__VECTOR_LANES];
+        const char *from[4];
+        memset(copy, 0, sizeof copy);
+        for (int j = 0; j < 4; j++) {
+            memcpy(copy[j], b[j] + 2 * whole, (size_t)rest * sizeof **copy);
+            from[j] = (const char *)copy[j];
+        }
+        GPUNN__V(_half_step)(sum, M, dtype, a + whole, a_row, from, 0, (int)rest);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++, c += c_row) {
+        const gpunn__quad totals = GPUNN__V(_totals)(sum[i]);
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) {
+            if (j == columns) break;
+            c[j] = add ? c[j] + totals[j] : totals[j];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_half_dots)(gpunn_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                                        const float *a, int64_t a_row, const void *b,
+                                                        int64_t b_row, float *c, int64_t c_row, bool add)
+{
+    for (int64_t j = 0, i = 0; j < n; j += 4, i = 0) {
+        const int64_t columns = n - j < 4 ? n - j : 4;
+        const char   *ahead = gpunn__dots_ahead(b, sizeof(uint16_t), n, k, b_row, j), *rows[4];
+        for (int64_t y = 0; y < 4; y++) rows[y] = (const char *)b + 2 * (j + (y < columns ? y : 0)) * b_row;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_half_dot)
+        (4, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
+        for (; i < m; i++) GPUNN__V(_half_dot)
+        (1, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
+    }
 }
 /* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
  * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
@@ -30914,16 +31053,19 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot_step)(GPUNN__VECTOR *sum, const i
     }
 }
 
+/* M rows of A times N of B. ahead: see gpunn__dots_ahead. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot)(const int M, const int N, int64_t k, const float *a,
                                                 int64_t a_row, const float *b, int64_t b_row, float *c,
-                                                int64_t c_row, bool add)
+                                                int64_t c_row, bool add, const char *ahead)
 {
     GPUNN__VECTOR sum[16];
     GPUNN__UNROLL
     for (int e = 0; e < M * N; e++) sum[e] = GPUNN__V(_set)(0);
     for (; k >= GPUNN__VECTOR_LANES;
-         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES)
+         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES) {
+        if (ahead) ahead = gpunn__prefetch(ahead, N * GPUNN__VECTOR_LANES * (int)sizeof *b);
         GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, GPUNN__VECTOR_LANES);
+    }
     if (k > 0) GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, (int)k);
     GPUNN__UNROLL
     for (int e = 0; e < M * N; e += 4) {
@@ -30947,18 +31089,19 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t
 {
     int64_t j = 0;
     for (; j + 4 <= n; j += 4) {
-        int64_t i = 0;
+        const char *ahead = gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j);
+        int64_t     i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
-        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
         for (; i < m; i++) GPUNN__V(_dot)
-        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
     }
     for (; j < n; j++) {
         int64_t i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
-        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, NULL);
         for (; i < m; i++) GPUNN__V(_dot)
-        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, NULL);
     }
 }
 
@@ -31029,13 +31172,88 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy_transposed)(const float *b, in
     }
 }
 
+/* A vector of numbers of a 16-bit dtype. */
+GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_wide)(gpunn_dtype dtype, const char *from)
+{
+    return dtype == GPUNN_F16 ? GPUNN__V(_half)(from) : GPUNN__V(_bfloat)(from);
+}
+
 GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_widen)(gpunn_dtype dtype, const void *from, int64_t count,
                                                     float *to)
 {
-    const int64_t whole = dtype == GPUNN_F16 ? count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES : 0;
+    const int64_t whole = count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES;
     for (int64_t i = 0; i < whole; i += GPUNN__VECTOR_LANES)
-        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_half)((const char *)from + 2 * i);
+        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_wide)(dtype, (const char *)from + 2 * i);
     gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);
+}
+/* Dot products with rows of 16-bit numbers, of one vector type. They are widened in registers, and the sums
+ * are those of widened rows. Included before gemm_products.inc, with its macros. */
+
+/* Multiplies `count` columns of M rows of A by those of four rows of B, which begin at byte `at`. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_half_step)(GPUNN__VECTOR sum[4][4], const int M, gpunn_dtype dtype,
+                                                      const float *a, int64_t a_row, const char *const b[4],
+                                                      int64_t at, const int count)
+{
+    GPUNN__VECTOR x[4];
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++) x[i] = GPUNN__V(_load)(a + i * a_row, count);
+    GPUNN__UNROLL
+    for (int j = 0; j < 4; j++) {
+        const GPUNN__VECTOR y = GPUNN__V(_wide)(dtype, b[j] + at);
+        GPUNN__UNROLL
+        for (int i = 0; i < M; i++) sum[i][j] = GPUNN__V(_fma)(x[i], y, sum[i][j]);
+    }
+}
+
+/* M rows of A times four rows of B. Only the first `columns` results are stored. ahead: see
+ * gpunn__dots_ahead. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_half_dot)(const int M, gpunn_dtype dtype, int64_t columns,
+                                                     int64_t k, const float *a, int64_t a_row,
+                                                     const char *const b[4], float *c, int64_t c_row,
+                                                     bool add, const char *ahead)
+{
+    GPUNN__VECTOR sum[4][4];
+    const int64_t whole = k / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES, rest = k - whole;
+    GPUNN__UNROLL
+    for (int e = 0; e < 4 * M; e++) sum[e / 4][e % 4] = GPUNN__V(_set)(0);
+    for (int64_t p = 0; p < whole; p += GPUNN__VECTOR_LANES) {
+        if (ahead) ahead = gpunn__prefetch(ahead, 4 * GPUNN__VECTOR_LANES * (int)sizeof(uint16_t));
+        GPUNN__V(_half_step)(sum, M, dtype, a + p, a_row, b, 2 * p, GPUNN__VECTOR_LANES);
+    }
+    if (rest) {
+        uint16_t    copy[4][GPUNN__VECTOR_LANES];
+        const char *from[4];
+        memset(copy, 0, sizeof copy);
+        for (int j = 0; j < 4; j++) {
+            memcpy(copy[j], b[j] + 2 * whole, (size_t)rest * sizeof **copy);
+            from[j] = (const char *)copy[j];
+        }
+        GPUNN__V(_half_step)(sum, M, dtype, a + whole, a_row, from, 0, (int)rest);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++, c += c_row) {
+        const gpunn__quad totals = GPUNN__V(_totals)(sum[i]);
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) {
+            if (j == columns) break;
+            c[j] = add ? c[j] + totals[j] : totals[j];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_half_dots)(gpunn_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                                        const float *a, int64_t a_row, const void *b,
+                                                        int64_t b_row, float *c, int64_t c_row, bool add)
+{
+    for (int64_t j = 0, i = 0; j < n; j += 4, i = 0) {
+        const int64_t columns = n - j < 4 ? n - j : 4;
+        const char   *ahead = gpunn__dots_ahead(b, sizeof(uint16_t), n, k, b_row, j), *rows[4];
+        for (int64_t y = 0; y < 4; y++) rows[y] = (const char *)b + 2 * (j + (y < columns ? y : 0)) * b_row;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_half_dot)
+        (4, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
+        for (; i < m; i++) GPUNN__V(_half_dot)
+        (1, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
+    }
 }
 /* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
  * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
@@ -31188,16 +31406,19 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot_step)(GPUNN__VECTOR *sum, const i
     }
 }
 
+/* M rows of A times N of B. ahead: see gpunn__dots_ahead. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot)(const int M, const int N, int64_t k, const float *a,
                                                 int64_t a_row, const float *b, int64_t b_row, float *c,
-                                                int64_t c_row, bool add)
+                                                int64_t c_row, bool add, const char *ahead)
 {
     GPUNN__VECTOR sum[16];
     GPUNN__UNROLL
     for (int e = 0; e < M * N; e++) sum[e] = GPUNN__V(_set)(0);
     for (; k >= GPUNN__VECTOR_LANES;
-         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES)
+         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES) {
+        if (ahead) ahead = gpunn__prefetch(ahead, N * GPUNN__VECTOR_LANES * (int)sizeof *b);
         GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, GPUNN__VECTOR_LANES);
+    }
     if (k > 0) GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, (int)k);
     GPUNN__UNROLL
     for (int e = 0; e < M * N; e += 4) {
@@ -31221,18 +31442,19 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t
 {
     int64_t j = 0;
     for (; j + 4 <= n; j += 4) {
-        int64_t i = 0;
+        const char *ahead = gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j);
+        int64_t     i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
-        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
         for (; i < m; i++) GPUNN__V(_dot)
-        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
     }
     for (; j < n; j++) {
         int64_t i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
-        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, NULL);
         for (; i < m; i++) GPUNN__V(_dot)
-        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, NULL);
     }
 }
 
@@ -31311,13 +31533,88 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_copy_transposed)(const float *b, in
     }
 }
 
+/* A vector of numbers of a 16-bit dtype. */
+GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_wide)(gpunn_dtype dtype, const char *from)
+{
+    return dtype == GPUNN_F16 ? GPUNN__V(_half)(from) : GPUNN__V(_bfloat)(from);
+}
+
 GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_widen)(gpunn_dtype dtype, const void *from, int64_t count,
                                                     float *to)
 {
-    const int64_t whole = dtype == GPUNN_F16 ? count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES : 0;
+    const int64_t whole = count / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES;
     for (int64_t i = 0; i < whole; i += GPUNN__VECTOR_LANES)
-        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_half)((const char *)from + 2 * i);
+        *(GPUNN__V(_memory) *)(to + i) = GPUNN__V(_wide)(dtype, (const char *)from + 2 * i);
     gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);
+}
+/* Dot products with rows of 16-bit numbers, of one vector type. They are widened in registers, and the sums
+ * are those of widened rows. Included before gemm_products.inc, with its macros. */
+
+/* Multiplies `count` columns of M rows of A by those of four rows of B, which begin at byte `at`. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_half_step)(GPUNN__VECTOR sum[4][4], const int M, gpunn_dtype dtype,
+                                                      const float *a, int64_t a_row, const char *const b[4],
+                                                      int64_t at, const int count)
+{
+    GPUNN__VECTOR x[4];
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++) x[i] = GPUNN__V(_load)(a + i * a_row, count);
+    GPUNN__UNROLL
+    for (int j = 0; j < 4; j++) {
+        const GPUNN__VECTOR y = GPUNN__V(_wide)(dtype, b[j] + at);
+        GPUNN__UNROLL
+        for (int i = 0; i < M; i++) sum[i][j] = GPUNN__V(_fma)(x[i], y, sum[i][j]);
+    }
+}
+
+/* M rows of A times four rows of B. Only the first `columns` results are stored. ahead: see
+ * gpunn__dots_ahead. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_half_dot)(const int M, gpunn_dtype dtype, int64_t columns,
+                                                     int64_t k, const float *a, int64_t a_row,
+                                                     const char *const b[4], float *c, int64_t c_row,
+                                                     bool add, const char *ahead)
+{
+    GPUNN__VECTOR sum[4][4];
+    const int64_t whole = k / GPUNN__VECTOR_LANES * GPUNN__VECTOR_LANES, rest = k - whole;
+    GPUNN__UNROLL
+    for (int e = 0; e < 4 * M; e++) sum[e / 4][e % 4] = GPUNN__V(_set)(0);
+    for (int64_t p = 0; p < whole; p += GPUNN__VECTOR_LANES) {
+        if (ahead) ahead = gpunn__prefetch(ahead, 4 * GPUNN__VECTOR_LANES * (int)sizeof(uint16_t));
+        GPUNN__V(_half_step)(sum, M, dtype, a + p, a_row, b, 2 * p, GPUNN__VECTOR_LANES);
+    }
+    if (rest) {
+        uint16_t    copy[4][GPUNN__VECTOR_LANES];
+        const char *from[4];
+        memset(copy, 0, sizeof copy);
+        for (int j = 0; j < 4; j++) {
+            memcpy(copy[j], b[j] + 2 * whole, (size_t)rest * sizeof **copy);
+            from[j] = (const char *)copy[j];
+        }
+        GPUNN__V(_half_step)(sum, M, dtype, a + whole, a_row, from, 0, (int)rest);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < M; i++, c += c_row) {
+        const gpunn__quad totals = GPUNN__V(_totals)(sum[i]);
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) {
+            if (j == columns) break;
+            c[j] = add ? c[j] + totals[j] : totals[j];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_half_dots)(gpunn_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                                        const float *a, int64_t a_row, const void *b,
+                                                        int64_t b_row, float *c, int64_t c_row, bool add)
+{
+    for (int64_t j = 0, i = 0; j < n; j += 4, i = 0) {
+        const int64_t columns = n - j < 4 ? n - j : 4;
+        const char   *ahead = gpunn__dots_ahead(b, sizeof(uint16_t), n, k, b_row, j), *rows[4];
+        for (int64_t y = 0; y < 4; y++) rows[y] = (const char *)b + 2 * (j + (y < columns ? y : 0)) * b_row;
+        for (; i + 4 <= m; i += 4) GPUNN__V(_half_dot)
+        (4, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
+        for (; i < m; i++) GPUNN__V(_half_dot)
+        (1, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
+    }
 }
 /* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
  * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
@@ -31470,16 +31767,19 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot_step)(GPUNN__VECTOR *sum, const i
     }
 }
 
+/* M rows of A times N of B. ahead: see gpunn__dots_ahead. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_dot)(const int M, const int N, int64_t k, const float *a,
                                                 int64_t a_row, const float *b, int64_t b_row, float *c,
-                                                int64_t c_row, bool add)
+                                                int64_t c_row, bool add, const char *ahead)
 {
     GPUNN__VECTOR sum[16];
     GPUNN__UNROLL
     for (int e = 0; e < M * N; e++) sum[e] = GPUNN__V(_set)(0);
     for (; k >= GPUNN__VECTOR_LANES;
-         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES)
+         k -= GPUNN__VECTOR_LANES, a += GPUNN__VECTOR_LANES, b += GPUNN__VECTOR_LANES) {
+        if (ahead) ahead = gpunn__prefetch(ahead, N * GPUNN__VECTOR_LANES * (int)sizeof *b);
         GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, GPUNN__VECTOR_LANES);
+    }
     if (k > 0) GPUNN__V(_dot_step)(sum, M, N, a, a_row, b, b_row, (int)k);
     GPUNN__UNROLL
     for (int e = 0; e < M * N; e += 4) {
@@ -31503,18 +31803,19 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t
 {
     int64_t j = 0;
     for (; j + 4 <= n; j += 4) {
-        int64_t i = 0;
+        const char *ahead = gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j);
+        int64_t     i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
-        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
         for (; i < m; i++) GPUNN__V(_dot)
-        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
     }
     for (; j < n; j++) {
         int64_t i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
-        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, NULL);
         for (; i < m; i++) GPUNN__V(_dot)
-        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);
+        (1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, NULL);
     }
 }
 
@@ -31581,20 +31882,39 @@ static void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, i
     for (int64_t j = 0; j < width; j++)
         for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
 }
-static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
-                              int64_t b_row, float *c, int64_t c_row, bool add)
+/* dtype: of B. */
+GPUNN__INLINE void gpunn__plain_dots_of(const gpunn_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                        const float *a, int64_t a_row, const void *b, int64_t b_row, float *c,
+                                        int64_t c_row, bool add)
 {
+    const int64_t bytes = dtype == GPUNN_F32 ? 4 : 2;
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float   sum[GPUNN__PLAIN_LANES] = {0};
-            int64_t p = 0;
-            for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES)
-                for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++)
-                    sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
-            for (; p < k; p++) sum[0] += a[i * a_row + p] * b[j * b_row + p];
+            const char *row = (const char *)b + j * b_row * bytes;
+            float       sum[GPUNN__PLAIN_LANES] = {0}, y[GPUNN__PLAIN_LANES];
+            int64_t     p = 0;
+            for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES) {
+                gpunn__widen_floats(dtype, row + p * bytes, GPUNN__PLAIN_LANES, y);
+                for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++) sum[l] += a[i * a_row + p + l] * y[l];
+            }
+            for (; p < k; p++) {
+                gpunn__widen_floats(dtype, row + p * bytes, 1, y);
+                sum[0] += a[i * a_row + p] * y[0];
+            }
             for (int64_t l = 1; l < GPUNN__PLAIN_LANES; l++) sum[0] += sum[l];
             c[i * c_row + j] = add ? c[i * c_row + j] + sum[0] : sum[0];
         }
+}
+static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
+                              int64_t b_row, float *c, int64_t c_row, bool add)
+{
+    gpunn__plain_dots_of(GPUNN_F32, m, n, k, a, a_row, b, b_row, c, c_row, add);
+}
+static void gpunn__plain_half_dots(gpunn_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
+                                   int64_t a_row, const void *b, int64_t b_row, float *c, int64_t c_row,
+                                   bool add)
+{
+    gpunn__plain_dots_of(dtype, m, n, k, a, a_row, b, b_row, c, c_row, add);
 }
 static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)
 {
@@ -31611,6 +31931,7 @@ GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
                                               gpunn__plain_copy,
                                               gpunn__plain_relayout,
                                               gpunn__plain_dots,
+                                              gpunn__plain_half_dots,
                                               gpunn__plain_widen};
     return &plain;
 }
@@ -31697,30 +32018,25 @@ static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernel
     }
 }
 
-/* Dot products with columns of B in 16-bit storage. BF16 words are used as they are; other columns are
- * widened a few at a time. */
+/* Dot products with columns of B in 16-bit storage. BF16 words are used as they are. */
 GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
 static void gpunn__gemm_half_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
-                                  int64_t i1, int64_t j0, int64_t j1, float *wide)
+                                  int64_t i1, int64_t j0, int64_t j1, float *a_words)
 {
-    const int64_t words = g->k / 2;
-    if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
-        for (int64_t i = i0; i < i1; i++)
-            gpunn__words()->line(g->a + i * g->a_row, g->k, wide + (i - i0) * words);
-        gpunn__words()->dots(i1 - i0, j1 - j0, words, wide, words, (const float *)gpunn__gemm_b_at(g, 0, j0),
-                             g->b_col / 2, g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+    const int64_t     m = i1 - i0, n = j1 - j0, words = g->k / 2;
+    const float      *a = g->a + i0 * g->a_row;
+    const void *const b = gpunn__gemm_b_at(g, 0, j0);
+    float *const      c = g->c + i0 * g->c_row + j0;
+    if (!gpunn__gemm_b_is_words(g) || m > GPUNN__NARROW_ROWS) {
+        kernels->half_dots(g->b_dtype, m, n, g->k, a, g->a_row, b, g->b_col, c, g->c_row, g->accumulate);
         return;
     }
-    for (int64_t j = j0; j < j1; j += GPUNN__WIDENED) {
-        const int64_t columns = j1 - j < GPUNN__WIDENED ? j1 - j : (int64_t)GPUNN__WIDENED;
-        for (int64_t y = 0; y < columns; y++)
-            kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), g->k, wide + y * g->k);
-        kernels->dots(i1 - i0, columns, g->k, g->a + i0 * g->a_row, g->a_row, wide, g->k,
-                      g->c + i0 * g->c_row + j, g->c_row, g->accumulate);
-    }
+    for (int64_t i = 0; i < m; i++) gpunn__words()->line(a + i * g->a_row, g->k, a_words + i * words);
+    gpunn__words()->dots(m, n, words, a_words, words, (const float *)b, g->b_col / 2, c, g->c_row,
+                         g->accumulate);
 }
 
 /* Packs a panel of B as floats. scale: one factor per column; NULL: 1. */

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Compiles the library and test programs for aarch64, and runs them under qemu: python3
-tests/compile/aarch64.py ops/golden ...
+tests/compile/aarch64.py ops/golden ops/precision=*products* ...
+
+Behind = stands the pattern of the tests to run; without it all of them run.
 
 cmocka for it: dpkg --add-architecture arm64 && apt-get update && apt-get install libcmocka-dev:arm64"""
 import os
@@ -24,14 +26,17 @@ def missing():
     return None
 
 
-def run(folder, program):
-    """Its TAP lines but the plan, and the number of tests in that."""
+def run(folder, wanted):
+    """Prints the TAP lines of a program but the plan, and returns the number of tests in that."""
+    program, _, tests = wanted.partition("=")
     out = os.path.join(folder, os.path.basename(program))
     subprocess.run([COMPILER, "-std=gnu99", "-O1", "-DGPUNN_NO_IMPLEMENTATION", "-I" + ROOT,
                     f"{ROOT}/tests/{program}.c", f"{folder}/gpunn.o",
                     "-o", out, "-L" + LIBRARIES, "-lcmocka", "-lpthread", "-lm"], check=True)
-    done = subprocess.run([EMULATOR, out], cwd=ROOT, env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP"),
-                          stdout=subprocess.PIPE, text=True)
+    settings = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
+    if tests:
+        settings["GPUNN_TEST_FILTER"] = tests
+    done = subprocess.run([EMULATOR, out], cwd=ROOT, env=settings, stdout=subprocess.PIPE, text=True)
     print(re.sub(r"^1\.\.\d+\n", "", done.stdout, flags=re.M), end="", flush=True)
     if done.returncode < 0:
         print(f"not ok - {program} died of signal {-done.returncode}")

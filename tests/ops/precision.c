@@ -780,20 +780,25 @@ static void train_product(fixture *f, const product *s, bool layer, bool bf16)
     gpunn_model_destroy(model);
 }
 
-/* The layer's value where its weights are in 16 bits alone. */
-static void narrow_product(fixture *f, const product *s, bool bf16)
+/* The layer's value where its weights are in 16 bits alone. Those of the first output are as small as F16's
+ * subnormal numbers. */
+static void narrow_product(fixture *f, const product *s, gpunn_precision precision, bool bf16)
 {
-    gpunn_model  *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16, .inference = true);
+    gpunn_model  *model = gpunn_model_create(f->dev, .precision = precision, .inference = true);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(s->rows, s->in));
     gpunn_tensor *y = MADE(f->dev, gpunn_linear(x, "fc", .out_features = (int)s->out, .no_bias = true));
     float        *w = malloc((size_t)(s->out * s->in) * sizeof *w);
-    for (int64_t i = 0; i < s->out * s->in; i++) w[i] = rounded(s->w[i]);
+    for (int64_t i = 0; i < s->out * s->in; i++)
+        w[i] = (precision == GPUNN_PRECISION_BF16 ? rounded(s->w[i]) : rintf(s->w[i] * 2048) / 2048) *
+               (i < s->in ? 0x1p-13f : 1);
     OK(f->dev, write_floats(x, s->x, s->rows * s->in));
     OK(f->dev, write_floats(gpunn_find(model, "fc.weight"), w, s->out * s->in));
     OK(f->dev, gpunn_forward(&y, 1));
-    const bool few = s->rows <= 2 || (s->rows <= 8 && s->in >= 64); /* whose words must be whole */
-    check_product(f->dev, y, false, bf16 && (!few || s->in % 2 == 0), s->rows, s->out, s->in, s->x, s->in, 1,
-                  w, 1, s->in);
+    const int64_t few = s->rows < s->out ? s->rows : s->out;
+    const bool    dots = few <= 2 || ((few <= 8 || s->rows <= 16) && s->in >= 64);
+    const bool    words = bf16 && precision == GPUNN_PRECISION_BF16 &&
+                       (!dots || (s->rows <= 16 && s->in % 2 == 0)); /* dot products need whole words */
+    check_product(f->dev, y, false, words, s->rows, s->out, s->in, s->x, s->in, 1, w, 1, s->in);
     free(w), gpunn_model_destroy(model);
 }
 
@@ -803,7 +808,8 @@ static void test_products(void **state)
     fixture      *f = *state;
     const bool    bf16 = strstr(gpunn_device_name(f->dev), "BF16") != NULL;
     const int64_t sizes[][3] = {{32, 33, 16}, {33, 97, 35}, {31, 64, 40}, {65, 1537, 49}, {100, 512, 48},
-                                {7, 640, 20}, {1, 98, 33},  {1, 99, 33},  {8, 130, 9},    {9, 31, 50}};
+                                {7, 640, 20}, {1, 98, 33},  {1, 99, 33},  {8, 130, 9},    {9, 31, 50},
+                                {2, 5, 3},    {16, 131, 9}, {12, 64, 22}, {1, 520, 259},  {17, 70, 1}};
     if (gpunn_device_type(f->dev) != GPUNN_DEVICE_CPU) return;
     for (int i = 0; i < COUNT(sizes); i++) {
         product s = {sizes[i][0], sizes[i][1], sizes[i][2], NULL, NULL, NULL};
@@ -811,7 +817,8 @@ static void test_products(void **state)
         s.dy = test_randoms(s.rows * s.out, 3, 1);
         train_product(f, &s, true, bf16);
         train_product(f, &s, false, bf16);
-        narrow_product(f, &s, bf16);
+        narrow_product(f, &s, GPUNN_PRECISION_BF16, bf16);
+        narrow_product(f, &s, GPUNN_PRECISION_F16, bf16);
         free(s.x), free(s.w), free(s.dy);
     }
 }

@@ -8,10 +8,29 @@
 #define GPUNN__OF_TYPE(type, name) GPUNN__JOIN(type, name)
 #define GPUNN__V(name) GPUNN__OF_TYPE(GPUNN__VECTOR, name)
 
-#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)                                   \
-    static const gpunn__gemm_kernels isa##_kernels = {                                             \
-        NAME,       LANES,      DEPTH, NEAR, ROWS, isa##_panel, isa##_copy, isa##_copy_transposed, \
-        isa##_dots, isa##_widen};
+/* Prefetches `bytes` bytes and returns their end. */
+GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
+{
+    GPUNN__UNROLL
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+    return from + bytes;
+}
+
+/* The four rows behind rows j .. j + 4 of B [n, k], to prefetch while dot products read those: four streams
+ * are more than a processor prefetches by itself. NULL if B fits the second-level cache. size: bytes of an
+ * element. */
+GPUNN__INLINE const char *gpunn__dots_ahead(const void *b, size_t size, int64_t n, int64_t k, int64_t b_row,
+                                            int64_t j)
+{
+    enum { CACHED = 1 << 18 }; /* bytes */
+    if (n * k * (int64_t)size < CACHED || b_row != k || n - j < 8) return NULL;
+    return (const char *)b + (size_t)((j + 4) * k) * size;
+}
+
+#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)                                             \
+    static const gpunn__gemm_kernels isa##_kernels = {                                                       \
+        NAME,       LANES,           DEPTH,      NEAR, ROWS, isa##_panel, isa##_copy, isa##_copy_transposed, \
+        isa##_dots, isa##_half_dots, isa##_widen};
 
 #ifdef GPUNN__AVX512
 /* Words of BF16, in vectors of the same type. A product adds both products of a word to one lane. */
@@ -167,6 +186,7 @@ GPUNN__AMX GPUNN__NOINLINE void gpunn__amx_panel(const gpunn__panel *t)
 #define GPUNN__TILE_ROWS2 8
 #define GPUNN__TILE_ROWS1 8
 #include "cpu/gemm_moves.inc"
+#include "cpu/gemm_halves.inc"
 #include "cpu/gemm_products.inc"
 GPUNN__GEMM_KERNELS(gpunn__v16, "AVX-512", 16, 768, 3072, 64)
 #endif
@@ -179,6 +199,7 @@ GPUNN__GEMM_KERNELS(gpunn__v16, "AVX-512", 16, 768, 3072, 64)
 #define GPUNN__TILE_ROWS2 4
 #define GPUNN__TILE_ROWS1 8
 #include "cpu/gemm_moves.inc"
+#include "cpu/gemm_halves.inc"
 #include "cpu/gemm_products.inc"
 GPUNN__GEMM_KERNELS(gpunn__v8, "AVX2", 8, 256, 2048, 32)
 #endif
@@ -199,6 +220,7 @@ GPUNN__GEMM_KERNELS(gpunn__v8, "AVX2", 8, 256, 2048, 32)
 #define GPUNN__BASELINE_NAME "4 lanes"
 #endif
 #include "cpu/gemm_moves.inc"
+#include "cpu/gemm_halves.inc"
 #include "cpu/gemm_products.inc"
 GPUNN__GEMM_KERNELS(gpunn__v4, GPUNN__BASELINE_NAME, 4, 256, 2048, 32)
 #undef GPUNN__BASELINE_NAME
@@ -257,20 +279,39 @@ static void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, i
     for (int64_t j = 0; j < width; j++)
         for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
 }
-static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
-                              int64_t b_row, float *c, int64_t c_row, bool add)
+/* dtype: of B. */
+GPUNN__INLINE void gpunn__plain_dots_of(const gpunn_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                        const float *a, int64_t a_row, const void *b, int64_t b_row, float *c,
+                                        int64_t c_row, bool add)
 {
+    const int64_t bytes = dtype == GPUNN_F32 ? 4 : 2;
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float   sum[GPUNN__PLAIN_LANES] = {0};
-            int64_t p = 0;
-            for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES)
-                for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++)
-                    sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
-            for (; p < k; p++) sum[0] += a[i * a_row + p] * b[j * b_row + p];
+            const char *row = (const char *)b + j * b_row * bytes;
+            float       sum[GPUNN__PLAIN_LANES] = {0}, y[GPUNN__PLAIN_LANES];
+            int64_t     p = 0;
+            for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES) {
+                gpunn__widen_floats(dtype, row + p * bytes, GPUNN__PLAIN_LANES, y);
+                for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++) sum[l] += a[i * a_row + p + l] * y[l];
+            }
+            for (; p < k; p++) {
+                gpunn__widen_floats(dtype, row + p * bytes, 1, y);
+                sum[0] += a[i * a_row + p] * y[0];
+            }
             for (int64_t l = 1; l < GPUNN__PLAIN_LANES; l++) sum[0] += sum[l];
             c[i * c_row + j] = add ? c[i * c_row + j] + sum[0] : sum[0];
         }
+}
+static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
+                              int64_t b_row, float *c, int64_t c_row, bool add)
+{
+    gpunn__plain_dots_of(GPUNN_F32, m, n, k, a, a_row, b, b_row, c, c_row, add);
+}
+static void gpunn__plain_half_dots(gpunn_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
+                                   int64_t a_row, const void *b, int64_t b_row, float *c, int64_t c_row,
+                                   bool add)
+{
+    gpunn__plain_dots_of(dtype, m, n, k, a, a_row, b, b_row, c, c_row, add);
 }
 static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)
 {
@@ -287,6 +328,7 @@ GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
                                               gpunn__plain_copy,
                                               gpunn__plain_relayout,
                                               gpunn__plain_dots,
+                                              gpunn__plain_half_dots,
                                               gpunn__plain_widen};
     return &plain;
 }
@@ -373,30 +415,25 @@ static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernel
     }
 }
 
-/* Dot products with columns of B in 16-bit storage. BF16 words are used as they are; other columns are
- * widened a few at a time. */
+/* Dot products with columns of B in 16-bit storage. BF16 words are used as they are. */
 GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
 static void gpunn__gemm_half_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
-                                  int64_t i1, int64_t j0, int64_t j1, float *wide)
+                                  int64_t i1, int64_t j0, int64_t j1, float *a_words)
 {
-    const int64_t words = g->k / 2;
-    if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
-        for (int64_t i = i0; i < i1; i++)
-            gpunn__words()->line(g->a + i * g->a_row, g->k, wide + (i - i0) * words);
-        gpunn__words()->dots(i1 - i0, j1 - j0, words, wide, words, (const float *)gpunn__gemm_b_at(g, 0, j0),
-                             g->b_col / 2, g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+    const int64_t     m = i1 - i0, n = j1 - j0, words = g->k / 2;
+    const float      *a = g->a + i0 * g->a_row;
+    const void *const b = gpunn__gemm_b_at(g, 0, j0);
+    float *const      c = g->c + i0 * g->c_row + j0;
+    if (!gpunn__gemm_b_is_words(g) || m > GPUNN__NARROW_ROWS) {
+        kernels->half_dots(g->b_dtype, m, n, g->k, a, g->a_row, b, g->b_col, c, g->c_row, g->accumulate);
         return;
     }
-    for (int64_t j = j0; j < j1; j += GPUNN__WIDENED) {
-        const int64_t columns = j1 - j < GPUNN__WIDENED ? j1 - j : (int64_t)GPUNN__WIDENED;
-        for (int64_t y = 0; y < columns; y++)
-            kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), g->k, wide + y * g->k);
-        kernels->dots(i1 - i0, columns, g->k, g->a + i0 * g->a_row, g->a_row, wide, g->k,
-                      g->c + i0 * g->c_row + j, g->c_row, g->accumulate);
-    }
+    for (int64_t i = 0; i < m; i++) gpunn__words()->line(a + i * g->a_row, g->k, a_words + i * words);
+    gpunn__words()->dots(m, n, words, a_words, words, (const float *)b, g->b_col / 2, c, g->c_row,
+                         g->accumulate);
 }
 
 /* Packs a panel of B as floats. scale: one factor per column; NULL: 1. */

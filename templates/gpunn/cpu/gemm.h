@@ -87,6 +87,9 @@ typedef struct gpunn__gemm_kernels {
      * their strides. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
                  int64_t b_row, float *c, int64_t c_row, bool add);
+    /* The same with B in 16 bits. */
+    void (*half_dots)(gpunn_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
+                      const void *b, int64_t b_row, float *c, int64_t c_row, bool add);
     /* like gpunn__widen_floats */
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to);
 } gpunn__gemm_kernels;
@@ -112,11 +115,14 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 }
 
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
- * without panels. */
+ * without panels. They also widen B of 16 bits in registers, which for few rows of A costs less than panels. */
+enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
     const int64_t few = g->m < g->n ? g->m : g->n;
-    return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 && (few <= 2 || (few <= 8 && g->k >= 64));
+    const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
+    return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
+           (few <= 2 || ((few <= 8 || narrow) && g->k >= 64));
 }
 
 /* Maximum elements of k in a packed panel. */
@@ -139,11 +145,10 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
 }
 
 /* Scratch of one thread, in floats, which is also enough for smaller products. It holds panels of B and a
- * chunk of A, or, for dot products, widened columns of B. */
-enum { GPUNN__WIDENED = 4 };
+ * chunk of A, or, for dot products with B of 16 bits, the words of A. */
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
-    if (g->b_dtype && gpunn__gemm_is_dots(g)) return GPUNN__WIDENED * g->k;
+    if (g->b_dtype && gpunn__gemm_is_dots(g)) return g->bf16 ? GPUNN__NARROW_ROWS * g->k / 2 : 0;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
     const int64_t depth = g->bf16 ? gpunn__gemm_steps(g, gpunn__gemm_deepest(g)) : gpunn__gemm_depth(g);

@@ -59,12 +59,21 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         GPUNN__UNROLL                                                                   \
         for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                             \
         return s;                                                                       \
+    }                                                                                   \
+    /* the sums of four vectors */                                                      \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_totals(const gpunn__##isa v[4])     \
+    {                                                                                   \
+        gpunn__quad q[4];                                                               \
+        GPUNN__UNROLL                                                                   \
+        for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(v[i]);                   \
+        gpunn__transpose4(q);                                                           \
+        return (q[0] + q[2]) + (q[1] + q[3]);                                           \
     }
 
 /* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
  * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats,
- * each group `stride` after the one before. half converts from F16. transpose transposes each 4 x 4 square
- * in four vectors. */
+ * each group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes
+ * each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float gpunn__v16 __attribute__((vector_size(64)));
 typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -105,6 +114,11 @@ GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
 {
     return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_bfloat(const char *p)
+{
+    const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return (gpunn__v16)((gpunn__v16_bits)_mm512_maskz_cvtepu16_epi32(0xffff, half) << 16);
 }
 GPUNN__VECTOR_SUMS(v16, GPUNN__AVX512, 16)
 #endif
@@ -157,6 +171,11 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
 {
     return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_bfloat(const char *p)
+{
+    const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (gpunn__v8)((gpunn__v8_bits)_mm256_cvtepu16_epi32(half) << 16);
+}
 GPUNN__VECTOR_SUMS(v8, GPUNN__AVX2, 8)
 #endif
 
@@ -201,9 +220,26 @@ GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
 }
 GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
 {
+#if defined(__aarch64__)
+    return (gpunn__v4)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)p)));
+#else
     gpunn__v4 v;
     gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
     return v;
+#endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_bfloat(const char *p)
+{
+#if defined(__aarch64__)
+    return (gpunn__v4)vshlq_n_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)p))), 16);
+#elif defined(__x86_64__)
+    return (gpunn__v4)_mm_unpacklo_epi16(_mm_setzero_si128(),
+                                         _mm_loadl_epi64((const __m128i *)(const void *)p));
+#else
+    gpunn__v4 v;
+    gpunn__widen_floats(GPUNN_BF16, p, 4, (float *)&v);
+    return v;
+#endif
 }
 GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
 #endif
