@@ -2032,6 +2032,33 @@ static void test_lines(void **state)
     }
 }
 
+/* The first of two maxima in a row of zeros, at all edges of what is searched at once; then NaN behind it. */
+static void test_argmax_rows(void **state)
+{
+    fixture             *f = *state;
+    static const int64_t lengths[] = {1, 63, 64, 511, 513, 1537}, edges[] = {0, 1, 62, 511, 512, 1023, 1536};
+    for (int i = 0; i < COUNT(lengths) * COUNT(edges); i++) {
+        const int64_t n = lengths[i / COUNT(edges)], place = edges[i % COUNT(edges)];
+        float        *x = calloc((size_t)n, sizeof *x);
+        int64_t       found[2] = {-1, -1};
+        if (place < n) {
+            next_model(f);
+            gpunn_tensor *row = add_input(f, "x", GPUNN_SHAPE(n), x, n),
+                         *y = MADE(f->dev, gpunn_argmax(row, 0, false));
+            for (int nan = 0; nan < 2; nan++) {
+                x[n - 1] = nan ? NAN : 1;
+                if (!nan) x[place] = 1;
+                OK(f->dev, write_floats(row, x, n));
+                OK(f->dev, gpunn_forward(&y, 1));
+                OK(f->dev, gpunn_read(y, &found[nan], sizeof *found));
+            }
+            assert_int_equal(found[0], place);
+            assert_int_equal(found[1], n - 1);
+        }
+        free(x);
+    }
+}
+
 /* ---- long lines: what a block of the GPU sorts alone, in rounds, or all of a line; equals, infinities and
  * NaN -- */
 typedef struct order {
@@ -2942,6 +2969,7 @@ int main(void)
     count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
     count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);
     count += each_backend(tests + count, "cumsum, topk and copies", test_lines, NULL);
+    count += each_backend(tests + count, "argmax of rows", test_argmax_rows, NULL);
     count += each_backend(tests + count, "topk of long lines", test_orders, NULL);
     count += each_backend(tests + count, "sample", test_drawings, NULL);
     count += each_backend(tests + count, "sample of extremes", test_drawings_of_extremes, NULL);

@@ -540,6 +540,24 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sample(gpunn__cpu *cpu, gpunn_step *ste
 
 /* ---- argmax over x[outer][n][inner]: the first maximum; NaN counts as largest -------------------------- */
 
+/* Long rows are searched only in the block of their maximum. */
+static int64_t gpunn__argmax_row(const float *x, int64_t n)
+{
+    enum { SHORT = 64, BLOCK = 512 };
+    float   best = x[0];
+    int64_t at = 0;
+    for (int64_t i = 0, count; i < n; i += count) {
+        count = n < SHORT ? 1 : gpunn__least(n - i, BLOCK);
+        const float most = count == 1 ? x[i] : gpunn__max_row(x + i, count);
+        if (most > best || (most != most && best == best)) {
+            best = most;
+            at = i;
+        }
+    }
+    while (x[at] != best && (best == best || x[at] == x[at])) at++;
+    return at;
+}
+
 static void gpunn__argmax_task(void *arg, int thread, int threads)
 {
     const gpunn__along *a = (const gpunn__along *)arg;
@@ -550,17 +568,7 @@ static void gpunn__argmax_task(void *arg, int thread, int threads)
         const float *x = a->x + o * n * inner;
         int64_t     *y = a->index + o * inner;
         if (inner == 1) {
-            float   best = n >= 64 ? gpunn__max_row(x, n) : x[0];
-            int64_t at = 0;
-            if (n >= 64)
-                while (x[at] != best && (best == best || x[at] == x[at])) at++;
-            else
-                for (int64_t i = 1; i < n; i++)
-                    if (x[i] > best || (x[i] != x[i] && best == best)) {
-                        best = x[i];
-                        at = i;
-                    }
-            *y = at;
+            *y = gpunn__argmax_row(x, n);
             continue;
         }
         for (int64_t column = 0; column < inner; column += WIDTH) {
