@@ -30628,9 +30628,10 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t
                                                    int64_t a_row, const float *b, int64_t b_row, float *c,
                                                    int64_t c_row, bool add)
 {
-    int64_t j = 0;
+    const bool prefetches = m > 1 || GPUNN__VECTOR_LANES < 16; /* one row of whole lines needs no help */
+    int64_t    j = 0;
     for (; j + 4 <= n; j += 4) {
-        const char *ahead = gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j);
+        const char *ahead = prefetches ? gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j) : NULL;
         int64_t     i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
         (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
@@ -31095,9 +31096,10 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t
                                                    int64_t a_row, const float *b, int64_t b_row, float *c,
                                                    int64_t c_row, bool add)
 {
-    int64_t j = 0;
+    const bool prefetches = m > 1 || GPUNN__VECTOR_LANES < 16; /* one row of whole lines needs no help */
+    int64_t    j = 0;
     for (; j + 4 <= n; j += 4) {
-        const char *ahead = gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j);
+        const char *ahead = prefetches ? gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j) : NULL;
         int64_t     i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
         (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
@@ -31448,9 +31450,10 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t
                                                    int64_t a_row, const float *b, int64_t b_row, float *c,
                                                    int64_t c_row, bool add)
 {
-    int64_t j = 0;
+    const bool prefetches = m > 1 || GPUNN__VECTOR_LANES < 16; /* one row of whole lines needs no help */
+    int64_t    j = 0;
     for (; j + 4 <= n; j += 4) {
-        const char *ahead = gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j);
+        const char *ahead = prefetches ? gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j) : NULL;
         int64_t     i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
         (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
@@ -31809,9 +31812,10 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_dots)(int64_t m, int64_t n, int64_t
                                                    int64_t a_row, const float *b, int64_t b_row, float *c,
                                                    int64_t c_row, bool add)
 {
-    int64_t j = 0;
+    const bool prefetches = m > 1 || GPUNN__VECTOR_LANES < 16; /* one row of whole lines needs no help */
+    int64_t    j = 0;
     for (; j + 4 <= n; j += 4) {
-        const char *ahead = gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j);
+        const char *ahead = prefetches ? gpunn__dots_ahead(b, sizeof *b, n, k, b_row, j) : NULL;
         int64_t     i = 0;
         for (; i + 4 <= m; i += 4) GPUNN__V(_dot)
         (4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add, ahead);
