@@ -6798,7 +6798,7 @@ GPUNN__INTERNAL bool gpunn__op_has_gradient(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     if (info->arity == 0) return info->gradients < 0 || (i < 31 && (info->gradients >> i & 1) != 0);
-    return i < info->arity && strcmp(info->derivative[i], "0") != 0;
+    return i < info->arity && (info->derivative[i][0] != '0' || info->derivative[i][1]);
 }
 
 /* Whether a derivative of an elementwise op mentions the one-letter name. */
@@ -20311,6 +20311,12 @@ typedef struct gpunn__lists { /* a list of numbers for each tensor, one after an
     int *items;
 } gpunn__lists;
 
+/* What the tensors of a model have. A pass over all tensors that would find nothing is left out. */
+typedef struct gpunn__contents {
+    bool keeps, retains, user_memory; /* gpunn_keep, gpunn_retain_grad, memory of the program */
+    bool assigns, convolutions, attention, expands;
+} gpunn__contents;
+
 typedef struct gpunn__builder { /* exists while a plan is made */
     gpunn_model           *model;
     gpunn__plan           *plan;
@@ -20318,6 +20324,7 @@ typedef struct gpunn__builder { /* exists while a plan is made */
     gpunn__builder_tensor *tensors; /* by tensor id, like the next three */
     bool                  *needed;  /* computed in this plan */
     bool                  *scratch;
+    gpunn__contents        has;
     /* by last node: fused groups with this many nodes or more are rejected; survives a restart of planning */
     int          *rejected;
     int          *order; /* node by place; for a fused group its last node */
@@ -20655,7 +20662,7 @@ GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
 {
-    for (int id = 0; id < b->plan->tensor_count; id++) {
+    for (int id = 0; id < b->plan->tensor_count && b->model->inference; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
@@ -20774,7 +20781,7 @@ static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor 
 static gpunn_images gpunn__images_of(const gpunn__builder *b)
 {
     gpunn_images images = {b->plan->training, gpunn__precision_of(b->model), 0, 0, 0, false};
-    for (int id = 0; id < b->plan->tensor_count; id++) {
+    for (int id = 0; id < b->plan->tensor_count && b->has.convolutions; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         if (!b->needed[id] || !gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->rank != 4) continue;
         const int64_t count = gpunn__count(t, b->plan->batch), groups = t->attr.groups,
@@ -21245,10 +21252,10 @@ GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__source(const gpunn_tensor *t, int i)
 {
-    gpunn_tensor *input = t->inputs[i],
-                 *line = input && input->op == GPUNN_OP_EXPAND ? input->inputs[0] : NULL;
-    bool serves = i == 1 && (t->op == GPUNN_OP_GATHER || t->op == GPUNN_OP_SCATTER_ADD) && line &&
-                  line->rank == t->rank;
+    gpunn_tensor *input = t->inputs[i];
+    if (i != 1 || (t->op != GPUNN_OP_GATHER && t->op != GPUNN_OP_SCATTER_ADD)) return input;
+    gpunn_tensor *line = input->op == GPUNN_OP_EXPAND ? input->inputs[0] : NULL;
+    bool          serves = line && line->rank == t->rank;
     for (int axis = 0; serves && axis < t->rank; axis++)
         serves = line->dim[axis] == (axis == t->attr.axis ? input->dim[axis] : 1);
     return serves ? line : input;
@@ -21417,9 +21424,8 @@ GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, c
 
 GPUNN__INTERNAL bool gpunn__has_derivative(const gpunn_tensor *t, int i)
 {
-    const gpunn_custom_op *custom = t->attr.custom;
-    return t->op == GPUNN_OP_CUSTOM ? custom->backward && !(custom->no_gradient >> i & 1)
-                                    : gpunn__op_has_gradient(t->op, i);
+    if (t->op != GPUNN_OP_CUSTOM) return gpunn__op_has_gradient(t->op, i);
+    return t->attr.custom->backward && !(t->attr.custom->no_gradient >> i & 1);
 }
 
 GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
@@ -22617,8 +22623,9 @@ static bool gpunn__gather_filters(gpunn__builder *b)
 {
     int         count = 0, i = 0, at = b->plan->step_count;
     gpunn_step *step = NULL;
-    for (int id = 0; id < b->plan->tensor_count; id++) count += b->tensors[id].gathered >= 0;
-    for (int id = 0; id < b->plan->tensor_count; id++) {
+    const int   tensors = b->plan->filters_last ? b->plan->tensor_count : 0;
+    for (int id = 0; id < tensors; id++) count += b->tensors[id].gathered >= 0;
+    for (int id = 0; id < tensors; id++) {
         const gpunn_tensor *w = b->model->tensors[id];
         if (b->tensors[id].gathered < 0) continue;
         if (step == NULL && (step = gpunn__filter_step(b, w, true, count)) == NULL) return false;
@@ -23088,7 +23095,7 @@ GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b)
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
     gpunn__mark_trained(b);
-    for (int id = 0; id < plan->tensor_count; id++)
+    for (int id = 0; id < plan->tensor_count && (b->has.retains || plan->seeded); id++)
         if (b->needed[id] &&
             (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
             b->tensors[plan->tensors[id].gradient_root].retained = true;
@@ -23305,7 +23312,7 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
 static bool gpunn__place_in_user_memory(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
-    for (int id = 0; id < plan->tensor_count; id++) {
+    for (int id = 0; id < plan->tensor_count && b->has.user_memory; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
         const int  slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
@@ -23565,6 +23572,12 @@ static bool gpunn__changes_operand(const gpunn_step *step, int i)
     return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
 }
 
+/* Whether a step's op is one of those that change values in place. */
+static bool gpunn__may_change(const gpunn_step *step)
+{
+    return step->op == GPUNN_OP_FUSION || step->op == GPUNN_OP_ASSIGN || gpunn__has_statistics(step->op);
+}
+
 /* The value that a step of a training run changes in place: operand i, or with i
  * -1 the state of an assignment. NULL: none. */
 static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
@@ -23599,7 +23612,7 @@ static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float 
     int count = 0;
     *floats = 0;
     for (const gpunn_step *step = plan->steps; step < plan->steps + plan->step_count; step++)
-        for (int i = -1; i < step->input_count; i++)
+        for (int i = -1; gpunn__may_change(step) && i < step->input_count; i++)
             count += gpunn__list_ranges(gpunn__changed_by(step, i), list ? list + count : NULL, copies,
                                         floats);
     return count;
@@ -23873,6 +23886,23 @@ static void gpunn__drop_expanded(gpunn__builder *b)
     }
 }
 
+static gpunn__contents gpunn__contents_of(const gpunn_model *model)
+{
+    gpunn__contents has;
+    memset(&has, 0, sizeof has);
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        has.keeps = has.keeps || t->keep;
+        has.retains = has.retains || t->retain_grad;
+        has.user_memory = has.user_memory || t->user_memory[0].data || t->user_memory[1].data;
+        has.assigns = has.assigns || t->op == GPUNN_OP_ASSIGN;
+        has.convolutions = has.convolutions || gpunn__op_is(t->op, GPUNN__CONVOLUTION);
+        has.attention = has.attention || t->op == GPUNN_OP_ATTENTION;
+        has.expands = has.expands || t->op == GPUNN_OP_EXPAND;
+    }
+    return has;
+}
+
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
 {
     gpunn_model *model = b->model;
@@ -23883,8 +23913,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
         b->needed[outputs[i]->id] = true;
     }
     gpunn__mark_operands(model, b->needed);
-    if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
-    gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
+    b->has = gpunn__contents_of(model);
+    if (plan->training && b->has.keeps) gpunn__mark_kept(model, b->needed, b->scratch);
+    if (b->has.assigns) gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
     gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
@@ -23907,7 +23938,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     const int  forward = values + copies, again = repeats ? forward : 0,
               pass = plan->training ? values + again : 0;
     const int capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
-    plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
+    plan->steps = (gpunn_step *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
     b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
@@ -23923,7 +23954,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (gradients) gpunn__mark_gradients(b);
     if (gradients && model->has_sparse && !gpunn__list_sparse(b)) return GPUNN_ERR_MEMORY;
     if (plan->pass_count == 1) gpunn__mark_fused(b);
-    gpunn__drop_expanded(b);
+    if (b->has.expands) gpunn__drop_expanded(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
     for (int id = 0; id < plan->tensor_count && gradients && !plan->seeded; id++) /* losses are F32 */
@@ -23931,14 +23962,14 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
             if (plan->tensors[id].root == plan->tensors[outputs[i]->id].root)
                 plan->tensors[id].storage = model->tensors[id]->dtype;
     if (gradients) gpunn__mark_activated(b);
-    gpunn__mark_parts(b);
+    if (b->has.attention) gpunn__mark_parts(b);
     if (gradients) gpunn__list_contributions(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->pass_count; i++) {
         gpunn__begin_pass(b, i);
         if (gradients && (!gpunn__backward_steps(b) || !gpunn__place_in_user_memory(b, true)))
             return GPUNN_ERR_MEMORY;
-        if (i == 0 && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
+        if (i == 0 && b->has.assigns && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
         gpunn__end_pass(b);
     }
     gpunn__overlay_steps(plan);

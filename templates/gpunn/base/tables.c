@@ -71,7 +71,7 @@ GPUNN__INTERNAL bool gpunn__op_has_gradient(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     if (info->arity == 0) return info->gradients < 0 || (i < 31 && (info->gradients >> i & 1) != 0);
-    return i < info->arity && strcmp(info->derivative[i], "0") != 0;
+    return i < info->arity && (info->derivative[i][0] != '0' || info->derivative[i][1]);
 }
 
 /* Whether a derivative of an elementwise op mentions the one-letter name. */

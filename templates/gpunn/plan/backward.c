@@ -249,8 +249,9 @@ static bool gpunn__gather_filters(gpunn__builder *b)
 {
     int         count = 0, i = 0, at = b->plan->step_count;
     gpunn_step *step = NULL;
-    for (int id = 0; id < b->plan->tensor_count; id++) count += b->tensors[id].gathered >= 0;
-    for (int id = 0; id < b->plan->tensor_count; id++) {
+    const int   tensors = b->plan->filters_last ? b->plan->tensor_count : 0;
+    for (int id = 0; id < tensors; id++) count += b->tensors[id].gathered >= 0;
+    for (int id = 0; id < tensors; id++) {
         const gpunn_tensor *w = b->model->tensors[id];
         if (b->tensors[id].gathered < 0) continue;
         if (step == NULL && (step = gpunn__filter_step(b, w, true, count)) == NULL) return false;
@@ -720,7 +721,7 @@ GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b)
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
     gpunn__mark_trained(b);
-    for (int id = 0; id < plan->tensor_count; id++)
+    for (int id = 0; id < plan->tensor_count && (b->has.retains || plan->seeded); id++)
         if (b->needed[id] &&
             (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
             b->tensors[plan->tensors[id].gradient_root].retained = true;

@@ -44,7 +44,7 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
 static bool gpunn__place_in_user_memory(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
-    for (int id = 0; id < plan->tensor_count; id++) {
+    for (int id = 0; id < plan->tensor_count && b->has.user_memory; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
         const int  slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
@@ -304,6 +304,12 @@ static bool gpunn__changes_operand(const gpunn_step *step, int i)
     return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
 }
 
+/* Whether a step's op is one of those that change values in place. */
+static bool gpunn__may_change(const gpunn_step *step)
+{
+    return step->op == GPUNN_OP_FUSION || step->op == GPUNN_OP_ASSIGN || gpunn__has_statistics(step->op);
+}
+
 /* The value that a step of a training run changes in place: operand i, or with i
  * -1 the state of an assignment. NULL: none. */
 static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
@@ -338,7 +344,7 @@ static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float 
     int count = 0;
     *floats = 0;
     for (const gpunn_step *step = plan->steps; step < plan->steps + plan->step_count; step++)
-        for (int i = -1; i < step->input_count; i++)
+        for (int i = -1; gpunn__may_change(step) && i < step->input_count; i++)
             count += gpunn__list_ranges(gpunn__changed_by(step, i), list ? list + count : NULL, copies,
                                         floats);
     return count;
@@ -612,6 +618,23 @@ static void gpunn__drop_expanded(gpunn__builder *b)
     }
 }
 
+static gpunn__contents gpunn__contents_of(const gpunn_model *model)
+{
+    gpunn__contents has;
+    memset(&has, 0, sizeof has);
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        has.keeps = has.keeps || t->keep;
+        has.retains = has.retains || t->retain_grad;
+        has.user_memory = has.user_memory || t->user_memory[0].data || t->user_memory[1].data;
+        has.assigns = has.assigns || t->op == GPUNN_OP_ASSIGN;
+        has.convolutions = has.convolutions || gpunn__op_is(t->op, GPUNN__CONVOLUTION);
+        has.attention = has.attention || t->op == GPUNN_OP_ATTENTION;
+        has.expands = has.expands || t->op == GPUNN_OP_EXPAND;
+    }
+    return has;
+}
+
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
 {
     gpunn_model *model = b->model;
@@ -622,8 +645,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
         b->needed[outputs[i]->id] = true;
     }
     gpunn__mark_operands(model, b->needed);
-    if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
-    gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
+    b->has = gpunn__contents_of(model);
+    if (plan->training && b->has.keeps) gpunn__mark_kept(model, b->needed, b->scratch);
+    if (b->has.assigns) gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
     gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
@@ -646,7 +670,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     const int  forward = values + copies, again = repeats ? forward : 0,
               pass = plan->training ? values + again : 0;
     const int capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
-    plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
+    plan->steps = (gpunn_step *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
     b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
@@ -662,7 +686,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (gradients) gpunn__mark_gradients(b);
     if (gradients && model->has_sparse && !gpunn__list_sparse(b)) return GPUNN_ERR_MEMORY;
     if (plan->pass_count == 1) gpunn__mark_fused(b);
-    gpunn__drop_expanded(b);
+    if (b->has.expands) gpunn__drop_expanded(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
     for (int id = 0; id < plan->tensor_count && gradients && !plan->seeded; id++) /* losses are F32 */
@@ -670,14 +694,14 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
             if (plan->tensors[id].root == plan->tensors[outputs[i]->id].root)
                 plan->tensors[id].storage = model->tensors[id]->dtype;
     if (gradients) gpunn__mark_activated(b);
-    gpunn__mark_parts(b);
+    if (b->has.attention) gpunn__mark_parts(b);
     if (gradients) gpunn__list_contributions(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->pass_count; i++) {
         gpunn__begin_pass(b, i);
         if (gradients && (!gpunn__backward_steps(b) || !gpunn__place_in_user_memory(b, true)))
             return GPUNN_ERR_MEMORY;
-        if (i == 0 && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
+        if (i == 0 && b->has.assigns && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
         gpunn__end_pass(b);
     }
     gpunn__overlay_steps(plan);

@@ -270,10 +270,10 @@ GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__source(const gpunn_tensor *t, int i)
 {
-    gpunn_tensor *input = t->inputs[i],
-                 *line = input && input->op == GPUNN_OP_EXPAND ? input->inputs[0] : NULL;
-    bool serves = i == 1 && (t->op == GPUNN_OP_GATHER || t->op == GPUNN_OP_SCATTER_ADD) && line &&
-                  line->rank == t->rank;
+    gpunn_tensor *input = t->inputs[i];
+    if (i != 1 || (t->op != GPUNN_OP_GATHER && t->op != GPUNN_OP_SCATTER_ADD)) return input;
+    gpunn_tensor *line = input->op == GPUNN_OP_EXPAND ? input->inputs[0] : NULL;
+    bool          serves = line && line->rank == t->rank;
     for (int axis = 0; serves && axis < t->rank; axis++)
         serves = line->dim[axis] == (axis == t->attr.axis ? input->dim[axis] : 1);
     return serves ? line : input;
@@ -442,9 +442,8 @@ GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, c
 
 GPUNN__INTERNAL bool gpunn__has_derivative(const gpunn_tensor *t, int i)
 {
-    const gpunn_custom_op *custom = t->attr.custom;
-    return t->op == GPUNN_OP_CUSTOM ? custom->backward && !(custom->no_gradient >> i & 1)
-                                    : gpunn__op_has_gradient(t->op, i);
+    if (t->op != GPUNN_OP_CUSTOM) return gpunn__op_has_gradient(t->op, i);
+    return t->attr.custom->backward && !(t->attr.custom->no_gradient >> i & 1);
 }
 
 GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)

@@ -193,6 +193,12 @@ typedef struct gpunn__lists { /* a list of numbers for each tensor, one after an
     int *items;
 } gpunn__lists;
 
+/* What the tensors of a model have. A pass over all tensors that would find nothing is left out. */
+typedef struct gpunn__contents {
+    bool keeps, retains, user_memory; /* gpunn_keep, gpunn_retain_grad, memory of the program */
+    bool assigns, convolutions, attention, expands;
+} gpunn__contents;
+
 typedef struct gpunn__builder { /* exists while a plan is made */
     gpunn_model           *model;
     gpunn__plan           *plan;
@@ -200,6 +206,7 @@ typedef struct gpunn__builder { /* exists while a plan is made */
     gpunn__builder_tensor *tensors; /* by tensor id, like the next three */
     bool                  *needed;  /* computed in this plan */
     bool                  *scratch;
+    gpunn__contents        has;
     /* by last node: fused groups with this many nodes or more are rejected; survives a restart of planning */
     int          *rejected;
     int          *order; /* node by place; for a fused group its last node */

@@ -40,7 +40,7 @@ GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
 {
-    for (int id = 0; id < b->plan->tensor_count; id++) {
+    for (int id = 0; id < b->plan->tensor_count && b->model->inference; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
@@ -159,7 +159,7 @@ static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor 
 static gpunn_images gpunn__images_of(const gpunn__builder *b)
 {
     gpunn_images images = {b->plan->training, gpunn__precision_of(b->model), 0, 0, 0, false};
-    for (int id = 0; id < b->plan->tensor_count; id++) {
+    for (int id = 0; id < b->plan->tensor_count && b->has.convolutions; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         if (!b->needed[id] || !gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->rank != 4) continue;
         const int64_t count = gpunn__count(t, b->plan->batch), groups = t->attr.groups,
