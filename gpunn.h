@@ -4065,6 +4065,15 @@ typedef struct gpunn_run {
     bool      is_bad; /* set with bad_step */
 } gpunn_run;
 
+/* Initial values of a tensor, or of a part of it. They are the same on every backend. */
+typedef struct gpunn_drawing {
+    gpunn_init init;
+    uint64_t   seed;
+    uint32_t   id;           /* of the tensor */
+    int64_t    fan_in;       /* number of inputs of each result */
+    int64_t    first, count; /* elements of the tensor; first is a multiple of 64 */
+} gpunn_drawing;
+
 /* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are
  * undefined. */
 typedef struct gpunn_value_sums {
@@ -4171,6 +4180,8 @@ struct gpunn_backend {
     /* Whether `count` floats are finite, for backends without execute. NULL: each update uses
      * sum_of_squares. */
     bool (*finite)(void *context, const float *values, int64_t count);
+    /* Writes initial values to device memory. NULL: the core draws them on the host and uploads them. */
+    gpunn_status (*draw)(void *context, const gpunn_drawing *drawing, float *to);
 };
 
 /* ==== >>kernels ========================================================================================== *
@@ -6042,9 +6053,8 @@ GPUNN__INTERNAL void                 gpunn__optimizer_advance(gpunn_optimizer *o
 GPUNN__INTERNAL GPUNN__STATUS        gpunn__rejected_sync(gpunn_optimizer *opt);
 GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
-/* Writes `count` initial values, starting at element `first`, a multiple of 64 (>>cpu/initial). */
-GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in,
-                                 int64_t first, int64_t count, float *out);
+/* Writes initial values to host memory (>>cpu/initial). */
+GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *drawing, float *out);
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
  * lists them. Builders pass it on. So a static program, or one whose linker drops sections, contains only the
  * code of the ops it builds. */
@@ -11938,6 +11948,9 @@ GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t);
 GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
                                         int64_t count, float *values);
 
+/* Writes the initial values of a tensor with 32-bit storage to device memory, for backends with `draw`. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__draw_on_device(const gpunn_tensor *t, float *to);
+
 GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call)
 {
     gpunn_model *model = call->model;
@@ -12423,14 +12436,42 @@ GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t)
     return factor;
 }
 
+static gpunn_drawing gpunn__drawing_of(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
+                                       int64_t count)
+{
+    gpunn_drawing drawing;
+    drawing.init = *init;
+    drawing.seed = t->model->state.seed - t->model->salt;
+    drawing.id = (uint32_t)t->id;
+    drawing.fan_in = gpunn__fan_in(t);
+    drawing.first = first;
+    drawing.count = count;
+    return drawing;
+}
+
+/* Elements of a row, of which one may start as 0. */
+static int64_t gpunn__row_of(const gpunn_tensor *t)
+{
+    return t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1;
+}
+
 GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
                                         int64_t count, float *values)
 {
-    int64_t row = t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1,
-            zero = t->padding ? (t->padding - 1) * row - first : count;
-    gpunn__draw(init, t->model->state.seed - t->model->salt, (uint32_t)t->id, gpunn__fan_in(t), first, count,
-                values);
+    const gpunn_drawing drawing = gpunn__drawing_of(t, init, first, count);
+    int64_t             row = gpunn__row_of(t), zero = t->padding ? (t->padding - 1) * row - first : count;
+    gpunn__draw(&drawing, values);
     for (int64_t i = zero > 0 ? zero : 0; i < count && i < zero + row; i++) values[i] = 0;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__draw_on_device(const gpunn_tensor *t, float *to)
+{
+    const gpunn_device *dev = t->model->dev;
+    const gpunn_drawing drawing = gpunn__drawing_of(t, &t->init, 0, gpunn__count(t, 1));
+    const int64_t       row = gpunn__row_of(t);
+    const gpunn_status  status = dev->backend->draw(dev->context, &drawing, to);
+    if (status != GPUNN_OK || t->padding == 0) return status;
+    return dev->backend->fill(dev->context, to + (t->padding - 1) * row, 0, (size_t)row * sizeof *to);
 }
 
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
@@ -24138,6 +24179,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *t
 {
     gpunn_status status = GPUNN_OK;
     int64_t      count = gpunn__count(t, 1);
+    if (t->model->dev->backend->draw && !t->half_storage) {
+        status = gpunn__draw_on_device(t, to);
+        return status == GPUNN_OK ? status : gpunn__backend_fail(t->model->dev, "drawing weights", status);
+    }
     for (int64_t at = 0, part; at < count && status == GPUNN_OK; at += part) {
         part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
         gpunn__draw_tensor(t, &t->init, at, part, staging);
@@ -26663,6 +26708,14 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
 #endif
 }
 
+/* The reverse of gpunn__flush_denormals, for values that must be the same in every thread. */
+GPUNN__INLINE unsigned gpunn__keep_denormals(void)
+{
+    const unsigned mode = gpunn__flush_denormals();
+    gpunn__restore_denormals(mode & ~0x8040u);
+    return mode;
+}
+
 typedef struct gpunn__thread_pool gpunn__thread_pool;
 typedef struct gpunn__worker { /* a worker thread of the pool, in cache lines of its own */
     gpunn__thread_pool *pool;
@@ -28102,27 +28155,62 @@ static void gpunn__initial_words(uint64_t seed, uint32_t id, uint64_t pack, int 
     }
 }
 
-GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in,
-                                 int64_t first, int64_t count, float *out)
+/* Draws normal numbers with mean a and deviation b, or uniform ones from a to b. */
+static void gpunn__draw_random(const gpunn_drawing *d, double a, double b, float *out)
 {
-    double     a = (double)init->a, b = (double)init->b;
-    const bool normal = init->kind == GPUNN_INIT_NORMAL;
-    if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
-        b = 1.0 / sqrt(a > 0 ? a : (double)(fan_in > 0 ? fan_in : 1));
-        a = -b;
-    } else if (!normal && init->kind != GPUNN_INIT_UNIFORM) {
-        for (int64_t i = 0; i < count; i++) out[i] = init->kind == GPUNN_INIT_CONSTANT ? init->a : 0;
-        return;
-    }
-    for (int64_t i = 0; i < count; i += GPUNN__INITIAL_BLOCK) {
+    for (int64_t i = 0; i < d->count; i += GPUNN__INITIAL_BLOCK) {
         uint32_t  words[GPUNN__INITIAL_PACKS][4];
         float     y[GPUNN__INITIAL_BLOCK];
-        const int n = (int)gpunn__least(count - i, GPUNN__INITIAL_BLOCK);
+        const int n = (int)gpunn__least(d->count - i, GPUNN__INITIAL_BLOCK);
         const int packs = (n + 4 * GPUNN__DROP_PACKS - 1) / (4 * GPUNN__DROP_PACKS) * GPUNN__DROP_PACKS;
-        gpunn__initial_words(seed, id, (uint64_t)(first + i) / 4, packs, words);
-        (normal ? gpunn__initial_normal : gpunn__initial_uniform)(words[0], 4 * packs, a, b, y);
+        gpunn__initial_words(d->seed, d->id, (uint64_t)(d->first + i) / 4, packs, words);
+        (d->init.kind == GPUNN_INIT_NORMAL ? gpunn__initial_normal
+                                           : gpunn__initial_uniform)(words[0], 4 * packs, a, b, y);
         memcpy(out + i, y, (size_t)n * sizeof *y);
     }
+}
+
+GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *d, float *out)
+{
+    const gpunn_init *init = &d->init;
+    const double      a = (double)init->a, b = (double)init->b;
+    const unsigned    denormals = gpunn__keep_denormals();
+    if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
+        const double bound = 1.0 / sqrt(a > 0 ? a : (double)(d->fan_in > 0 ? d->fan_in : 1));
+        gpunn__draw_random(d, -bound, bound, out);
+    } else if (init->kind == GPUNN_INIT_NORMAL || init->kind == GPUNN_INIT_UNIFORM) {
+        gpunn__draw_random(d, a, b, out);
+    } else {
+        for (int64_t i = 0; i < d->count; i++) out[i] = init->kind == GPUNN_INIT_CONSTANT ? init->a : 0;
+    }
+    gpunn__restore_denormals(denormals);
+}
+
+typedef struct gpunn__shared_drawing { /* a drawing of several threads */
+    const gpunn_drawing *whole;
+    float               *to;
+} gpunn__shared_drawing;
+
+static void gpunn__draw_task(void *arg, int thread, int threads)
+{
+    const gpunn__shared_drawing *shared = (const gpunn__shared_drawing *)arg;
+    gpunn_drawing                part = *shared->whole;
+    int64_t                      begin, end;
+    gpunn__cpu_part(part.count, GPUNN__INITIAL_BLOCK, threads, thread, &begin, &end);
+    part.first += begin;
+    part.count = end - begin;
+    gpunn__draw(&part, shared->to + begin);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing *drawing, float *to)
+{
+    enum { ONE_UNIT = 16 }; /* numbers: models that take less than a millisecond start no threads */
+    gpunn__shared_drawing   shared = {drawing, to};
+    const gpunn__cpu_before before = gpunn__cpu_begin(context);
+    gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, drawing->count / ONE_UNIT),
+                   gpunn__draw_task, &shared);
+    gpunn__cpu_end(before);
+    return GPUNN_OK;
 }
 
 /* ==== >>cpu/move ========================================================================================= *
@@ -38665,6 +38753,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const flo
 
 GPUNN__INTERNAL bool gpunn__cpu_finite(void *context, const float *values, int64_t count);
 
+/* In >>cpu/initial. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing *drawing, float *to);
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from,
                                                    int64_t count, const gpunn_pixels *pixels);
 
@@ -39467,7 +39558,8 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
     X(time, gpunn__cpu_time)                     \
     X(trim, gpunn__cpu_trim)                     \
     X(error, gpunn__cpu_error)                   \
-    X(finite, gpunn__cpu_finite)
+    X(finite, gpunn__cpu_finite)                 \
+    X(draw, gpunn__cpu_draw)
 
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {

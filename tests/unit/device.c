@@ -330,6 +330,40 @@ static void test_init(void **state)
     }
 }
 
+/* Large tensors are drawn by several threads, in which denormals count as zero. gpunn_set_init draws the same
+ * values in this thread. */
+static void test_init_of_threads(void **state)
+{
+    (void)state;
+    gpunn_device    *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 3, .threads = 3);
+    gpunn_model     *model = gpunn_model_create(dev);
+    gpunn_tensor    *words = gpunn_input(model, "words", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    const gpunn_init inits[] = {{GPUNN_INIT_NORMAL, 0, 1}, /* of embeddings, with a row of zeros */
+                                {GPUNN_INIT_NORMAL, 0, 1e-39f},
+                                {GPUNN_INIT_UNIFORM, -2, 3},
+                                {GPUNN_INIT_KAIMING_UNIFORM, 0, 0}};
+    gpunn_tensor    *drawn[COUNT(inits)];
+    MADE(dev,
+         gpunn_embedding(words, "w", .num_embeddings = 70001, .embedding_dim = 13, .padding_idx = 40000));
+    drawn[0] = MADE(dev, gpunn_find(model, "w.weight"));
+    for (int i = 1; i < COUNT(inits); i++) {
+        const char name[] = {(char)('a' + i), 0};
+        drawn[i] = MADE(dev, gpunn_parameter(model, name, GPUNN_SHAPE(70001, 13), inits[i]));
+    }
+    for (int i = 0; i < COUNT(inits); i++) {
+        int64_t n, again;
+        float  *before = read_floats(dev, drawn[i], &n);
+        OK(dev, gpunn_set_init(drawn[i], inits[i]));
+        float *after = read_floats(dev, drawn[i], &again);
+        assert_int_equal(n, 70001 * 13);
+        assert_true(before[n - 1] != 0);
+        assert_memory_equal(before, after, (size_t)n * sizeof *after);
+        free(before), free(after);
+    }
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
 /* The weights that a run ends with, after ten steps with dropout. */
 static float *train(uint64_t seed, int threads, int64_t *count)
 {
@@ -760,6 +794,7 @@ int main(void)
                                        test_with_device(test_null),
                                        test_with_device(test_sentences),
                                        test_with_device(test_init),
+                                       cmocka_unit_test(test_init_of_threads),
                                        cmocka_unit_test(test_reproducible),
                                        cmocka_unit_test(test_threads_large),
                                        cmocka_unit_test(test_teams),

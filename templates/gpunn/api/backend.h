@@ -376,6 +376,15 @@ typedef struct gpunn_run {
     bool      is_bad; /* set with bad_step */
 } gpunn_run;
 
+/* Initial values of a tensor, or of a part of it. They are the same on every backend. */
+typedef struct gpunn_drawing {
+    gpunn_init init;
+    uint64_t   seed;
+    uint32_t   id;           /* of the tensor */
+    int64_t    fan_in;       /* number of inputs of each result */
+    int64_t    first, count; /* elements of the tensor; first is a multiple of 64 */
+} gpunn_drawing;
+
 /* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are
  * undefined. */
 typedef struct gpunn_value_sums {
@@ -482,6 +491,8 @@ struct gpunn_backend {
     /* Whether `count` floats are finite, for backends without execute. NULL: each update uses
      * sum_of_squares. */
     bool (*finite)(void *context, const float *values, int64_t count);
+    /* Writes initial values to device memory. NULL: the core draws them on the host and uploads them. */
+    gpunn_status (*draw)(void *context, const gpunn_drawing *drawing, float *to);
 };
 
 #endif /* GPUNN__API_BACKEND_H */

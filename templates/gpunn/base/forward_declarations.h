@@ -18,9 +18,8 @@ GPUNN__INTERNAL void                 gpunn__optimizer_advance(gpunn_optimizer *o
 GPUNN__INTERNAL GPUNN__STATUS        gpunn__rejected_sync(gpunn_optimizer *opt);
 GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
-/* Writes `count` initial values, starting at element `first`, a multiple of 64 (>>cpu/initial). */
-GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in,
-                                 int64_t first, int64_t count, float *out);
+/* Writes initial values to host memory (>>cpu/initial). */
+GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *drawing, float *out);
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
  * lists them. Builders pass it on. So a static program, or one whose linker drops sections, contains only the
  * code of the ops it builds. */

@@ -312,7 +312,8 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
     X(time, gpunn__cpu_time)                     \
     X(trim, gpunn__cpu_trim)                     \
     X(error, gpunn__cpu_error)                   \
-    X(finite, gpunn__cpu_finite)
+    X(finite, gpunn__cpu_finite)                 \
+    X(draw, gpunn__cpu_draw)
 
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {

@@ -1,6 +1,7 @@
 #include "base/math.h"
 #include "cpu/context.h"
 #include "cpu/elementwise.h"
+#include "cpu/optimizers.h"
 
 /* ==== >>cpu/initial ====================================================================================== *
  * Draws initial values with Philox (>>common). Element i of tensor `id` uses word i % 4 of counter (i / 4
@@ -115,25 +116,60 @@ static void gpunn__initial_words(uint64_t seed, uint32_t id, uint64_t pack, int 
     }
 }
 
-GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in,
-                                 int64_t first, int64_t count, float *out)
+/* Draws normal numbers with mean a and deviation b, or uniform ones from a to b. */
+static void gpunn__draw_random(const gpunn_drawing *d, double a, double b, float *out)
 {
-    double     a = (double)init->a, b = (double)init->b;
-    const bool normal = init->kind == GPUNN_INIT_NORMAL;
-    if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
-        b = 1.0 / sqrt(a > 0 ? a : (double)(fan_in > 0 ? fan_in : 1));
-        a = -b;
-    } else if (!normal && init->kind != GPUNN_INIT_UNIFORM) {
-        for (int64_t i = 0; i < count; i++) out[i] = init->kind == GPUNN_INIT_CONSTANT ? init->a : 0;
-        return;
-    }
-    for (int64_t i = 0; i < count; i += GPUNN__INITIAL_BLOCK) {
+    for (int64_t i = 0; i < d->count; i += GPUNN__INITIAL_BLOCK) {
         uint32_t  words[GPUNN__INITIAL_PACKS][4];
         float     y[GPUNN__INITIAL_BLOCK];
-        const int n = (int)gpunn__least(count - i, GPUNN__INITIAL_BLOCK);
+        const int n = (int)gpunn__least(d->count - i, GPUNN__INITIAL_BLOCK);
         const int packs = (n + 4 * GPUNN__DROP_PACKS - 1) / (4 * GPUNN__DROP_PACKS) * GPUNN__DROP_PACKS;
-        gpunn__initial_words(seed, id, (uint64_t)(first + i) / 4, packs, words);
-        (normal ? gpunn__initial_normal : gpunn__initial_uniform)(words[0], 4 * packs, a, b, y);
+        gpunn__initial_words(d->seed, d->id, (uint64_t)(d->first + i) / 4, packs, words);
+        (d->init.kind == GPUNN_INIT_NORMAL ? gpunn__initial_normal
+                                           : gpunn__initial_uniform)(words[0], 4 * packs, a, b, y);
         memcpy(out + i, y, (size_t)n * sizeof *y);
     }
+}
+
+GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *d, float *out)
+{
+    const gpunn_init *init = &d->init;
+    const double      a = (double)init->a, b = (double)init->b;
+    const unsigned    denormals = gpunn__keep_denormals();
+    if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
+        const double bound = 1.0 / sqrt(a > 0 ? a : (double)(d->fan_in > 0 ? d->fan_in : 1));
+        gpunn__draw_random(d, -bound, bound, out);
+    } else if (init->kind == GPUNN_INIT_NORMAL || init->kind == GPUNN_INIT_UNIFORM) {
+        gpunn__draw_random(d, a, b, out);
+    } else {
+        for (int64_t i = 0; i < d->count; i++) out[i] = init->kind == GPUNN_INIT_CONSTANT ? init->a : 0;
+    }
+    gpunn__restore_denormals(denormals);
+}
+
+typedef struct gpunn__shared_drawing { /* a drawing of several threads */
+    const gpunn_drawing *whole;
+    float               *to;
+} gpunn__shared_drawing;
+
+static void gpunn__draw_task(void *arg, int thread, int threads)
+{
+    const gpunn__shared_drawing *shared = (const gpunn__shared_drawing *)arg;
+    gpunn_drawing                part = *shared->whole;
+    int64_t                      begin, end;
+    gpunn__cpu_part(part.count, GPUNN__INITIAL_BLOCK, threads, thread, &begin, &end);
+    part.first += begin;
+    part.count = end - begin;
+    gpunn__draw(&part, shared->to + begin);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing *drawing, float *to)
+{
+    enum { ONE_UNIT = 16 }; /* numbers: models that take less than a millisecond start no threads */
+    gpunn__shared_drawing   shared = {drawing, to};
+    const gpunn__cpu_before before = gpunn__cpu_begin(context);
+    gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, drawing->count / ONE_UNIT),
+                   gpunn__draw_task, &shared);
+    gpunn__cpu_end(before);
+    return GPUNN_OK;
 }

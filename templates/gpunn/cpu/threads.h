@@ -76,6 +76,14 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
 #endif
 }
 
+/* The reverse of gpunn__flush_denormals, for values that must be the same in every thread. */
+GPUNN__INLINE unsigned gpunn__keep_denormals(void)
+{
+    const unsigned mode = gpunn__flush_denormals();
+    gpunn__restore_denormals(mode & ~0x8040u);
+    return mode;
+}
+
 typedef struct gpunn__thread_pool gpunn__thread_pool;
 typedef struct gpunn__worker { /* a worker thread of the pool, in cache lines of its own */
     gpunn__thread_pool *pool;

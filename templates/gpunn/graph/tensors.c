@@ -491,14 +491,42 @@ GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t)
     return factor;
 }
 
+static gpunn_drawing gpunn__drawing_of(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
+                                       int64_t count)
+{
+    gpunn_drawing drawing;
+    drawing.init = *init;
+    drawing.seed = t->model->state.seed - t->model->salt;
+    drawing.id = (uint32_t)t->id;
+    drawing.fan_in = gpunn__fan_in(t);
+    drawing.first = first;
+    drawing.count = count;
+    return drawing;
+}
+
+/* Elements of a row, of which one may start as 0. */
+static int64_t gpunn__row_of(const gpunn_tensor *t)
+{
+    return t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1;
+}
+
 GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
                                         int64_t count, float *values)
 {
-    int64_t row = t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1,
-            zero = t->padding ? (t->padding - 1) * row - first : count;
-    gpunn__draw(init, t->model->state.seed - t->model->salt, (uint32_t)t->id, gpunn__fan_in(t), first, count,
-                values);
+    const gpunn_drawing drawing = gpunn__drawing_of(t, init, first, count);
+    int64_t             row = gpunn__row_of(t), zero = t->padding ? (t->padding - 1) * row - first : count;
+    gpunn__draw(&drawing, values);
     for (int64_t i = zero > 0 ? zero : 0; i < count && i < zero + row; i++) values[i] = 0;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__draw_on_device(const gpunn_tensor *t, float *to)
+{
+    const gpunn_device *dev = t->model->dev;
+    const gpunn_drawing drawing = gpunn__drawing_of(t, &t->init, 0, gpunn__count(t, 1));
+    const int64_t       row = gpunn__row_of(t);
+    const gpunn_status  status = dev->backend->draw(dev->context, &drawing, to);
+    if (status != GPUNN_OK || t->padding == 0) return status;
+    return dev->backend->fill(dev->context, to + (t->padding - 1) * row, 0, (size_t)row * sizeof *to);
 }
 
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)

@@ -89,4 +89,7 @@ GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t);
 GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
                                         int64_t count, float *values);
 
+/* Writes the initial values of a tensor with 32-bit storage to device memory, for backends with `draw`. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__draw_on_device(const gpunn_tensor *t, float *to);
+
 #endif /* GPUNN__GRAPH_TENSORS_H */

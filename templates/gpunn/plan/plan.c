@@ -870,6 +870,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *t
 {
     gpunn_status status = GPUNN_OK;
     int64_t      count = gpunn__count(t, 1);
+    if (t->model->dev->backend->draw && !t->half_storage) {
+        status = gpunn__draw_on_device(t, to);
+        return status == GPUNN_OK ? status : gpunn__backend_fail(t->model->dev, "drawing weights", status);
+    }
     for (int64_t at = 0, part; at < count && status == GPUNN_OK; at += part) {
         part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
         gpunn__draw_tensor(t, &t->init, at, part, staging);
