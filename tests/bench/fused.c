@@ -5,7 +5,8 @@
  * Usage: fused generated|hand|plain THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
  *     generated   the kernels that the generator makes of fused.json
  *     hand        one loop in each direction, written by hand with AVX-512; says so where that is missing
- *     plain       gpunn's single ops, in place where a plan would have them so */
+ *     plain       gpunn's single ops, in place where a plan would have them so
+ * With BENCH_BRIEF in the environment nothing is repeated for accuracy. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -293,10 +294,12 @@ int main(int argc, char **argv)
     }
     run(&c);
     check(&c);
-    double  times[REPEATS], begin = now();
-    int64_t calls = 0;
-    for (; now() - begin < 0.3 || calls < 3; calls++) run(&c); /* warm-up; then repeats of 0.2 s */
-    calls = (int64_t)(0.2 / ((now() - begin) / (double)calls)) + 1;
+    const bool brief = getenv("BENCH_BRIEF") != NULL;
+    double     times[REPEATS], begin = now();
+    int64_t    calls = 0;
+    /* warm-up; then repeats of 0.2 s */
+    for (; (now() - begin < 0.3 && !brief) || calls < (brief ? 1 : 3); calls++) run(&c);
+    calls = brief ? 1 : (int64_t)(0.2 / ((now() - begin) / (double)calls)) + 1;
     for (int i = 0; i < REPEATS; i++) {
         begin = now();
         for (int64_t j = 0; j < calls; j++) run(&c);

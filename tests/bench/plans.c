@@ -3,6 +3,7 @@
  *
  * Build: ninja build/plans
  * Run:   build/plans
+ *        with BENCH_BRIEF in the environment once each, a test that it runs
  * Shows: both for the 12 encoder layers of BERT-base, whose plan has as many steps at any width: at 12
  * features a run is so short that
  *        the rest is seen. Medians over the sizes, of the first run of each less the second, and, of 3 to 63
@@ -38,6 +39,7 @@ static double seconds_of(workload *w, gpunn_tensor *x, int64_t T)
 int main(void)
 {
     static double times[SIZES * ROUNDS];
+    const int     rounds = getenv("BENCH_BRIEF") ? 1 : ROUNDS;
     workload      w;
     memset(&w, 0, sizeof w);
     w.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 1);
@@ -60,7 +62,7 @@ int main(void)
     printf("a new size      %8.3f ms\n", 1e3 * median(times, SIZES - 1));
     for (int sizes = 4; sizes <= SIZES; sizes *= 2) {
         int count = 0;
-        for (int round = 0; round < ROUNDS; round++)
+        for (int round = 0; round < rounds; round++)
             for (int T = 1; T < sizes; T++) {
                 const double behind_another = seconds_of(&w, x, T);
                 times[count++] = behind_another - seconds_of(&w, x, T);

@@ -120,5 +120,40 @@ class Run(unittest.TestCase):
         self.assertEqual(sorted(line.split()), ["build/" + name for name in run.programs(run.PEERS)])
 
 
+class Programs(unittest.TestCase):
+    """The programs themselves run, for a moment each. tests/compile/check.py compiles and runs fused."""
+
+    def run_it(self, *command):
+        """A program of build/."""
+        program = os.path.join("build", command[0])
+        if not os.path.exists(os.path.join(ROOT, program)):
+            self.skipTest(f"ninja {program} builds it")
+        done = subprocess.run([program, *command[1:]], cwd=ROOT, env=dict(os.environ, BENCH_BRIEF="1"),
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}")
+        return done.stdout
+
+    def test_rows_of_the_table(self):
+        rows = [run.OWN.get(name, ["bench", name]) for name in run.PEERS]
+        rows += [peer[1:].split() for peers in run.PEERS.values() for peer in peers if peer[0] == "="]
+        for program, *name in [row for row in rows if row[0] != "fused"]:
+            self.assertRegex(self.run_it(program, *(name or [program]), "2"),
+                             rf"\A{(name or [program])[0]} 2 [\d.]+ [\d.]+ [\d.]+\n\Z")
+
+    def test_rows_of_its_own(self):
+        for name in [net + way for net in ("resnet18", "gpt2") for way in ("", "_recompute", "_within70")]:
+            self.assertIn(name, self.run_it("bench", name, "2"))
+
+    def test_plans(self):
+        self.assertIn("one of 63 sizes", self.run_it("plans"))
+
+    def test_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertIn("gpunn_load as BF16", self.run_it("load", os.path.join(folder, "file"), "1"))
+
+    def test_initial(self):
+        self.assertRegex(self.run_it("initial", "1"), r"(?s)\Anormal .* ratio .*\nuniform .* ratio ")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -478,13 +478,20 @@ def without_elf(folder):
 
 def fused_benchmark(folder):
     """tests/bench/fused.c, which calls the header's private functions, with the kernels that it times: no
-    warnings, right numbers."""
+    warnings, right numbers in each of its ways, of which one needs AVX-512 and says so."""
     call(f"{sys.executable} -m generator tests/bench/fused.json -o {folder}/fused", ROOT)
     call(f"gcc -std=c11 -O1 -march=native -Wall -Wextra -Wconversion -Werror -fsyntax-only -I{ROOT} "
          f"-I{folder} {ROOT}/tests/bench/fused.c", folder)
     call(f"{need('clang')} -std=c11 -O0 -march=native -DFUSED_BATCH=1 -I{ROOT} -I{folder} "
          f"{ROOT}/tests/bench/fused.c -o run -lm", folder)
-    call("./run plain 2", folder)
+    for way in "generated", "plain":
+        call(f"env BENCH_BRIEF=1 ./run {way} 2", folder)
+    try:
+        call("env BENCH_BRIEF=1 ./run hand 2", folder)
+    except Failure as failure:
+        if " __AVX512F__ " in call("clang -march=native -dM -E -x c /dev/null", folder) or \
+                "fused: hand needs AVX-512" not in str(failure):
+            raise
 
 
 def nccl(folder):
