@@ -33504,7 +33504,8 @@ typedef struct gpunn__direct_job {
 
 /* The kernels for one vector type. */
 typedef struct gpunn__conv_kernels {
-    int64_t lanes, v1, v6, v8;                               /* vectors per tile of 1, 6 and 8 rows */
+    int     wide;                                            /* rows of the third kind of tile */
+    int64_t lanes, v1, v6, vw;                               /* vectors per tile of 1, 6 and `wide` rows */
     void (*winograd)(const gpunn__winograd_job *w, int map); /* NULL: not available */
     void (*direct)(const gpunn__direct_job *d, int rows);
     void (*gradient)(const gpunn__direct_job *d, int rows);
@@ -33598,7 +33599,7 @@ typedef struct gpunn__conv_kernels {
 /* direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
  * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
  * 4 taps. */
-#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                                   \
+#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)                                \
     TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R,            \
                                                          const int V)                                        \
     {                                                                                                        \
@@ -33636,12 +33637,12 @@ typedef struct gpunn__conv_kernels {
         else if (rows == 6)                                                                                  \
             gpunn__##isa##_direct_tile(d, 6, V6);                                                            \
         else                                                                                                 \
-            gpunn__##isa##_direct_tile(d, 8, V8);                                                            \
+            gpunn__##isa##_direct_tile(d, W, VW);                                                            \
     }                                                                                                        \
     TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, \
                                                          const int R)                                        \
     {                                                                                                        \
-        gpunn__##isa sum[6][4], x[4], y;                                                                     \
+        gpunn__##isa sum[6][4], y[6], x;                                                                     \
         GPUNN__UNROLL                                                                                        \
         for (int i = 0; i < R; i++) {                                                                        \
             GPUNN__UNROLL                                                                                    \
@@ -33652,13 +33653,16 @@ typedef struct gpunn__conv_kernels {
             const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;   \
             for (int64_t q = 0; q < d->count; q += LANES) {                                                  \
                 GPUNN__UNROLL                                                                                \
-                for (int j = 0; j < 4; j++) x[j] = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);          \
-                GPUNN__UNROLL                                                                                \
                 for (int i = 0; i < R; i++) {                                                                \
-                    y = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                             \
-                    GPUNN__HOLD(y);                                                                          \
+                    y[i] = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                          \
+                    GPUNN__HOLD(y[i]);                                                                       \
+                }                                                                                            \
+                GPUNN__UNROLL                                                                                \
+                for (int j = 0; j < 4; j++) {                                                                \
+                    x = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);                                     \
+                    GPUNN__HOLD(x);                                                                          \
                     GPUNN__UNROLL                                                                            \
-                    for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_fma(y, x[j], sum[i][j]);          \
+                    for (int i = 0; i < R; i++) sum[i][j] = gpunn__##isa##_fma(y[i], x, sum[i][j]);          \
                 }                                                                                            \
             }                                                                                                \
         }                                                                                                    \
@@ -33690,10 +33694,11 @@ typedef struct gpunn__conv_kernels {
             gpunn__##isa##_store(y + i, lanes, v);                                                           \
         }                                                                                                    \
     }                                                                                                        \
-    static const gpunn__conv_kernels gpunn__##isa##_conv = {LANES,                                           \
+    static const gpunn__conv_kernels gpunn__##isa##_conv = {W,                                               \
+                                                            LANES,                                           \
                                                             V1,                                              \
                                                             V6,                                              \
-                                                            V8,                                              \
+                                                            VW,                                              \
                                                             WINOGRAD,                                        \
                                                             gpunn__##isa##_direct,                           \
                                                             gpunn__##isa##_direct_gradient,                  \
@@ -33701,7 +33706,7 @@ typedef struct gpunn__conv_kernels {
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
 /* sum4: out[j] += the sum of a[j]. */
-#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)             \
+#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)          \
     TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out) \
     {                                                                                \
         gpunn__quad q[4];                                                            \
@@ -33710,21 +33715,21 @@ typedef struct gpunn__conv_kernels {
         gpunn__transpose4(q);                                                        \
         *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                 \
     }                                                                                \
-    GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)
+    GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)
 #if defined(GPUNN__AVX512)
 GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
-GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 3, 6, gpunn__v16_winograd)
+GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 8, 3, 6, gpunn__v16_winograd)
 #endif
 #if defined(GPUNN__AVX2)
 GPUNN__WINOGRAD_KERNELS(v8, GPUNN__AVX2, 8)
-GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2, gpunn__v8_winograd)
+GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 4, 3, 3, gpunn__v8_winograd)
 #endif
 #if defined(GPUNN__BASELINE) && defined(__aarch64__)
 GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
-GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
+GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 8, 3, 6, gpunn__v4_winograd)
 #elif defined(GPUNN__BASELINE)
 /* no Winograd: its tile does not fit 16 registers of 4 lanes, and the code would be long */
-GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
+GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 8, 1, 2, NULL)
 #endif
 #else
 GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out)
@@ -33732,7 +33737,7 @@ GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out)
     for (int j = 0; j < 4; j++) out[j] += a[j];
 }
 GPUNN__WINOGRAD_KERNELS(v1, , 1)
-GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 1, 2, gpunn__v1_winograd)
+GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 8, 1, 2, gpunn__v1_winograd)
 #endif
 
 #undef GPUNN__CONV_VECTORS
@@ -34074,7 +34079,7 @@ typedef struct gpunn__direct {
     bool          turned;
     float        *dweight;
     bool          add;
-    int           rows;         /* output channels computed together: 1, 6 or 8 */
+    int           rows;         /* output channels computed together: 1, 6 or kernels->wide */
     int64_t       lines, bands; /* rows of the result per band; bands per plane */
     int64_t       blocks;       /* per group, of `rows` channels each */
     /* plane: a channel's copy, all phases of qh x qw; pixels: computed, in whole tiles */
@@ -34116,6 +34121,9 @@ static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at
     const int64_t skip = d->left < 0 ? (-d->left + d->up_w - 1) / d->up_w : 0, phase = d->qh * d->qw;
     int64_t       count = (d->qw * d->sw - d->left + d->up_w - 1) / d->up_w;
     if (count > d->w) count = d->w;
+    /* whether lines follow each other as in the source */
+    const bool whole = d->left == 0 && d->w == d->qw && d->sw == 1 && d->sh == 1 && d->up_w == 1 &&
+                       d->up_h == 1;
     if (d->bands > 1) memset(to, 0, (size_t)(d->ci * d->kd * d->plane) * sizeof *to);
     for (int64_t i = 0; i < d->ci * d->kd; i++, to += d->plane) {
         int64_t channel = (at / d->od * d->groups + group) * d->ci + i / d->kd;
@@ -34126,6 +34134,12 @@ static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at
         }
         const float *plane = d->src + (channel * d->d + z / d->up_d) * d->h * d->w;
         int64_t      line = first / d->sh, part = first % d->sh;
+        if (whole) {
+            const int64_t lines = gpunn__least(d->h - above, d->qh - line);
+            if (lines > 0)
+                memcpy(to + line * d->qw, plane + above * d->w, (size_t)(lines * d->w) * sizeof *to);
+            continue;
+        }
         for (int64_t y = above; y < d->h && line < d->qh; y++) {
             const float *src = plane + y * d->w;
             float       *row = to + part * d->sw * phase + line * d->qw;
@@ -34332,9 +34346,10 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
         d.dy = v->dy, d.dweight = v->dweight, d.add = v->add_dweight;
     }
     d.taps = d.ci * d.kd * d.kh * d.kw;
-    d.rows = d.co <= 2                                                                            ? 1
-             : use == GPUNN__CONV_DW || gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, 8) ? 6
-                                                                                                  : 8;
+    const bool six = use == GPUNN__CONV_DW ||
+                     gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, d.kernels->wide);
+    d.rows = six ? 6 : d.kernels->wide;
+    if (d.co <= 2) d.rows = 1;
     d.blocks = (d.co + d.rows - 1) / d.rows;
     const int64_t halo = d.dh * (d.kh - 1) / d.sh;
     d.qw = d.ow + d.dw * (d.kw - 1) / d.sw;
@@ -34351,7 +34366,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
     const int64_t              vectors = use == GPUNN__CONV_DW ? 1
                                          : d.rows == 1         ? kernels->v1
                                          : d.rows == 6         ? kernels->v6
-                                                               : kernels->v8;
+                                                               : kernels->vw;
     const int64_t              grain = kernels->lanes * vectors;
     d.pixels = gpunn__to_multiple((d.lines - 1) * d.qw + d.ow, grain);
     d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));

@@ -434,6 +434,8 @@ static void check_convs(fixture *f, int axes, bool transposed, int count)
         /* few channels of large images, which go in bands */
         {2, false, 1, 2, 3, 1, .in = {140, 240}, .kernel = {5, 3}, .padding = {2, 1}},
         {2, false, 2, 4, 2, 1, .in = {300, 250}, .kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}},
+        {2, false, 1, 2, 3, 1, .in = {200, 330}, .kernel = {5, 1}, .padding = {2, 0}},
+        {2, false, 1, 3, 4, 1, .in = {100, 250}, .kernel = {4, 3}},
         {2, false, 1, 2, 2, 1, .in = {150, 260}, .kernel = {3, 3}, .padding = {3, 3}, .dilation = {3, 3}},
         {3, false, 1, 1, 2, 1, .in = {3, 160, 150}, .kernel = {3, 3, 3}, .padding = {1, 1, 1}},
         {2, true, 1, 3, 2, 1, .in = {150, 120}, .kernel = {4, 4}, .stride = {2, 2}, .padding = {1, 1}},
