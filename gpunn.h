@@ -161,6 +161,16 @@
  *         gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 0.02f};
  *         gpunn_tensor *offset = gpunn_parameter(model, "offset", GPUNN_SHAPE(20), normal);
  *         gpunn_tensor *moved  = gpunn_add(x, offset);
+ *     A program may hold doubles. Inputs of GPUNN_F64, and outputs after gpunn_set_dtype, are converted on
+ *     the way in and out; gpunn computes in F32 only. gpunn_write_as converts other dtypes too. It knows what
+ *     it is given, where gpunn_write would take doubles for twice as many floats:
+ *         gpunn_tensor *cells = gpunn_input(model, "cells", GPUNN_F64, GPUNN_SHAPE(GPUNN_BATCH, 2));
+ *         gpunn_tensor *rates = gpunn_linear(cells, "rates", .out_features = 1);
+ *         gpunn_set_dtype(rates, GPUNN_F64);
+ *         static double now[4][2], next[4];
+ *         gpunn_write_as(cells, GPUNN_TYPED(now), sizeof now);
+ *         gpunn_forward(&rates, 1);
+ *         gpunn_read(rates, next, sizeof next);
  *
  * SHAPES  Tensors are row-major, with rank 0 (a scalar) to 8. Images are NCHW, volumes NCDHW. Sequences are
  *     as in torch's layers, [length, n, features] unless .batch_first is set. Elementwise ops broadcast as in
@@ -953,7 +963,8 @@ typedef enum gpunn_device_type {
     GPUNN_DEVICE_CUDA
 } gpunn_device_type;
 /* Precision of a model's computation. Parameters, their gradients, statistics, sums and losses are F32 in
- * every precision, and so are all values the program reads and writes. The CPU computes in F32, except
+ * every precision, and so are all values the program reads and writes. (It may hold them as F64, see
+ * gpunn_set_dtype; nothing is computed in F64.) The CPU computes in F32, except
  * products of BF16 where it supports them (AMX, or AVX-512 BF16 of AMD). A GPU without 16-bit support
  * (compute capability below 8.0) computes such a model in F32 and reports it to log_fn. The first BF16
  * product of a process requests AMX from Linux; an alternate signal stack then needs 11 KB. */
@@ -1059,7 +1070,8 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_I64, "i64", "I64", 8)    \
     X(GPUNN_I32, "i32", "I32", 4)    \
     X(GPUNN_U8, "u8", "U8", 1)       \
-    X(GPUNN_BOOL, "bool", "BOOL", 1)
+    X(GPUNN_BOOL, "bool", "BOOL", 1) \
+    X(GPUNN_F64, "f64", "F64", 8) /* of the program's values only: nothing is computed in it */
 
 /* clang-format off */
 typedef enum gpunn_dtype {
@@ -1151,9 +1163,9 @@ typedef struct gpunn_size_args {
 GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_args args);
 #define gpunn_size(model, ...) gpunn_size_((model), GPUNN_NAMED(gpunn_size_args, __VA_ARGS__))
 
-/* Creates an input: a value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0:
- * F32). At most one dimension is GPUNN_BATCH; all such inputs of a run have the same batch size. Any
- * dimension may be a gpunn_size. */
+/* Creates an input: a value that the program writes before each run. dtype F32, I64, I32, U8, BOOL or F64 (0:
+ * F32). F64 is an F32 input that the program writes as doubles, see gpunn_set_dtype. At most one dimension is
+ * GPUNN_BATCH; all such inputs of a run have the same batch size. Any dimension may be a gpunn_size. */
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype,
                                     gpunn_shape shape);
 
@@ -1212,7 +1224,15 @@ GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t); /* "" if it ha
 GPUNN_API gpunn_shape gpunn_tensor_shape(const gpunn_tensor *t);
 /* The same with the actual sizes: of the last run; for an input, of the last write. */
 GPUNN_API gpunn_shape gpunn_tensor_sizes(const gpunn_tensor *t);
-GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t); /* dtype of its elements */
+/* dtype of its elements, as the program writes and reads them */
+GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t);
+/* Whether the program holds the elements of an F32 input or computed value as doubles (GPUNN_F64) or as
+ * floats (GPUNN_F32). gpunn_write, gpunn_read, gpunn_read_grad, gpunn_bind, gpunn_bind_grad,
+ * gpunn_backward_from, DLPack and loaders then take, give and bind doubles of it and of its gradient. They
+ * round to the nearest float on the way in, on the device if the memory is there; bound memory is converted
+ * in each run. Runs compute in F32 as ever. Specs keep it for inputs only. GPUNN_ERR_DTYPE: another tensor,
+ * or another dtype. GPUNN_ERR_STATE: the tensor or its gradient is bound; unbind it first. */
+GPUNN_API gpunn_status gpunn_set_dtype(gpunn_tensor *t, gpunn_dtype dtype);
 /* Number of bytes, at the batch size of the last run or write. */
 GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t);
 /* Parameters, buffers (running statistics) and states with gpunn_set_saved, in the order of their creation:
@@ -1235,14 +1255,24 @@ GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
 /* Reads the gradient of a parameter, or of a value named by gpunn_retain_grad, after gpunn_backward or
  * gpunn_train_step. */
 GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes);
-/* Value of a one-element F32 or I64 tensor; NaN on failure. */
+/* Value of a one-element F32, F64 or I64 tensor; NaN on failure. */
 GPUNN_API float gpunn_item(gpunn_tensor *t);
+
+/* gpunn_write, gpunn_read and gpunn_read_grad of memory that holds elements of `dtype`. They are converted as
+ * by gpunn_cast: doubles become the nearest floats, for example. The dtype may be F32, F64, I64, I32, U8 or
+ * BOOL. bytes are those of host. gpunn_write cannot know what host points to. It reads doubles as twice as
+ * many floats, which an input with a batch accepts; gpunn_write_as cannot be mistaken in this way. */
+GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes);
+GPUNN_API gpunn_status gpunn_read_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
+GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
 
 /* Uses user-owned memory for a tensor, without a copy, until it is bound to other memory or, with NULL, to
  * the library's again. On a GPU the memory is that GPU's, or shared with it, aligned to 64 bytes; on the CPU
  * it is aligned to its elements. It is row-major, in the tensor's dtype. It must exist until it is unbound or
  * the model destroyed. It must hold nothing else that a run reads or writes, and may be accessed only in the
- * stream's order. Alternating between a few buffers is cheap: nothing is planned or captured again.
+ * stream's order. Alternating between a few buffers is cheap: nothing is planned or captured again. With
+ * gpunn_set_dtype of F64 the memory holds doubles; each run converts those of inputs before its first step,
+ * and those of values and gradients after they are computed.
  *     input      read by every run; bytes determine the batch size, as in gpunn_write
  *     parameter, buffer, state
  *                read and trained in place, with the values it holds; may be changed between runs. Unbinding
@@ -1252,9 +1282,76 @@ GPUNN_API float gpunn_item(gpunn_tensor *t);
  * GPUNN_ERR_ARGUMENT: memory of the host or of another GPU, or misaligned. GPUNN_ERR_SHAPE: wrong number of
  * bytes. GPUNN_ERR_STATE: a constant. */
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
+/* The same, but GPUNN_ERR_DTYPE unless the tensor's dtype is this one: gpunn_bind cannot know what memory
+ * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype. */
+GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes);
 /* The same for the F32 gradient of a parameter, which is overwritten (`=`) or, without gpunn_zero_grad, added
  * to (`+=`). For an input or value it acts as gpunn_retain_grad too. */
 GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes);
+/* GPUNN_DTYPE_OF(pointer) is the dtype of the numbers at a pointer: double, float, bool, uint8_t, and
+ * integers of 4 and 8 bytes, signed or not. A pointer to anything else, such as void, does not compile. The
+ * pointer may be to the rows of an array. GPUNN_TYPED(pointer) is that dtype, a comma and the pointer:
+ *     double cells[4][2];
+ *     gpunn_write_as(x, GPUNN_TYPED(cells), sizeof cells);
+ * Both need C11, C++, gcc or clang; elsewhere name the dtype. In C++ gpunn_write, gpunn_read, gpunn_read_grad
+ * and gpunn_bind find the dtype themselves if the pointer is to numbers of 4 or 8 bytes. */
+#define GPUNN_TYPED(...) GPUNN_DTYPE_OF(__VA_ARGS__), (__VA_ARGS__)
+#ifdef __cplusplus
+extern "C++" {
+template <typename Number> struct gpunn__pointee; /* status is missing where bytes may be of any dtype */
+#define GPUNN__POINTEE(TYPE, DTYPE, status)         \
+    template <> struct gpunn__pointee<TYPE> {       \
+        static constexpr gpunn_dtype dtype = DTYPE; \
+        typedef gpunn_status         status;        \
+    };
+GPUNN__POINTEE(unsigned char, GPUNN_U8, of_bytes)
+GPUNN__POINTEE(bool, GPUNN_BOOL, of_bytes)
+GPUNN__POINTEE(float, GPUNN_F32, status)
+GPUNN__POINTEE(double, GPUNN_F64, status)
+GPUNN__POINTEE(int, GPUNN_I32, status)
+GPUNN__POINTEE(unsigned, GPUNN_I32, status)
+GPUNN__POINTEE(long, sizeof(long) == 8 ? GPUNN_I64 : GPUNN_I32, status)
+GPUNN__POINTEE(unsigned long, sizeof(long) == 8 ? GPUNN_I64 : GPUNN_I32, status)
+GPUNN__POINTEE(long long, GPUNN_I64, status)
+GPUNN__POINTEE(unsigned long long, GPUNN_I64, status)
+#undef GPUNN__POINTEE
+template <typename Number, gpunn_dtype = gpunn__pointee<Number>::dtype>
+gpunn__pointee<Number> gpunn__pointee_at(const Number *);
+template <typename Row, size_t columns>
+auto gpunn__pointee_at(Row (*)[columns]) -> decltype(gpunn__pointee_at(static_cast<Row *>(nullptr)));
+#define GPUNN_DTYPE_OF(...) (decltype(gpunn__pointee_at(__VA_ARGS__))::dtype)
+#define GPUNN__TYPED_CALL(name)                                                            \
+    template <typename Pointer, typename Pointee = decltype(gpunn__pointee_at(Pointer()))> \
+    inline typename Pointee::status name(gpunn_tensor *t, Pointer host, size_t bytes)      \
+    {                                                                                      \
+        return name##_as(t, Pointee::dtype, host, bytes);                                  \
+    }
+GPUNN__TYPED_CALL(gpunn_write)
+GPUNN__TYPED_CALL(gpunn_read)
+GPUNN__TYPED_CALL(gpunn_read_grad)
+GPUNN__TYPED_CALL(gpunn_bind)
+#undef GPUNN__TYPED_CALL
+}
+#elif defined(__GNUC__) || __STDC_VERSION__ >= 201112L
+#ifdef __GNUC__
+#define GPUNN__GENERIC __extension__ _Generic
+#else
+#define GPUNN__GENERIC _Generic
+#endif
+/* clang-format off */
+/* The last two are pointers to rows of any length. */
+#define GPUNN__POINTER(TYPE, dtype) \
+    TYPE *: dtype, const TYPE *: dtype, TYPE (*)[]: dtype, const TYPE (*)[]: dtype
+/* clang-format on */
+#define GPUNN__POINTER_LONG(TYPE) GPUNN__POINTER(TYPE, sizeof(TYPE) == 8 ? GPUNN_I64 : GPUNN_I32)
+#define GPUNN_DTYPE_OF(...)                                                                                  \
+    (GPUNN__GENERIC(                                                                                         \
+        (__VA_ARGS__), GPUNN__POINTER(unsigned char, GPUNN_U8), GPUNN__POINTER(bool, GPUNN_BOOL),            \
+        GPUNN__POINTER(float, GPUNN_F32), GPUNN__POINTER(double, GPUNN_F64), GPUNN__POINTER(int, GPUNN_I32), \
+        GPUNN__POINTER(unsigned, GPUNN_I32), GPUNN__POINTER_LONG(long), GPUNN__POINTER_LONG(unsigned long),  \
+        GPUNN__POINTER_LONG(long long), GPUNN__POINTER_LONG(unsigned long long)))
+#endif
+
 /* Address of the memory that gpunn_read (gpunn_read_grad) reads, bound or not. Read it in the stream's order,
  * until the next call on the model. NULL on failure, also if a value is not stored in its dtype and
  * row-major; in that case bind it. */
@@ -3341,7 +3438,7 @@ typedef struct gpunn_field {
     /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
     gpunn_tensor *input;
     const void   *samples; /* `count` samples one after another, user-owned, not copied; NULL with load */
-    /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64 */
+    /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64, F64 to F32 */
     gpunn_dtype dtype;
     /* U8 to F32: (x / 255 - mean) / std per channel (axis 1); std 0 means 1. With fewer than 4 channels the
      * first entries apply; with more than 4 channels entry 0 applies to all. For a GPU the samples are copied
@@ -3501,6 +3598,10 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
 /* Reads .npy versions 1 to 3: f2 f4 f8 as F32, i8 u4 as I64, i1 i2 i4 u2 as I32, u1, b1. Either byte order; C
  * or Fortran order (converted to C order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
+/* The same, with each number as the nearest one of `dtype`, which is F32 or F64 (GPUNN_ERR_DTYPE: another).
+ * */
+GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gpunn_dtype dtype,
+                                         gpunn_array *out);
 /* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
 /* Reads one tensor of a safetensors file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
@@ -3508,6 +3609,10 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out);
+/* The same, with each number as the nearest one of `dtype`, which is F32 or F64 (GPUNN_ERR_DTYPE: another).
+ * */
+GPUNN_API gpunn_status gpunn_read_safetensors_as(gpunn_device *dev, const char *path, const char *name,
+                                                 gpunn_dtype dtype, gpunn_array *out);
 /* Writes `count` arrays as one safetensors file, arrays[i] under names[i]. */
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
@@ -4137,8 +4242,8 @@ struct gpunn_backend {
                                gpunn_value_sums parts[GPUNN_SUM_PARTS]);
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
-    /* Device to device, in the order of the calls. dtypes: F32 or, for backends with info.half, F16 and
-     * BF16. */
+    /* Device to device, in the order of the calls, as gpunn_cast converts. dtypes: all but F16 and BF16; for
+     * backends with info.half also F32, F16 and BF16 to one another. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from,
                             gpunn_dtype from_dtype, int64_t count);
     /* Whether channels_last values are faster in a run with these convolutions. NULL: never. If so,
@@ -4990,6 +5095,16 @@ GPUNN__SHARED int32_t gpunn__to_i32(float x)
     return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
 }
 
+GPUNN__SHARED int64_t gpunn__double_to_i64(double x)
+{
+    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
+}
+
+GPUNN__SHARED int32_t gpunn__double_to_i32(double x)
+{
+    return x >= -2147483648.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN;
+}
+
 /* ---- random numbers ------------------------------------------------------------------------------------ */
 /* Philox4x32-10 (Salmon et al. 2011), the generator of every random number here. */
 GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
@@ -5796,6 +5911,7 @@ struct gpunn_tensor {
     gpunn_tensor **inputs; /* an absent optional operand is NULL */
     int            part;   /* checkpoint segment that recomputes it; 0: none */
     bool           keep, retain_grad;
+    bool           doubles; /* F32 inputs and values: the program holds them as F64 */
     /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
     bool shared;
     bool half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
@@ -5925,6 +6041,7 @@ struct gpunn_model {
     uint64_t     user_memory_version; /* the same for user-owned memory */
     uint64_t     written;             /* changes when inputs or states are written */
     int          user_weights;        /* number of parameters and buffers in user-owned memory */
+    int          user_doubles;        /* number of inputs bound to doubles */
     /* of the last run or, before the first, of the last write; 0: neither */
     int64_t         batch;
     gpunn_run_state state;
@@ -6055,6 +6172,9 @@ GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* Writes initial values to host memory (>>cpu/initial). */
 GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *drawing, float *out);
+/* Converts values [begin, end) as C does; BOOL is x != 0. No dtype is F16 or BF16 (>>cpu/elementwise). */
+GPUNN__INTERNAL void gpunn__cast_values(void *to, gpunn_dtype to_dtype, const void *from,
+                                        gpunn_dtype from_dtype, int64_t begin, int64_t end);
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
  * lists them. Builders pass it on. So a static program, or one whose linker drops sections, contains only the
  * code of the ops it builds. */
@@ -8216,7 +8336,7 @@ GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free_text(dev, t->layer);
     gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
     if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
-    if (t->user_memory[0].data == NULL) gpunn__device_free(dev, t->data, t->capacity);
+    if (t->data != t->user_memory[0].data) gpunn__device_free(dev, t->data, t->capacity);
     gpunn__free(dev, t, sizeof *t);
 }
 
@@ -11041,7 +11161,7 @@ GPUNN__INLINE float gpunn__default_float(float value, float standard)
     K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
 /* clang-format on */
 
-static const char *const   gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
+static const char *const   gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool", "f64"};
 static const char *const   gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
 static const char *const   gpunn__grid_mode_names[] = {"bilinear", "nearest"};
 static const char *const   gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
@@ -12245,11 +12365,13 @@ GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_
     if (dtype == GPUNN_DTYPE_DEFAULT) dtype = GPUNN_F32;
     if (gpunn_dtype_size(dtype) == 0 || dtype == GPUNN_F16 || dtype == GPUNN_BF16)
         return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
-                                "an input cannot have dtype %s; use f32, i64, i32, u8 or bool",
+                                "an input cannot have dtype %s; use f32, f64, i64, i32, u8 or bool",
                                 gpunn_dtype_name(dtype));
     int rank = gpunn__rank_of(&call, &shape, 1);
     if (rank < 0) return NULL;
-    gpunn_tensor *t = gpunn__append(&call, GPUNN__INPUT, dtype, rank, shape.dim);
+    const bool    doubles = dtype == GPUNN_F64;
+    gpunn_tensor *t = gpunn__append(&call, GPUNN__INPUT, doubles ? GPUNN_F32 : dtype, rank, shape.dim);
+    if (t) t->doubles = doubles;
     return t && gpunn__give_name(&call, t, name) ? t : NULL;
 }
 
@@ -12353,7 +12475,25 @@ GPUNN_API gpunn_shape gpunn_tensor_shape(const gpunn_tensor *t)
 
 GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t)
 {
-    return t ? t->dtype : GPUNN_DTYPE_DEFAULT;
+    if (t == NULL) return GPUNN_DTYPE_DEFAULT;
+    return t->doubles ? GPUNN_F64 : t->dtype;
+}
+
+GPUNN_API gpunn_status gpunn_set_dtype(gpunn_tensor *t, gpunn_dtype dtype)
+{
+    gpunn__call  call;
+    gpunn_status status = GPUNN_OK;
+    if (!gpunn__begin_x(&call, "gpunn_set_dtype", t ? t->name : NULL, t, true))
+        return t ? t->model->dev->error.status : GPUNN_ERR_ARGUMENT;
+    if ((t->kind != GPUNN__INPUT && t->kind != GPUNN__VALUE) || (dtype != GPUNN_F32 && dtype != GPUNN_F64))
+        (void)gpunn__call_fail(&call, status = GPUNN_ERR_DTYPE,
+                               "only inputs and computed values can be held as f32 or f64");
+    else if (t->user_memory[0].data || t->user_memory[1].data)
+        (void)gpunn__call_fail(&call, status = GPUNN_ERR_STATE,
+                               "the tensor or its gradient is bound; unbind it first");
+    else
+        t->doubles = dtype == GPUNN_F64;
+    return status;
 }
 
 GPUNN__INTERNAL int64_t gpunn__held_count(const gpunn_tensor *t)
@@ -12376,7 +12516,7 @@ GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t)
 {
     if (t == NULL) return 0;
     int64_t count = t->kind == GPUNN__INPUT ? gpunn__held_count(t) : gpunn__count(t, t->model->batch);
-    return count < 0 ? 0 : (size_t)count * gpunn_dtype_size(t->dtype);
+    return count < 0 ? 0 : (size_t)count * gpunn_dtype_size(gpunn_tensor_dtype(t));
 }
 
 GPUNN__INTERNAL bool gpunn__is_saved(const gpunn_tensor *t)
@@ -23320,9 +23460,35 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
 
 /* ---- user-owned memory --------------------------------------------------------------------------------- */
 
-/* Appends a step that copies a value to user-owned memory in the tensor's own dtype and channel order. With
- * gradient_slot >= 0 it copies the gradient in that slot instead. */
-static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradient_slot)
+/* Makes step->out of the last step a slot in user-owned memory. */
+static bool gpunn__end_in_user_memory(gpunn__builder *b, gpunn_step *step, gpunn_tensor *t, bool gradient)
+{
+    gpunn__plan *plan = b->plan;
+    const int    slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype),
+                                        plan->step_count - 1);
+    if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
+    plan->slots[slot].last = INT32_MAX;
+    plan->slots[slot].user_memory = &t->user_memory[gradient];
+    return true;
+}
+
+/* Appends a step that converts the floats in a slot to doubles in user-owned memory. */
+static bool gpunn__widen_step(gpunn__builder *b, gpunn_tensor *t, bool gradient, const gpunn_value *floats,
+                              int slot)
+{
+    const int   at = b->plan->step_count;
+    gpunn_step *step = gpunn__new_step(b, t, false, 1);
+    if (step == NULL) return false;
+    gpunn__set_operation(step, &gpunn__operation_cast);
+    step->attr = &b->plan->attr[2];
+    step->in[0] = step->out = *floats;
+    step->out.dtype = GPUNN_F64;
+    return gpunn__use_slot(b, &step->in[0].data, slot, at) && gpunn__end_in_user_memory(b, step, t, gradient);
+}
+
+/* Appends steps that copy a value to user-owned memory in the tensor's own dtype and channel order. With
+ * gradient_slot >= 0 they copy the gradient in that slot instead. */
+static bool gpunn__copy_step(gpunn__builder *b, gpunn_tensor *t, int gradient_slot)
 {
     gpunn__plan *plan = b->plan;
     const bool   gradient = gradient_slot >= 0;
@@ -23341,11 +23507,10 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
         return false;
     step->in[0].dtype = plan->tensors[root].storage;
     gpunn__as_stored(&step->in[0], relays);
-    int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(t->dtype), at);
-    if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
-    plan->slots[slot].last = INT32_MAX;
-    plan->slots[slot].user_memory = &t->user_memory[gradient];
-    return true;
+    if (!t->doubles) return gpunn__end_in_user_memory(b, step, t, gradient);
+    const int slot = gpunn__new_slot(b, (size_t)step->out.count * sizeof(float), at);
+    return slot >= 0 && gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot) &&
+           gpunn__widen_step(b, t, gradient, &step->out, slot);
 }
 
 /* Makes values or gradients that are bound to user-owned memory end up there. The step that computes them
@@ -23354,13 +23519,13 @@ static bool gpunn__place_in_user_memory(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count && b->has.user_memory; id++) {
-        const gpunn_tensor *t = b->model->tensors[id];
-        const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
-        const int  slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
-        const bool written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
+        gpunn_tensor *t = b->model->tensors[id];
+        const int     root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
+        const int     slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
+        const bool    written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
         if (!b->needed[id] || t->user_memory[gradient].data == NULL || !written) continue;
         gpunn__slot *own = slot >= 0 ? gpunn__slot_of(plan, slot) : NULL;
-        if (own && own->user_memory == NULL && plan->tensors[root].storage == t->dtype &&
+        if (own && own->user_memory == NULL && plan->tensors[root].storage == gpunn_tensor_dtype(t) &&
             !(plan->tensors[root].channels_last && gpunn__has_layouts(t)))
             own->user_memory = &t->user_memory[gradient];
         else if (!gpunn__copy_step(b, t, gradient ? slot : -1))
@@ -23964,8 +24129,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
         if (!b->needed[id]) continue;
         copies += model->precision == GPUNN_PRECISION_F32 ? gpunn__has_layouts(model->tensors[id])
                                                           : 2 + model->tensors[id]->input_count;
-        copies += (model->tensors[id]->user_memory[0].data != NULL) +
-                  (model->tensors[id]->user_memory[1].data != NULL);
+        copies += ((model->tensors[id]->user_memory[0].data != NULL) +
+                   (model->tensors[id]->user_memory[1].data != NULL))
+                  << model->tensors[id]->doubles;
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
@@ -24464,6 +24630,12 @@ GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status st
  * tensor's own dtype. Returns NULL on failure. */
 GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
 
+/* Copies count values from the program's memory, on the host or the device, to device memory, and converts
+ * them. caller: name for messages. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_in(gpunn_device *dev, const char *caller, void *to,
+                                             gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                             int64_t count);
+
 /* Reads the loss of the last training step. Fails with GPUNN_ERR_NUMERIC if it is not finite. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value);
 
@@ -24675,6 +24847,20 @@ static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request
            memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
 }
 
+/* Converts the inputs of a plan that are bound to doubles. */
+static GPUNN__STATUS gpunn__narrow_inputs(gpunn_model *model, const gpunn__plan *plan)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (int i = 0; i < plan->input_count && status == GPUNN_OK; i++) {
+        const gpunn_tensor *t = model->tensors[plan->inputs[i]];
+        if (t->doubles && t->user_memory[0].data)
+            status = dev->backend->convert(dev->context, t->data, GPUNN_F32, t->user_memory[0].data,
+                                           GPUNN_F64, gpunn__held_count(t));
+    }
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "converting inputs", status);
+}
+
 /* Finds or makes the plan for the request and the current inputs. It becomes the first in the model's list
  * and is bound. Returns NULL on failure. */
 static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *request)
@@ -24714,6 +24900,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
     if (model->user_weights) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
+    if (model->user_doubles && gpunn__narrow_inputs(model, plan) != GPUNN_OK) return NULL;
     model->batch = batch;
     model->last = plan;
     gpunn__take_sizes(model, plan);
@@ -24908,7 +25095,7 @@ GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int 
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
 {
-    gpunn_status status = gpunn_read(loss, value, sizeof *value);
+    gpunn_status status = gpunn_read_as(loss, GPUNN_F32, value, sizeof *value);
     const char  *fault = gpunn__not_finite(value, sizeof *value);
     if (status != GPUNN_OK || fault == NULL) return status;
     return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", fault,
@@ -25198,20 +25385,23 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
         whole += gpunn__whole_cache_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) *
                                           sizeof(float));
     for (int i = 0; i < plan->output_count; i++) {
-        const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
-        const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
-        gpunn_status status = near && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes)
-                                                       : GPUNN_OK;
-        void        *own = near ? gpunn__unconst(gradients[i]) : NULL;
-        if (!near && plan->seed_memory == NULL) {
+        const size_t      bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
+        const gpunn_dtype dtype = gpunn_tensor_dtype(plan->outputs[i]);
+        const bool        direct = dtype == GPUNN_F32 &&
+                            (backend->on_device == NULL || backend->on_device(dev->context, gradients[i]));
+        gpunn_status status = direct && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes)
+                                                         : GPUNN_OK;
+        void        *own = direct ? gpunn__unconst(gradients[i]) : NULL;
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+        if (!direct && plan->seed_memory == NULL) {
             plan->seed_memory = gpunn__device_alloc(dev, whole);
             if (plan->seed_memory == NULL) return dev->error.status;
             plan->seed_bytes = whole;
         }
-        if (!near)
-            status = backend->upload(dev->context, own = (char *)plan->seed_memory + used, gradients[i],
-                                     bytes);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+        if (!direct)
+            status = gpunn__copy_in(dev, caller, own = (char *)plan->seed_memory + used, GPUNN_F32,
+                                    gradients[i], dtype, (int64_t)(bytes / sizeof(float)));
+        if (status != GPUNN_OK) return status;
         plan->seed[i].data = own;
         plan->seed[i].bytes = bytes;
         used += gpunn__whole_cache_lines(bytes);
@@ -25374,6 +25564,17 @@ GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradien
 /* Whether the last run stored it with channels last. */
 GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient);
 
+/* Whether t is an input that is bound to doubles. Its own memory then holds floats, which each run converts
+ * anew. */
+GPUNN__INTERNAL bool gpunn__is_bound_to_doubles(const gpunn_tensor *t);
+
+/* Makes an input's own memory large enough. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_own(gpunn_tensor *t, size_t bytes);
+
+/* gpunn_write_shape of elements of `dtype`. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
+                                                    const void *host, gpunn_shape shape);
+
 /* Derives the shape *held from bytes in this dtype, where at most one dimension varies. caller: name for
  * messages. Fails if the bytes do not fit. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
@@ -25386,6 +25587,11 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
  * their shape. Fails if it is bound to less. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes,
                                                    const int64_t *held);
+
+GPUNN__INTERNAL bool gpunn__is_bound_to_doubles(const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__INPUT && t->doubles && t->user_memory[0].data;
+}
 
 GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 {
@@ -25416,7 +25622,7 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
                            : "call gpunn_retain_grad on it before gpunn_backward");
     }
     if (t->kind == GPUNN__INPUT) {
-        if (t->batch) return t->data;
+        if (t->batch) return gpunn__is_bound_to_doubles(t) ? t->user_memory[0].data : t->data;
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "input '%s' has not been written", name);
     }
     if (plan && t->id < plan->tensor_count) {
@@ -25438,14 +25644,10 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
 }
 
 /* Copies a sparse gradient to host memory as a dense one. */
-static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_t bytes, const char *caller)
+static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_t bytes)
 {
     gpunn_device *dev = t->model->dev;
     const size_t  row = (size_t)t->dim[1] * sizeof(float), all = gpunn__compact_bytes(t, t->compact.capacity);
-    if (dev->backend->on_device && dev->backend->on_device(dev->context, host))
-        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s '%s': its gradient is sparse and can only be read to host memory", caller,
-                           gpunn__called(t));
     char *copy = (char *)gpunn__realloc(dev, NULL, 0, all);
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status   status = dev->backend->download(dev->context, copy, t->compact.values, all);
@@ -25454,7 +25656,7 @@ static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_
     for (int64_t i = 0; i < t->compact.capacity && status == GPUNN_OK; i++)
         if (rows[i] >= 0) memcpy((char *)host + (size_t)rows[i] * row, copy + (size_t)i * row, row);
     gpunn__free(dev, copy, all);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+    return status;
 }
 
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
@@ -25499,11 +25701,9 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     const gpunn_backend *backend = dev->backend;
     const gpunn_dtype    stored = gpunn__stored_as(t, gradient);
     const int64_t        count = (int64_t)(bytes / gpunn_dtype_size(t->dtype));
-    gpunn_status         status = backend->reaches(dev->context, to, bytes);
     gpunn_attributes     attr;
     gpunn_value          in;
     gpunn_step           step;
-    if (status != GPUNN_OK) return status;
     if (!gpunn__stored_channels_last(t, gradient) && stored == t->dtype)
         return backend->download(dev->context, to, memory, bytes);
     if (!gpunn__stored_channels_last(t, gradient))
@@ -25528,44 +25728,128 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     return backend->run(dev->context, &step);
 }
 
-static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
+/* Copies a value or gradient to memory of the program, or beside it, without a conversion of the dtype. */
+static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, bool near, const void *memory,
+                                     size_t bytes)
+{
+    gpunn_device *dev = t->model->dev;
+    if (!gradient && gpunn__is_bound_to_doubles(t))
+        return dev->backend->download(dev->context, to, memory, bytes);
+    if (gradient && t->sparse) return gpunn__read_sparse(t, to, bytes);
+    if (near) return gpunn__read_on_device(t, gradient, to, memory, bytes);
+    gpunn_dtype stored = gpunn__stored_as(t, gradient);
+    size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
+    /* 16-bit values land at the end and are widened from the front */
+    char        *at = (char *)to + (bytes - stored_bytes);
+    gpunn_status status = dev->backend->download(dev->context, at, memory, stored_bytes);
+    if (status != GPUNN_OK) return status;
+    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(stored_bytes / 2), (float *)to);
+    return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, to, bytes) : GPUNN_OK;
+}
+
+/* Memory where the program's is: of the device, or of the host. */
+static void *gpunn__take_beside(gpunn_device *dev, bool near, size_t bytes)
+{
+    return near ? gpunn__device_alloc(dev, bytes) : gpunn__realloc(dev, NULL, 0, bytes);
+}
+
+static void gpunn__free_beside(gpunn_device *dev, bool near, void *memory, size_t bytes)
+{
+    if (near)
+        gpunn__device_free(dev, memory, bytes);
+    else
+        gpunn__free(dev, memory, bytes);
+}
+
+/* Converts between memory of the program and memory beside it. */
+static GPUNN__STATUS gpunn__cast_beside(gpunn_device *dev, bool near, void *to, gpunn_dtype to_dtype,
+                                        const void *from, gpunn_dtype from_dtype, int64_t count)
+{
+    if (near) return dev->backend->convert(dev->context, to, to_dtype, from, from_dtype, count);
+    gpunn__cast_values(to, to_dtype, from, from_dtype, 0, count);
+    return GPUNN_OK;
+}
+
+/* Fails unless the program's memory can hold elements of this dtype. */
+static GPUNN__STATUS gpunn__check_as(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype)
+{
+    if (gpunn_dtype_size(dtype) && dtype != GPUNN_F16 && dtype != GPUNN_BF16) return GPUNN_OK;
+    return gpunn__fail(
+        t->model->dev, GPUNN_ERR_DTYPE,
+        "%s '%s': elements of dtype %s cannot be converted; use f32, f64, i64, i32, u8 or bool", caller,
+        gpunn__called(t), gpunn_dtype_name(dtype));
+}
+
+static bool gpunn__is_on_device(const gpunn_device *dev, const void *memory)
+{
+    return dev->backend->on_device && dev->backend->on_device(dev->context, memory);
+}
+
+/* Copies `count` values or gradients to the program's memory as elements of `dtype`. */
+static GPUNN__STATUS gpunn__read_count(gpunn_tensor *t, bool gradient, gpunn_dtype dtype, void *host,
+                                       const void *memory, int64_t count)
+{
+    gpunn_device     *dev = t->model->dev;
+    const bool        near = gpunn__is_on_device(dev, host);
+    const gpunn_dtype own = !gradient && gpunn__is_bound_to_doubles(t) ? GPUNN_F64 : t->dtype;
+    const size_t      bytes = (size_t)count * gpunn_dtype_size(own);
+    gpunn_status      status = GPUNN_OK;
+    if (near) status = dev->backend->reaches(dev->context, host, (size_t)count * gpunn_dtype_size(dtype));
+    if (status != GPUNN_OK || dtype == own)
+        return status == GPUNN_OK ? gpunn__read_own(t, gradient, host, near, memory, bytes) : status;
+    void *copy = gpunn__take_beside(dev, near, bytes);
+    if (copy == NULL) return GPUNN_ERR_MEMORY;
+    status = gpunn__read_own(t, gradient, copy, near, memory, bytes);
+    if (status == GPUNN_OK) status = gpunn__cast_beside(dev, near, host, dtype, copy, own, count);
+    gpunn__free_beside(dev, near, copy, bytes);
+    return status;
+}
+
+static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, gpunn_dtype dtype, void *host, size_t bytes,
+                                 const char *caller)
 {
     if (t == NULL || host == NULL)
         return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
-    size_t        expected;
-    const void   *memory = gpunn__memory_of(t, gradient, &expected);
+    size_t        own_bytes;
+    gpunn_status  status = gpunn__check_as(t, caller, dtype);
+    if (status != GPUNN_OK) return status;
+    const void *memory = gpunn__memory_of(t, gradient, &own_bytes);
     if (memory == NULL) return dev->error.status;
-    if (bytes != expected) {
+    const int64_t count = (int64_t)(own_bytes / gpunn_dtype_size(t->dtype));
+    if (bytes != (size_t)count * gpunn_dtype_size(dtype)) {
         char text[128];
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
                            "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
-                           caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype),
-                           gpunn__shape_text(t, text));
+                           caller, gpunn__called(t), bytes, (size_t)count * gpunn_dtype_size(dtype),
+                           gpunn_dtype_name(dtype), gpunn__shape_text(t, text));
     }
-    if (gradient && t->sparse) return gpunn__read_sparse(t, host, bytes, caller);
-    if (dev->backend->on_device && dev->backend->on_device(dev->context, host)) {
-        gpunn_status status = gpunn__read_on_device(t, gradient, host, memory, bytes);
-        return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
-    }
-    gpunn_dtype stored = gpunn__stored_as(t, gradient);
-    size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
-    /* 16-bit values land at the end and are widened from the front */
-    char        *at = (char *)host + (bytes - stored_bytes);
-    gpunn_status status = dev->backend->download(dev->context, at, memory, stored_bytes);
-    if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
-    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(stored_bytes / 2), (float *)host);
-    return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
+    if (gradient && t->sparse && gpunn__is_on_device(dev, host))
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': its gradient is sparse and can only be read to host memory", caller,
+                           gpunn__called(t));
+    status = gpunn__read_count(t, gradient, dtype, host, memory, count);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
 }
 
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes)
 {
-    return gpunn__read(t, false, host, bytes, "gpunn_read");
+    return gpunn__read(t, false, gpunn_tensor_dtype(t), host, bytes, "gpunn_read");
+}
+
+GPUNN_API gpunn_status gpunn_read_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes)
+{
+    return gpunn__read(t, false, dtype, host, bytes, "gpunn_read_as");
 }
 
 GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes)
 {
-    return gpunn__read(t, true, host, bytes, "gpunn_read_grad");
+    return gpunn__read(t, true, gpunn_tensor_dtype(t), host, bytes, "gpunn_read_grad");
+}
+
+GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes)
+{
+    return gpunn__read(t, true, dtype, host, bytes, "gpunn_read_grad_as");
 }
 
 GPUNN_API float gpunn_item(gpunn_tensor *t)
@@ -25573,13 +25857,14 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
     float   value = NAN;
     int64_t integer = 0;
     if (t && t->dtype == GPUNN_I64)
-        return gpunn__read(t, false, &integer, sizeof integer, "gpunn_item") == GPUNN_OK ? (float)integer
-                                                                                         : NAN;
+        return gpunn__read(t, false, GPUNN_I64, &integer, sizeof integer, "gpunn_item") == GPUNN_OK
+                   ? (float)integer
+                   : NAN;
     if (t && t->dtype != GPUNN_F32)
         (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
-                          "gpunn_item '%s': it is %s; only f32 and i64 can be read", gpunn__called(t),
+                          "gpunn_item '%s': it is %s; only f32, f64 and i64 can be read", gpunn__called(t),
                           gpunn_dtype_name(t->dtype));
-    else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
+    else if (gpunn__read(t, false, GPUNN_F32, &value, sizeof value, "gpunn_item") != GPUNN_OK)
         value = NAN;
     return value;
 }
@@ -25625,43 +25910,69 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes,
-                                                   const int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_own(gpunn_tensor *t, size_t bytes)
 {
     gpunn_device *dev = t->model->dev;
-    if (t->capacity < bytes && t->user_memory[0].data)
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to "
-                           "more, or unbind it",
-                           caller, t->name, bytes, t->capacity);
-    if (t->capacity < bytes) {
-        gpunn__device_free(dev, t->data, t->capacity);
-        t->capacity = 0;
-        t->batch = 0;
-        t->model->generation++;
-        t->data = gpunn__device_alloc(dev, bytes);
-        if (t->data == NULL) return dev->error.status;
-        t->capacity = bytes;
-    }
-    gpunn__hold(t, held);
+    if (t->capacity >= bytes) return GPUNN_OK;
+    gpunn__device_free(dev, t->data, t->capacity);
+    t->capacity = 0;
+    t->batch = 0;
+    t->model->generation++;
+    t->data = gpunn__device_alloc(dev, bytes);
+    if (t->data == NULL) return dev->error.status;
+    t->capacity = bytes;
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes,
-                                        const int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes,
+                                                   const int64_t *held)
 {
-    gpunn_device *dev = t->model->dev;
-    gpunn_status  status = gpunn__reserve_input(t, caller, bytes, held);
-    if (status != GPUNN_OK) return status;
-    status = dev->backend->upload(dev->context, t->data, host, bytes);
+    const gpunn__user_memory *bound = &t->user_memory[0];
+    if (bound->data && bound->bytes < bytes)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
+                           "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to "
+                           "more, or unbind it",
+                           caller, t->name, bytes, bound->bytes);
+    gpunn_status status = bound->data ? GPUNN_OK : gpunn__reserve_own(t, bytes);
+    if (status == GPUNN_OK) gpunn__hold(t, held);
+    return status;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_in(gpunn_device *dev, const char *caller, void *to,
+                                             gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                             int64_t count)
+{
+    const gpunn_backend *backend = dev->backend;
+    const size_t         bytes = (size_t)count * gpunn_dtype_size(to_dtype);
+    const bool           converts = to_dtype != from_dtype, near = gpunn__is_on_device(dev, from);
+    gpunn_status         status = GPUNN_OK;
+    void                *copy = NULL;
+    if (converts && near) {
+        status = backend->reaches(dev->context, from, (size_t)count * gpunn_dtype_size(from_dtype));
+        if (status == GPUNN_OK)
+            status = backend->convert(dev->context, to, to_dtype, from, from_dtype, count);
+    } else if (converts) {
+        if ((copy = gpunn__realloc(dev, NULL, 0, bytes)) == NULL) return GPUNN_ERR_MEMORY;
+        gpunn__cast_values(copy, to_dtype, from, from_dtype, 0, count);
+    }
+    if (!(converts && near)) status = backend->upload(dev->context, to, copy ? copy : from, bytes);
+    gpunn__free(dev, copy, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
 }
 
-GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape)
+/* Writes elements of `dtype` to an input, or to the doubles that it is bound to. */
+static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
+                                        const void *host, int64_t count, const int64_t *held)
 {
-    static const char caller[] = "gpunn_write_shape";
-    if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    const gpunn_dtype own = gpunn__is_bound_to_doubles(t) ? GPUNN_F64 : t->dtype;
+    gpunn_status      status = gpunn__reserve_input(t, caller, (size_t)count * gpunn_dtype_size(own), held);
+    void             *to = own == GPUNN_F64 ? t->user_memory[0].data : t->data;
+    return status == GPUNN_OK ? gpunn__copy_in(t->model->dev, caller, to, own, host, dtype, count) : status;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
+                                                    const void *host, gpunn_shape shape)
+{
     int     rank = 0;
     int64_t count = 1;
     bool    fits = t->kind == GPUNN__INPUT;
@@ -25677,7 +25988,15 @@ GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpun
                            gpunn__called(t), gpunn__dims_text(t->model, rank, shape.dim, given),
                            t->kind == GPUNN__INPUT ? gpunn__shape_text(t, own) : "an input");
     }
-    return gpunn__write_input(t, caller, host, (size_t)count * gpunn_dtype_size(t->dtype), shape.dim);
+    return gpunn__write_input(t, caller, dtype, host, count, shape.dim);
+}
+
+GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape)
+{
+    static const char caller[] = "gpunn_write_shape";
+    if (t == NULL || host == NULL)
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    return gpunn__write_shape_as(t, caller, gpunn_tensor_dtype(t), host, shape);
 }
 
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
@@ -25695,46 +26014,65 @@ GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
     return status;
 }
 
-static GPUNN__STATUS gpunn__write_half_storage(const gpunn_tensor *t, const float *host)
+/* Writes host values of `dtype` to a weight, piece by piece in its form. */
+static GPUNN__STATUS gpunn__write_pieces(const gpunn_tensor *t, gpunn_dtype dtype, const void *host)
 {
     gpunn_device *dev = t->model->dev;
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     gpunn_status  status = staging ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    const size_t  size = gpunn_dtype_size(dtype);
     for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && status == GPUNN_OK; at += part) {
         part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
-        memcpy(staging, host + at, (size_t)part * sizeof(float));
+        gpunn__cast_values(staging, GPUNN_F32, (const char *)host + (size_t)at * size, dtype, 0, part);
         status = gpunn__upload_part(t, gpunn__weights(t), at, staging, part);
     }
     if (staging) gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
     return status;
 }
 
-GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
+static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes,
+                                  const char *caller)
 {
     if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, "gpunn_write", t ? "host pointer" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
+    gpunn_status  status = gpunn__check_as(t, caller, dtype);
+    if (status != GPUNN_OK) return status;
     if (t->kind == GPUNN__INPUT) {
-        int64_t      held[GPUNN_MAX_RANK];
-        gpunn_status status = gpunn__shape_of(t, "gpunn_write", t->dtype, bytes, held);
-        return status == GPUNN_OK ? gpunn__write_input(t, "gpunn_write", host, bytes, held) : status;
+        int64_t held[GPUNN_MAX_RANK];
+        status = gpunn__shape_of(t, caller, dtype, bytes, held);
+        return status == GPUNN_OK ? gpunn__write_input(t, caller, dtype, host,
+                                                       (int64_t)(bytes / gpunn_dtype_size(dtype)), held)
+                                  : status;
     }
     if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "gpunn_write '%s': only inputs, parameters, buffers and states can be written",
+                           "%s '%s': only inputs, parameters, buffers and states can be written", caller,
                            gpunn__called(t));
-    size_t expected = (size_t)gpunn__count(t, 1) * sizeof(float);
+    size_t expected = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
     if (bytes != expected) {
         char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but f32 %s takes %zu",
-                           t->name, bytes, gpunn__shape_text(t, text), expected);
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %zu", caller,
+                           t->name, bytes, gpunn_dtype_name(dtype), gpunn__shape_text(t, text), expected);
     }
-    gpunn_status status = gpunn__commit(t->model);
+    status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    return t->half_storage ? gpunn__write_half_storage(t, (const float *)host)
-                           : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    if ((t->half_storage || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
+        return gpunn__write_pieces(t, dtype, host);
+    return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,
+                          gpunn__count(t, 1));
+}
+
+GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
+{
+    return gpunn__write(t, gpunn_tensor_dtype(t), host, bytes, "gpunn_write");
+}
+
+GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes)
+{
+    return gpunn__write(t, dtype, host, bytes, "gpunn_write_as");
 }
 
 #ifdef GPUNN__COLD
@@ -25751,7 +26089,7 @@ static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char 
                                               size_t bytes, bool gradient, int64_t *held)
 {
     gpunn_device     *dev = t->model->dev;
-    const gpunn_dtype dtype = gradient ? GPUNN_F32 : t->dtype;
+    const gpunn_dtype dtype = gradient && !t->doubles ? GPUNN_F32 : gpunn_tensor_dtype(t);
     const size_t      alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
     const bool        known = held[0] != 0 ||
                        (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
@@ -25767,15 +26105,24 @@ static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char 
                        dev->backend->error(dev->context));
 }
 
-/* Makes user-owned memory an input's memory, or removes it. */
-static void gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory,
-                                    const int64_t *held)
+/* Makes user-owned memory an input's memory, or removes it. Beside doubles the input keeps memory for
+ * floats. */
+static GPUNN__STATUS gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory,
+                                             const int64_t *held)
 {
-    if (t->user_memory[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
-    t->data = user_memory->data;
-    t->capacity = user_memory->bytes;
+    const bool bound = t->user_memory[0].data != NULL;
+    if (t->doubles) {
+        gpunn_status status = gpunn__reserve_own(t, user_memory->bytes / 2);
+        if (status != GPUNN_OK) return status;
+        t->model->user_doubles += (user_memory->data != NULL) - bound;
+    } else {
+        if (!bound) gpunn__device_free(t->model->dev, t->data, t->capacity);
+        t->data = user_memory->data;
+        t->capacity = user_memory->bytes;
+    }
     t->batch = 0;
     if (user_memory->data) gpunn__hold(t, held);
+    return GPUNN_OK;
 }
 
 /* Binds a parameter or buffer. Its values are copied only when it returns to the model's own memory. */
@@ -25829,7 +26176,8 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         status = gpunn__set_weight_memory(t, &user_memory);
     if (status != GPUNN_OK) return status;
     if ((own->data == NULL) != (memory == NULL)) gpunn__invalidate(model);
-    if (!gradient && t->kind == GPUNN__INPUT) gpunn__set_input_memory(t, &user_memory, held);
+    if (!gradient && t->kind == GPUNN__INPUT) status = gpunn__set_input_memory(t, &user_memory, held);
+    if (status != GPUNN_OK) return status;
     if (gradient) t->grad_reached = false;
     *own = user_memory;
     model->user_memory_version++;
@@ -25966,6 +26314,17 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
     return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false, NULL);
 }
 
+GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes)
+{
+    const gpunn_dtype own = gpunn_tensor_dtype(t);
+    if (t && memory && dtype != own)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
+                           "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",
+                           gpunn__called(t), gpunn_dtype_name(dtype), gpunn_dtype_name(own),
+                           dtype == GPUNN_F64 ? "call gpunn_set_dtype first" : "bind memory of that dtype");
+    return gpunn_bind(t, memory, bytes);
+}
+
 GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes)
 {
     return gpunn__bind_memory(t, "gpunn_bind_grad", memory, bytes, true, NULL);
@@ -25985,7 +26344,8 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
                                 "%s '%s': its gradient is sparse; copy it with gpunn_read_grad", caller,
                                 gpunn__called(t));
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
-    if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
+    if (gpunn__stored_as(t, gradient) == gpunn_tensor_dtype(t) && !gpunn__stored_channels_last(t, gradient))
+        return memory;
     return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
                             "%s '%s': the run stores it as %s%s; bind it to your own memory with gpunn_bind, "
                             "or copy it with gpunn_read",
@@ -26020,11 +26380,11 @@ static void gpunn__exported_free(struct DLManagedTensorVersioned *self)
 
 static uint8_t gpunn__dlpack_code(gpunn_dtype dtype)
 {
-    return dtype == GPUNN_F32 || dtype == GPUNN_F16 ? GPUNN_DLPACK_FLOAT
-           : dtype == GPUNN_BF16                    ? GPUNN_DLPACK_BFLOAT
-           : dtype == GPUNN_U8                      ? GPUNN_DLPACK_UINT
-           : dtype == GPUNN_BOOL                    ? GPUNN_DLPACK_BOOL
-                                                    : GPUNN_DLPACK_INT;
+    return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_F64 ? GPUNN_DLPACK_FLOAT
+           : dtype == GPUNN_BF16                                          ? GPUNN_DLPACK_BFLOAT
+           : dtype == GPUNN_U8                                            ? GPUNN_DLPACK_UINT
+           : dtype == GPUNN_BOOL                                          ? GPUNN_DLPACK_BOOL
+                                                                          : GPUNN_DLPACK_INT;
 }
 
 GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
@@ -26045,8 +26405,8 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
     managed->device_type = dev->info.type == GPUNN_DEVICE_CUDA ? GPUNN_DLPACK_CUDA : GPUNN_DLPACK_CPU;
     managed->device_id = dev->info.type == GPUNN_DEVICE_CUDA ? dev->args.index : 0;
     managed->rank = t->rank;
-    managed->dtype_code = gpunn__dlpack_code(t->dtype);
-    managed->dtype_bits = (uint8_t)(8 * gpunn_dtype_size(t->dtype));
+    managed->dtype_code = gpunn__dlpack_code(gpunn_tensor_dtype(t));
+    managed->dtype_bits = (uint8_t)(8 * gpunn_dtype_size(gpunn_tensor_dtype(t)));
     managed->lanes = 1;
     managed->shape = exported->shape;
     managed->stride = exported->stride;
@@ -26072,8 +26432,8 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
         return gpu ? "its memory is not on a GPU" : "its memory is not on the host";
     if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index)
         return "its memory is on another GPU";
-    if (managed->dtype_code != gpunn__dlpack_code(t->dtype) ||
-        managed->dtype_bits != 8 * gpunn_dtype_size(t->dtype) || managed->lanes != 1)
+    if (managed->dtype_code != gpunn__dlpack_code(gpunn_tensor_dtype(t)) ||
+        managed->dtype_bits != 8 * gpunn_dtype_size(gpunn_tensor_dtype(t)) || managed->lanes != 1)
         return "its dtype differs";
     if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT)
         return "it is read-only, but the tensor is not an input";
@@ -26101,11 +26461,12 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     if (fault) {
         char text[128];
         return gpunn__fail(t->model->dev, GPUNN_ERR_ARGUMENT, "%s '%s': %s; it must hold %s %s on %s", caller,
-                           gpunn__called(t), fault, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text),
-                           t->model->dev->info.name);
+                           gpunn__called(t), fault, gpunn_dtype_name(gpunn_tensor_dtype(t)),
+                           gpunn__shape_text(t, text), t->model->dev->info.name);
     }
     gpunn_status status = gpunn__bind_memory(t, caller, (char *)own->data + own->byte_offset,
-                                             (size_t)count * gpunn_dtype_size(t->dtype), false, own->shape);
+                                             (size_t)count * gpunn_dtype_size(gpunn_tensor_dtype(t)), false,
+                                             own->shape);
     if (status == GPUNN_OK) t->managed = own;
     return status;
 }
@@ -26396,7 +26757,8 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
         const size_t        bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
-        if (t->user_memory[0].data == NULL) f.inputs += bytes > t->capacity ? bytes : t->capacity;
+        if (t->user_memory[0].data == NULL || t->doubles)
+            f.inputs += bytes > t->capacity ? bytes : t->capacity;
     }
     f.together = f.weights + f.gradients + f.inputs + f.arena + f.cache;
     return f;
@@ -27368,6 +27730,10 @@ GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, fl
     for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
 }
 
+/* gpunn__cast_values on the device's threads. */
+GPUNN__INTERNAL void gpunn__cpu_cast_values(gpunn__cpu *cpu, void *to, gpunn_dtype to_dtype, const void *from,
+                                            gpunn_dtype from_dtype, int64_t count);
+
 /* The dropout parameters of this step's draws; x, y and count are left 0. keep is 65536 if nothing is
  * dropped. */
 GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step);
@@ -27785,32 +28151,28 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 
 /* ---- cast: as in C; BOOL is x != 0 --------------------------------------------------------------------- */
 
-typedef struct gpunn__cast_job {
-    const gpunn_value *in, *out;
-} gpunn__cast_job;
-
-static void gpunn__cast_task(void *arg, int thread, int threads)
+GPUNN__INTERNAL void gpunn__cast_values(void *to, gpunn_dtype to_dtype, const void *from,
+                                        gpunn_dtype from_dtype, int64_t begin, int64_t end)
 {
-    const gpunn__cast_job *job = (const gpunn__cast_job *)arg;
-    int64_t                begin, end;
-    gpunn__cpu_part(job->out->count, 1024, threads, thread, &begin, &end);
-#define GPUNN__LOOP(TO, FROM, value)                                 \
-    {                                                                \
-        const FROM *GPUNN__RESTRICT x = (const FROM *)job->in->data; \
-        TO *GPUNN__RESTRICT         y = (TO *)job->out->data;        \
-        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value);    \
-        return;                                                      \
+#define GPUNN__LOOP(TO, FROM, value)                              \
+    {                                                             \
+        const FROM *GPUNN__RESTRICT x = (const FROM *)from;       \
+        TO *GPUNN__RESTRICT         y = (TO *)to;                 \
+        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value); \
+        return;                                                   \
     }
 #define GPUNN__FROM(FROM, long_value, value)               \
-    switch (job->out->dtype) {                             \
+    switch (to_dtype) {                                    \
     case GPUNN_F32: GPUNN__LOOP(float, FROM, x[i])         \
+    case GPUNN_F64: GPUNN__LOOP(double, FROM, x[i])        \
     case GPUNN_I64: GPUNN__LOOP(int64_t, FROM, long_value) \
     case GPUNN_I32: GPUNN__LOOP(int32_t, FROM, value)      \
     case GPUNN_U8: GPUNN__LOOP(uint8_t, FROM, value)       \
     default: GPUNN__LOOP(uint8_t, FROM, x[i] != 0)         \
     }
-    switch (job->in->dtype) {
+    switch (from_dtype) {
     case GPUNN_F32: GPUNN__FROM(float, gpunn__to_i64(x[i]), gpunn__to_i32(x[i]))
+    case GPUNN_F64: GPUNN__FROM(double, gpunn__double_to_i64(x[i]), gpunn__double_to_i32(x[i]))
     case GPUNN_I64: GPUNN__FROM(int64_t, x[i], x[i])
     case GPUNN_I32: GPUNN__FROM(int32_t, x[i], x[i])
     default: GPUNN__FROM(uint8_t, x[i], x[i])
@@ -27819,20 +28181,39 @@ static void gpunn__cast_task(void *arg, int thread, int threads)
 #undef GPUNN__LOOP
 }
 
+typedef struct gpunn__cast_job {
+    void       *to;
+    const void *from;
+    gpunn_dtype to_dtype, from_dtype;
+    int64_t     count;
+} gpunn__cast_job;
+
+static void gpunn__cast_task(void *arg, int thread, int threads)
+{
+    const gpunn__cast_job *job = (const gpunn__cast_job *)arg;
+    int64_t                begin, end;
+    gpunn__cpu_part(job->count, 1024, threads, thread, &begin, &end);
+    gpunn__cast_values(job->to, job->to_dtype, job->from, job->from_dtype, begin, end);
+}
+
+GPUNN__INTERNAL void gpunn__cpu_cast_values(gpunn__cpu *cpu, void *to, gpunn_dtype to_dtype, const void *from,
+                                            gpunn_dtype from_dtype, int64_t count)
+{
+    gpunn__cast_job job = {to, from, to_dtype, from_dtype, count};
+    gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__cast_task, &job);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    if (action == GPUNN__PREPARE) {
-        gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
-        if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "the CPU cannot cast %s to %s; it supports f32, i64, i32, u8 and bool",
-                                   gpunn_dtype_name(from), gpunn_dtype_name(to));
+    const gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
+    if (action != GPUNN__PREPARE) {
+        gpunn__cpu_cast_values(cpu, step->out.data, to, step->in[0].data, from, step->out.count);
         return GPUNN_OK;
     }
-    gpunn__cast_job job;
-    job.in = &step->in[0];
-    job.out = &step->out;
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__cast_task, &job);
+    if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                               "the CPU cannot cast %s to %s; it supports f32, f64, i64, i32, u8 and bool",
+                               gpunn_dtype_name(from), gpunn_dtype_name(to));
     return GPUNN_OK;
 }
 
@@ -39525,12 +39906,14 @@ static GPUNN__STATUS gpunn__cpu_time(void *context, gpunn_run *run, double *seco
     return GPUNN_OK;
 }
 
-/* The CPU backend has no 16-bit storage, so this is a copy. */
+/* The CPU backend has no 16-bit storage. */
 static GPUNN__STATUS gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from,
                                         gpunn_dtype from_dtype, int64_t count)
 {
-    (void)context, (void)to_dtype, (void)from_dtype;
-    memcpy(to, from, (size_t)count * sizeof(float));
+    if (to_dtype == from_dtype)
+        memcpy(to, from, (size_t)count * gpunn_dtype_size(to_dtype));
+    else
+        gpunn__cpu_cast_values((gpunn__cpu *)context, to, to_dtype, from, from_dtype, count);
     return GPUNN_OK;
 }
 
@@ -42815,6 +43198,8 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     int64_t        n = field->count;
     if (field->from == field->to)
         memcpy(to, from, field->to_bytes);
+    else if (field->from == GPUNN_F64)
+        gpunn__cast_values(to, GPUNN_F32, from, GPUNN_F64, 0, n);
     else if (field->to == GPUNN_F32) {
         float  *out = (float *)to;
         int64_t plane = field->pixels.plane;
@@ -43295,7 +43680,7 @@ static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, cons
     gpunn_shape shape = gpunn_tensor_shape(field->input);
     shape.dim[0] = n;
     shape.dim[field->axis] = longest;
-    return gpunn_write_shape(field->input, rows, shape);
+    return gpunn__write_shape_as(field->input, "gpunn_next", field->to, rows, shape);
 }
 
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
@@ -43318,9 +43703,10 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
             const gpunn__loader_field *field = &loader->fields[f];
             const char                *rows = field->direct ? field->samples + (size_t)first * field->to_bytes
                                                             : batch->memory + field->rows;
-            status = field->axis     ? gpunn__write_longest(field, rows, n, batch->longest)
-                     : field->widens ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
-                                     : gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
+            status = field->axis ? gpunn__write_longest(field, rows, n, batch->longest)
+                     : field->widens
+                         ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
+                         : gpunn_write_as(field->input, field->to, rows, (size_t)n * field->to_bytes);
         }
         more = status == GPUNN_OK;
         loader->delivered = (int)n;
@@ -43429,12 +43815,13 @@ static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
     const gpunn_field   *given = &loader->args.fields[f];
     gpunn__loader_field *field = &loader->fields[f];
     field->to = given->input->dtype;
-    field->from = given->dtype ? given->dtype : given->input->dtype;
+    field->from = given->dtype ? given->dtype : gpunn_tensor_dtype(given->input);
     const bool bytes = field->from == GPUNN_U8 || field->from == GPUNN_BOOL;
-    if (field->from != field->to && !bytes && !(field->from == GPUNN_I32 && field->to == GPUNN_I64))
+    if (field->from != field->to && !bytes && !(field->from == GPUNN_I32 && field->to == GPUNN_I64) &&
+        !(field->from == GPUNN_F64 && field->to == GPUNN_F32))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_loader_create: field %d ('%s') has %s samples, its input is %s; samples "
-                           "are of the input's dtype, U8, BOOL, or I32 for an I64 input",
+                           "are of the input's dtype, U8, BOOL, I32 for an I64 input, or F64 for F32",
                            f, gpunn__field_name(given), gpunn_dtype_name(field->from),
                            gpunn_dtype_name(field->to));
     if (loader->args.mixup_alpha > 0 && field->to != GPUNN_F32)
@@ -43574,8 +43961,9 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (status == GPUNN_OK) status = gpunn__field_colours(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_pixels(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_moves(loader, f);
-    field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA &&
-                    !field->jitters && !mixes && !field->axis; /* on a CPU the loader's own threads convert */
+    field->widens = gpunn__field_has_pixels(field) && !field->input->doubles &&
+                    loader->model->dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !mixes &&
+                    !field->axis; /* on a CPU the loader's own threads convert */
     if (field->widens) field->to = field->from;
     field->direct = !args->load && !args->shuffle && args->validation_share == 0 && !field->moves &&
                     !field->jitters && !mixes && field->from == field->to && !field->axis;
@@ -43900,7 +44288,7 @@ GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
-/* Reads the next count elements of the file as dtype, which is encoding->dtype or F32. swapped: they are
+/* Reads the next count elements of the file as dtype, which is encoding->dtype, F32 or F64. swapped: they are
  * big-endian. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding,
                                                    gpunn_dtype dtype, bool swapped, size_t count, void *out);
@@ -43947,11 +44335,35 @@ static float gpunn__element_float(const gpunn__encoding *encoding, const unsigne
     return negative ? -gpunn__float_of_integer(0 - bits) : gpunn__float_of_integer(bits);
 }
 
-/* Converts count elements from raw to dtype, which is encoding->dtype or F32. */
+/* Converts an element to the nearest double. */
+static double gpunn__element_double(const gpunn__encoding *encoding, const unsigned char *raw)
+{
+    float narrow;
+    if (encoding->dtype != GPUNN_F32) {
+        const uint64_t bits = gpunn__integer_bits(encoding, raw);
+        return *encoding->safetensors == 'I' && bits >> 63 ? -(double)(0 - bits) : (double)bits;
+    }
+    if (encoding->id == GPUNN__F32)
+        memcpy(&narrow, raw, sizeof narrow);
+    else if (encoding->bytes == 2)
+        gpunn__widen_floats(encoding->id == GPUNN__F16 ? GPUNN_F16 : GPUNN_BF16, raw, 1, &narrow);
+    else
+        narrow = gpunn__element_float(encoding, raw);
+    return (double)narrow;
+}
+
+/* Converts count elements from raw to dtype, which is encoding->dtype, F32 or F64, but not F64 to itself. */
 static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw,
                           size_t count, unsigned char *out)
 {
     const size_t wide = gpunn_dtype_size(dtype);
+    if (dtype == GPUNN_F64) {
+        for (size_t i = 0; i < count; i++) {
+            const double value = gpunn__element_double(encoding, raw + i * encoding->bytes);
+            memcpy(out + i * wide, &value, wide);
+        }
+        return;
+    }
     if (encoding->id == GPUNN__F16 || encoding->id == GPUNN__BF16) {
         gpunn__widen_floats(encoding->id == GPUNN__F16 ? GPUNN_F16 : GPUNN_BF16, raw, (int64_t)count,
                             (float *)(void *)out);
@@ -43974,6 +44386,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(dtype);
     bool same = dtype == encoding->dtype && (encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 ||
                                              encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8);
+    if (dtype == GPUNN_F64) same = encoding->id == GPUNN__F64;
     swapped = swapped && bytes > 1;
     if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);
     while (count > 0) {
@@ -46147,8 +46560,8 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
         gpunn__emit_arguments(w, t, row);
         if (layer) gpunn__emit_layer_settings(w, t, first);
     } else {
-        if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32)
-            gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
+        if (t->kind == GPUNN__INPUT && gpunn_tensor_dtype(t) != GPUNN_F32)
+            gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(gpunn_tensor_dtype(t)));
         gpunn__emit_shape(w, t);
         if (t->kind == GPUNN__PARAMETER || t->state) gpunn__emit_settings(w, ", ", NULL, t, false);
         if (t->saved) gpunn__emitf(w, ", \"saved\": true");
@@ -46942,7 +47355,7 @@ static const char *gpunn__key_text(gpunn__key_kind kind)
     case GPUNN__K_AXIS: return "an axis";
     case GPUNN__K_WINDOW: return "an integer or a list of one for each axis";
     case GPUNN__K_COUNTS: return "a list of integers of 1 or more";
-    case GPUNN__K_DTYPE: return "one of f32, i64, i32, u8, bool";
+    case GPUNN__K_DTYPE: return "one of f32, i64, i32, u8, bool, f64";
     case GPUNN__K_AXES: return "a list of all axes";
     case GPUNN__K_TEXT: return "a text";
     default: return "an integer";
@@ -46972,10 +47385,12 @@ static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
 static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key,
                               void *at)
 {
-    static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
+    static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL, GPUNN_F64};
     const gpunn__choice     *of = gpunn__choice_of(key->kind);
+    const bool               casts = key->kind == GPUNN__K_DTYPE && key->otherwise == GPUNN__NEEDED;
     int                      choice = 0;
-    if (!gpunn__get_choice(l, e->item, key->name, of->words, of->count, &choice)) return false;
+    /* the last dtype is only for inputs */
+    if (!gpunn__get_choice(l, e->item, key->name, of->words, of->count - casts, &choice)) return false;
     if (key->kind == GPUNN__K_DTYPE)
         *(gpunn_dtype *)at = dtypes[choice];
     else if (key->kind == GPUNN__K_ACTIVATION)
@@ -47397,7 +47812,8 @@ static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function,
     return GPUNN_OK;
 }
 
-/* Allocates out for the sizes that a header claims. Fails if the file cannot hold that many elements. */
+/* Allocates out for the sizes that a header claims, with its dtype or, if it has none, the encoding's. Fails
+ * if the file cannot hold that many elements. */
 static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank,
                                         const int64_t *dim, gpunn_array *out)
 {
@@ -47418,12 +47834,12 @@ static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__enc
                            "'%s' is damaged or cut short: its header promises more elements than the file "
                            "can hold; download it again",
                            path);
-    if (!gpunn__mul(count, gpunn_dtype_size(encoding->dtype), &bytes))
+    if (out->dtype == GPUNN_DTYPE_DEFAULT) out->dtype = encoding->dtype;
+    if (!gpunn__mul(count, gpunn_dtype_size(out->dtype), &bytes))
         return gpunn__fail(dev, GPUNN_ERR_MEMORY, "'%s' is too large", path);
     out->data = gpunn__realloc(dev, NULL, 0, bytes);
     if (out->data == NULL) return GPUNN_ERR_MEMORY;
     out->bytes = bytes;
-    out->dtype = encoding->dtype;
     out->rank = rank;
     for (int i = 0; i < rank; i++) out->dim[i] = dim[i];
     return GPUNN_OK;
@@ -47463,13 +47879,29 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
                : status;
 }
 
-/* Opens a file and calls body to read it into out. After a failure out is empty. */
+/* Makes `dtype` that of the empty array: F32, F64, or 0 for the file's. */
+static GPUNN__STATUS gpunn__array_begin_as(gpunn_device *dev, const char *function, bool arguments,
+                                           gpunn_dtype dtype, gpunn_array *out)
+{
+    gpunn_status status = gpunn__array_begin(dev, function, arguments, out);
+    if (status != GPUNN_OK) return status;
+    if (dtype != GPUNN_DTYPE_DEFAULT && dtype != GPUNN_F32 && dtype != GPUNN_F64)
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                           "%s: files are read as f32 or f64, not as %s; pass one of them", function,
+                           gpunn_dtype_name(dtype));
+    out->dtype = dtype;
+    return GPUNN_OK;
+}
+
+/* Opens a file and calls body to read it into out, as `dtype` or, if that is 0, as the file's. After a
+ * failure out is empty. */
 static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, const char *path,
+                                       gpunn_dtype dtype,
                                        gpunn_status (*body)(gpunn__reader *r, gpunn_array *out),
                                        gpunn_array *out)
 {
     gpunn__reader r;
-    gpunn_status  status = gpunn__array_begin(dev, function, path != NULL, out);
+    gpunn_status  status = gpunn__array_begin_as(dev, function, path != NULL, dtype, out);
     if (status == GPUNN_OK) status = gpunn__reader_open(dev, NULL, path, true, &r);
     if (status != GPUNN_OK) return status;
     status = body(&r, out);
@@ -47481,7 +47913,7 @@ static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, 
 
 GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out)
 {
-    return gpunn__array_read(dev, "gpunn_read_idx", path, gpunn__idx_body, out);
+    return gpunn__array_read(dev, "gpunn_read_idx", path, GPUNN_DTYPE_DEFAULT, gpunn__idx_body, out);
 }
 
 /* Parses {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } with the keys in any order. */
@@ -47598,7 +48030,13 @@ static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
 
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out)
 {
-    return gpunn__array_read(dev, "gpunn_read_npy", path, gpunn__npy_body, out);
+    return gpunn__array_read(dev, "gpunn_read_npy", path, GPUNN_DTYPE_DEFAULT, gpunn__npy_body, out);
+}
+
+GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gpunn_dtype dtype,
+                                         gpunn_array *out)
+{
+    return gpunn__array_read(dev, "gpunn_read_npy_as", path, dtype, gpunn__npy_body, out);
 }
 
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array)
@@ -47760,12 +48198,11 @@ static const char *gpunn__names_held(const gpunn__table *tensors, char text[440]
     return text;
 }
 
-GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
-                                              gpunn_array *out)
+static GPUNN__STATUS gpunn__safetensors_read(gpunn_device *dev, const char *function, const char *path,
+                                             const char *name, gpunn_dtype dtype, gpunn_array *out)
 {
-    static const char function[] = "gpunn_read_safetensors";
-    gpunn__archive    archive;
-    gpunn_status      status = gpunn__array_begin(dev, function, path != NULL, out);
+    gpunn__archive archive;
+    gpunn_status   status = gpunn__array_begin_as(dev, function, path != NULL, dtype, out);
     if (status == GPUNN_OK) status = gpunn__archive_open(dev, NULL, path, &archive);
     if (status != GPUNN_OK) return status;
     char          shown[128], held[440];
@@ -47797,6 +48234,18 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     gpunn__archive_close(&archive);
     if (status != GPUNN_OK) gpunn_array_free(dev, out);
     return status;
+}
+
+GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
+                                              gpunn_array *out)
+{
+    return gpunn__safetensors_read(dev, "gpunn_read_safetensors", path, name, GPUNN_DTYPE_DEFAULT, out);
+}
+
+GPUNN_API gpunn_status gpunn_read_safetensors_as(gpunn_device *dev, const char *path, const char *name,
+                                                 gpunn_dtype dtype, gpunn_array *out)
+{
+    return gpunn__safetensors_read(dev, "gpunn_read_safetensors_as", path, name, dtype, out);
 }
 
 typedef struct gpunn__named_arrays {
@@ -47963,7 +48412,7 @@ static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
     if (dev->backend->execute == NULL) {
         float values[GPUNN__MEASURES];
         for (int i = 0; i < mean->count && status == GPUNN_OK; i++)
-            status = gpunn_read(mean->measure[i], &values[i], sizeof values[i]);
+            status = gpunn_read_as(mean->measure[i], GPUNN_F32, &values[i], sizeof values[i]);
         if (status == GPUNN_OK) gpunn__mean_count(mean, values, samples);
         return status;
     }
@@ -48086,11 +48535,12 @@ static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t
 static GPUNN__STATUS gpunn__classes_add(gpunn__classes *c, int samples)
 {
     gpunn_device *dev = c->logits->model->dev;
-    const size_t  first = gpunn_tensor_bytes(c->logits), second = gpunn_tensor_bytes(c->labels);
-    char         *host = (char *)gpunn__realloc(dev, NULL, 0, first + second);
+    const size_t  first = gpunn_tensor_bytes(c->logits) >> c->logits->doubles,
+                 second = gpunn_tensor_bytes(c->labels);
+    char *host = (char *)gpunn__realloc(dev, NULL, 0, first + second);
     if (host == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status status = gpunn_read(c->labels, host, second); /* first, so that both are aligned */
-    if (status == GPUNN_OK) status = gpunn_read(c->logits, host + second, first);
+    if (status == GPUNN_OK) status = gpunn_read_as(c->logits, GPUNN_F32, host + second, first);
     for (int64_t i = 0; i < samples && status == GPUNN_OK; i++)
         gpunn__classes_count(c, (const float *)(const void *)(host + second) + i * c->classes,
                              gpunn__label_at(host, c->labels->dtype, i));

@@ -399,7 +399,8 @@ class Graph:
         if [dim for dim in shape if dim < 0 and not varies(dim)] not in ([], [BATCH]):
             raise GraphError("shape %s is not allowed here; one dimension at most may be the batch, \"N\"" %
                              shape_text(shape), "shape")
-        return self.set_name(self.append("input", "input", {}, dtype, shape), name)
+        stored = "f32" if dtype == "f64" else dtype  # the program's doubles are floats to every op
+        return self.set_name(self.append("input", "input", {}, stored, shape), name)
 
     def parameter(self, name, shape, init):
         shape = self.fixed_shape_of(shape)
@@ -1200,6 +1201,8 @@ class Graph:
         return self.by_signature("scatter_add", {"dim": axis_of(x, dim)}, (x, index, src))
 
     def cast(self, x, dtype):
+        if dtype == "f64":
+            raise GraphError("a cast to f64 is not possible; use f32, i64, i32, u8 or bool", "dtype")
         return x if dtype == x.dtype else self.node("cast", {}, (x,), x.shape, dtype)
 
     # ---- reductions ----

@@ -4,7 +4,7 @@
 !     gfortran -O2 examples/embedding/sine.f90 gpunn.o -lm -lpthread -o sine && ./sine
 !
 ! What C calls by a macro is here the function with "_" behind its name. Its last argument is a struct by value, all zeros but for what
-! is meant. Fortran's x(features, batch) is C's x[batch][features].
+! is meant. Fortran's x(features, batch) is C's x[batch][features]. The program holds doubles; gpunn computes in floats.
 !
 ! Expect: the largest error at 100 unseen points, about 0.01.
 ! Time:   less than a second on two cores.
@@ -12,7 +12,7 @@
 module gpunn
     use, intrinsic :: iso_c_binding
     implicit none
-    integer(c_int), parameter :: GPUNN_VERSION_NUMBER = 2, GPUNN_OK = 0, GPUNN_F32 = 1
+    integer(c_int), parameter :: GPUNN_VERSION_NUMBER = 2, GPUNN_OK = 0, GPUNN_F64 = 8
     integer(c_int64_t), parameter :: GPUNN_BATCH = -1
 
     type, bind(C) :: gpunn_shape
@@ -96,16 +96,21 @@ module gpunn
             type(c_ptr), value :: model
             type(gpunn_adam_args), value :: args
         end function
+        integer(c_int) function gpunn_set_dtype(t, dtype) bind(C)
+            import
+            type(c_ptr), value :: t
+            integer(c_int), value :: dtype
+        end function
         integer(c_int) function gpunn_write(t, host, bytes) bind(C)
             import
             type(c_ptr), value :: t
-            real(c_float), intent(in) :: host(*)
+            real(c_double), intent(in) :: host(*)
             integer(c_size_t), value :: bytes
         end function
         integer(c_int) function gpunn_read(t, host, bytes) bind(C)
             import
             type(c_ptr), value :: t
-            real(c_float), intent(out) :: host(*)
+            real(c_double), intent(out) :: host(*)
             integer(c_size_t), value :: bytes
         end function
         integer(c_int) function gpunn_train_step(opt, loss, args) bind(C, name='gpunn_train_step_')
@@ -162,31 +167,32 @@ program sine
     use gpunn
     implicit none
     integer, parameter :: points = 256, unseen = 100
-    real(c_float)      :: x(1, points), t(1, points), y(1, unseen), at(1, unseen)
+    real(c_double)     :: x(1, points), t(1, points), y(1, unseen), at(1, unseen)
     type(c_ptr)        :: dev, model, input, target, hidden, output, loss, adam
     integer            :: i
 
-    x(1, :) = [(-3 + 6 * real(i, c_float) / points, i = 1, points)]
+    x(1, :) = [(-3 + 6 * real(i, c_double) / points, i = 1, points)]
     t = sin(x)
     dev = gpunn_device_open(gpunn_device_args(seed=1))
     if (.not. c_associated(dev)) call check(c_null_ptr, -1)
     model = gpunn_model_create(dev, gpunn_model_args())
-    input = gpunn_input(model, 'x' // c_null_char, GPUNN_F32, shape_of([GPUNN_BATCH, 1_c_int64_t]))
-    target = gpunn_input(model, 't' // c_null_char, GPUNN_F32, shape_of([GPUNN_BATCH, 1_c_int64_t]))
+    input = gpunn_input(model, 'x' // c_null_char, GPUNN_F64, shape_of([GPUNN_BATCH, 1_c_int64_t]))
+    target = gpunn_input(model, 't' // c_null_char, GPUNN_F64, shape_of([GPUNN_BATCH, 1_c_int64_t]))
     hidden = gpunn_tanh(gpunn_linear(input, 'fc1' // c_null_char, gpunn_linear_args(out_features=32)))
     output = gpunn_linear(hidden, 'fc2' // c_null_char, gpunn_linear_args(out_features=1))
+    call check(dev, gpunn_set_dtype(output, GPUNN_F64))
     loss = gpunn_mse_loss(output, target, gpunn_loss_args())
     adam = gpunn_adam(model, gpunn_adam_args(lr=0.01))
-    call check(dev, gpunn_write(input, x, int(4 * size(x), c_size_t)))
-    call check(dev, gpunn_write(target, t, int(4 * size(t), c_size_t)))
+    call check(dev, gpunn_write(input, x, int(8 * size(x), c_size_t)))
+    call check(dev, gpunn_write(target, t, int(8 * size(t), c_size_t)))
     do i = 1, 1000
         call check(dev, gpunn_train_step(adam, loss, gpunn_train_step_args()))
     end do
 
-    at(1, :) = [(-2.9 + 5.8 * real(i, c_float) / unseen, i = 1, unseen)]
-    call check(dev, gpunn_write(input, at, int(4 * size(at), c_size_t)))
+    at(1, :) = [(-2.9 + 5.8 * real(i, c_double) / unseen, i = 1, unseen)]
+    call check(dev, gpunn_write(input, at, int(8 * size(at), c_size_t)))
     call check(dev, gpunn_forward([output], 1))
-    call check(dev, gpunn_read(output, y, int(4 * size(y), c_size_t)))
+    call check(dev, gpunn_read(output, y, int(8 * size(y), c_size_t)))
     print '(a, f8.5)', 'largest error', maxval(abs(y - sin(at)))
     call gpunn_optimizer_destroy(adam)
     call gpunn_model_destroy(model)

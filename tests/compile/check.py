@@ -191,6 +191,59 @@ def sizes(compiler, flags):
     return check
 
 
+TYPED = """#include "gpunn.h"
+#include <assert.h>
+#include <stdlib.h>
+#ifdef __cplusplus
+#define AS(function) function
+#define TYPED(pointer) pointer
+#else
+#define AS(function) function##_as
+#define TYPED(pointer) GPUNN_TYPED(pointer)
+#endif
+int main(void)
+{
+    double cells[4][2] = {{1, 2}, {3, 4}}, out[4][2];
+    const float flat[2] = {1, 2};
+    int labels[3] = {1, 2, 0};
+    unsigned long long wide[3];
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
+    gpunn_model *model = gpunn_model_create(dev);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *t = gpunn_input(model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    assert(AS(gpunn_write)(x, TYPED(cells), sizeof cells) == GPUNN_OK && gpunn_tensor_sizes(x).dim[0] == 4);
+    assert(AS(gpunn_read)(x, TYPED(&out[0][0]), sizeof out) == GPUNN_OK && out[1][1] == 4);
+    assert(AS(gpunn_write)(x, TYPED(flat), sizeof flat) == GPUNN_OK && gpunn_tensor_sizes(x).dim[0] == 1);
+    assert(AS(gpunn_write)(t, TYPED(labels), sizeof labels) == GPUNN_OK && gpunn_tensor_sizes(t).dim[0] == 3);
+    assert(AS(gpunn_read)(t, TYPED(wide), sizeof wide) == GPUNN_OK && wide[1] == 2);
+    assert(AS(gpunn_bind)(x, TYPED(cells), sizeof cells) == GPUNN_ERR_DTYPE);
+    assert(gpunn_write(x, (const void *)flat, sizeof flat) == GPUNN_OK);
+    assert(GPUNN_DTYPE_OF(flat) == GPUNN_F32 && GPUNN_DTYPE_OF(cells) == GPUNN_F64);
+    %s
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    return 0;
+}
+"""
+
+
+def typed(compiler, flags, ending=".c"):
+    """Pointers know their dtype; a pointer to no number is refused."""
+    def check(folder):
+        need(compiler)
+        command = f"{compiler} {flags} -I{ROOT} typed{ending} -o typed.out"
+        for line, sound in ("", True), ("gpunn_write_as(x, GPUNN_TYPED((void *)cells), 8);", False):
+            with open(os.path.join(folder, "typed" + ending), "w") as out:
+                out.write(TYPED % line)
+            if sound:
+                call(f"{command} {OBJECT} {OBJECT_NEEDS}", folder)
+                call("./typed.out", folder)
+            elif subprocess.run(command + " -fsyntax-only", shell=True, cwd=folder,
+                                capture_output=True).returncode == 0:
+                raise Failure(f"{compiler} accepts a pointer to void")
+    return check
+
+
 def foreign_macros():
     """Lines #define of tests/compile/macros.txt that break any program that expands them, and their words."""
     with open(os.path.join(ROOT, "tests", "compile", "macros.txt")) as file:
@@ -574,6 +627,11 @@ def checks():
                    sizes(cxx, f"-std={standard} -Wall -Wextra -Wpedantic -Werror {narrowing}"))
     yield ("as ninja compiles it, linked and run",
            compiled("gcc", f"-std=c99 {STRICT}", link=f"{OBJECT} {OBJECT_NEEDS}", before=""))
+    for compiler, flags, ending in (("gcc", f"-std=c99 {STRICT}", ".c"),
+                                    ("clang", f"-std=c11 {STRICT}", ".c"),
+                                    ("g++", f"-std=c++17 {STRICT_CXX}", ".cpp"),
+                                    ("clang++", f"-std=c++20 {STRICT_CXX}", ".cpp")):
+        yield f"{compiler}, dtypes of pointers", typed(compiler, flags, ending)
     yield "clang c99 -march=native, linked and run", compiled("clang", f"-std=c99 -O0 -march=native {STRICT}")
     yield "g++ c++17 -O0, linked and run", compiled("g++", f"-std=c++17 -O0 {STRICT_CXX}", ".cpp")
     yield ("GPUNN_CBLAS, linked and run",

@@ -253,6 +253,12 @@ static void files(gpunn_device *dev)
     gpunn_write_npy(dev, "numbers.npy", &array);
     gpunn_read_npy(dev, "numbers.npy", &copy);
     gpunn_array_free(dev, &copy);
+    gpunn_read_npy_as(dev, "numbers.npy", GPUNN_F64, &copy); /* doubles */
+    gpunn_array_free(dev, &copy);
+    static const char *const names[] = {"numbers"};
+    gpunn_write_safetensors(dev, "numbers.safetensors", names, &array, 1);
+    gpunn_read_safetensors_as(dev, "numbers.safetensors", "numbers", GPUNN_F64, &copy);
+    gpunn_array_free(dev, &copy);
     gpunn_model *model = gpunn_model_create(dev);
     gpunn_bind_dlpack(floats(model, "x", GPUNN_SHAPE(GPUNN_BATCH, 2)),
                       (struct DLManagedTensorVersioned *)&theirs);
@@ -262,6 +268,21 @@ static void files(gpunn_device *dev)
     gpunn_model_destroy(loaded);
     printf("rank %d of this machine\n", gpunn_local_rank());
     gpunn_model_destroy(model);
+}
+
+static void doubles(gpunn_model *model)
+{
+    static double cells[4][2], slope[4][2];
+    gpunn_tensor *x = gpunn_input(model, "cells", GPUNN_F64, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *loss = gpunn_mean(gpunn_tanh(x), GPUNN_ALL, false);
+    gpunn_retain_grad(x);
+    gpunn_bind_as(x, GPUNN_TYPED(cells), sizeof cells); /* each run converts what they hold then */
+    gpunn_backward(loss);
+    gpunn_read_grad_as(x, GPUNN_TYPED(slope), sizeof slope);
+    double mean;
+    gpunn_read_as(loss, GPUNN_TYPED(&mean), sizeof mean);
+    gpunn_bind(x, NULL, 0);
+    gpunn_write_as(x, GPUNN_TYPED(cells), sizeof cells);
 }
 
 int main(void)
@@ -275,6 +296,7 @@ int main(void)
     losses(model);
     custom(dev, model);
     states(model);
+    doubles(model);
     memory(dev, model);
     files(dev);
     train(dev);

@@ -559,6 +559,212 @@ static void test_dlpack(void **state)
 #undef REFUSED
 }
 
+/* ---- doubles ---- */
+
+static double *as_doubles(const float *values, int64_t count, double beyond)
+{
+    double *wide = malloc((size_t)count * sizeof *wide);
+    for (int64_t i = 0; i < count; i++) wide[i] = (double)values[i] * (1 + beyond);
+    return wide;
+}
+static double *read_doubles(place *p, gpunn_tensor *t, bool gradient)
+{
+    const size_t bytes = gpunn_tensor_bytes(t);
+    double      *values = malloc(bytes);
+    assert_int_equal(gpunn_tensor_dtype(t), GPUNN_F64);
+    OK(p->dev, gradient ? gpunn_read_grad(t, values, bytes) : gpunn_read(t, values, bytes));
+    return values;
+}
+static void assert_same_doubles(const double *wide, const float *values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (wide[i] != (double)values[i]) fail_msg("%lld: %g, not %g", (long long)i, wide[i], values[i]);
+}
+
+/* Numbers that floats do not hold are rounded to the nearest, from host and device memory. */
+static void test_doubles_written(void **state)
+{
+    (void)state;
+    place p;
+    place_open(&p, GPUNN_PRECISION_F32);
+    gpunn_tensor *x = MADE(p.dev, gpunn_input(p.model, "d", GPUNN_F64, GPUNN_SHAPE(GPUNN_BATCH, 2))),
+                 *f = MADE(p.dev, gpunn_input(p.model, "f", 0, GPUNN_SHAPE(GPUNN_BATCH, 2)));
+    gpunn_tensor *y = MADE(p.dev, gpunn_linear(x, "l", .out_features = 3)), *z = MADE(p.dev, gpunn_mul(f, f));
+    double cells[4][2] = {{0.1, 1e300}, {-1e-300, 3}, {16777217, 5}, {1.0 / 3, 7}}, out[4][3], in[4][2];
+    float  narrow[8], whole[12];
+    for (int i = 0; i < 8; i++) narrow[i] = (float)cells[i / 2][i % 2];
+    OK(p.dev, gpunn_write(x, cells, sizeof cells));
+    assert_int_equal(gpunn_tensor_sizes(x).dim[0], 4);
+    assert_int_equal(gpunn_tensor_bytes(x), sizeof cells);
+    OK(p.dev, gpunn_read(x, in, sizeof in));
+    assert_same_doubles(in[0], narrow, 8);
+    OK(p.dev, gpunn_write_as(f, GPUNN_TYPED(cells), sizeof cells)); /* gpunn_write makes it a batch of 8 */
+    assert_int_equal(gpunn_tensor_sizes(f).dim[0], 4);
+    OK(p.dev, gpunn_read_as(f, GPUNN_TYPED(in), sizeof in));
+    assert_same_doubles(in[0], narrow, 8);
+    void *memory = take(sizeof cells, cells), *back = take(sizeof in, NULL);
+    OK(p.dev, gpunn_write_as(f, GPUNN_F64, memory, sizeof cells));
+    OK(p.dev, gpunn_read_as(f, GPUNN_F64, back, sizeof in));
+    look(in, back, sizeof in);
+    assert_same_doubles(in[0], narrow, 8);
+    OK(p.dev, gpunn_write(x, memory, sizeof cells));
+    OK(p.dev, gpunn_write_shape(x, cells, GPUNN_SHAPE(4, 2)));
+    cells[0][1] = 2;
+    OK(p.dev, gpunn_write(x, cells, sizeof cells));
+    gpunn_tensor *both[] = {y, z};
+    OK(p.dev, gpunn_set_dtype(y, GPUNN_F64));
+    OK(p.dev, gpunn_forward(both, 2));
+    OK(p.dev, gpunn_read_as(y, GPUNN_F32, whole, sizeof whole));
+    OK(p.dev, gpunn_read(y, out, sizeof out));
+    assert_same_doubles(out[0], whole, 12);
+    FAILS(p.dev, gpunn_read(y, whole, sizeof whole), GPUNN_ERR_SHAPE, "f64", "48", "96");
+    FAILS_NULL(p.dev, gpunn_data(y), GPUNN_ERR_STATE, "f32");
+    OK(p.dev, gpunn_set_dtype(y, GPUNN_F32));
+    OK(p.dev, gpunn_read(y, whole, sizeof whole));
+    give(memory), give(back);
+    place_close(&p);
+}
+
+/* Weights and integers, too. */
+static void test_written_as(void **state)
+{
+    (void)state;
+    place p;
+    place_open(&p, GPUNN_PRECISION_F32);
+    gpunn_tensor *bias = MADE(p.dev, gpunn_find(p.model, "fc2.bias"));
+    double        wide[3] = {0.1, -2, 1e9}, seen[3];
+    int           labels[4] = {2, 0, 1, 2};
+    int64_t       kept[4];
+    uint8_t       bytes[4];
+    OK(p.dev, gpunn_write_as(bias, GPUNN_TYPED(wide), sizeof wide));
+    OK(p.dev, gpunn_read_as(bias, GPUNN_TYPED(seen), sizeof seen));
+    for (int i = 0; i < 3; i++) assert_true(seen[i] == (double)(float)wide[i]);
+    void *memory = take(sizeof wide, wide);
+    OK(p.dev, gpunn_write_as(bias, GPUNN_F64, memory, sizeof wide));
+    give(memory);
+    OK(p.dev, gpunn_write_as(p.n.t, GPUNN_TYPED(labels), sizeof labels)); /* gpunn_write makes two of four */
+    OK(p.dev, gpunn_read(p.n.t, kept, sizeof kept));
+    OK(p.dev, gpunn_read_as(p.n.t, GPUNN_TYPED(bytes), sizeof bytes));
+    for (int i = 0; i < 4; i++) assert_true(kept[i] == labels[i] && bytes[i] == labels[i]);
+    FAILS(p.dev, gpunn_write_as(bias, GPUNN_F16, wide, 6), GPUNN_ERR_DTYPE, "fc2.bias", "f16");
+    FAILS(p.dev, gpunn_read_as(bias, (gpunn_dtype)99, wide, 24), GPUNN_ERR_DTYPE, "fc2.bias");
+    FAILS(p.dev, gpunn_write_as(bias, GPUNN_F64, wide, 16), GPUNN_ERR_SHAPE, "fc2.bias", "f64", "24");
+    FAILS(p.dev, gpunn_write_as(p.n.logits, GPUNN_F64, wide, 24), GPUNN_ERR_STATE, "only inputs");
+    FAILS(NULL, gpunn_write_as(NULL, GPUNN_F64, wide, 24), GPUNN_ERR_ARGUMENT, "NULL");
+    FAILS(p.dev, gpunn_set_dtype(bias, GPUNN_F64), GPUNN_ERR_DTYPE, "fc2.bias", "only inputs");
+    FAILS(p.dev, gpunn_set_dtype(p.n.x, GPUNN_BF16), GPUNN_ERR_DTYPE, "'x'");
+    FAILS(p.dev, gpunn_set_dtype(p.n.t, GPUNN_F64), GPUNN_ERR_DTYPE, "i64");
+    FAILS(NULL, gpunn_set_dtype(NULL, GPUNN_F64), GPUNN_ERR_ARGUMENT, "NULL");
+    FAILS(p.dev, gpunn_bind_as(p.n.x, GPUNN_F64, wide, 24), GPUNN_ERR_DTYPE, "gpunn_set_dtype");
+    FAILS(p.dev, gpunn_bind_as(bias, GPUNN_I32, wide, 24), GPUNN_ERR_DTYPE, "i32", "f32");
+    place_close(&p);
+}
+
+/* Bound doubles are read and written by runs, in every precision, at several batches; so are gradients. */
+static void test_doubles_bound(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(precisions); i++) {
+        place p;
+        place_open(&p, precisions[i]);
+        gpunn_tensor *image = MADE(p.dev, gpunn_conv2d(p.n.x, "conv9", .out_channels = 4, .kernel_size = 3));
+        gpunn_tensor *outputs[] = {gpunn_relu(image), image, p.n.logits, p.n.loss, p.n.x};
+        void         *bound[COUNT(outputs)], *gradient;
+        float        *values, *slope;
+        int64_t      *t, count;
+        net_data(5, 3, &values, &t);
+        double *wide = as_doubles(values, 5 * NET_X, 1e-12);
+        net_write(p.dev, p.n, 5, 3);
+        MADE(p.dev, gpunn_retain_grad(p.n.x));
+        OK(p.dev, gpunn_backward(p.n.loss, .mode = GPUNN_MODE_EVALUATION));
+        slope = malloc(5 * NET_X * sizeof *slope);
+        OK(p.dev, gpunn_read_grad(p.n.x, slope, 5 * NET_X * sizeof *slope));
+        for (int k = 0; k < COUNT(outputs); k++) OK(p.dev, gpunn_set_dtype(outputs[k], GPUNN_F64));
+        for (int k = 0; k < COUNT(outputs); k++) {
+            if (k < 4) OK(p.dev, gpunn_forward(&outputs[k], 1));
+            const size_t bytes = gpunn_tensor_bytes(outputs[k]);
+            bound[k] = take(bytes, k == 4 ? wide : NULL);
+            OK(p.dev, gpunn_bind_as(outputs[k], GPUNN_F64, bound[k], bytes));
+        }
+        gradient = take(5 * NET_X * sizeof(double), NULL);
+        OK(p.dev, gpunn_bind_grad(p.n.x, gradient, 5 * NET_X * sizeof(double)));
+        FAILS(p.dev, gpunn_set_dtype(p.n.x, GPUNN_F32), GPUNN_ERR_STATE, "bound");
+        for (int run = 0; run < 3; run++) {
+            OK(p.dev, gpunn_forward(outputs, 4));
+            for (int k = 0; k < COUNT(outputs); k++) {
+                check_value(&p, outputs[k], bound[k]);
+                if (k == 4) continue;
+                const int64_t n = (int64_t)(gpunn_tensor_bytes(outputs[k]) / sizeof(double));
+                double       *now = read_doubles(&p, outputs[k], false);
+                float        *floats = malloc((size_t)n * sizeof *floats);
+                OK(p.dev, gpunn_read_as(outputs[k], GPUNN_F32, floats, (size_t)n * sizeof *floats));
+                assert_same_doubles(now, floats, n);
+                free(now), free(floats);
+            }
+            OK(p.dev, gpunn_backward(p.n.loss, .mode = GPUNN_MODE_EVALUATION));
+            check_gradient(&p, p.n.x, gradient);
+            double *now = read_doubles(&p, p.n.x, true);
+            assert_same_doubles(now, slope, 5 * NET_X);
+            free(now);
+        }
+        /* a smaller batch in the same memory; writing goes into it, too */
+        OK(p.dev, gpunn_write_as(p.n.x, GPUNN_F32, values, 2 * NET_X * sizeof *values));
+        OK(p.dev, gpunn_write(p.n.t, t, 2 * sizeof *t));
+        double *seen = malloc(2 * NET_X * sizeof *seen);
+        look(seen, bound[4], 2 * NET_X * sizeof *seen);
+        assert_same_doubles(seen, values, 2 * NET_X);
+        OK(p.dev, gpunn_forward(outputs, 4));
+        check_value(&p, outputs[2], bound[2]);
+        FAILS(p.dev, gpunn_write(p.n.x, wide, 10 * NET_X * sizeof *wide), GPUNN_ERR_SHAPE, "bound", "unbind");
+        OK(p.dev, gpunn_write(p.n.t, t, 5 * sizeof *t));
+        FAILS(p.dev, gpunn_forward(&outputs[3], 1), GPUNN_ERR_SHAPE, "'x'");
+        for (int k = 0; k < COUNT(outputs); k++) OK(p.dev, gpunn_bind(outputs[k], NULL, 0));
+        OK(p.dev, gpunn_bind_grad(p.n.x, NULL, 0));
+        OK(p.dev, gpunn_write(p.n.x, wide, 5 * NET_X * sizeof *wide));
+        OK(p.dev, gpunn_forward(outputs, 4));
+        for (int k = 0; k < COUNT(outputs); k++) give(bound[k]);
+        give(gradient);
+        float *again = read_floats(p.dev, MADE(p.dev, gpunn_find(p.model, "fc2.weight")), &count);
+        free(again), free(seen), free(wide), free(values), free(t), free(slope);
+        place_close(&p);
+    }
+}
+
+/* gpunn_backward_from takes gradients of the outputs' dtype; DLPack has 64 bits. */
+static void test_doubles_given(void **state)
+{
+    (void)state;
+    place p;
+    place_open(&p, GPUNN_PRECISION_F32);
+    float       ones[15], first[3], second[3];
+    double      wide[15];
+    const void *floats = ones, *doubles = wide;
+    for (int i = 0; i < 15; i++) wide[i] = (double)(ones[i] = 0.1f * (float)(i + 1));
+    gpunn_tensor *bias = MADE(p.dev, gpunn_find(p.model, "fc2.bias"));
+    net_write(p.dev, p.n, 5, 1);
+    OK(p.dev, gpunn_backward_from(&p.n.logits, &floats, 1));
+    OK(p.dev, gpunn_read_grad(bias, first, sizeof first));
+    OK(p.dev, gpunn_set_dtype(p.n.logits, GPUNN_F64));
+    for (int i = 0; i < 2; i++) { /* in host memory, then in the device's */
+        OK(p.dev, gpunn_zero_grad(p.model));
+        OK(p.dev, gpunn_backward_from(&p.n.logits, &doubles, 1));
+        OK(p.dev, gpunn_read_grad(bias, second, sizeof second));
+        assert_memory_equal(first, second, sizeof first);
+        if (i == 0) doubles = take(sizeof wide, wide);
+    }
+    give((void *)(uintptr_t)doubles);
+    void *bound = take(15 * sizeof(double), NULL);
+    OK(p.dev, gpunn_bind(p.n.logits, bound, 15 * sizeof(double)));
+    OK(p.dev, gpunn_forward(&p.n.logits, 1));
+    gpunn_dlpack *seen = (gpunn_dlpack *)(void *)MADE(p.dev, gpunn_to_dlpack(p.n.logits));
+    assert_int_equal(seen->dtype_bits, 64);
+    assert_int_equal(seen->dtype_code, GPUNN_DLPACK_FLOAT);
+    seen->deleter((struct DLManagedTensorVersioned *)(void *)seen);
+    OK(p.dev, gpunn_bind(p.n.logits, NULL, 0));
+    give(bound);
+    place_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -566,6 +772,8 @@ int main(void)
         cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope),
-        cmocka_unit_test(test_dlpack)};
+        cmocka_unit_test(test_dlpack),        cmocka_unit_test(test_doubles_written),
+        cmocka_unit_test(test_written_as),    cmocka_unit_test(test_doubles_bound),
+        cmocka_unit_test(test_doubles_given)};
     return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
 }

@@ -346,7 +346,39 @@ static void arrays_other_dtypes(void **state)
                 assert_true(array.dtype == GPUNN_I64 && ((int64_t *)array.data)[i] == (int64_t)bits);
         }
         gpunn_array_free(f->dev, &array);
+        OK(f->dev, gpunn_read_safetensors_as(f->dev, path, name, GPUNN_F64, &array));
+        for (int i = 0; i < (k % 2 ? TAIL : PATTERNS); i++) {
+            const float  expected = value_stored(type, pattern_of(type, i));
+            const double value = ((double *)array.data)[i];
+            assert_true(array.dtype == GPUNN_F64 &&
+                        (isnan(expected) ? isnan(value) : (float)value == expected));
+        }
+        gpunn_array_free(f->dev, &array);
     }
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Doubles stay as they are in both formats. */
+static void arrays_of_doubles(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "d.npy"), *const name = "d";
+    double            values[2][3] = {{0.1, 1e300, -1e-300}, {1.0 / 3, 16777217, 0}};
+    const gpunn_array array = {GPUNN_F64, 2, {2, 3}, sizeof values, values};
+    gpunn_array       read;
+    OK(f->dev, gpunn_write_npy(f->dev, path, &array));
+    OK(f->dev, gpunn_read_npy_as(f->dev, path, GPUNN_F64, &read));
+    assert_true(read.dtype == GPUNN_F64 && read.rank == 2 && read.dim[1] == 3 && read.bytes == sizeof values);
+    assert_memory_equal(read.data, values, sizeof values);
+    gpunn_array_free(f->dev, &read);
+    OK(f->dev, gpunn_read_npy(f->dev, path, &read));
+    assert_true(read.dtype == GPUNN_F32 && ((float *)read.data)[0] == 0.1f);
+    gpunn_array_free(f->dev, &read);
+    FAILS(f->dev, gpunn_read_npy_as(f->dev, path, GPUNN_I64, &read), GPUNN_ERR_DTYPE, "i64");
+    OK(f->dev, gpunn_write_safetensors(f->dev, path, &name, &array, 1));
+    OK(f->dev, gpunn_read_safetensors_as(f->dev, path, NULL, GPUNN_F64, &read));
+    assert_memory_equal(read.data, values, sizeof values);
+    gpunn_array_free(f->dev, &read);
     assert_int_equal(unlink(path), 0);
 }
 
@@ -1431,7 +1463,7 @@ int main(void)
         test_with_device(npy_round_trip),        test_with_device(npy_headers),
         test_with_device(files_of_others),       test_with_device(dtypes_of_torch),
         test_with_device(other_dtypes),          test_with_device(other_dtypes_damaged),
-        test_with_device(arrays_other_dtypes),
+        test_with_device(arrays_other_dtypes),   test_with_device(arrays_of_doubles),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }

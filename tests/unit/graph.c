@@ -130,10 +130,11 @@ static void test_inputs(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "input 'a': shape [9223372036854775807] has more than 2^59 elements; use smaller sizes",
             gpunn_input(f->model, "a", GPUNN_F32, SHAPE(INT64_MAX)));
-    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': an input cannot have dtype f16; use f32, i64, i32, u8 or bool",
+    REFUSED(f, GPUNN_ERR_DTYPE,
+            "input 'a': an input cannot have dtype f16; use f32, f64, i64, i32, u8 or bool",
             gpunn_input(f->model, "a", GPUNN_F16, SHAPE(3)));
     REFUSED(f, GPUNN_ERR_DTYPE,
-            "input 'a': an input cannot have dtype no gpunn_dtype; use f32, i64, i32, u8 or bool",
+            "input 'a': an input cannot have dtype no gpunn_dtype; use f32, f64, i64, i32, u8 or bool",
             gpunn_input(f->model, "a", (gpunn_dtype)77, SHAPE(3)));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "input 'rows': the name 'rows' is already taken; names are unique in a model",
@@ -2233,7 +2234,8 @@ static void test_other_ends(void **state)
                  *ranked = gpunn_input(f->model, "ranked", GPUNN_I64, SHAPE(B, 1)),
                  *flag = gpunn_cast(f->rows, GPUNN_BOOL),
                  *middle = gpunn_expand(gpunn_matmul(f->rows, f->rows, .transpose_b = true), SHAPE(3, B, B));
-    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': an input cannot have dtype bf16; use f32, i64, i32, u8 or bool",
+    REFUSED(f, GPUNN_ERR_DTYPE,
+            "input 'a': an input cannot have dtype bf16; use f32, f64, i64, i32, u8 or bool",
             gpunn_input(f->model, "a", GPUNN_BF16, SHAPE(3)));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "clamp: an attribute is NaN; pass a number", gpunn_clamp(f->rows, 0, NAN));
     REFUSED(f, GPUNN_ERR_SHAPE,

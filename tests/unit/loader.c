@@ -530,6 +530,40 @@ static gpunn_status load(void *user, int64_t index, void *const *sample)
     return GPUNN_OK;
 }
 
+/* Samples of doubles, and an input of them: in memory of its own, then of the program. */
+static void test_doubles(void **state)
+{
+    fixture      *f = *state;
+    static double wide[SAMPLES][WIDTH], bound[8 * WIDTH + 8];
+    double        values[8][WIDTH];
+    make_inputs(f);
+    gpunn_tensor *d = MADE(f->dev, gpunn_input(f->model, "d", GPUNN_F64, GPUNN_SHAPE(GPUNN_BATCH, WIDTH)));
+    for (int i = 0; i < SAMPLES * WIDTH; i++)
+        wide[i / WIDTH][i % WIDTH] = rows[i / WIDTH][i % WIDTH] * (1 + 1e-12);
+    gpunn_loader *loader = MADE(
+        f->dev,
+        gpunn_loader_create(f->model, .batch_size = 8, .shuffle = true, .workers = 2, .count = SAMPLES,
+                            .fields = {{.input = x, .samples = wide, .dtype = GPUNN_F64},
+                                       {.input = t, .samples = numbers, .dtype = GPUNN_I32},
+                                       {.input = d, .samples = wide}}));
+    int64_t order[SAMPLES];
+    check_permutation(order, epoch(f, loader, 8, order));
+    for (int i = 0; i < 2; i++) {
+        if (i == 1 && !is_emulated(f->backend)) OK(f->dev, gpunn_bind(d, bound, 8 * WIDTH * sizeof *bound));
+        assert_true(gpunn_next(loader));
+        OK(f->dev, gpunn_read(d, values, sizeof values));
+        float narrow[8][WIDTH];
+        OK(f->dev, gpunn_read(x, narrow, sizeof narrow));
+        for (int k = 0; k < 8 * WIDTH; k++)
+            assert_true(values[k / WIDTH][k % WIDTH] == narrow[k / WIDTH][k % WIDTH]);
+    }
+    gpunn_loader_destroy(loader);
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .count = SAMPLES,
+                                   .fields = {{.input = t, .samples = wide, .dtype = GPUNN_F64}}),
+               GPUNN_ERR_DTYPE, "f64", "i64");
+}
+
 static void test_callback(void **state)
 {
     fixture *f = *state;
@@ -807,8 +841,9 @@ int main(void)
         test_with_device(test_share_is_fair),   test_with_device(test_images),
         test_with_device(test_augmentation),    test_with_device(test_flips_for_certain),
         test_with_device(test_wide_pixels),     test_with_device(test_callback),
-        test_with_device(test_many_workers),    test_with_device(test_no_allocation),
-        test_with_device(test_torchvision),     test_with_device(test_errors),
-        test_with_device(test_lengths),         test_with_device(test_bad_lengths)};
+        test_with_device(test_doubles),         test_with_device(test_many_workers),
+        test_with_device(test_no_allocation),   test_with_device(test_torchvision),
+        test_with_device(test_errors),          test_with_device(test_lengths),
+        test_with_device(test_bad_lengths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

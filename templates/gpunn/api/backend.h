@@ -448,8 +448,8 @@ struct gpunn_backend {
                                gpunn_value_sums parts[GPUNN_SUM_PARTS]);
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
-    /* Device to device, in the order of the calls. dtypes: F32 or, for backends with info.half, F16 and
-     * BF16. */
+    /* Device to device, in the order of the calls, as gpunn_cast converts. dtypes: all but F16 and BF16; for
+     * backends with info.half also F32, F16 and BF16 to one another. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from,
                             gpunn_dtype from_dtype, int64_t count);
     /* Whether channels_last values are faster in a run with these convolutions. NULL: never. If so,

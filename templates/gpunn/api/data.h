@@ -11,7 +11,7 @@ typedef struct gpunn_field {
     /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
     gpunn_tensor *input;
     const void   *samples; /* `count` samples one after another, user-owned, not copied; NULL with load */
-    /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64 */
+    /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64, F64 to F32 */
     gpunn_dtype dtype;
     /* U8 to F32: (x / 255 - mean) / std per channel (axis 1); std 0 means 1. With fewer than 4 channels the
      * first entries apply; with more than 4 channels entry 0 applies to all. For a GPU the samples are copied
@@ -171,6 +171,10 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
 /* Reads .npy versions 1 to 3: f2 f4 f8 as F32, i8 u4 as I64, i1 i2 i4 u2 as I32, u1, b1. Either byte order; C
  * or Fortran order (converted to C order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
+/* The same, with each number as the nearest one of `dtype`, which is F32 or F64 (GPUNN_ERR_DTYPE: another).
+ * */
+GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gpunn_dtype dtype,
+                                         gpunn_array *out);
 /* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
 /* Reads one tensor of a safetensors file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
@@ -178,6 +182,10 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out);
+/* The same, with each number as the nearest one of `dtype`, which is F32 or F64 (GPUNN_ERR_DTYPE: another).
+ * */
+GPUNN_API gpunn_status gpunn_read_safetensors_as(gpunn_device *dev, const char *path, const char *name,
+                                                 gpunn_dtype dtype, gpunn_array *out);
 /* Writes `count` arrays as one safetensors file, arrays[i] under names[i]. */
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);

@@ -161,6 +161,16 @@
  *         gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 0.02f};
  *         gpunn_tensor *offset = gpunn_parameter(model, "offset", GPUNN_SHAPE(20), normal);
  *         gpunn_tensor *moved  = gpunn_add(x, offset);
+ *     A program may hold doubles. Inputs of GPUNN_F64, and outputs after gpunn_set_dtype, are converted on
+ *     the way in and out; gpunn computes in F32 only. gpunn_write_as converts other dtypes too. It knows what
+ *     it is given, where gpunn_write would take doubles for twice as many floats:
+ *         gpunn_tensor *cells = gpunn_input(model, "cells", GPUNN_F64, GPUNN_SHAPE(GPUNN_BATCH, 2));
+ *         gpunn_tensor *rates = gpunn_linear(cells, "rates", .out_features = 1);
+ *         gpunn_set_dtype(rates, GPUNN_F64);
+ *         static double now[4][2], next[4];
+ *         gpunn_write_as(cells, GPUNN_TYPED(now), sizeof now);
+ *         gpunn_forward(&rates, 1);
+ *         gpunn_read(rates, next, sizeof next);
  *
  * SHAPES  Tensors are row-major, with rank 0 (a scalar) to 8. Images are NCHW, volumes NCDHW. Sequences are
  *     as in torch's layers, [length, n, features] unless .batch_first is set. Elementwise ops broadcast as in

@@ -57,7 +57,8 @@ typedef enum gpunn_device_type {
     GPUNN_DEVICE_CUDA
 } gpunn_device_type;
 /* Precision of a model's computation. Parameters, their gradients, statistics, sums and losses are F32 in
- * every precision, and so are all values the program reads and writes. The CPU computes in F32, except
+ * every precision, and so are all values the program reads and writes. (It may hold them as F64, see
+ * gpunn_set_dtype; nothing is computed in F64.) The CPU computes in F32, except
  * products of BF16 where it supports them (AMX, or AVX-512 BF16 of AMD). A GPU without 16-bit support
  * (compute capability below 8.0) computes such a model in F32 and reports it to log_fn. The first BF16
  * product of a process requests AMX from Linux; an alternate signal stack then needs 11 KB. */
@@ -163,7 +164,8 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_I64, "i64", "I64", 8)    \
     X(GPUNN_I32, "i32", "I32", 4)    \
     X(GPUNN_U8, "u8", "U8", 1)       \
-    X(GPUNN_BOOL, "bool", "BOOL", 1)
+    X(GPUNN_BOOL, "bool", "BOOL", 1) \
+    X(GPUNN_F64, "f64", "F64", 8) /* of the program's values only: nothing is computed in it */
 
 /* clang-format off */
 typedef enum gpunn_dtype {
@@ -255,9 +257,9 @@ typedef struct gpunn_size_args {
 GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_args args);
 #define gpunn_size(model, ...) gpunn_size_((model), GPUNN_NAMED(gpunn_size_args, __VA_ARGS__))
 
-/* Creates an input: a value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0:
- * F32). At most one dimension is GPUNN_BATCH; all such inputs of a run have the same batch size. Any
- * dimension may be a gpunn_size. */
+/* Creates an input: a value that the program writes before each run. dtype F32, I64, I32, U8, BOOL or F64 (0:
+ * F32). F64 is an F32 input that the program writes as doubles, see gpunn_set_dtype. At most one dimension is
+ * GPUNN_BATCH; all such inputs of a run have the same batch size. Any dimension may be a gpunn_size. */
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype,
                                     gpunn_shape shape);
 
@@ -316,7 +318,15 @@ GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t); /* "" if it ha
 GPUNN_API gpunn_shape gpunn_tensor_shape(const gpunn_tensor *t);
 /* The same with the actual sizes: of the last run; for an input, of the last write. */
 GPUNN_API gpunn_shape gpunn_tensor_sizes(const gpunn_tensor *t);
-GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t); /* dtype of its elements */
+/* dtype of its elements, as the program writes and reads them */
+GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t);
+/* Whether the program holds the elements of an F32 input or computed value as doubles (GPUNN_F64) or as
+ * floats (GPUNN_F32). gpunn_write, gpunn_read, gpunn_read_grad, gpunn_bind, gpunn_bind_grad,
+ * gpunn_backward_from, DLPack and loaders then take, give and bind doubles of it and of its gradient. They
+ * round to the nearest float on the way in, on the device if the memory is there; bound memory is converted
+ * in each run. Runs compute in F32 as ever. Specs keep it for inputs only. GPUNN_ERR_DTYPE: another tensor,
+ * or another dtype. GPUNN_ERR_STATE: the tensor or its gradient is bound; unbind it first. */
+GPUNN_API gpunn_status gpunn_set_dtype(gpunn_tensor *t, gpunn_dtype dtype);
 /* Number of bytes, at the batch size of the last run or write. */
 GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t);
 /* Parameters, buffers (running statistics) and states with gpunn_set_saved, in the order of their creation:
@@ -339,14 +349,24 @@ GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
 /* Reads the gradient of a parameter, or of a value named by gpunn_retain_grad, after gpunn_backward or
  * gpunn_train_step. */
 GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes);
-/* Value of a one-element F32 or I64 tensor; NaN on failure. */
+/* Value of a one-element F32, F64 or I64 tensor; NaN on failure. */
 GPUNN_API float gpunn_item(gpunn_tensor *t);
+
+/* gpunn_write, gpunn_read and gpunn_read_grad of memory that holds elements of `dtype`. They are converted as
+ * by gpunn_cast: doubles become the nearest floats, for example. The dtype may be F32, F64, I64, I32, U8 or
+ * BOOL. bytes are those of host. gpunn_write cannot know what host points to. It reads doubles as twice as
+ * many floats, which an input with a batch accepts; gpunn_write_as cannot be mistaken in this way. */
+GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes);
+GPUNN_API gpunn_status gpunn_read_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
+GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
 
 /* Uses user-owned memory for a tensor, without a copy, until it is bound to other memory or, with NULL, to
  * the library's again. On a GPU the memory is that GPU's, or shared with it, aligned to 64 bytes; on the CPU
  * it is aligned to its elements. It is row-major, in the tensor's dtype. It must exist until it is unbound or
  * the model destroyed. It must hold nothing else that a run reads or writes, and may be accessed only in the
- * stream's order. Alternating between a few buffers is cheap: nothing is planned or captured again.
+ * stream's order. Alternating between a few buffers is cheap: nothing is planned or captured again. With
+ * gpunn_set_dtype of F64 the memory holds doubles; each run converts those of inputs before its first step,
+ * and those of values and gradients after they are computed.
  *     input      read by every run; bytes determine the batch size, as in gpunn_write
  *     parameter, buffer, state
  *                read and trained in place, with the values it holds; may be changed between runs. Unbinding
@@ -356,9 +376,76 @@ GPUNN_API float gpunn_item(gpunn_tensor *t);
  * GPUNN_ERR_ARGUMENT: memory of the host or of another GPU, or misaligned. GPUNN_ERR_SHAPE: wrong number of
  * bytes. GPUNN_ERR_STATE: a constant. */
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
+/* The same, but GPUNN_ERR_DTYPE unless the tensor's dtype is this one: gpunn_bind cannot know what memory
+ * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype. */
+GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes);
 /* The same for the F32 gradient of a parameter, which is overwritten (`=`) or, without gpunn_zero_grad, added
  * to (`+=`). For an input or value it acts as gpunn_retain_grad too. */
 GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes);
+/* GPUNN_DTYPE_OF(pointer) is the dtype of the numbers at a pointer: double, float, bool, uint8_t, and
+ * integers of 4 and 8 bytes, signed or not. A pointer to anything else, such as void, does not compile. The
+ * pointer may be to the rows of an array. GPUNN_TYPED(pointer) is that dtype, a comma and the pointer:
+ *     double cells[4][2];
+ *     gpunn_write_as(x, GPUNN_TYPED(cells), sizeof cells);
+ * Both need C11, C++, gcc or clang; elsewhere name the dtype. In C++ gpunn_write, gpunn_read, gpunn_read_grad
+ * and gpunn_bind find the dtype themselves if the pointer is to numbers of 4 or 8 bytes. */
+#define GPUNN_TYPED(...) GPUNN_DTYPE_OF(__VA_ARGS__), (__VA_ARGS__)
+#ifdef __cplusplus
+extern "C++" {
+template <typename Number> struct gpunn__pointee; /* status is missing where bytes may be of any dtype */
+#define GPUNN__POINTEE(TYPE, DTYPE, status)         \
+    template <> struct gpunn__pointee<TYPE> {       \
+        static constexpr gpunn_dtype dtype = DTYPE; \
+        typedef gpunn_status         status;        \
+    };
+GPUNN__POINTEE(unsigned char, GPUNN_U8, of_bytes)
+GPUNN__POINTEE(bool, GPUNN_BOOL, of_bytes)
+GPUNN__POINTEE(float, GPUNN_F32, status)
+GPUNN__POINTEE(double, GPUNN_F64, status)
+GPUNN__POINTEE(int, GPUNN_I32, status)
+GPUNN__POINTEE(unsigned, GPUNN_I32, status)
+GPUNN__POINTEE(long, sizeof(long) == 8 ? GPUNN_I64 : GPUNN_I32, status)
+GPUNN__POINTEE(unsigned long, sizeof(long) == 8 ? GPUNN_I64 : GPUNN_I32, status)
+GPUNN__POINTEE(long long, GPUNN_I64, status)
+GPUNN__POINTEE(unsigned long long, GPUNN_I64, status)
+#undef GPUNN__POINTEE
+template <typename Number, gpunn_dtype = gpunn__pointee<Number>::dtype>
+gpunn__pointee<Number> gpunn__pointee_at(const Number *);
+template <typename Row, size_t columns>
+auto gpunn__pointee_at(Row (*)[columns]) -> decltype(gpunn__pointee_at(static_cast<Row *>(nullptr)));
+#define GPUNN_DTYPE_OF(...) (decltype(gpunn__pointee_at(__VA_ARGS__))::dtype)
+#define GPUNN__TYPED_CALL(name)                                                            \
+    template <typename Pointer, typename Pointee = decltype(gpunn__pointee_at(Pointer()))> \
+    inline typename Pointee::status name(gpunn_tensor *t, Pointer host, size_t bytes)      \
+    {                                                                                      \
+        return name##_as(t, Pointee::dtype, host, bytes);                                  \
+    }
+GPUNN__TYPED_CALL(gpunn_write)
+GPUNN__TYPED_CALL(gpunn_read)
+GPUNN__TYPED_CALL(gpunn_read_grad)
+GPUNN__TYPED_CALL(gpunn_bind)
+#undef GPUNN__TYPED_CALL
+}
+#elif defined(__GNUC__) || __STDC_VERSION__ >= 201112L
+#ifdef __GNUC__
+#define GPUNN__GENERIC __extension__ _Generic
+#else
+#define GPUNN__GENERIC _Generic
+#endif
+/* clang-format off */
+/* The last two are pointers to rows of any length. */
+#define GPUNN__POINTER(TYPE, dtype) \
+    TYPE *: dtype, const TYPE *: dtype, TYPE (*)[]: dtype, const TYPE (*)[]: dtype
+/* clang-format on */
+#define GPUNN__POINTER_LONG(TYPE) GPUNN__POINTER(TYPE, sizeof(TYPE) == 8 ? GPUNN_I64 : GPUNN_I32)
+#define GPUNN_DTYPE_OF(...)                                                                                  \
+    (GPUNN__GENERIC(                                                                                         \
+        (__VA_ARGS__), GPUNN__POINTER(unsigned char, GPUNN_U8), GPUNN__POINTER(bool, GPUNN_BOOL),            \
+        GPUNN__POINTER(float, GPUNN_F32), GPUNN__POINTER(double, GPUNN_F64), GPUNN__POINTER(int, GPUNN_I32), \
+        GPUNN__POINTER(unsigned, GPUNN_I32), GPUNN__POINTER_LONG(long), GPUNN__POINTER_LONG(unsigned long),  \
+        GPUNN__POINTER_LONG(long long), GPUNN__POINTER_LONG(unsigned long long)))
+#endif
+
 /* Address of the memory that gpunn_read (gpunn_read_grad) reads, bound or not. Read it in the stream's order,
  * until the next call on the model. NULL on failure, also if a value is not stored in its dtype and
  * row-major; in that case bind it. */

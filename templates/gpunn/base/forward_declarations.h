@@ -20,6 +20,9 @@ GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* Writes initial values to host memory (>>cpu/initial). */
 GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *drawing, float *out);
+/* Converts values [begin, end) as C does; BOOL is x != 0. No dtype is F16 or BF16 (>>cpu/elementwise). */
+GPUNN__INTERNAL void gpunn__cast_values(void *to, gpunn_dtype to_dtype, const void *from,
+                                        gpunn_dtype from_dtype, int64_t begin, int64_t end);
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
  * lists them. Builders pass it on. So a static program, or one whose linker drops sections, contains only the
  * code of the ops it builds. */

@@ -154,7 +154,7 @@ GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free_text(dev, t->layer);
     gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
     if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
-    if (t->user_memory[0].data == NULL) gpunn__device_free(dev, t->data, t->capacity);
+    if (t->data != t->user_memory[0].data) gpunn__device_free(dev, t->data, t->capacity);
     gpunn__free(dev, t, sizeof *t);
 }
 

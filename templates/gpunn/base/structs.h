@@ -92,6 +92,7 @@ struct gpunn_tensor {
     gpunn_tensor **inputs; /* an absent optional operand is NULL */
     int            part;   /* checkpoint segment that recomputes it; 0: none */
     bool           keep, retain_grad;
+    bool           doubles; /* F32 inputs and values: the program holds them as F64 */
     /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
     bool shared;
     bool half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
@@ -221,6 +222,7 @@ struct gpunn_model {
     uint64_t     user_memory_version; /* the same for user-owned memory */
     uint64_t     written;             /* changes when inputs or states are written */
     int          user_weights;        /* number of parameters and buffers in user-owned memory */
+    int          user_doubles;        /* number of inputs bound to doubles */
     /* of the last run or, before the first, of the last write; 0: neither */
     int64_t         batch;
     gpunn_run_state state;

@@ -90,6 +90,16 @@ GPUNN__SHARED int32_t gpunn__to_i32(float x)
     return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
 }
 
+GPUNN__SHARED int64_t gpunn__double_to_i64(double x)
+{
+    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
+}
+
+GPUNN__SHARED int32_t gpunn__double_to_i32(double x)
+{
+    return x >= -2147483648.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN;
+}
+
 /* ---- random numbers ------------------------------------------------------------------------------------ */
 /* Philox4x32-10 (Salmon et al. 2011), the generator of every random number here. */
 GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])

@@ -1,6 +1,7 @@
 #include "base/memory.h"
 #include "base/device.h"
 #include "base/time.h"
+#include "cpu/elementwise.h"
 #include "cpu/indexing.h"
 #include "cpu/gemm.h"
 #include "cpu/optimizers.h"
@@ -264,12 +265,14 @@ static GPUNN__STATUS gpunn__cpu_time(void *context, gpunn_run *run, double *seco
     return GPUNN_OK;
 }
 
-/* The CPU backend has no 16-bit storage, so this is a copy. */
+/* The CPU backend has no 16-bit storage. */
 static GPUNN__STATUS gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from,
                                         gpunn_dtype from_dtype, int64_t count)
 {
-    (void)context, (void)to_dtype, (void)from_dtype;
-    memcpy(to, from, (size_t)count * sizeof(float));
+    if (to_dtype == from_dtype)
+        memcpy(to, from, (size_t)count * gpunn_dtype_size(to_dtype));
+    else
+        gpunn__cpu_cast_values((gpunn__cpu *)context, to, to_dtype, from, from_dtype, count);
     return GPUNN_OK;
 }
 

@@ -417,32 +417,28 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 
 /* ---- cast: as in C; BOOL is x != 0 --------------------------------------------------------------------- */
 
-typedef struct gpunn__cast_job {
-    const gpunn_value *in, *out;
-} gpunn__cast_job;
-
-static void gpunn__cast_task(void *arg, int thread, int threads)
+GPUNN__INTERNAL void gpunn__cast_values(void *to, gpunn_dtype to_dtype, const void *from,
+                                        gpunn_dtype from_dtype, int64_t begin, int64_t end)
 {
-    const gpunn__cast_job *job = (const gpunn__cast_job *)arg;
-    int64_t                begin, end;
-    gpunn__cpu_part(job->out->count, 1024, threads, thread, &begin, &end);
-#define GPUNN__LOOP(TO, FROM, value)                                 \
-    {                                                                \
-        const FROM *GPUNN__RESTRICT x = (const FROM *)job->in->data; \
-        TO *GPUNN__RESTRICT         y = (TO *)job->out->data;        \
-        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value);    \
-        return;                                                      \
+#define GPUNN__LOOP(TO, FROM, value)                              \
+    {                                                             \
+        const FROM *GPUNN__RESTRICT x = (const FROM *)from;       \
+        TO *GPUNN__RESTRICT         y = (TO *)to;                 \
+        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value); \
+        return;                                                   \
     }
 #define GPUNN__FROM(FROM, long_value, value)               \
-    switch (job->out->dtype) {                             \
+    switch (to_dtype) {                                    \
     case GPUNN_F32: GPUNN__LOOP(float, FROM, x[i])         \
+    case GPUNN_F64: GPUNN__LOOP(double, FROM, x[i])        \
     case GPUNN_I64: GPUNN__LOOP(int64_t, FROM, long_value) \
     case GPUNN_I32: GPUNN__LOOP(int32_t, FROM, value)      \
     case GPUNN_U8: GPUNN__LOOP(uint8_t, FROM, value)       \
     default: GPUNN__LOOP(uint8_t, FROM, x[i] != 0)         \
     }
-    switch (job->in->dtype) {
+    switch (from_dtype) {
     case GPUNN_F32: GPUNN__FROM(float, gpunn__to_i64(x[i]), gpunn__to_i32(x[i]))
+    case GPUNN_F64: GPUNN__FROM(double, gpunn__double_to_i64(x[i]), gpunn__double_to_i32(x[i]))
     case GPUNN_I64: GPUNN__FROM(int64_t, x[i], x[i])
     case GPUNN_I32: GPUNN__FROM(int32_t, x[i], x[i])
     default: GPUNN__FROM(uint8_t, x[i], x[i])
@@ -451,20 +447,39 @@ static void gpunn__cast_task(void *arg, int thread, int threads)
 #undef GPUNN__LOOP
 }
 
+typedef struct gpunn__cast_job {
+    void       *to;
+    const void *from;
+    gpunn_dtype to_dtype, from_dtype;
+    int64_t     count;
+} gpunn__cast_job;
+
+static void gpunn__cast_task(void *arg, int thread, int threads)
+{
+    const gpunn__cast_job *job = (const gpunn__cast_job *)arg;
+    int64_t                begin, end;
+    gpunn__cpu_part(job->count, 1024, threads, thread, &begin, &end);
+    gpunn__cast_values(job->to, job->to_dtype, job->from, job->from_dtype, begin, end);
+}
+
+GPUNN__INTERNAL void gpunn__cpu_cast_values(gpunn__cpu *cpu, void *to, gpunn_dtype to_dtype, const void *from,
+                                            gpunn_dtype from_dtype, int64_t count)
+{
+    gpunn__cast_job job = {to, from, to_dtype, from_dtype, count};
+    gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__cast_task, &job);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    if (action == GPUNN__PREPARE) {
-        gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
-        if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "the CPU cannot cast %s to %s; it supports f32, i64, i32, u8 and bool",
-                                   gpunn_dtype_name(from), gpunn_dtype_name(to));
+    const gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
+    if (action != GPUNN__PREPARE) {
+        gpunn__cpu_cast_values(cpu, step->out.data, to, step->in[0].data, from, step->out.count);
         return GPUNN_OK;
     }
-    gpunn__cast_job job;
-    job.in = &step->in[0];
-    job.out = &step->out;
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__cast_task, &job);
+    if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                               "the CPU cannot cast %s to %s; it supports f32, f64, i64, i32, u8 and bool",
+                               gpunn_dtype_name(from), gpunn_dtype_name(to));
     return GPUNN_OK;
 }
 

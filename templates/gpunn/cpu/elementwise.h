@@ -1,6 +1,7 @@
 #ifndef GPUNN__CPU_ELEMENTWISE_H
 #define GPUNN__CPU_ELEMENTWISE_H
 #include "base/math.h"
+#include "cpu/context.h"
 #include "cpu/levels.h"
 
 /* ==== >>cpu/elementwise ================================================================================== *
@@ -80,6 +81,10 @@ GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, fl
     float    scale = d->scale;
     for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
 }
+
+/* gpunn__cast_values on the device's threads. */
+GPUNN__INTERNAL void gpunn__cpu_cast_values(gpunn__cpu *cpu, void *to, gpunn_dtype to_dtype, const void *from,
+                                            gpunn_dtype from_dtype, int64_t count);
 
 /* The dropout parameters of this step's draws; x, y and count are left 0. keep is 65536 if nothing is
  * dropped. */

@@ -370,7 +370,7 @@
     K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
 /* clang-format on */
 
-static const char *const   gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
+static const char *const   gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool", "f64"};
 static const char *const   gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
 static const char *const   gpunn__grid_mode_names[] = {"bilinear", "nearest"};
 static const char *const   gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};

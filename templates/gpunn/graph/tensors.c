@@ -300,11 +300,13 @@ GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_
     if (dtype == GPUNN_DTYPE_DEFAULT) dtype = GPUNN_F32;
     if (gpunn_dtype_size(dtype) == 0 || dtype == GPUNN_F16 || dtype == GPUNN_BF16)
         return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
-                                "an input cannot have dtype %s; use f32, i64, i32, u8 or bool",
+                                "an input cannot have dtype %s; use f32, f64, i64, i32, u8 or bool",
                                 gpunn_dtype_name(dtype));
     int rank = gpunn__rank_of(&call, &shape, 1);
     if (rank < 0) return NULL;
-    gpunn_tensor *t = gpunn__append(&call, GPUNN__INPUT, dtype, rank, shape.dim);
+    const bool    doubles = dtype == GPUNN_F64;
+    gpunn_tensor *t = gpunn__append(&call, GPUNN__INPUT, doubles ? GPUNN_F32 : dtype, rank, shape.dim);
+    if (t) t->doubles = doubles;
     return t && gpunn__give_name(&call, t, name) ? t : NULL;
 }
 
@@ -408,7 +410,25 @@ GPUNN_API gpunn_shape gpunn_tensor_shape(const gpunn_tensor *t)
 
 GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t)
 {
-    return t ? t->dtype : GPUNN_DTYPE_DEFAULT;
+    if (t == NULL) return GPUNN_DTYPE_DEFAULT;
+    return t->doubles ? GPUNN_F64 : t->dtype;
+}
+
+GPUNN_API gpunn_status gpunn_set_dtype(gpunn_tensor *t, gpunn_dtype dtype)
+{
+    gpunn__call  call;
+    gpunn_status status = GPUNN_OK;
+    if (!gpunn__begin_x(&call, "gpunn_set_dtype", t ? t->name : NULL, t, true))
+        return t ? t->model->dev->error.status : GPUNN_ERR_ARGUMENT;
+    if ((t->kind != GPUNN__INPUT && t->kind != GPUNN__VALUE) || (dtype != GPUNN_F32 && dtype != GPUNN_F64))
+        (void)gpunn__call_fail(&call, status = GPUNN_ERR_DTYPE,
+                               "only inputs and computed values can be held as f32 or f64");
+    else if (t->user_memory[0].data || t->user_memory[1].data)
+        (void)gpunn__call_fail(&call, status = GPUNN_ERR_STATE,
+                               "the tensor or its gradient is bound; unbind it first");
+    else
+        t->doubles = dtype == GPUNN_F64;
+    return status;
 }
 
 GPUNN__INTERNAL int64_t gpunn__held_count(const gpunn_tensor *t)
@@ -431,7 +451,7 @@ GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t)
 {
     if (t == NULL) return 0;
     int64_t count = t->kind == GPUNN__INPUT ? gpunn__held_count(t) : gpunn__count(t, t->model->batch);
-    return count < 0 ? 0 : (size_t)count * gpunn_dtype_size(t->dtype);
+    return count < 0 ? 0 : (size_t)count * gpunn_dtype_size(gpunn_tensor_dtype(t));
 }
 
 GPUNN__INTERNAL bool gpunn__is_saved(const gpunn_tensor *t)

@@ -25,7 +25,8 @@ static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function,
     return GPUNN_OK;
 }
 
-/* Allocates out for the sizes that a header claims. Fails if the file cannot hold that many elements. */
+/* Allocates out for the sizes that a header claims, with its dtype or, if it has none, the encoding's. Fails
+ * if the file cannot hold that many elements. */
 static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank,
                                         const int64_t *dim, gpunn_array *out)
 {
@@ -46,12 +47,12 @@ static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__enc
                            "'%s' is damaged or cut short: its header promises more elements than the file "
                            "can hold; download it again",
                            path);
-    if (!gpunn__mul(count, gpunn_dtype_size(encoding->dtype), &bytes))
+    if (out->dtype == GPUNN_DTYPE_DEFAULT) out->dtype = encoding->dtype;
+    if (!gpunn__mul(count, gpunn_dtype_size(out->dtype), &bytes))
         return gpunn__fail(dev, GPUNN_ERR_MEMORY, "'%s' is too large", path);
     out->data = gpunn__realloc(dev, NULL, 0, bytes);
     if (out->data == NULL) return GPUNN_ERR_MEMORY;
     out->bytes = bytes;
-    out->dtype = encoding->dtype;
     out->rank = rank;
     for (int i = 0; i < rank; i++) out->dim[i] = dim[i];
     return GPUNN_OK;
@@ -91,13 +92,29 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
                : status;
 }
 
-/* Opens a file and calls body to read it into out. After a failure out is empty. */
+/* Makes `dtype` that of the empty array: F32, F64, or 0 for the file's. */
+static GPUNN__STATUS gpunn__array_begin_as(gpunn_device *dev, const char *function, bool arguments,
+                                           gpunn_dtype dtype, gpunn_array *out)
+{
+    gpunn_status status = gpunn__array_begin(dev, function, arguments, out);
+    if (status != GPUNN_OK) return status;
+    if (dtype != GPUNN_DTYPE_DEFAULT && dtype != GPUNN_F32 && dtype != GPUNN_F64)
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                           "%s: files are read as f32 or f64, not as %s; pass one of them", function,
+                           gpunn_dtype_name(dtype));
+    out->dtype = dtype;
+    return GPUNN_OK;
+}
+
+/* Opens a file and calls body to read it into out, as `dtype` or, if that is 0, as the file's. After a
+ * failure out is empty. */
 static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, const char *path,
+                                       gpunn_dtype dtype,
                                        gpunn_status (*body)(gpunn__reader *r, gpunn_array *out),
                                        gpunn_array *out)
 {
     gpunn__reader r;
-    gpunn_status  status = gpunn__array_begin(dev, function, path != NULL, out);
+    gpunn_status  status = gpunn__array_begin_as(dev, function, path != NULL, dtype, out);
     if (status == GPUNN_OK) status = gpunn__reader_open(dev, NULL, path, true, &r);
     if (status != GPUNN_OK) return status;
     status = body(&r, out);
@@ -109,7 +126,7 @@ static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, 
 
 GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out)
 {
-    return gpunn__array_read(dev, "gpunn_read_idx", path, gpunn__idx_body, out);
+    return gpunn__array_read(dev, "gpunn_read_idx", path, GPUNN_DTYPE_DEFAULT, gpunn__idx_body, out);
 }
 
 /* Parses {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } with the keys in any order. */
@@ -226,7 +243,13 @@ static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
 
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out)
 {
-    return gpunn__array_read(dev, "gpunn_read_npy", path, gpunn__npy_body, out);
+    return gpunn__array_read(dev, "gpunn_read_npy", path, GPUNN_DTYPE_DEFAULT, gpunn__npy_body, out);
+}
+
+GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gpunn_dtype dtype,
+                                         gpunn_array *out)
+{
+    return gpunn__array_read(dev, "gpunn_read_npy_as", path, dtype, gpunn__npy_body, out);
 }
 
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array)
@@ -388,12 +411,11 @@ static const char *gpunn__names_held(const gpunn__table *tensors, char text[440]
     return text;
 }
 
-GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
-                                              gpunn_array *out)
+static GPUNN__STATUS gpunn__safetensors_read(gpunn_device *dev, const char *function, const char *path,
+                                             const char *name, gpunn_dtype dtype, gpunn_array *out)
 {
-    static const char function[] = "gpunn_read_safetensors";
-    gpunn__archive    archive;
-    gpunn_status      status = gpunn__array_begin(dev, function, path != NULL, out);
+    gpunn__archive archive;
+    gpunn_status   status = gpunn__array_begin_as(dev, function, path != NULL, dtype, out);
     if (status == GPUNN_OK) status = gpunn__archive_open(dev, NULL, path, &archive);
     if (status != GPUNN_OK) return status;
     char          shown[128], held[440];
@@ -425,6 +447,18 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     gpunn__archive_close(&archive);
     if (status != GPUNN_OK) gpunn_array_free(dev, out);
     return status;
+}
+
+GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
+                                              gpunn_array *out)
+{
+    return gpunn__safetensors_read(dev, "gpunn_read_safetensors", path, name, GPUNN_DTYPE_DEFAULT, out);
+}
+
+GPUNN_API gpunn_status gpunn_read_safetensors_as(gpunn_device *dev, const char *path, const char *name,
+                                                 gpunn_dtype dtype, gpunn_array *out)
+{
+    return gpunn__safetensors_read(dev, "gpunn_read_safetensors_as", path, name, dtype, out);
 }
 
 typedef struct gpunn__named_arrays {

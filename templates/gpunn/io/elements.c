@@ -43,11 +43,35 @@ static float gpunn__element_float(const gpunn__encoding *encoding, const unsigne
     return negative ? -gpunn__float_of_integer(0 - bits) : gpunn__float_of_integer(bits);
 }
 
-/* Converts count elements from raw to dtype, which is encoding->dtype or F32. */
+/* Converts an element to the nearest double. */
+static double gpunn__element_double(const gpunn__encoding *encoding, const unsigned char *raw)
+{
+    float narrow;
+    if (encoding->dtype != GPUNN_F32) {
+        const uint64_t bits = gpunn__integer_bits(encoding, raw);
+        return *encoding->safetensors == 'I' && bits >> 63 ? -(double)(0 - bits) : (double)bits;
+    }
+    if (encoding->id == GPUNN__F32)
+        memcpy(&narrow, raw, sizeof narrow);
+    else if (encoding->bytes == 2)
+        gpunn__widen_floats(encoding->id == GPUNN__F16 ? GPUNN_F16 : GPUNN_BF16, raw, 1, &narrow);
+    else
+        narrow = gpunn__element_float(encoding, raw);
+    return (double)narrow;
+}
+
+/* Converts count elements from raw to dtype, which is encoding->dtype, F32 or F64, but not F64 to itself. */
 static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw,
                           size_t count, unsigned char *out)
 {
     const size_t wide = gpunn_dtype_size(dtype);
+    if (dtype == GPUNN_F64) {
+        for (size_t i = 0; i < count; i++) {
+            const double value = gpunn__element_double(encoding, raw + i * encoding->bytes);
+            memcpy(out + i * wide, &value, wide);
+        }
+        return;
+    }
     if (encoding->id == GPUNN__F16 || encoding->id == GPUNN__BF16) {
         gpunn__widen_floats(encoding->id == GPUNN__F16 ? GPUNN_F16 : GPUNN_BF16, raw, (int64_t)count,
                             (float *)(void *)out);
@@ -70,6 +94,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(dtype);
     bool same = dtype == encoding->dtype && (encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 ||
                                              encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8);
+    if (dtype == GPUNN_F64) same = encoding->id == GPUNN__F64;
     swapped = swapped && bytes > 1;
     if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);
     while (count > 0) {

@@ -49,7 +49,7 @@ GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
-/* Reads the next count elements of the file as dtype, which is encoding->dtype or F32. swapped: they are
+/* Reads the next count elements of the file as dtype, which is encoding->dtype, F32 or F64. swapped: they are
  * big-endian. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding,
                                                    gpunn_dtype dtype, bool swapped, size_t count, void *out);

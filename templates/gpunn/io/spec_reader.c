@@ -658,7 +658,7 @@ static const char *gpunn__key_text(gpunn__key_kind kind)
     case GPUNN__K_AXIS: return "an axis";
     case GPUNN__K_WINDOW: return "an integer or a list of one for each axis";
     case GPUNN__K_COUNTS: return "a list of integers of 1 or more";
-    case GPUNN__K_DTYPE: return "one of f32, i64, i32, u8, bool";
+    case GPUNN__K_DTYPE: return "one of f32, i64, i32, u8, bool, f64";
     case GPUNN__K_AXES: return "a list of all axes";
     case GPUNN__K_TEXT: return "a text";
     default: return "an integer";
@@ -688,10 +688,12 @@ static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
 static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key,
                               void *at)
 {
-    static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
+    static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL, GPUNN_F64};
     const gpunn__choice     *of = gpunn__choice_of(key->kind);
+    const bool               casts = key->kind == GPUNN__K_DTYPE && key->otherwise == GPUNN__NEEDED;
     int                      choice = 0;
-    if (!gpunn__get_choice(l, e->item, key->name, of->words, of->count, &choice)) return false;
+    /* the last dtype is only for inputs */
+    if (!gpunn__get_choice(l, e->item, key->name, of->words, of->count - casts, &choice)) return false;
     if (key->kind == GPUNN__K_DTYPE)
         *(gpunn_dtype *)at = dtypes[choice];
     else if (key->kind == GPUNN__K_ACTIVATION)

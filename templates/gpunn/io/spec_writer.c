@@ -440,8 +440,8 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
         gpunn__emit_arguments(w, t, row);
         if (layer) gpunn__emit_layer_settings(w, t, first);
     } else {
-        if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32)
-            gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
+        if (t->kind == GPUNN__INPUT && gpunn_tensor_dtype(t) != GPUNN_F32)
+            gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(gpunn_tensor_dtype(t)));
         gpunn__emit_shape(w, t);
         if (t->kind == GPUNN__PARAMETER || t->state) gpunn__emit_settings(w, ", ", NULL, t, false);
         if (t->saved) gpunn__emitf(w, ", \"saved\": true");

@@ -11,9 +11,35 @@
 
 /* ---- user-owned memory --------------------------------------------------------------------------------- */
 
-/* Appends a step that copies a value to user-owned memory in the tensor's own dtype and channel order. With
- * gradient_slot >= 0 it copies the gradient in that slot instead. */
-static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradient_slot)
+/* Makes step->out of the last step a slot in user-owned memory. */
+static bool gpunn__end_in_user_memory(gpunn__builder *b, gpunn_step *step, gpunn_tensor *t, bool gradient)
+{
+    gpunn__plan *plan = b->plan;
+    const int    slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype),
+                                        plan->step_count - 1);
+    if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
+    plan->slots[slot].last = INT32_MAX;
+    plan->slots[slot].user_memory = &t->user_memory[gradient];
+    return true;
+}
+
+/* Appends a step that converts the floats in a slot to doubles in user-owned memory. */
+static bool gpunn__widen_step(gpunn__builder *b, gpunn_tensor *t, bool gradient, const gpunn_value *floats,
+                              int slot)
+{
+    const int   at = b->plan->step_count;
+    gpunn_step *step = gpunn__new_step(b, t, false, 1);
+    if (step == NULL) return false;
+    gpunn__set_operation(step, &gpunn__operation_cast);
+    step->attr = &b->plan->attr[2];
+    step->in[0] = step->out = *floats;
+    step->out.dtype = GPUNN_F64;
+    return gpunn__use_slot(b, &step->in[0].data, slot, at) && gpunn__end_in_user_memory(b, step, t, gradient);
+}
+
+/* Appends steps that copy a value to user-owned memory in the tensor's own dtype and channel order. With
+ * gradient_slot >= 0 they copy the gradient in that slot instead. */
+static bool gpunn__copy_step(gpunn__builder *b, gpunn_tensor *t, int gradient_slot)
 {
     gpunn__plan *plan = b->plan;
     const bool   gradient = gradient_slot >= 0;
@@ -32,11 +58,10 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
         return false;
     step->in[0].dtype = plan->tensors[root].storage;
     gpunn__as_stored(&step->in[0], relays);
-    int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(t->dtype), at);
-    if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
-    plan->slots[slot].last = INT32_MAX;
-    plan->slots[slot].user_memory = &t->user_memory[gradient];
-    return true;
+    if (!t->doubles) return gpunn__end_in_user_memory(b, step, t, gradient);
+    const int slot = gpunn__new_slot(b, (size_t)step->out.count * sizeof(float), at);
+    return slot >= 0 && gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot) &&
+           gpunn__widen_step(b, t, gradient, &step->out, slot);
 }
 
 /* Makes values or gradients that are bound to user-owned memory end up there. The step that computes them
@@ -45,13 +70,13 @@ static bool gpunn__place_in_user_memory(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count && b->has.user_memory; id++) {
-        const gpunn_tensor *t = b->model->tensors[id];
-        const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
-        const int  slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
-        const bool written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
+        gpunn_tensor *t = b->model->tensors[id];
+        const int     root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
+        const int     slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
+        const bool    written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
         if (!b->needed[id] || t->user_memory[gradient].data == NULL || !written) continue;
         gpunn__slot *own = slot >= 0 ? gpunn__slot_of(plan, slot) : NULL;
-        if (own && own->user_memory == NULL && plan->tensors[root].storage == t->dtype &&
+        if (own && own->user_memory == NULL && plan->tensors[root].storage == gpunn_tensor_dtype(t) &&
             !(plan->tensors[root].channels_last && gpunn__has_layouts(t)))
             own->user_memory = &t->user_memory[gradient];
         else if (!gpunn__copy_step(b, t, gradient ? slot : -1))
@@ -655,8 +680,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
         if (!b->needed[id]) continue;
         copies += model->precision == GPUNN_PRECISION_F32 ? gpunn__has_layouts(model->tensors[id])
                                                           : 2 + model->tensors[id]->input_count;
-        copies += (model->tensors[id]->user_memory[0].data != NULL) +
-                  (model->tensors[id]->user_memory[1].data != NULL);
+        copies += ((model->tensors[id]->user_memory[0].data != NULL) +
+                   (model->tensors[id]->user_memory[1].data != NULL))
+                  << model->tensors[id]->doubles;
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)

@@ -17,7 +17,7 @@ static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char 
                                               size_t bytes, bool gradient, int64_t *held)
 {
     gpunn_device     *dev = t->model->dev;
-    const gpunn_dtype dtype = gradient ? GPUNN_F32 : t->dtype;
+    const gpunn_dtype dtype = gradient && !t->doubles ? GPUNN_F32 : gpunn_tensor_dtype(t);
     const size_t      alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
     const bool        known = held[0] != 0 ||
                        (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
@@ -33,15 +33,24 @@ static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char 
                        dev->backend->error(dev->context));
 }
 
-/* Makes user-owned memory an input's memory, or removes it. */
-static void gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory,
-                                    const int64_t *held)
+/* Makes user-owned memory an input's memory, or removes it. Beside doubles the input keeps memory for
+ * floats. */
+static GPUNN__STATUS gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory,
+                                             const int64_t *held)
 {
-    if (t->user_memory[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
-    t->data = user_memory->data;
-    t->capacity = user_memory->bytes;
+    const bool bound = t->user_memory[0].data != NULL;
+    if (t->doubles) {
+        gpunn_status status = gpunn__reserve_own(t, user_memory->bytes / 2);
+        if (status != GPUNN_OK) return status;
+        t->model->user_doubles += (user_memory->data != NULL) - bound;
+    } else {
+        if (!bound) gpunn__device_free(t->model->dev, t->data, t->capacity);
+        t->data = user_memory->data;
+        t->capacity = user_memory->bytes;
+    }
     t->batch = 0;
     if (user_memory->data) gpunn__hold(t, held);
+    return GPUNN_OK;
 }
 
 /* Binds a parameter or buffer. Its values are copied only when it returns to the model's own memory. */
@@ -95,7 +104,8 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         status = gpunn__set_weight_memory(t, &user_memory);
     if (status != GPUNN_OK) return status;
     if ((own->data == NULL) != (memory == NULL)) gpunn__invalidate(model);
-    if (!gradient && t->kind == GPUNN__INPUT) gpunn__set_input_memory(t, &user_memory, held);
+    if (!gradient && t->kind == GPUNN__INPUT) status = gpunn__set_input_memory(t, &user_memory, held);
+    if (status != GPUNN_OK) return status;
     if (gradient) t->grad_reached = false;
     *own = user_memory;
     model->user_memory_version++;
@@ -232,6 +242,17 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
     return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false, NULL);
 }
 
+GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes)
+{
+    const gpunn_dtype own = gpunn_tensor_dtype(t);
+    if (t && memory && dtype != own)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
+                           "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",
+                           gpunn__called(t), gpunn_dtype_name(dtype), gpunn_dtype_name(own),
+                           dtype == GPUNN_F64 ? "call gpunn_set_dtype first" : "bind memory of that dtype");
+    return gpunn_bind(t, memory, bytes);
+}
+
 GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes)
 {
     return gpunn__bind_memory(t, "gpunn_bind_grad", memory, bytes, true, NULL);
@@ -251,7 +272,8 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
                                 "%s '%s': its gradient is sparse; copy it with gpunn_read_grad", caller,
                                 gpunn__called(t));
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
-    if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
+    if (gpunn__stored_as(t, gradient) == gpunn_tensor_dtype(t) && !gpunn__stored_channels_last(t, gradient))
+        return memory;
     return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
                             "%s '%s': the run stores it as %s%s; bind it to your own memory with gpunn_bind, "
                             "or copy it with gpunn_read",
@@ -286,11 +308,11 @@ static void gpunn__exported_free(struct DLManagedTensorVersioned *self)
 
 static uint8_t gpunn__dlpack_code(gpunn_dtype dtype)
 {
-    return dtype == GPUNN_F32 || dtype == GPUNN_F16 ? GPUNN_DLPACK_FLOAT
-           : dtype == GPUNN_BF16                    ? GPUNN_DLPACK_BFLOAT
-           : dtype == GPUNN_U8                      ? GPUNN_DLPACK_UINT
-           : dtype == GPUNN_BOOL                    ? GPUNN_DLPACK_BOOL
-                                                    : GPUNN_DLPACK_INT;
+    return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_F64 ? GPUNN_DLPACK_FLOAT
+           : dtype == GPUNN_BF16                                          ? GPUNN_DLPACK_BFLOAT
+           : dtype == GPUNN_U8                                            ? GPUNN_DLPACK_UINT
+           : dtype == GPUNN_BOOL                                          ? GPUNN_DLPACK_BOOL
+                                                                          : GPUNN_DLPACK_INT;
 }
 
 GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
@@ -311,8 +333,8 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
     managed->device_type = dev->info.type == GPUNN_DEVICE_CUDA ? GPUNN_DLPACK_CUDA : GPUNN_DLPACK_CPU;
     managed->device_id = dev->info.type == GPUNN_DEVICE_CUDA ? dev->args.index : 0;
     managed->rank = t->rank;
-    managed->dtype_code = gpunn__dlpack_code(t->dtype);
-    managed->dtype_bits = (uint8_t)(8 * gpunn_dtype_size(t->dtype));
+    managed->dtype_code = gpunn__dlpack_code(gpunn_tensor_dtype(t));
+    managed->dtype_bits = (uint8_t)(8 * gpunn_dtype_size(gpunn_tensor_dtype(t)));
     managed->lanes = 1;
     managed->shape = exported->shape;
     managed->stride = exported->stride;
@@ -338,8 +360,8 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
         return gpu ? "its memory is not on a GPU" : "its memory is not on the host";
     if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index)
         return "its memory is on another GPU";
-    if (managed->dtype_code != gpunn__dlpack_code(t->dtype) ||
-        managed->dtype_bits != 8 * gpunn_dtype_size(t->dtype) || managed->lanes != 1)
+    if (managed->dtype_code != gpunn__dlpack_code(gpunn_tensor_dtype(t)) ||
+        managed->dtype_bits != 8 * gpunn_dtype_size(gpunn_tensor_dtype(t)) || managed->lanes != 1)
         return "its dtype differs";
     if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT)
         return "it is read-only, but the tensor is not an input";
@@ -367,11 +389,12 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     if (fault) {
         char text[128];
         return gpunn__fail(t->model->dev, GPUNN_ERR_ARGUMENT, "%s '%s': %s; it must hold %s %s on %s", caller,
-                           gpunn__called(t), fault, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text),
-                           t->model->dev->info.name);
+                           gpunn__called(t), fault, gpunn_dtype_name(gpunn_tensor_dtype(t)),
+                           gpunn__shape_text(t, text), t->model->dev->info.name);
     }
     gpunn_status status = gpunn__bind_memory(t, caller, (char *)own->data + own->byte_offset,
-                                             (size_t)count * gpunn_dtype_size(t->dtype), false, own->shape);
+                                             (size_t)count * gpunn_dtype_size(gpunn_tensor_dtype(t)), false,
+                                             own->shape);
     if (status == GPUNN_OK) t->managed = own;
     return status;
 }

@@ -269,7 +269,8 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
         const size_t        bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
-        if (t->user_memory[0].data == NULL) f.inputs += bytes > t->capacity ? bytes : t->capacity;
+        if (t->user_memory[0].data == NULL || t->doubles)
+            f.inputs += bytes > t->capacity ? bytes : t->capacity;
     }
     f.together = f.weights + f.gradients + f.inputs + f.arena + f.cache;
     return f;

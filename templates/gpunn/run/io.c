@@ -9,6 +9,11 @@
 #include "plan/plan.h"
 #include "run/run.h"
 
+GPUNN__INTERNAL bool gpunn__is_bound_to_doubles(const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__INPUT && t->doubles && t->user_memory[0].data;
+}
+
 GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 {
     gpunn_model  *model = t->model;
@@ -38,7 +43,7 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
                            : "call gpunn_retain_grad on it before gpunn_backward");
     }
     if (t->kind == GPUNN__INPUT) {
-        if (t->batch) return t->data;
+        if (t->batch) return gpunn__is_bound_to_doubles(t) ? t->user_memory[0].data : t->data;
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "input '%s' has not been written", name);
     }
     if (plan && t->id < plan->tensor_count) {
@@ -60,14 +65,10 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
 }
 
 /* Copies a sparse gradient to host memory as a dense one. */
-static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_t bytes, const char *caller)
+static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_t bytes)
 {
     gpunn_device *dev = t->model->dev;
     const size_t  row = (size_t)t->dim[1] * sizeof(float), all = gpunn__compact_bytes(t, t->compact.capacity);
-    if (dev->backend->on_device && dev->backend->on_device(dev->context, host))
-        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s '%s': its gradient is sparse and can only be read to host memory", caller,
-                           gpunn__called(t));
     char *copy = (char *)gpunn__realloc(dev, NULL, 0, all);
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status   status = dev->backend->download(dev->context, copy, t->compact.values, all);
@@ -76,7 +77,7 @@ static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_
     for (int64_t i = 0; i < t->compact.capacity && status == GPUNN_OK; i++)
         if (rows[i] >= 0) memcpy((char *)host + (size_t)rows[i] * row, copy + (size_t)i * row, row);
     gpunn__free(dev, copy, all);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+    return status;
 }
 
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
@@ -121,11 +122,9 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     const gpunn_backend *backend = dev->backend;
     const gpunn_dtype    stored = gpunn__stored_as(t, gradient);
     const int64_t        count = (int64_t)(bytes / gpunn_dtype_size(t->dtype));
-    gpunn_status         status = backend->reaches(dev->context, to, bytes);
     gpunn_attributes     attr;
     gpunn_value          in;
     gpunn_step           step;
-    if (status != GPUNN_OK) return status;
     if (!gpunn__stored_channels_last(t, gradient) && stored == t->dtype)
         return backend->download(dev->context, to, memory, bytes);
     if (!gpunn__stored_channels_last(t, gradient))
@@ -150,44 +149,128 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     return backend->run(dev->context, &step);
 }
 
-static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
+/* Copies a value or gradient to memory of the program, or beside it, without a conversion of the dtype. */
+static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, bool near, const void *memory,
+                                     size_t bytes)
+{
+    gpunn_device *dev = t->model->dev;
+    if (!gradient && gpunn__is_bound_to_doubles(t))
+        return dev->backend->download(dev->context, to, memory, bytes);
+    if (gradient && t->sparse) return gpunn__read_sparse(t, to, bytes);
+    if (near) return gpunn__read_on_device(t, gradient, to, memory, bytes);
+    gpunn_dtype stored = gpunn__stored_as(t, gradient);
+    size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
+    /* 16-bit values land at the end and are widened from the front */
+    char        *at = (char *)to + (bytes - stored_bytes);
+    gpunn_status status = dev->backend->download(dev->context, at, memory, stored_bytes);
+    if (status != GPUNN_OK) return status;
+    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(stored_bytes / 2), (float *)to);
+    return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, to, bytes) : GPUNN_OK;
+}
+
+/* Memory where the program's is: of the device, or of the host. */
+static void *gpunn__take_beside(gpunn_device *dev, bool near, size_t bytes)
+{
+    return near ? gpunn__device_alloc(dev, bytes) : gpunn__realloc(dev, NULL, 0, bytes);
+}
+
+static void gpunn__free_beside(gpunn_device *dev, bool near, void *memory, size_t bytes)
+{
+    if (near)
+        gpunn__device_free(dev, memory, bytes);
+    else
+        gpunn__free(dev, memory, bytes);
+}
+
+/* Converts between memory of the program and memory beside it. */
+static GPUNN__STATUS gpunn__cast_beside(gpunn_device *dev, bool near, void *to, gpunn_dtype to_dtype,
+                                        const void *from, gpunn_dtype from_dtype, int64_t count)
+{
+    if (near) return dev->backend->convert(dev->context, to, to_dtype, from, from_dtype, count);
+    gpunn__cast_values(to, to_dtype, from, from_dtype, 0, count);
+    return GPUNN_OK;
+}
+
+/* Fails unless the program's memory can hold elements of this dtype. */
+static GPUNN__STATUS gpunn__check_as(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype)
+{
+    if (gpunn_dtype_size(dtype) && dtype != GPUNN_F16 && dtype != GPUNN_BF16) return GPUNN_OK;
+    return gpunn__fail(
+        t->model->dev, GPUNN_ERR_DTYPE,
+        "%s '%s': elements of dtype %s cannot be converted; use f32, f64, i64, i32, u8 or bool", caller,
+        gpunn__called(t), gpunn_dtype_name(dtype));
+}
+
+static bool gpunn__is_on_device(const gpunn_device *dev, const void *memory)
+{
+    return dev->backend->on_device && dev->backend->on_device(dev->context, memory);
+}
+
+/* Copies `count` values or gradients to the program's memory as elements of `dtype`. */
+static GPUNN__STATUS gpunn__read_count(gpunn_tensor *t, bool gradient, gpunn_dtype dtype, void *host,
+                                       const void *memory, int64_t count)
+{
+    gpunn_device     *dev = t->model->dev;
+    const bool        near = gpunn__is_on_device(dev, host);
+    const gpunn_dtype own = !gradient && gpunn__is_bound_to_doubles(t) ? GPUNN_F64 : t->dtype;
+    const size_t      bytes = (size_t)count * gpunn_dtype_size(own);
+    gpunn_status      status = GPUNN_OK;
+    if (near) status = dev->backend->reaches(dev->context, host, (size_t)count * gpunn_dtype_size(dtype));
+    if (status != GPUNN_OK || dtype == own)
+        return status == GPUNN_OK ? gpunn__read_own(t, gradient, host, near, memory, bytes) : status;
+    void *copy = gpunn__take_beside(dev, near, bytes);
+    if (copy == NULL) return GPUNN_ERR_MEMORY;
+    status = gpunn__read_own(t, gradient, copy, near, memory, bytes);
+    if (status == GPUNN_OK) status = gpunn__cast_beside(dev, near, host, dtype, copy, own, count);
+    gpunn__free_beside(dev, near, copy, bytes);
+    return status;
+}
+
+static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, gpunn_dtype dtype, void *host, size_t bytes,
+                                 const char *caller)
 {
     if (t == NULL || host == NULL)
         return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
-    size_t        expected;
-    const void   *memory = gpunn__memory_of(t, gradient, &expected);
+    size_t        own_bytes;
+    gpunn_status  status = gpunn__check_as(t, caller, dtype);
+    if (status != GPUNN_OK) return status;
+    const void *memory = gpunn__memory_of(t, gradient, &own_bytes);
     if (memory == NULL) return dev->error.status;
-    if (bytes != expected) {
+    const int64_t count = (int64_t)(own_bytes / gpunn_dtype_size(t->dtype));
+    if (bytes != (size_t)count * gpunn_dtype_size(dtype)) {
         char text[128];
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
                            "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
-                           caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype),
-                           gpunn__shape_text(t, text));
+                           caller, gpunn__called(t), bytes, (size_t)count * gpunn_dtype_size(dtype),
+                           gpunn_dtype_name(dtype), gpunn__shape_text(t, text));
     }
-    if (gradient && t->sparse) return gpunn__read_sparse(t, host, bytes, caller);
-    if (dev->backend->on_device && dev->backend->on_device(dev->context, host)) {
-        gpunn_status status = gpunn__read_on_device(t, gradient, host, memory, bytes);
-        return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
-    }
-    gpunn_dtype stored = gpunn__stored_as(t, gradient);
-    size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
-    /* 16-bit values land at the end and are widened from the front */
-    char        *at = (char *)host + (bytes - stored_bytes);
-    gpunn_status status = dev->backend->download(dev->context, at, memory, stored_bytes);
-    if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
-    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(stored_bytes / 2), (float *)host);
-    return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
+    if (gradient && t->sparse && gpunn__is_on_device(dev, host))
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': its gradient is sparse and can only be read to host memory", caller,
+                           gpunn__called(t));
+    status = gpunn__read_count(t, gradient, dtype, host, memory, count);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
 }
 
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes)
 {
-    return gpunn__read(t, false, host, bytes, "gpunn_read");
+    return gpunn__read(t, false, gpunn_tensor_dtype(t), host, bytes, "gpunn_read");
+}
+
+GPUNN_API gpunn_status gpunn_read_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes)
+{
+    return gpunn__read(t, false, dtype, host, bytes, "gpunn_read_as");
 }
 
 GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes)
 {
-    return gpunn__read(t, true, host, bytes, "gpunn_read_grad");
+    return gpunn__read(t, true, gpunn_tensor_dtype(t), host, bytes, "gpunn_read_grad");
+}
+
+GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes)
+{
+    return gpunn__read(t, true, dtype, host, bytes, "gpunn_read_grad_as");
 }
 
 GPUNN_API float gpunn_item(gpunn_tensor *t)
@@ -195,13 +278,14 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
     float   value = NAN;
     int64_t integer = 0;
     if (t && t->dtype == GPUNN_I64)
-        return gpunn__read(t, false, &integer, sizeof integer, "gpunn_item") == GPUNN_OK ? (float)integer
-                                                                                         : NAN;
+        return gpunn__read(t, false, GPUNN_I64, &integer, sizeof integer, "gpunn_item") == GPUNN_OK
+                   ? (float)integer
+                   : NAN;
     if (t && t->dtype != GPUNN_F32)
         (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
-                          "gpunn_item '%s': it is %s; only f32 and i64 can be read", gpunn__called(t),
+                          "gpunn_item '%s': it is %s; only f32, f64 and i64 can be read", gpunn__called(t),
                           gpunn_dtype_name(t->dtype));
-    else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
+    else if (gpunn__read(t, false, GPUNN_F32, &value, sizeof value, "gpunn_item") != GPUNN_OK)
         value = NAN;
     return value;
 }
@@ -247,43 +331,69 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes,
-                                                   const int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_own(gpunn_tensor *t, size_t bytes)
 {
     gpunn_device *dev = t->model->dev;
-    if (t->capacity < bytes && t->user_memory[0].data)
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to "
-                           "more, or unbind it",
-                           caller, t->name, bytes, t->capacity);
-    if (t->capacity < bytes) {
-        gpunn__device_free(dev, t->data, t->capacity);
-        t->capacity = 0;
-        t->batch = 0;
-        t->model->generation++;
-        t->data = gpunn__device_alloc(dev, bytes);
-        if (t->data == NULL) return dev->error.status;
-        t->capacity = bytes;
-    }
-    gpunn__hold(t, held);
+    if (t->capacity >= bytes) return GPUNN_OK;
+    gpunn__device_free(dev, t->data, t->capacity);
+    t->capacity = 0;
+    t->batch = 0;
+    t->model->generation++;
+    t->data = gpunn__device_alloc(dev, bytes);
+    if (t->data == NULL) return dev->error.status;
+    t->capacity = bytes;
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes,
-                                        const int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes,
+                                                   const int64_t *held)
 {
-    gpunn_device *dev = t->model->dev;
-    gpunn_status  status = gpunn__reserve_input(t, caller, bytes, held);
-    if (status != GPUNN_OK) return status;
-    status = dev->backend->upload(dev->context, t->data, host, bytes);
+    const gpunn__user_memory *bound = &t->user_memory[0];
+    if (bound->data && bound->bytes < bytes)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
+                           "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to "
+                           "more, or unbind it",
+                           caller, t->name, bytes, bound->bytes);
+    gpunn_status status = bound->data ? GPUNN_OK : gpunn__reserve_own(t, bytes);
+    if (status == GPUNN_OK) gpunn__hold(t, held);
+    return status;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_in(gpunn_device *dev, const char *caller, void *to,
+                                             gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                             int64_t count)
+{
+    const gpunn_backend *backend = dev->backend;
+    const size_t         bytes = (size_t)count * gpunn_dtype_size(to_dtype);
+    const bool           converts = to_dtype != from_dtype, near = gpunn__is_on_device(dev, from);
+    gpunn_status         status = GPUNN_OK;
+    void                *copy = NULL;
+    if (converts && near) {
+        status = backend->reaches(dev->context, from, (size_t)count * gpunn_dtype_size(from_dtype));
+        if (status == GPUNN_OK)
+            status = backend->convert(dev->context, to, to_dtype, from, from_dtype, count);
+    } else if (converts) {
+        if ((copy = gpunn__realloc(dev, NULL, 0, bytes)) == NULL) return GPUNN_ERR_MEMORY;
+        gpunn__cast_values(copy, to_dtype, from, from_dtype, 0, count);
+    }
+    if (!(converts && near)) status = backend->upload(dev->context, to, copy ? copy : from, bytes);
+    gpunn__free(dev, copy, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
 }
 
-GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape)
+/* Writes elements of `dtype` to an input, or to the doubles that it is bound to. */
+static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
+                                        const void *host, int64_t count, const int64_t *held)
 {
-    static const char caller[] = "gpunn_write_shape";
-    if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    const gpunn_dtype own = gpunn__is_bound_to_doubles(t) ? GPUNN_F64 : t->dtype;
+    gpunn_status      status = gpunn__reserve_input(t, caller, (size_t)count * gpunn_dtype_size(own), held);
+    void             *to = own == GPUNN_F64 ? t->user_memory[0].data : t->data;
+    return status == GPUNN_OK ? gpunn__copy_in(t->model->dev, caller, to, own, host, dtype, count) : status;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
+                                                    const void *host, gpunn_shape shape)
+{
     int     rank = 0;
     int64_t count = 1;
     bool    fits = t->kind == GPUNN__INPUT;
@@ -299,7 +409,15 @@ GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpun
                            gpunn__called(t), gpunn__dims_text(t->model, rank, shape.dim, given),
                            t->kind == GPUNN__INPUT ? gpunn__shape_text(t, own) : "an input");
     }
-    return gpunn__write_input(t, caller, host, (size_t)count * gpunn_dtype_size(t->dtype), shape.dim);
+    return gpunn__write_input(t, caller, dtype, host, count, shape.dim);
+}
+
+GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape)
+{
+    static const char caller[] = "gpunn_write_shape";
+    if (t == NULL || host == NULL)
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    return gpunn__write_shape_as(t, caller, gpunn_tensor_dtype(t), host, shape);
 }
 
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
@@ -317,44 +435,63 @@ GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
     return status;
 }
 
-static GPUNN__STATUS gpunn__write_half_storage(const gpunn_tensor *t, const float *host)
+/* Writes host values of `dtype` to a weight, piece by piece in its form. */
+static GPUNN__STATUS gpunn__write_pieces(const gpunn_tensor *t, gpunn_dtype dtype, const void *host)
 {
     gpunn_device *dev = t->model->dev;
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     gpunn_status  status = staging ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    const size_t  size = gpunn_dtype_size(dtype);
     for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && status == GPUNN_OK; at += part) {
         part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
-        memcpy(staging, host + at, (size_t)part * sizeof(float));
+        gpunn__cast_values(staging, GPUNN_F32, (const char *)host + (size_t)at * size, dtype, 0, part);
         status = gpunn__upload_part(t, gpunn__weights(t), at, staging, part);
     }
     if (staging) gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
     return status;
 }
 
-GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
+static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes,
+                                  const char *caller)
 {
     if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, "gpunn_write", t ? "host pointer" : "tensor");
+        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
+    gpunn_status  status = gpunn__check_as(t, caller, dtype);
+    if (status != GPUNN_OK) return status;
     if (t->kind == GPUNN__INPUT) {
-        int64_t      held[GPUNN_MAX_RANK];
-        gpunn_status status = gpunn__shape_of(t, "gpunn_write", t->dtype, bytes, held);
-        return status == GPUNN_OK ? gpunn__write_input(t, "gpunn_write", host, bytes, held) : status;
+        int64_t held[GPUNN_MAX_RANK];
+        status = gpunn__shape_of(t, caller, dtype, bytes, held);
+        return status == GPUNN_OK ? gpunn__write_input(t, caller, dtype, host,
+                                                       (int64_t)(bytes / gpunn_dtype_size(dtype)), held)
+                                  : status;
     }
     if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "gpunn_write '%s': only inputs, parameters, buffers and states can be written",
+                           "%s '%s': only inputs, parameters, buffers and states can be written", caller,
                            gpunn__called(t));
-    size_t expected = (size_t)gpunn__count(t, 1) * sizeof(float);
+    size_t expected = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
     if (bytes != expected) {
         char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but f32 %s takes %zu",
-                           t->name, bytes, gpunn__shape_text(t, text), expected);
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %zu", caller,
+                           t->name, bytes, gpunn_dtype_name(dtype), gpunn__shape_text(t, text), expected);
     }
-    gpunn_status status = gpunn__commit(t->model);
+    status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    return t->half_storage ? gpunn__write_half_storage(t, (const float *)host)
-                           : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    if ((t->half_storage || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
+        return gpunn__write_pieces(t, dtype, host);
+    return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,
+                          gpunn__count(t, 1));
+}
+
+GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
+{
+    return gpunn__write(t, gpunn_tensor_dtype(t), host, bytes, "gpunn_write");
+}
+
+GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes)
+{
+    return gpunn__write(t, dtype, host, bytes, "gpunn_write_as");
 }

@@ -11,6 +11,17 @@ GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradien
 /* Whether the last run stored it with channels last. */
 GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient);
 
+/* Whether t is an input that is bound to doubles. Its own memory then holds floats, which each run converts
+ * anew. */
+GPUNN__INTERNAL bool gpunn__is_bound_to_doubles(const gpunn_tensor *t);
+
+/* Makes an input's own memory large enough. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_own(gpunn_tensor *t, size_t bytes);
+
+/* gpunn_write_shape of elements of `dtype`. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
+                                                    const void *host, gpunn_shape shape);
+
 /* Derives the shape *held from bytes in this dtype, where at most one dimension varies. caller: name for
  * messages. Fails if the bytes do not fit. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype,

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "plan/plan.h"
 #include "plan/sparse.h"
+#include "graph/tensors.h"
 
 /* ---- sizes of a run ---- */
 
@@ -195,6 +196,20 @@ static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request
            memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
 }
 
+/* Converts the inputs of a plan that are bound to doubles. */
+static GPUNN__STATUS gpunn__narrow_inputs(gpunn_model *model, const gpunn__plan *plan)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (int i = 0; i < plan->input_count && status == GPUNN_OK; i++) {
+        const gpunn_tensor *t = model->tensors[plan->inputs[i]];
+        if (t->doubles && t->user_memory[0].data)
+            status = dev->backend->convert(dev->context, t->data, GPUNN_F32, t->user_memory[0].data,
+                                           GPUNN_F64, gpunn__held_count(t));
+    }
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "converting inputs", status);
+}
+
 /* Finds or makes the plan for the request and the current inputs. It becomes the first in the model's list
  * and is bound. Returns NULL on failure. */
 static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *request)
@@ -234,6 +249,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
     if (model->user_weights) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
+    if (model->user_doubles && gpunn__narrow_inputs(model, plan) != GPUNN_OK) return NULL;
     model->batch = batch;
     model->last = plan;
     gpunn__take_sizes(model, plan);
@@ -428,7 +444,7 @@ GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int 
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
 {
-    gpunn_status status = gpunn_read(loss, value, sizeof *value);
+    gpunn_status status = gpunn_read_as(loss, GPUNN_F32, value, sizeof *value);
     const char  *fault = gpunn__not_finite(value, sizeof *value);
     if (status != GPUNN_OK || fault == NULL) return status;
     return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", fault,
@@ -718,20 +734,23 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
         whole += gpunn__whole_cache_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) *
                                           sizeof(float));
     for (int i = 0; i < plan->output_count; i++) {
-        const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
-        const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
-        gpunn_status status = near && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes)
-                                                       : GPUNN_OK;
-        void        *own = near ? gpunn__unconst(gradients[i]) : NULL;
-        if (!near && plan->seed_memory == NULL) {
+        const size_t      bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
+        const gpunn_dtype dtype = gpunn_tensor_dtype(plan->outputs[i]);
+        const bool        direct = dtype == GPUNN_F32 &&
+                            (backend->on_device == NULL || backend->on_device(dev->context, gradients[i]));
+        gpunn_status status = direct && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes)
+                                                         : GPUNN_OK;
+        void        *own = direct ? gpunn__unconst(gradients[i]) : NULL;
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+        if (!direct && plan->seed_memory == NULL) {
             plan->seed_memory = gpunn__device_alloc(dev, whole);
             if (plan->seed_memory == NULL) return dev->error.status;
             plan->seed_bytes = whole;
         }
-        if (!near)
-            status = backend->upload(dev->context, own = (char *)plan->seed_memory + used, gradients[i],
-                                     bytes);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+        if (!direct)
+            status = gpunn__copy_in(dev, caller, own = (char *)plan->seed_memory + used, GPUNN_F32,
+                                    gradients[i], dtype, (int64_t)(bytes / sizeof(float)));
+        if (status != GPUNN_OK) return status;
         plan->seed[i].data = own;
         plan->seed[i].bytes = bytes;
         used += gpunn__whole_cache_lines(bytes);

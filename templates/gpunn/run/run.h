@@ -38,6 +38,12 @@ GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status st
  * tensor's own dtype. Returns NULL on failure. */
 GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
 
+/* Copies count values from the program's memory, on the host or the device, to device memory, and converts
+ * them. caller: name for messages. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_in(gpunn_device *dev, const char *caller, void *to,
+                                             gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                             int64_t count);
+
 /* Reads the loss of the last training step. Fails with GPUNN_ERR_NUMERIC if it is not finite. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value);
 

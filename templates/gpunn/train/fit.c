@@ -120,7 +120,7 @@ static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
     if (dev->backend->execute == NULL) {
         float values[GPUNN__MEASURES];
         for (int i = 0; i < mean->count && status == GPUNN_OK; i++)
-            status = gpunn_read(mean->measure[i], &values[i], sizeof values[i]);
+            status = gpunn_read_as(mean->measure[i], GPUNN_F32, &values[i], sizeof values[i]);
         if (status == GPUNN_OK) gpunn__mean_count(mean, values, samples);
         return status;
     }
@@ -243,11 +243,12 @@ static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t
 static GPUNN__STATUS gpunn__classes_add(gpunn__classes *c, int samples)
 {
     gpunn_device *dev = c->logits->model->dev;
-    const size_t  first = gpunn_tensor_bytes(c->logits), second = gpunn_tensor_bytes(c->labels);
-    char         *host = (char *)gpunn__realloc(dev, NULL, 0, first + second);
+    const size_t  first = gpunn_tensor_bytes(c->logits) >> c->logits->doubles,
+                 second = gpunn_tensor_bytes(c->labels);
+    char *host = (char *)gpunn__realloc(dev, NULL, 0, first + second);
     if (host == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status status = gpunn_read(c->labels, host, second); /* first, so that both are aligned */
-    if (status == GPUNN_OK) status = gpunn_read(c->logits, host + second, first);
+    if (status == GPUNN_OK) status = gpunn_read_as(c->logits, GPUNN_F32, host + second, first);
     for (int64_t i = 0; i < samples && status == GPUNN_OK; i++)
         gpunn__classes_count(c, (const float *)(const void *)(host + second) + i * c->classes,
                              gpunn__label_at(host, c->labels->dtype, i));

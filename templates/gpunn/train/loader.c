@@ -1,4 +1,5 @@
 #include "train/loader.h"
+#include "base/forward_declarations.h"
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/sizes.h"
@@ -104,6 +105,8 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     int64_t        n = field->count;
     if (field->from == field->to)
         memcpy(to, from, field->to_bytes);
+    else if (field->from == GPUNN_F64)
+        gpunn__cast_values(to, GPUNN_F32, from, GPUNN_F64, 0, n);
     else if (field->to == GPUNN_F32) {
         float  *out = (float *)to;
         int64_t plane = field->pixels.plane;
@@ -584,7 +587,7 @@ static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, cons
     gpunn_shape shape = gpunn_tensor_shape(field->input);
     shape.dim[0] = n;
     shape.dim[field->axis] = longest;
-    return gpunn_write_shape(field->input, rows, shape);
+    return gpunn__write_shape_as(field->input, "gpunn_next", field->to, rows, shape);
 }
 
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
@@ -607,9 +610,10 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
             const gpunn__loader_field *field = &loader->fields[f];
             const char                *rows = field->direct ? field->samples + (size_t)first * field->to_bytes
                                                             : batch->memory + field->rows;
-            status = field->axis     ? gpunn__write_longest(field, rows, n, batch->longest)
-                     : field->widens ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
-                                     : gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
+            status = field->axis ? gpunn__write_longest(field, rows, n, batch->longest)
+                     : field->widens
+                         ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
+                         : gpunn_write_as(field->input, field->to, rows, (size_t)n * field->to_bytes);
         }
         more = status == GPUNN_OK;
         loader->delivered = (int)n;
@@ -718,12 +722,13 @@ static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
     const gpunn_field   *given = &loader->args.fields[f];
     gpunn__loader_field *field = &loader->fields[f];
     field->to = given->input->dtype;
-    field->from = given->dtype ? given->dtype : given->input->dtype;
+    field->from = given->dtype ? given->dtype : gpunn_tensor_dtype(given->input);
     const bool bytes = field->from == GPUNN_U8 || field->from == GPUNN_BOOL;
-    if (field->from != field->to && !bytes && !(field->from == GPUNN_I32 && field->to == GPUNN_I64))
+    if (field->from != field->to && !bytes && !(field->from == GPUNN_I32 && field->to == GPUNN_I64) &&
+        !(field->from == GPUNN_F64 && field->to == GPUNN_F32))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_loader_create: field %d ('%s') has %s samples, its input is %s; samples "
-                           "are of the input's dtype, U8, BOOL, or I32 for an I64 input",
+                           "are of the input's dtype, U8, BOOL, I32 for an I64 input, or F64 for F32",
                            f, gpunn__field_name(given), gpunn_dtype_name(field->from),
                            gpunn_dtype_name(field->to));
     if (loader->args.mixup_alpha > 0 && field->to != GPUNN_F32)
@@ -863,8 +868,9 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (status == GPUNN_OK) status = gpunn__field_colours(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_pixels(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_moves(loader, f);
-    field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA &&
-                    !field->jitters && !mixes && !field->axis; /* on a CPU the loader's own threads convert */
+    field->widens = gpunn__field_has_pixels(field) && !field->input->doubles &&
+                    loader->model->dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !mixes &&
+                    !field->axis; /* on a CPU the loader's own threads convert */
     if (field->widens) field->to = field->from;
     field->direct = !args->load && !args->shuffle && args->validation_share == 0 && !field->moves &&
                     !field->jitters && !mixes && field->from == field->to && !field->axis;

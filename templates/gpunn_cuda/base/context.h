@@ -95,6 +95,9 @@ GPUNN__INTERNAL gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t ev
 GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
                                               const void *from, gpunn_dtype from_dtype, int64_t count,
                                               bool accumulate);
+/* As gpunn_cast converts; F32, F16 and BF16 also to one another. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cast_values(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                                     const void *from, gpunn_dtype from_dtype, int64_t count);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale,
                                                float limit); /* see gpunn_backend */
 

@@ -254,7 +254,18 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn
                          to, to_dtype, from, from_dtype, count, accumulate);
 }
 
-/* Conversion as in C, except that BOOL is x != 0. */
+/* A number as an integer, INT64_MIN or INT32_MIN if out of range. */
+template <typename Whole> __device__ __forceinline__ Whole gpunn__whole_of(float x)
+{
+    return (Whole)(sizeof(Whole) == 8 ? gpunn__to_i64(x) : gpunn__to_i32(x));
+}
+template <typename Whole> __device__ __forceinline__ Whole gpunn__whole_of(double x)
+{
+    return (Whole)(sizeof(Whole) == 8 ? gpunn__double_to_i64(x) : gpunn__double_to_i32(x));
+}
+
+/* Conversion as in C, except that BOOL is x != 0. Real is double if one of the dtypes is F64. */
+template <typename Real>
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                        int64_t count)
@@ -262,7 +273,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x) {
-        float   x = 0;
+        Real    x = 0;
         int64_t whole = 0;
         bool    is_whole = true;
         switch (from_dtype) {
@@ -270,15 +281,17 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         case GPUNN_I32: whole = ((const int32_t *)from)[i]; break;
         case GPUNN_U8:
         case GPUNN_BOOL: whole = ((const uint8_t *)from)[i]; break;
+        case GPUNN_F64: x = (Real)((const double *)from)[i], is_whole = false; break;
         default: x = gpunn__load(from, from_dtype, i), is_whole = false;
         }
-        int64_t narrow = is_whole ? whole : gpunn__to_i32(x);
+        int64_t narrow = is_whole ? whole : gpunn__whole_of<int32_t>(x);
         switch (to_dtype) {
-        case GPUNN_I64: ((int64_t *)to)[i] = is_whole ? whole : gpunn__to_i64(x); break;
+        case GPUNN_I64: ((int64_t *)to)[i] = is_whole ? whole : gpunn__whole_of<int64_t>(x); break;
         case GPUNN_I32: ((int32_t *)to)[i] = (int32_t)narrow; break;
         case GPUNN_U8: ((uint8_t *)to)[i] = (uint8_t)narrow; break;
         case GPUNN_BOOL: ((uint8_t *)to)[i] = is_whole ? whole != 0 : x != 0; break;
-        default: gpunn__store(to, to_dtype, i, is_whole ? (float)whole : x);
+        case GPUNN_F64: ((double *)to)[i] = is_whole ? (double)whole : (double)x; break;
+        default: gpunn__store(to, to_dtype, i, is_whole ? (float)whole : (float)x);
         }
     }
 }
@@ -288,14 +301,23 @@ GPUNN__INTERNAL bool gpunn__is_float(gpunn_dtype dtype)
     return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_BF16;
 }
 
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cast_values(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                                     const void *from, gpunn_dtype from_dtype, int64_t count)
+{
+    if (gpunn__is_float(from_dtype) && gpunn__is_float(to_dtype))
+        return gpunn__cuda_copy(cuda, to, to_dtype, from, from_dtype, count, false);
+    return GPUNN__LAUNCH(cuda,
+                         to_dtype == GPUNN_F64 || from_dtype == GPUNN_F64 ? gpunn__cast_kernel<double>
+                                                                          : gpunn__cast_kernel<float>,
+                         gpunn__blocks(cuda, count, 1), GPUNN__THREADS, to, to_dtype, from, from_dtype,
+                         count);
+}
+
 GPUNN__INTERNAL gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const gpunn_value *in = &step->in[0], *out = &step->out;
-    if (gpunn__is_float(in->dtype) && gpunn__is_float(out->dtype))
-        return gpunn__cuda_copy(cuda, out->data, out->dtype, in->data, in->dtype, out->count, false);
-    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS,
-                         out->data, out->dtype, in->data, in->dtype, out->count);
+    return gpunn__cuda_cast_values(cuda, step->out.data, step->out.dtype, step->in[0].data, step->in[0].dtype,
+                                   step->out.count);
 }
 
 /* ---- integers: one thread per result ------------------------------------------------------------------- */

@@ -304,7 +304,7 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
-    return gpunn__cuda_copy(cuda, to, to_dtype, from, from_dtype, count, false);
+    return gpunn__cuda_cast_values(cuda, to, to_dtype, from, from_dtype, count);
 }
 
 /* Whether images should be stored channels last. Tensor cores need this layout, and only cuDNN has kernels
