@@ -39,7 +39,7 @@
  *     cpu/      threads levels context elementwise initial move reduce indexing vectors gemm pixels
  *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
- *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
+ *     io/       files elements safetensors load checkpoint save spec_writer spec_reader model_file datasets
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations
@@ -116,7 +116,7 @@
  *     GPUNN_NO_SIMD      plain C kernels
  *     GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES, GPUNN_NO_PROFILE
  *                        leave out gpunn_group_open; loaders, gpunn_fit, gpunn_evaluate and files of arrays;
- *                        gpunn_spec_save and gpunn_spec_load; gpunn_grad and the functions after it;
+ *                        specs and model files; gpunn_grad and the functions after it;
  *                        gpunn_profile. Compiling takes less time. Define them wherever gpunn.h is included
  *     GPUNN_NO_IMPLEMENTATION   ignores GPUNN_IMPLEMENTATION: for linking a file that defines it with an
  *                        implementation that is already compiled
@@ -576,7 +576,10 @@
  * MODELS AS JSON  A spec is the model without its weights. It serves the generator, other programs, and
  *     models that come from PyTorch (python3 -m generator.export_torch). generator/model.schema.json
  *     describes it.
- *         gpunn_spec_save(model, "net.json", .loss = loss, .optimizer = o);
+ *         gpunn_model_save(model, "net.gpunn", .loss = loss, .optimizer = o); // one file, with the weights
+ *         gpunn_model  *whole = gpunn_model_load(dev, "net.gpunn");
+ *         gpunn_model_destroy(whole);
+ *         gpunn_spec_save(model, "net.json", .loss = loss, .optimizer = o); // without them
  *         gpunn_model  *again = gpunn_spec_load(dev, "net.json");
  *         gpunn_tensor *input = gpunn_find(again, "x"), *first = gpunn_spec_output(again, 0);
  *         gpunn_model_destroy(again);
@@ -3646,6 +3649,11 @@ typedef struct gpunn_spec_args {
  * made gives the same bytes. */
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+/* The same into memory: the bytes, without a 0 at the end, as U8 [bytes]; free with gpunn_array_free. After a
+ * failure out is empty. A model without a name is called "model". */
+GPUNN_API gpunn_status gpunn_spec_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args);
+#define gpunn_spec_save_memory(model, ...) \
+    gpunn_spec_save_memory_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 typedef struct gpunn_spec_load_args {
     int             args_;
     const gpunn_io *io; /* source of the file; NULL: the file system */
@@ -3663,6 +3671,32 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
                                                gpunn_spec_load_args args);
 #define gpunn_spec_load_memory(dev, text, ...) \
     gpunn_spec_load_memory_((dev), (text), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
+
+/* Saves a model as one file: its spec, as gpunn_spec_save writes it, its weights, as gpunn_save does, and its
+ * metadata. The file is a safetensors file with the spec in its metadata under "gpunn_spec", so gpunn_load
+ * and Python's safetensors read its weights, too. */
+GPUNN_API gpunn_status gpunn_model_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
+#define gpunn_model_save(model, ...) gpunn_model_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+/* The same into memory, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
+GPUNN_API gpunn_status gpunn_model_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args);
+#define gpunn_model_save_memory(model, ...) \
+    gpunn_model_save_memory_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+/* Builds the model of such a file and loads its weights, each of which the file must have. gpunn_find,
+ * gpunn_spec_output, gpunn_spec_loss and gpunn_spec_optimizer find its tensors. Returns NULL on failure.
+ * GPUNN_ERR_FORMAT: also a safetensors file without a spec. */
+GPUNN_API gpunn_model *gpunn_model_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args);
+#define gpunn_model_load(dev, ...) gpunn_model_load_((dev), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
+/* The same from `size` bytes in memory, which are not needed afterwards; .io is ignored. */
+GPUNN_API gpunn_model *gpunn_model_load_memory_(gpunn_device *dev, const void *data, size_t size,
+                                                gpunn_spec_load_args args);
+#define gpunn_model_load_memory(dev, data, ...) \
+    gpunn_model_load_memory_((dev), (data), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
+/* Notes a text of the program's in a model, such as the names of classes; gpunn_model_save keeps it. key and
+ * value are UTF-8 and copied; value NULL removes the key. GPUNN_ERR_ARGUMENT: the key is empty, "format" or
+ * "gpunn_spec", or not UTF-8. */
+GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, const char *value);
+/* The text of a key, valid until the key is set again or the model destroyed. NULL: there is none. */
+GPUNN_API const char *gpunn_get_metadata(const gpunn_model *model, const char *key);
 /* Loss, outputs and optimizer of such a model's spec; NULL if it has none. The optimizer is a new one, with
  * the spec's clipping and averaging. */
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
@@ -5958,11 +5992,16 @@ typedef struct gpunn__recipe {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
+typedef struct gpunn__metadata { /* by the program: gpunn_set_metadata */
+    char *key, *value;
+} gpunn__metadata;
 typedef struct gpunn__spec {
-    char         *name; /* NULL: none */
-    gpunn_tensor *loss, **outputs;
-    int           output_count, output_capacity;
-    gpunn__recipe recipe;
+    char            *name; /* NULL: none */
+    gpunn_tensor    *loss, **outputs;
+    int              output_count, output_capacity;
+    gpunn__recipe    recipe;
+    gpunn__metadata *metadata;
+    int              metadata_count, metadata_capacity;
 } gpunn__spec;
 
 enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* per model */
@@ -8372,6 +8411,12 @@ GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
     gpunn__device_free(dev, model->state.counts, GPUNN_RUN_COUNTS * sizeof(gpunn_count));
     gpunn__session_free(dev, model->own);
     gpunn__free_text(dev, model->spec.name);
+    for (int i = 0; i < model->spec.metadata_count; i++) {
+        gpunn__free_text(dev, model->spec.metadata[i].key);
+        gpunn__free_text(dev, model->spec.metadata[i].value);
+    }
+    gpunn__free(dev, model->spec.metadata,
+                (size_t)model->spec.metadata_capacity * sizeof *model->spec.metadata);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
     gpunn__free(dev, model, sizeof *model);
     gpunn__device_release(dev);
@@ -45085,6 +45130,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
                                                 const gpunn_load_args *args, const char *function,
                                                 char **stage);
 
+/* Loads into a model without weights, straight from the file. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model,
+                                                const gpunn_load_args *args, const char *function);
+
 typedef struct gpunn__mismatches {
     const gpunn_load_args *args;
     int                    count;
@@ -45326,8 +45375,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
     return status;
 }
 
-/* Loads into a model without weights. On failure the new weights are dropped, so no copy is needed. */
-static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
+/* On failure the new weights are dropped, so no copy is needed. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model,
+                                                const gpunn_load_args *args, const char *function)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__commit_as(model, false);
@@ -45335,7 +45385,7 @@ static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, co
     if (status == GPUNN_OK && (chunk = gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK)) == NULL)
         status = GPUNN_ERR_MEMORY;
     if (status == GPUNN_OK)
-        status = gpunn__match_file(a, model, NULL, args, "gpunn_load", (char *)model->weights);
+        status = gpunn__match_file(a, model, NULL, args, function, (char *)model->weights);
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
@@ -45370,7 +45420,7 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
     if (args.map) status = gpunn__archive_rename(&archive, args.map);
     if (status == GPUNN_OK)
         status = model->weight_count ? gpunn__load_over(&archive, model, &args)
-                                     : gpunn__load_first(&archive, model, &args);
+                                     : gpunn__load_first(&archive, model, &args, "gpunn_load");
     gpunn__archive_close(&archive);
     return status;
 }
@@ -45639,6 +45689,7 @@ typedef struct gpunn__writer {
     gpunn__pass   pass;
     uint64_t      length; /* bytes of the header so far */
     uint64_t      offset; /* offset of the next tensor */
+    bool          quoted; /* what is emitted is inside a JSON string, so it is escaped */
     char         *chunk;
     gpunn_status  status;
 } gpunn__writer;
@@ -45656,9 +45707,16 @@ GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, cons
 GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name,
                                        gpunn_dtype dtype, int rank, const int64_t *dim, size_t bytes);
 
-/* Starts a pass and emits the metadata. count: number of optimizers in resume; 0: no checkpoint. */
+/* Starts a pass and, except in GPUNN__TENSORS, emits the metadata, whose end "}" the caller emits. count:
+ * number of optimizers in resume; 0: no checkpoint. */
 GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume,
                                        int count);
+
+/* Emits the parameters, buffers and saved states of a model. */
+GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model);
+
+/* Allocates out for a file of that many bytes. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out);
 
 /* Writes a file by calling emit for each pass over `what`. memory: receives the bytes in newly allocated
  * memory; NULL: they go to path. */
@@ -45667,11 +45725,22 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char
                                                                 const void *what),
                                                    const void *what);
 
-GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length)
+static void gpunn__emit_plain(gpunn__writer *w, const char *text, size_t length)
 {
     w->length += length;
     if (w->pass == GPUNN__HEADER) (void)gpunn__file_write(w->file, text, length);
 }
+
+GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length)
+{
+    for (size_t i = 0; w->quoted && i < length; i++) {
+        const bool escaped = text[i] == '"' || text[i] == '\\' || text[i] == '\n';
+        if (escaped) gpunn__emit_plain(w, "\\", 1);
+        gpunn__emit_plain(w, text[i] == '\n' ? "n" : text + i, 1);
+    }
+    if (!w->quoted) gpunn__emit_plain(w, text, length);
+}
+
 GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...)
 {
     char    text[256];
@@ -45785,7 +45854,6 @@ GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const
     if (count) gpunn__emitf(w, ",\"version\":\"" GPUNN__CHECKPOINT_VERSION "\"");
     if (count > 1) gpunn__emitf(w, ",\"optimizers\":\"%d\"", count);
     for (int i = 0; i < count; i++) gpunn__emit_resume(w, &resume[i], i);
-    gpunn__emit(w, "}", 1);
 }
 
 typedef struct gpunn__saved {
@@ -45802,16 +45870,8 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
                                gpunn__state_at(opt, k, opt->places[i]), NULL);
 }
 
-static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
+GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model)
 {
-    const gpunn__saved  *saved = (const gpunn__saved *)what;
-    const gpunn_model   *model = saved->model;
-    const gpunn__resume *resume = saved->resume;
-    gpunn__emit_begin(w, pass, resume, saved->count);
-    for (int k = 0; k < saved->count; k++)
-        for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
-            gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL,
-                               &resume[k].opt.steps[i]);
     /* 16-bit weights last, so that the others stay aligned */
     for (int half_storage = 0; half_storage < 2; half_storage++)
         for (int i = 0; i < model->tensor_count; i++) {
@@ -45819,12 +45879,24 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
             if (gpunn__is_saved(t) && t->half_storage == half_storage)
                 gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
+}
+
+static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
+{
+    const gpunn__saved  *saved = (const gpunn__saved *)what;
+    const gpunn__resume *resume = saved->resume;
+    gpunn__emit_begin(w, pass, resume, saved->count);
+    if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
+    for (int k = 0; k < saved->count; k++)
+        for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
+            gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL,
+                               &resume[k].opt.steps[i]);
+    gpunn__emit_values(w, saved->model);
     for (int i = 0; i < saved->count; i++) gpunn__emit_states(w, &saved->resume[i].opt);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
-/* Allocates out for a file of that many bytes. */
-static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
 {
     if (bytes > SIZE_MAX)
         return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%llu bytes do not fit memory", (unsigned long long)bytes);
@@ -46128,6 +46200,14 @@ GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind);
 /* Stores all values that no op reads to out, which must have room for all tensors, and returns their number.
  * Assignments are omitted, since runs compute them anyway. */
 GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out);
+
+/* Emits a model as a spec. path: names it if neither args nor its spec does. */
+GPUNN__INTERNAL void gpunn__emit_spec(gpunn__writer *w, const gpunn_model *model, const char *path,
+                                      const gpunn_spec_args *args);
+
+/* Fails if the model is NULL, or args name tensors of another one. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_spec(const gpunn_model *model, const char *caller,
+                                                const gpunn_spec_args *args);
 
 #ifndef GPUNN_NO_SPECS
 /* ---- saving -------------------------------------------------------------------------------------------- */
@@ -46654,61 +46734,106 @@ static void gpunn__emit_outputs(gpunn__writer *w, gpunn_tensor *const *outputs, 
     if (count) gpunn__emitf(w, "]");
 }
 
+/* Emits the outputs given, else the spec's, else the values that no op reads. */
+static void gpunn__emit_results(gpunn__writer *w, const gpunn_model *model, const gpunn_spec_args *args)
+{
+    gpunn_device  *dev = model->dev;
+    const size_t   bytes = (size_t)model->tensor_count * sizeof(gpunn_tensor *);
+    int            given = 0;
+    gpunn_tensor **unread;
+    while (given < 8 && args->outputs[given]) given++;
+    if (given || model->spec.output_count) {
+        gpunn__emit_outputs(w, given ? args->outputs : model->spec.outputs,
+                            given ? given : model->spec.output_count);
+        return;
+    }
+    if (w->status != GPUNN_OK || bytes == 0) return;
+    if ((unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, bytes)) == NULL) {
+        w->status = GPUNN_ERR_MEMORY;
+        return;
+    }
+    gpunn__emit_outputs(w, unread, gpunn__unread(model, unread));
+    gpunn__free(dev, unread, bytes);
+}
+
+GPUNN__INTERNAL void gpunn__emit_spec(gpunn__writer *w, const gpunn_model *model, const char *path,
+                                      const gpunn_spec_args *args)
+{
+    const gpunn__spec  *spec = &model->spec;
+    gpunn__recipe       recipe = spec->recipe;
+    const gpunn_tensor *loss = args->loss ? args->loss : spec->loss;
+    if (args->optimizer) gpunn__recipe_of(args->optimizer, &recipe);
+    gpunn__emitf(w, "{\n  \"gpunn_spec\": 1,\n  \"name\": ");
+    if (args->name || spec->name)
+        gpunn__emit_name(w, "", args->name ? args->name : spec->name);
+    else
+        gpunn__emit_file_name(w, path);
+    gpunn__emitf(w, ",\n  \"precision\": \"%s\"", gpunn__precision_names[model->precision]);
+    gpunn__emit_named_sizes(w, model);
+    gpunn__emit_tensors(w, model);
+    gpunn__emit_results(w, model, args);
+    if (loss) {
+        gpunn__emitf(w, ",\n  \"loss\": ");
+        gpunn__emit_id(w, loss);
+    }
+    if (recipe.is_set) gpunn__emit_recipe(w, &recipe);
+    gpunn__emitf(w, "\n}\n");
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_spec(const gpunn_model *model, const char *caller,
+                                                const gpunn_spec_args *args)
+{
+    if (model == NULL) return gpunn__fail_null(NULL, caller, "model");
+    bool ours = (args->loss == NULL || args->loss->model == model) &&
+                (args->optimizer == NULL || args->optimizer->model == model);
+    for (int i = 0; i < 8 && args->outputs[i]; i++) ours = ours && args->outputs[i]->model == model;
+    if (ours) return GPUNN_OK;
+    return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                       "%s: the loss, an output or the optimizer belongs to another model; use those of this "
+                       "model",
+                       caller);
+}
+
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args)
 {
-    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_spec_save", "model");
-    gpunn_device *dev = model->dev;
-    gpunn__spec  *spec = &model->spec;
-    int           given = 0;
-    while (given < 8 && args.outputs[given]) given++;
-    bool ours = (args.loss == NULL || args.loss->model == model) &&
-                (args.optimizer == NULL || args.optimizer->model == model);
-    for (int i = 0; i < given; i++) ours = ours && args.outputs[i]->model == model;
-    if (!ours)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; "
-                           "use those of this model");
-    gpunn__recipe recipe = spec->recipe;
-    if (args.optimizer) gpunn__recipe_of(args.optimizer, &recipe);
-    const gpunn_tensor *loss = args.loss ? args.loss : spec->loss;
-    gpunn_tensor      **unread = NULL;
-    size_t              unread_size = (size_t)model->tensor_count * sizeof *unread;
-    gpunn__file         file;
-    gpunn__writer       w;
+    gpunn_status  status = gpunn__check_spec(model, "gpunn_spec_save", &args);
+    gpunn__file   file;
+    gpunn__writer w;
+    if (status != GPUNN_OK) return status;
     memset(&w, 0, sizeof w);
-    w.dev = dev;
+    w.dev = model->dev;
     w.file = &file;
     w.pass = GPUNN__HEADER;
-    w.status = gpunn__file_open(dev, path, &file);
+    w.status = gpunn__file_open(model->dev, path, &file);
     if (w.status != GPUNN_OK) return w.status;
-    gpunn__emitf(&w, "{\n  \"gpunn_spec\": 1,\n  \"name\": ");
-    if (args.name || spec->name)
-        gpunn__emit_name(&w, "", args.name ? args.name : spec->name);
-    else
-        gpunn__emit_file_name(&w, path);
-    gpunn__emitf(&w, ",\n  \"precision\": \"%s\"", gpunn__precision_names[model->precision]);
-    gpunn__emit_named_sizes(&w, model);
-    gpunn__emit_tensors(&w, model);
-    if (given)
-        gpunn__emit_outputs(&w, args.outputs, given);
-    else if (spec->output_count)
-        gpunn__emit_outputs(&w, spec->outputs, spec->output_count);
-    else if (w.status == GPUNN_OK && unread_size) {
-        unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, unread_size);
-        if (unread)
-            gpunn__emit_outputs(&w, unread, gpunn__unread(model, unread));
-        else
-            w.status = GPUNN_ERR_MEMORY;
-    }
-    gpunn__free(dev, unread, unread_size);
-    if (loss) {
-        gpunn__emitf(&w, ",\n  \"loss\": ");
-        gpunn__emit_id(&w, loss);
-    }
-    if (recipe.is_set) gpunn__emit_recipe(&w, &recipe);
-    gpunn__emitf(&w, "\n}\n");
+    gpunn__emit_spec(&w, model, path, &args);
     if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
     gpunn__file_discard(&file);
+    return w.status;
+}
+
+GPUNN_API gpunn_status gpunn_spec_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args)
+{
+    static const char caller[] = "gpunn_spec_save_memory";
+    gpunn_status      status = gpunn__check_spec(model, caller, &args);
+    gpunn__file       file;
+    gpunn__writer     w;
+    if (status == GPUNN_OK && out == NULL) return gpunn__fail_null(model->dev, caller, "array");
+    if (status != GPUNN_OK) return status;
+    memset(out, 0, sizeof *out);
+    memset(&w, 0, sizeof w);
+    w.dev = model->dev;
+    w.file = &file;
+    gpunn__emit_spec(&w, model, "model", &args); /* measures */
+    if (w.status == GPUNN_OK) w.status = gpunn__array_of_bytes(model->dev, w.length, out);
+    if (w.status == GPUNN_OK) {
+        gpunn__file_to_memory(model->dev, out->data, &file);
+        w.pass = GPUNN__HEADER;
+        gpunn__emit_spec(&w, model, "model", &args);
+        if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
+        gpunn__file_discard(&file);
+    }
+    if (w.status != GPUNN_OK) gpunn_array_free(model->dev, out);
     return w.status;
 }
 
@@ -47789,6 +47914,199 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     return opt;
 }
 
+/* ==== >>io/model_file ==================================================================================== *
+ * A model as one file: a safetensors file of its weights, whose metadata has the spec under "gpunn_spec" and
+ * the program's own keys. */
+static const char gpunn__spec_key[] = "gpunn_spec";
+
+/* Whether the key belongs to the file, not to the program. */
+static bool gpunn__is_own_key(const char *key)
+{
+    return strcmp(key, gpunn__spec_key) == 0 || strcmp(key, "format") == 0;
+}
+
+/* Whether a text is UTF-8, as JSON demands. */
+static bool gpunn__is_utf8(const char *text)
+{
+    size_t left = strlen(text), size = 1;
+    for (; left > 0 && size > 0; text += size, left -= size) size = gpunn__utf8_size(text, left);
+    return size > 0;
+}
+
+static gpunn__metadata *gpunn__find_metadata(const gpunn_model *model, const char *key)
+{
+    for (int i = 0; i < model->spec.metadata_count; i++)
+        if (strcmp(model->spec.metadata[i].key, key) == 0) return &model->spec.metadata[i];
+    return NULL;
+}
+
+static void gpunn__drop_metadata(gpunn_model *model, gpunn__metadata *item)
+{
+    gpunn__metadata *last = &model->spec.metadata[--model->spec.metadata_count];
+    gpunn__free_text(model->dev, item->key);
+    gpunn__free_text(model->dev, item->value);
+    memmove(item, item + 1, (size_t)(last - item) * sizeof *item);
+}
+
+/* Appends a key with its value. */
+static GPUNN__STATUS gpunn__add_metadata(gpunn_model *model, const char *key, const char *value)
+{
+    gpunn_device    *dev = model->dev;
+    gpunn__spec     *spec = &model->spec;
+    gpunn__metadata *items = (gpunn__metadata *)gpunn__grow(dev, spec->metadata, spec->metadata_count,
+                                                            &spec->metadata_capacity, sizeof *items);
+    if (items == NULL) return GPUNN_ERR_MEMORY;
+    spec->metadata = items;
+    gpunn__metadata item = {gpunn__strdup(dev, key), gpunn__strdup(dev, value)};
+    if (item.key && item.value) {
+        items[spec->metadata_count++] = item;
+        return GPUNN_OK;
+    }
+    gpunn__free_text(dev, item.key);
+    gpunn__free_text(dev, item.value);
+    return GPUNN_ERR_MEMORY;
+}
+
+GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, const char *value)
+{
+    static const char caller[] = "gpunn_set_metadata";
+    if (model == NULL || key == NULL)
+        return gpunn__fail_null(model ? model->dev : NULL, caller, model ? "key" : "model");
+    if (*key == 0 || gpunn__is_own_key(key) || !gpunn__is_utf8(key) || (value && !gpunn__is_utf8(value)))
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "%s: key and value must be UTF-8, and the key not empty, \"format\" or "
+                           "\"gpunn_spec\"; choose others",
+                           caller);
+    gpunn__metadata *old = gpunn__find_metadata(model, key);
+    gpunn_status     status = value ? gpunn__add_metadata(model, key, value) : GPUNN_OK;
+    if (old && status == GPUNN_OK) gpunn__drop_metadata(model, gpunn__find_metadata(model, key));
+    return status;
+}
+
+GPUNN_API const char *gpunn_get_metadata(const gpunn_model *model, const char *key)
+{
+    const gpunn__metadata *item = model && key ? gpunn__find_metadata(model, key) : NULL;
+    return item ? item->value : NULL;
+}
+
+typedef struct gpunn__model_file {
+    const gpunn_model     *model;
+    const char            *path;
+    const gpunn_spec_args *args;
+} gpunn__model_file;
+
+static void gpunn__emit_model_file(gpunn__writer *w, gpunn__pass pass, const void *what)
+{
+    const gpunn__model_file *file = (const gpunn__model_file *)what;
+    const gpunn__spec       *spec = &file->model->spec;
+    gpunn__emit_begin(w, pass, NULL, 0);
+    if (pass != GPUNN__TENSORS) {
+        gpunn__emitf(w, ",\"%s\":\"", gpunn__spec_key);
+        w->quoted = true;
+        gpunn__emit_spec(w, file->model, file->path, file->args);
+        w->quoted = false;
+        gpunn__emit(w, "\"", 1);
+        for (int i = 0; i < spec->metadata_count; i++) {
+            gpunn__emit(w, ",", 1);
+            gpunn__emit_name(w, "", spec->metadata[i].key);
+            gpunn__emit(w, ":", 1);
+            gpunn__emit_name(w, "", spec->metadata[i].value);
+        }
+        gpunn__emit(w, "}", 1);
+    }
+    gpunn__emit_values(w, file->model);
+    if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
+}
+
+GPUNN_API gpunn_status gpunn_model_save_(gpunn_model *model, const char *path, gpunn_spec_args args)
+{
+    gpunn_status      status = gpunn__check_spec(model, "gpunn_model_save", &args);
+    gpunn__model_file file = {model, path, &args};
+    if (status == GPUNN_OK && path == NULL) return gpunn__fail_null(model->dev, "gpunn_model_save", "path");
+    if (status == GPUNN_OK) status = gpunn__commit(model);
+    return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model_file, &file)
+                              : status;
+}
+
+GPUNN_API gpunn_status gpunn_model_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args)
+{
+    static const char caller[] = "gpunn_model_save_memory";
+    gpunn_status      status = gpunn__check_spec(model, caller, &args);
+    gpunn__model_file file = {model, "model", &args};
+    if (status != GPUNN_OK) return status;
+    if (out == NULL) return gpunn__fail_null(model->dev, caller, "array");
+    memset(out, 0, sizeof *out);
+    status = gpunn__commit(model);
+    if (status == GPUNN_OK)
+        status = gpunn__archive_write(model->dev, NULL, out, gpunn__emit_model_file, &file);
+    if (status != GPUNN_OK) gpunn_array_free(model->dev, out);
+    return status;
+}
+
+/* Builds the model of an open file, without its weights. NULL: failed. */
+static gpunn_model *gpunn__build_from(gpunn_device *dev, const gpunn__archive *a, bool inference)
+{
+    const gpunn__entry *spec = gpunn__table_find(&a->notes, "", gpunn__spec_key);
+    if (spec == NULL)
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_FORMAT,
+                                "gpunn_model_load: '%s' has weights, but no model; build the model and call "
+                                "gpunn_load, or save the file with gpunn_model_save",
+                                gpunn__tail(a->reader.path));
+    gpunn__memory        memory = {spec->text.at, spec->text.length};
+    gpunn_io             io = gpunn__memory_io(&memory);
+    gpunn_spec_load_args args;
+    memset(&args, 0, sizeof args);
+    args.io = &io;
+    args.inference = inference;
+    return gpunn_spec_load_(dev, a->reader.path, args);
+}
+
+/* Takes the program's metadata from a file. */
+static GPUNN__STATUS gpunn__take_metadata(gpunn_model *model, const gpunn__archive *a)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < a->notes.count && status == GPUNN_OK; i++) {
+        const gpunn__entry *note = &a->notes.items[i];
+        /* a key or a value with a 0 inside is no C string */
+        const bool plain = *note->name.at && strlen(note->name.at) == note->name.length &&
+                           strlen(note->text.at) == note->text.length;
+        if (plain && !gpunn__is_own_key(note->name.at))
+            status = gpunn__add_metadata(model, note->name.at, note->text.at);
+    }
+    return status;
+}
+
+GPUNN_API gpunn_model *gpunn_model_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args)
+{
+    gpunn__archive  archive;
+    gpunn_load_args load;
+    if (dev == NULL || path == NULL) {
+        (void)gpunn__fail_null(dev, "gpunn_model_load", dev ? "path" : "device");
+        return NULL;
+    }
+    if (gpunn__archive_open(dev, args.io, path, &archive) != GPUNN_OK) return NULL;
+    memset(&load, 0, sizeof load);
+    gpunn_model *model = gpunn__build_from(dev, &archive, args.inference);
+    gpunn_status status = model ? gpunn__take_metadata(model, &archive) : GPUNN_ERR_FORMAT;
+    if (status == GPUNN_OK) status = gpunn__load_first(&archive, model, &load, "gpunn_model_load");
+    gpunn__archive_close(&archive);
+    if (status == GPUNN_OK) return model;
+    gpunn_model_destroy(model);
+    return NULL;
+}
+
+GPUNN_API gpunn_model *gpunn_model_load_memory_(gpunn_device *dev, const void *data, size_t size,
+                                                gpunn_spec_load_args args)
+{
+    gpunn__memory memory = {(const char *)data, size};
+    gpunn_io      io = gpunn__memory_io(&memory);
+    args.io = &io;
+    if (dev && data == NULL)
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT,
+                                "gpunn_model_load_memory: data is NULL; give the bytes of a model's file");
+    return gpunn_model_load_(dev, "memory", args);
+}
+
 #endif
 /* ==== >>io/datasets ===================================================================================== */
 /* Reads and writes arrays: IDX (MNIST), .npy, CIFAR and safetensors files. */
@@ -48258,6 +48576,7 @@ static void gpunn__emit_arrays(gpunn__writer *w, gpunn__pass pass, const void *w
 {
     const gpunn__named_arrays *all = (const gpunn__named_arrays *)what;
     gpunn__emit_begin(w, pass, NULL, 0);
+    if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
     for (int i = 0; i < all->count; i++) {
         const gpunn_array *array = &all->arrays[i];
         if (pass == GPUNN__TENSORS)

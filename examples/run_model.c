@@ -1,12 +1,13 @@
 /* run_model.c - runs a model that is written in JSON: outputs, gradients, training, speed.
  *
- * Shows: gpunn_spec_load, weights and tensors in safetensors files, gpunn_keep and gpunn_retain_grad,
- *        generated kernels.
+ * Shows: gpunn_model_load, gpunn_spec_load, weights and tensors in safetensors files, gpunn_keep and
+ *        gpunn_retain_grad, generated kernels.
  * Build: cc -O3 -march=native -I. examples/run_model.c -o run_model -lm
  *        nvcc -O3 -arch=native -I. examples/run_model.c gpunn_cuda.cu -o run_model    with the GPU
  *        cc ... -DKERNELS='"net_kernels.h"' -DKERNEL_SET=net_kernels -DNET_KERNELS_IMPLEMENTATION ...
  *            with its kernels
  * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors
+ *        ./run_model MODEL.gpunn ...                        one file of the model with its weights
  *        ./run_model MODEL.onnx ...
  *            in the folder of gpunn, whose importer then writes MODEL.onnx.json and
  *            MODEL.onnx.safetensors
@@ -59,7 +60,7 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 static void parse(arguments *a, int argc, char **argv)
 {
     const option known[] = {
-        {"MODEL.json", "the spec, as generator/model.schema.json describes it, or MODEL.onnx",
+        {"MODEL.json", "the spec, as generator/model.schema.json describes it, or MODEL.gpunn, or MODEL.onnx",
          .text = &a->model},
         {"--input X.safetensors", "tensors by the names of the model's inputs", .text = &a->input},
         {"--output Y.safetensors", "where the spec's outputs go, by their names", .text = &a->output,
@@ -82,14 +83,19 @@ static void parse(arguments *a, int argc, char **argv)
         options_fail(argv[0], known, count, "MODEL.json, --input and --output are needed");
 }
 
+static bool ends_in(const char *path, const char *ending)
+{
+    const size_t length = strlen(path), end = strlen(ending);
+    return length > end && strcmp(path + length - end, ending) == 0;
+}
+
 /* Has the importer write MODEL.onnx.json and MODEL.onnx.safetensors beside MODEL.onnx: MODEL.json may be of
  * another export. false: it said why not. */
 static bool import_onnx(arguments *a)
 {
     static char spec[FILENAME_MAX], weights[FILENAME_MAX], command[3 * FILENAME_MAX];
-    const int   length = (int)strlen(a->model), stem = length - (int)strlen(".onnx");
-    if (stem < 1 || strcmp(a->model + stem, ".onnx") != 0) return true;
-    if (strpbrk(a->model, "\"$`\\%!") || a->model[0] == '-' || length > FILENAME_MAX - 16) {
+    if (!ends_in(a->model, ".onnx")) return true;
+    if (strpbrk(a->model, "\"$`\\%!") || a->model[0] == '-' || strlen(a->model) > FILENAME_MAX - 16) {
         fprintf(stderr, "run_model: '%.80s' has characters that a shell would read; import it by hand\n",
                 a->model);
         return false;
@@ -148,8 +154,9 @@ static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const ch
 {
     gpunn_tensor *t;
     for (int i = 0; (t = gpunn_input_at(model, i)) != NULL; i++) {
-        gpunn_array  array;
-        gpunn_status status = gpunn_read_safetensors(dev, path, gpunn_tensor_name(t), &array);
+        gpunn_array       array;
+        const gpunn_dtype wide = gpunn_tensor_dtype(t) == GPUNN_F64 ? GPUNN_F64 : GPUNN_DTYPE_DEFAULT;
+        gpunn_status      status = gpunn_read_safetensors_as(dev, path, gpunn_tensor_name(t), wide, &array);
         if (status == GPUNN_ERR_ARGUMENT) {
             gpunn_clear_error(dev);
             continue;
@@ -304,7 +311,8 @@ static gpunn_status run(arguments *a, gpunn_device *dev, gpunn_model *model, res
     if ((status = write_inputs(dev, model, a->input)) != GPUNN_OK) return status;
     a->failing = "";
     for (int i = 0; a->grad && (t = gpunn_input_at(model, i)) != NULL; i++)
-        if (gpunn_tensor_dtype(t) == GPUNN_F32) (void)gpunn_retain_grad(t);
+        if (gpunn_tensor_dtype(t) == GPUNN_F32 || gpunn_tensor_dtype(t) == GPUNN_F64)
+            (void)gpunn_retain_grad(t);
     for (int i = 0; a->train && (t = gpunn_spec_output(model, i)) != NULL; i++) (void)gpunn_keep(t);
     if (a->steps) {
         if ((opt = gpunn_spec_optimizer(model)) == NULL) return gpunn_last_status(dev);
@@ -339,7 +347,8 @@ int main(int argc, char **argv)
     if (!import_onnx(&a)) return 1;
     gpunn_device *dev = open_device(&a);
     if (dev == NULL) return 1;
-    gpunn_model *model = gpunn_spec_load(dev, a.model);
+    gpunn_model *model = ends_in(a.model, ".gpunn") ? gpunn_model_load(dev, a.model)
+                                                    : gpunn_spec_load(dev, a.model);
     gpunn_status status = model ? run(&a, dev, model, &r) : gpunn_last_status(dev);
     if (status != GPUNN_OK && gpunn_error(dev)[0])
         fprintf(stderr, "run_model: %s%s\n", a.failing, gpunn_error(dev));

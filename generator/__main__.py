@@ -10,6 +10,7 @@ import sys
 import traceback
 
 from . import outputs, spec, stamp
+from .exchange.header import is_one_file
 from .json_text import SpecError
 
 MATHS = ("auto", "accurate", "fast")
@@ -42,7 +43,8 @@ def arguments(words):
         "write the whole model as C or CUDA.",
         epilog="example:\n  python3 -m generator examples/kernels/simple_nn.json -o simple_nn --report")
     parser.add_argument("model", metavar="MODEL.json",
-                        help="spec of the model; generator/model.schema.json describes the format")
+                        help="spec of the model, which generator/model.schema.json describes, or one file "
+                        "with its spec and weights (MODEL.gpunn)")
     parser.add_argument("values", metavar="WEIGHTS.safetensors", nargs="?", help="the same as --weights")
     parser.add_argument("-o", dest="output", metavar="NAME",
                         help="path of the output files without their endings; its last part must be a C "
@@ -103,8 +105,10 @@ def check_embed(parser, args):
     if args.embed and (args.inference or args.device or args.report or args.emit_model or args.math):
         parser.error("--embed writes NAME_embedded.h alone; leave out --inference, --device, --report, "
                      "--emit-model and --math")
+    if args.embed and not args.weights and os.path.isfile(args.model) and is_one_file(args.model):
+        args.weights = args.model
     if args.embed and not args.weights:
-        parser.error("--embed takes MODEL.json WEIGHTS.safetensors")
+        parser.error("--embed takes MODEL.json WEIGHTS.safetensors, or MODEL.gpunn")
     if args.store and not (args.embed or args.device):
         parser.error("--store needs --embed or --device")
 

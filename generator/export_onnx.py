@@ -2,6 +2,7 @@
 """Converts a spec and its weights to an ONNX model.
 
     python3 -m generator.export_onnx NAME.json NAME.safetensors -o MODEL.onnx
+    python3 -m generator.export_onnx NAME.gpunn -o MODEL.onnx
 
 The model computes what evaluation computes: dropout is left out, and norms use their running statistics.
 Weights, inputs and outputs keep their names. If ONNX cannot express something, one error lists all of it, and
@@ -32,12 +33,13 @@ def main(arguments=None):
         prog="python3 -m generator.export_onnx", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Converts a spec and its weights to an ONNX model.",
         epilog="example:\n  python3 -m generator.export_onnx net.json net.safetensors -o net.onnx")
-    parser.add_argument("spec", metavar="NAME.json", help="spec of the model")
-    parser.add_argument("weights", metavar="NAME.safetensors", help="weights of the model")
+    parser.add_argument("spec", metavar="NAME.json", help="spec of the model, or one file of both")
+    parser.add_argument("weights", metavar="NAME.safetensors", nargs="?",
+                        help="weights of the model (default: those in the first file)")
     parser.add_argument("-o", dest="output", required=True, metavar="MODEL.onnx", help="file to write")
     options = parser.parse_args(arguments)
     try:
-        export(options.spec, options.weights, options.output)
+        export(options.spec, options.weights or options.spec, options.output)
     except Refused as why:
         raise SystemExit("%s %s" % (options.spec, why)) from None
     except (json_text.SpecError, tensor_files.FileError, OSError) as error:

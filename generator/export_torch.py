@@ -4,8 +4,8 @@
     python3 -m generator.export_torch package.module:factory -o NAME --input 8x3x32x32
                                       [--input 8:i64 --loss cross_entropy]
 
-This writes NAME.json and NAME.safetensors. The factory is a module or a function that returns one. From
-Python:
+This writes NAME.json and NAME.safetensors, or one file of both if NAME ends in .gpunn. The factory is a
+module or a function that returns one. From Python:
 
     export(net, (images, labels), "net.json", "net.safetensors", loss=torch.nn.CrossEntropyLoss())
 
@@ -24,6 +24,7 @@ import sys
 
 from . import sizes, spec, table
 from .exchange import spec_writer
+from .exchange.header import ONE_FILE
 from .exchange.spec_writer import (Constant, Parameter, Refused, Value, is_number, json_text, named_sizes,
                                    needed_entries, next_step, normal_axis, write_file)
 from .exchange.torch_export.capture import (BATCHES, capture_export, capture_trace, check_backwards,
@@ -75,15 +76,20 @@ def optimizer_json(optimizer):
     return result
 
 
-def save_safetensors(path, tensors):
-    """Writes tensors by name. Floats are stored as F32."""
+def stored(tensors):
+    """Tensors by name as files hold them. Floats are stored as F32."""
     kinds = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
     chunks = {}
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu()
         tensor = (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
         chunks[name] = kinds[str(tensor.dtype).split(".")[1]], tensor.shape, tensor.numpy().tobytes()
-    spec_writer.save_safetensors(path, chunks)
+    return chunks
+
+
+def save_safetensors(path, tensors):
+    """Writes tensors by name. Floats are stored as F32."""
+    spec_writer.save_safetensors(path, stored(tensors))
 
 
 def input_names_of(module, count, loss):
@@ -180,7 +186,8 @@ def result_of(x):
 
 def export(module, example_inputs, path_json, path_safetensors, input_names=None, output_names=None,
            dynamic_batch=True, loss=None, optimizer=None, dynamic_shapes=None, bounds=None):
-    """Writes the spec of module and the values of its parameters.
+    """Writes the spec of module and the values of its parameters, to one file (path_json "net.gpunn") if
+    path_safetensors is None.
 
     example_inputs: tensors of the inputs' shapes. dynamic_batch: True (default): the first dimension is the
     batch, for each input with as many elements there as the first input. False: all sizes are fixed. Or a
@@ -268,8 +275,12 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
             spec.parse(json_text(written))
     except SpecError as why:  # PyTorch can compute it and gpunn cannot, at these varying sizes
         raise Unsupported(title, [str(why)]) from why
-    write_file(path_json, [json_text(written).encode("ascii")])
-    save_safetensors(path_safetensors, {p.name: p.tensor.float() for e in entries for p in e.weights})
+    weights = {p.name: p.tensor.float() for e in entries for p in e.weights}
+    if path_safetensors is None:
+        spec_writer.save_model(path_json, json_text(written), stored(weights))
+    else:
+        write_file(path_json, [json_text(written).encode("ascii")])
+        save_safetensors(path_safetensors, weights)
     return written
 
 
@@ -300,7 +311,7 @@ def main(arguments=None):
     parser.add_argument("module", help="package.module:factory, where factory is a torch.nn.Module or a "
                         "function that returns one")
     parser.add_argument("-o", dest="name", metavar="NAME", required=True,
-                        help="write NAME.json and NAME.safetensors")
+                        help="write NAME.json and NAME.safetensors; one file if NAME ends in .gpunn")
     parser.add_argument("--input", action="append", required=True, metavar="[NAME=]8x3x32x32[:DTYPE]",
                         help="shape of an input (default dtype: f32); repeat for each input")
     parser.add_argument("--fixed-batch", action="store_true",
@@ -334,8 +345,10 @@ def main(arguments=None):
     shapes = {name: {axis: size for own, axis, size in options.dynamic if own == name}
               for name, _, _ in options.dynamic}
     try:
-        written = export(module, [x for _, x in examples], options.name + ".json",
-                         options.name + ".safetensors", input_names=names if all(names) else None,
+        one = options.name.endswith(ONE_FILE)
+        written = export(module, [x for _, x in examples], options.name + ".json" * (not one),
+                         None if one else options.name + ".safetensors",
+                         input_names=names if all(names) else None,
                          dynamic_batch=not options.fixed_batch, loss=loss, optimizer=options.optimizer,
                          dynamic_shapes=shapes, bounds=options.bounds)
     except (Unsupported, Refused, ValueError, OSError) as error:

@@ -19,17 +19,19 @@ import tempfile
 
 from .exchange import arrays, onnx_file, tensor_files
 from .exchange.onnx_import import Unsupported, import_graph
-from .exchange.spec_writer import (ROOT, Refused, json_text, nan_notes, next_step,
-                                   save_safetensors, write_file)
+from .exchange.header import ONE_FILE
+from .exchange.spec_writer import (ROOT, Refused, json_text, nan_notes, next_step, save_model,
+                                   save_safetensors)
 
 
 def import_model(path, name, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None):
-    """Writes NAME.json and NAME.safetensors of an ONNX file. Returns the spec, and notes for the user."""
+    """Writes NAME.json and NAME.safetensors of an ONNX file, or NAME.gpunn. Returns the spec, and notes for
+    the user."""
     model = onnx_file.load(path)
-    spec, weights, notes = import_graph(model, os.path.basename(name), sizes, batch, fixed, dynamic, bounds)
-    text = json_text(spec).encode("ascii")
-    save_safetensors(name + ".safetensors", weights)
-    write_file(name + ".json", [text])
+    own = os.path.basename(name)
+    own = own[:-len(ONE_FILE)] if own.endswith(ONE_FILE) else own
+    spec, weights, notes = import_graph(model, own, sizes, batch, fixed, dynamic, bounds)
+    save_model(name, json_text(spec), weights)
     return spec, notes + nan_notes(weights)
 
 
@@ -51,8 +53,8 @@ def check(path, name, values, program, tolerance):
     with tempfile.TemporaryDirectory() as folder:
         given, found = os.path.join(folder, "in.safetensors"), os.path.join(folder, "out.safetensors")
         save_safetensors(given, {key: tensor_files.for_gpunn(x) for key, x in values.items()})
-        done = subprocess.run([program, name + ".json", "--weights", name + ".safetensors", "--input", given,
-                               "--output", found],
+        files = [name] if name.endswith(ONE_FILE) else [name + ".json", "--weights", name + ".safetensors"]
+        done = subprocess.run([program] + files + ["--input", given, "--output", found],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
         if done.returncode:
             raise SystemExit(done.stdout.strip())
@@ -84,7 +86,7 @@ def main(arguments=None):
         epilog="example:\n  python3 -m generator.import_onnx model.onnx -o model --size seq=128")
     parser.add_argument("model", metavar="MODEL.onnx", help="the ONNX file")
     parser.add_argument("-o", dest="name", metavar="NAME", required=True,
-                        help="write NAME.json and NAME.safetensors")
+                        help="write NAME.json and NAME.safetensors; one file if NAME ends in .gpunn")
     parser.add_argument("--size", action="append", type=pair, default=[], metavar="NAME=SIZE",
                         help="fix the size of an axis that has only a name in the file, or of INPUT:AXIS")
     parser.add_argument("--dynamic", action="store_true",

@@ -7,6 +7,7 @@ import re
 from functools import lru_cache, partial
 
 from . import json_text, schema as schema_file, table
+from .exchange.header import FileError, is_safetensors, spec_in
 from .floats import f32
 from .graph import MAX_NAME, Entry, Graph, GraphError, Model, check_name
 from .sizes import SizeError
@@ -389,10 +390,14 @@ def parse(text, path="model.json"):
 
 
 def load(path):
-    """The Model of a spec file."""
+    """The Model of a spec file, or of one file with its spec and weights."""
     try:
         with open(path, "rb") as file:
             data = file.read(json_text.MAX_BYTES + 1)
+        if is_safetensors(data):
+            data = spec_in(path)
     except OSError as fault:
         raise SpecError("%s: cannot be read: %s" % (path, fault.strerror)) from None
+    except FileError as fault:
+        raise SpecError(str(fault)) from None
     return Loader(json_text.decode(data, path)).model()

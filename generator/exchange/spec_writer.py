@@ -12,6 +12,7 @@ import struct
 from .. import spec, table
 from ..outputs import write as write_file
 from ..sizes import any_varies, dim_of, dim_product, slice_index, sum_of, varies
+from .header import ONE_FILE
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
@@ -690,26 +691,38 @@ def json_text(spec):
 
 
 def next_step(name, spec):
-    """What a command prints once it has written NAME.json and NAME.safetensors."""
+    """What a command prints once it has written NAME.json and NAME.safetensors, or NAME.gpunn."""
     inputs = ", ".join("%s %s [%s]" % (json.dumps(x["name"]), x.get("dtype", "f32"),
                                        ", ".join(map(str, x["shape"])))
                        for x in spec["tensors"] if x["op"] == "input")
-    files = shlex.quote(name + ".json"), shlex.quote(name + ".safetensors")
+    one = name.endswith(ONE_FILE)
+    files = [shlex.quote(name)] if one else [shlex.quote(name + ".json"), shlex.quote(name + ".safetensors")]
     program = "build/run_model" if os.path.realpath(".") == ROOT else os.path.join(ROOT, "build", "run_model")
-    return ("Wrote %s and %s. Inputs: %s\n" % (*files, inputs) +
-            "Next: %s %s --weights %s --input X.safetensors --output Y.safetensors" %
-            (shlex.quote(program), *files))
+    return ("Wrote %s. Inputs: %s\n" % (" and ".join(files), inputs) +
+            "Next: %s %s --input X.safetensors --output Y.safetensors" %
+            (shlex.quote(program), " --weights ".join(files)))
 
 
-def save_safetensors(path, tensors):
-    """Writes tensors by name, each as its dtype (the format's name), shape and bytes."""
-    header, end = {}, 0
+def save_safetensors(path, tensors, metadata=None):
+    """Writes tensors by name, each as its dtype (the format's name), shape and bytes. metadata: texts by
+    key."""
+    header, end = {"__metadata__": metadata} if metadata else {}, 0
     for name, (kind, shape, chunk) in tensors.items():
         header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [end, end + len(chunk)]}
         end += len(chunk)
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     write_file(path, [struct.pack("<Q", len(head)), head] + [chunk for _, _, chunk in tensors.values()])
+
+
+def save_model(name, text, tensors):
+    """Writes a spec's text and its weights to NAME.json and NAME.safetensors; to one file if the name ends in
+    ONE_FILE."""
+    if name.endswith(ONE_FILE):
+        save_safetensors(name, tensors, {"format": "pt", "gpunn_spec": text})
+    else:
+        save_safetensors(name + ".safetensors", tensors)
+        write_file(name + ".json", [text.encode("ascii")])
 
 
 def nan_notes(tensors):

@@ -1,13 +1,12 @@
 """Files of tensors: safetensors and NumPy's .npy and .npz. Files are treated as hostile."""
 import ast
-import json
-import os
 import re
 import struct
 import zipfile
 import zlib
 
 from .arrays import SAFETENSORS, USUAL_FLOATS, Array, by_row, item_size, stored_dtype, swapped
+from .header import FileError, with_header
 from .spec_writer import Refused, product
 
 MAX_BYTES = 1 << 36
@@ -20,10 +19,6 @@ _KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 DTYPES = {kind: name for name, kind in _KINDS.items()}
 _NUMPY = {"f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32",
           "i8": "int64", "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool"}
-
-
-class FileError(Exception):
-    """An error in a file."""
 
 
 def check_no_text(path):
@@ -40,18 +35,8 @@ def check_no_text(path):
 
 def read_safetensors(path):
     """The file's Arrays by name."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(8)
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
-        if length > size - 8 or length > 100 << 20:
-            raise FileError("%s: this is no safetensors file: its header is cut off" % path)
-        try:
-            header = json.loads(file.read(length).decode("utf-8"))
-            return {name: _tensor(file, 8 + length, size, one)
-                    for name, one in header.items() if name != "__metadata__"}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FileError("%s: its header is no description of tensors: %s" % (path, error)) from None
+    return with_header(path, lambda file, header, start, size: {
+        name: _tensor(file, start, size, one) for name, one in header.items() if name != "__metadata__"})
 
 
 def _tensor(file, start, size, one):

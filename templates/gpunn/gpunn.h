@@ -218,6 +218,7 @@ extern "C" {
 #ifndef GPUNN_NO_SPECS
 #include "io/spec_writer.c"
 #include "io/spec_reader.c"
+#include "io/model_file.c"
 #endif
 #include "io/datasets.c"
 #ifndef GPUNN_NO_LOADERS

@@ -265,6 +265,15 @@ static void files(gpunn_device *dev)
     static const char text[] =
         "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 4]}]}";
     gpunn_model *loaded = gpunn_spec_load_memory(dev, text, sizeof text - 1);
+    gpunn_array  spec, whole;
+    gpunn_set_metadata(loaded, "classes", "cat,dog");
+    gpunn_spec_save_memory(loaded, &spec);
+    gpunn_model_save_memory(loaded, &whole);
+    gpunn_model *again = gpunn_model_load_memory(dev, whole.data, whole.bytes, .inference = true);
+    printf("%s\n", gpunn_get_metadata(again, "classes"));
+    gpunn_array_free(dev, &spec);
+    gpunn_array_free(dev, &whole);
+    gpunn_model_destroy(again);
     gpunn_model_destroy(loaded);
     printf("rank %d of this machine\n", gpunn_local_rank());
     gpunn_model_destroy(model);

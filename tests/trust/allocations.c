@@ -15,7 +15,7 @@ static gpunn_status program(gpunn_device *dev, const files *path, float *x, int6
     gpunn_loader    *train = NULL, *validation = NULL;
     gpunn_optimizer *opt = NULL;
     gpunn_array   array = {GPUNN_F32, 1, {NET_X}, NET_X * sizeof *x, x}, again = {GPUNN_F32, 0, {0}, 0, NULL};
-    gpunn_model  *model = gpunn_model_create(dev), *second = NULL;
+    gpunn_model  *model = gpunn_model_create(dev), *second = NULL, *third = NULL;
     net           n = net_make(model);
     gpunn_tensor *extra = gpunn_expr("x * sigmoid(1.702 * x) + 0.5", &n.logits, 1);
     float         values[12];
@@ -38,6 +38,10 @@ static gpunn_status program(gpunn_device *dev, const files *path, float *x, int6
         goto end;
     if (gpunn_save(model, path->weights) != GPUNN_OK || gpunn_load(model, path->weights) != GPUNN_OK)
         goto end;
+    if (gpunn_set_metadata(model, "key", "value") != GPUNN_OK ||
+        gpunn_model_save(model, path->weights) != GPUNN_OK)
+        goto end;
+    if ((third = gpunn_model_load(dev, path->weights)) == NULL) goto end;
     if (gpunn_checkpoint_load(opt, train, path->checkpoint) != GPUNN_OK) goto end;
     if (gpunn_write_npy(dev, path->npy, &array) != GPUNN_OK ||
         gpunn_read_npy(dev, path->npy, &again) != GPUNN_OK)
@@ -53,6 +57,7 @@ end:
     gpunn_optimizer_destroy(opt);
     gpunn_model_destroy(model);
     gpunn_model_destroy(second);
+    gpunn_model_destroy(third);
     return gpunn_last_status(dev);
 }
 

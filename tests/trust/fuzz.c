@@ -406,6 +406,24 @@ static void spec(const uint8_t *data, size_t size)
     gpunn_model_destroy(m);
 }
 
+/* The same of a model's file. */
+static void model_file(const uint8_t *data, size_t size)
+{
+    gpunn_model *m = gpunn_model_load(dev, file_of(data, size)), *again;
+    gpunn_array  first, second;
+    verdict(m ? GPUNN_OK : gpunn_last_status(dev));
+    if (m == NULL) return;
+    if (gpunn_model_save_memory(m, &first, .name = "fuzz") != GPUNN_OK) abort();
+    if ((again = gpunn_model_load_memory(dev, first.data, first.bytes)) == NULL) abort();
+    if (gpunn_model_save_memory(again, &second) != GPUNN_OK || first.bytes != second.bytes ||
+        memcmp(first.data, second.data, first.bytes) != 0)
+        abort();
+    gpunn_array_free(dev, &first);
+    gpunn_array_free(dev, &second);
+    gpunn_model_destroy(again);
+    gpunn_model_destroy(m);
+}
+
 /* Parts that a 0 ends, each with memory of its own and a 0 behind; the last one takes the rest. */
 static char *part(const uint8_t **data, size_t *size, bool last, size_t *bytes)
 {
@@ -681,6 +699,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'w': shards(data, size); break;
     case 'e': formula(data, size); break;
     case 'j': spec(data, size); break;
+    case 'o': model_file(data, size); break;
     case 'm': einsum(data, size); break;
     case 'v': volumes(data, size, false); break;
     case 'V': volumes(data, size, true); break;

@@ -121,6 +121,12 @@ def seeds(rng, altered_each):
         yield ('j{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",3]},'
                '{"op":"linear","name":"fc","inputs":["x"],"out_features":2}],'
                '"clip_grad_norm":1,"optimizer":{"type":%s}}' % optimizer).encode()
+    spec = ('{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",1],"dtype":"f64"},'
+            '{"op":"linear","name":"fc","inputs":["x"],"out_features":2}]}')
+    header = json.dumps({"__metadata__": {"format": "pt", "gpunn_spec": spec, "classes": "a\\u00e9\n"},
+                         "fc.weight": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
+                         "fc.bias": {"dtype": "F16", "shape": [2], "data_offsets": [8, 12]}}).encode()
+    yield b"o" + struct.pack("<Q", len(header)) + header + bytes(range(12))
     text = "Hello, wörld! I'm 中文 e\u0301  12½\t한국어 ".encode()
     yield b"t[UNK]\nhe\n##llo\nworld\n##ld\n##l\nw\n##or\n,\n\xe4\xb8\xad\n1\n##2\ne\n\0" + text
     bytes_to_text = {b: chr(b) for b in (*range(33, 127), *range(161, 173), *range(174, 256))}

@@ -71,9 +71,8 @@ static gpunn_status save_spec(object *o, const char *path)
 {
     return gpunn_spec_save(o->model, path, .name = o->name, .loss = o->loss, .optimizer = o->opt);
 }
-static gpunn_status load_spec(object *o, const char *path)
+static gpunn_status take_model(object *o, gpunn_model *model)
 {
-    gpunn_model *model = gpunn_spec_load(o->dev, path);
     if (model == NULL) return gpunn_last_status(o->dev);
     unbuild(o);
     o->model = model;
@@ -81,6 +80,18 @@ static gpunn_status load_spec(object *o, const char *path)
     o->opt = MADE(o->dev, gpunn_spec_optimizer(model));
     o->name = NULL; /* the spec's */
     return GPUNN_OK;
+}
+static gpunn_status load_spec(object *o, const char *path)
+{
+    return take_model(o, gpunn_spec_load(o->dev, path));
+}
+static gpunn_status save_model(object *o, const char *path)
+{
+    return gpunn_model_save(o->model, path, .name = o->name, .loss = o->loss, .optimizer = o->opt);
+}
+static gpunn_status load_model(object *o, const char *path)
+{
+    return take_model(o, gpunn_model_load(o->dev, path));
 }
 static gpunn_status save_npy(object *o, const char *path)
 {
@@ -115,6 +126,7 @@ typedef struct kind {
 static const kind kinds[] = {{"weights", save_weights, load_weights},
                              {"checkpoint", save_checkpoint, load_checkpoint},
                              {"spec", save_spec, load_spec},
+                             {"model", save_model, load_model},
                              {"npy", save_npy, load_npy},
                              {"safetensors", save_array, load_array}};
 

@@ -726,6 +726,113 @@ static void other_locale(void **state)
     gpunn_model_destroy(here);
 }
 
+/* ---- models as one file ---- */
+
+/* The loaded model is the saved one: weights, running statistics, outputs, metadata, dtypes of inputs. Saved
+ * again it gives the same bytes. */
+static void model_files(void **state)
+{
+    fixture         *f = *state;
+    net              n = net_make(f->model);
+    const char      *path = test_path(f, "net.gpunn");
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adamw(f->model, .lr = 0.02f));
+    float            expected[12], logits[12];
+    OK(f->dev, gpunn_set_dtype(n.x, GPUNN_F64));
+    MADE(f->dev, gpunn_set_name(n.logits, "logits"));
+    OK(f->dev, gpunn_set_metadata(f->model, "classes", "cat,\"dog\"\n\\ \xc3\xa9\x01"));
+    OK(f->dev, gpunn_set_metadata(f->model, "old", "1"));
+    OK(f->dev, gpunn_set_metadata(f->model, "version", "1"));
+    OK(f->dev, gpunn_set_metadata(f->model, "version", "2"));
+    OK(f->dev, gpunn_set_metadata(f->model, "old", NULL));
+    double *x = calloc(4 * NET_X, sizeof *x);
+    int64_t t[4] = {0, 1, 2, 0};
+    for (int i = 0; i < 4 * NET_X; i++) x[i] = (double)(i % 7) / 7;
+    OK(f->dev, gpunn_write(n.x, x, 4 * NET_X * sizeof *x));
+    OK(f->dev, gpunn_write(n.t, t, sizeof t));
+    OK(f->dev, gpunn_train_step(opt, n.loss)); /* running statistics */
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, expected, sizeof expected));
+    OK(f->dev, gpunn_model_save(f->model, path, .outputs = {n.logits}, .loss = n.loss, .optimizer = opt));
+    gpunn_model *loaded = MADE(f->dev, gpunn_model_load(f->dev, path));
+    check_same_weights(f->dev, f->model, f->dev, loaded);
+    gpunn_tensor *y = MADE(f->dev, gpunn_find(loaded, "logits")), *in = MADE(f->dev, gpunn_find(loaded, "x"));
+    assert_ptr_equal(y, gpunn_spec_output(loaded, 0));
+    assert_non_null(gpunn_spec_loss(loaded));
+    assert_int_equal(gpunn_tensor_dtype(in), GPUNN_F64);
+    OK(f->dev, gpunn_write(in, x, 4 * NET_X * sizeof *x));
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, logits, sizeof logits));
+    assert_memory_equal(logits, expected, sizeof logits);
+    assert_string_equal(gpunn_get_metadata(loaded, "classes"), "cat,\"dog\"\n\\ \xc3\xa9\x01");
+    assert_string_equal(gpunn_get_metadata(loaded, "version"), "2");
+    assert_null(gpunn_get_metadata(loaded, "old"));
+    assert_null(gpunn_get_metadata(loaded, "format"));
+    assert_null(gpunn_get_metadata(NULL, "version"));
+    gpunn_array first, second;
+    size_t      size;
+    OK(f->dev, gpunn_model_save_memory(loaded, &first));
+    unsigned char *file = file_read(path, &size);
+    assert_int_equal(first.bytes, size);
+    assert_memory_equal(first.data, file, size);
+    gpunn_model *again = MADE(f->dev,
+                              gpunn_model_load_memory(f->dev, first.data, first.bytes, .inference = true));
+    OK(f->dev, gpunn_spec_save_memory(again, &second));
+    OK(f->dev, gpunn_spec_save(loaded, path));
+    unsigned char *spec = file_read(path, &size);
+    assert_int_equal(second.bytes, size);
+    assert_memory_equal(second.data, spec, size);
+    OK(f->dev, gpunn_load_memory(f->model, first.data, first.bytes)); /* its weights alone */
+    gpunn_array_free(f->dev, &first), gpunn_array_free(f->dev, &second);
+    free(x), free(file), free(spec);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(loaded), gpunn_model_destroy(again);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Cut or altered anywhere, a file is refused with a sentence or gives a model; nothing is leaked. */
+static void model_files_hostile(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "bad.gpunn");
+    gpunn_array file;
+    MADE(f->dev,
+         gpunn_linear(gpunn_input(f->model, "x", 0, GPUNN_SHAPE(GPUNN_BATCH, 2)), "fc", .out_features = 2));
+    OK(f->dev, gpunn_set_metadata(f->model, "a", "b"));
+    OK(f->dev, gpunn_model_save_memory(f->model, &file));
+    const size_t blocks = f->memory.blocks;
+    char        *copy = malloc(file.bytes);
+    for (size_t at = 0; at < 2 * file.bytes; at++) {
+        const bool cut = at < file.bytes;
+        memcpy(copy, file.data, file.bytes);
+        if (!cut) copy[at - file.bytes] ^= 0x11;
+        gpunn_model *m = gpunn_model_load_memory(f->dev, copy, cut ? at : file.bytes);
+        if (cut) assert_null(m);
+        if (m == NULL) assert_true(strlen(gpunn_error(f->dev)) > 20);
+        gpunn_clear_error(f->dev);
+        gpunn_model_destroy(m);
+        assert_int_equal(f->memory.blocks, blocks);
+    }
+    free(copy);
+    gpunn_array_free(f->dev, &file);
+    OK(f->dev, gpunn_save(f->model, path));
+    FAILS_NULL(f->dev, gpunn_model_load(f->dev, path), GPUNN_ERR_FORMAT, "bad.gpunn", "no model",
+               "gpunn_load");
+    FAILS_NULL(f->dev, gpunn_model_load(f->dev, "/nowhere.gpunn"), GPUNN_ERR_IO, "/nowhere.gpunn");
+    FAILS_NULL(NULL, gpunn_model_load(NULL, path), GPUNN_ERR_ARGUMENT, "NULL");
+    FAILS_NULL(f->dev, gpunn_model_load(f->dev, NULL), GPUNN_ERR_ARGUMENT, "path");
+    FAILS_NULL(f->dev, gpunn_model_load_memory(f->dev, NULL, 9), GPUNN_ERR_ARGUMENT, "data");
+    FAILS(f->dev, gpunn_model_save(f->model, NULL), GPUNN_ERR_ARGUMENT, "path");
+    FAILS(f->dev, gpunn_model_save(f->model, "/nowhere/at/all.gpunn"), GPUNN_ERR_IO, "/nowhere/at/all.gpunn");
+    FAILS(NULL, gpunn_model_save(NULL, path), GPUNN_ERR_ARGUMENT, "model");
+    FAILS(f->dev, gpunn_model_save_memory(f->model, NULL), GPUNN_ERR_ARGUMENT, "array");
+    FAILS(f->dev, gpunn_spec_save_memory(f->model, NULL), GPUNN_ERR_ARGUMENT, "array");
+    FAILS(f->dev, gpunn_set_metadata(f->model, "format", "x"), GPUNN_ERR_ARGUMENT, "format");
+    FAILS(f->dev, gpunn_set_metadata(f->model, "", "x"), GPUNN_ERR_ARGUMENT, "empty");
+    FAILS(f->dev, gpunn_set_metadata(f->model, "k", "\xff"), GPUNN_ERR_ARGUMENT, "UTF-8");
+    FAILS(f->dev, gpunn_set_metadata(f->model, NULL, "x"), GPUNN_ERR_ARGUMENT, "key");
+    assert_int_equal(unlink(path), 0);
+}
+
 /* ---- what cannot be saved ---- */
 static void refused_saves(void **state)
 {
@@ -1322,13 +1429,17 @@ static void arrays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test_with_device(node_texts),    cmocka_unit_test(sha256),          test_with_device(shared_vectors),
-        test_with_device(every_op),      test_with_device(same_numbers),    test_with_device(settings),
-        test_with_device(optimizers),    test_with_device(names),           test_with_device(precisions),
-        test_with_device(other_locale),  test_with_device(refused_saves),   test_with_device(hostile_entries),
-        test_with_device(hostile_specs), test_with_device(cut_and_flipped), test_with_device(failing_memory),
-        test_with_device(places_end),    test_with_device(other_words),     test_with_device(arrays),
-        test_with_device(large_specs),   test_with_device(found_names),
+        test_with_device(node_texts),          cmocka_unit_test(sha256),
+        test_with_device(shared_vectors),      test_with_device(every_op),
+        test_with_device(same_numbers),        test_with_device(model_files),
+        test_with_device(model_files_hostile), test_with_device(settings),
+        test_with_device(optimizers),          test_with_device(names),
+        test_with_device(precisions),          test_with_device(other_locale),
+        test_with_device(refused_saves),       test_with_device(hostile_entries),
+        test_with_device(hostile_specs),       test_with_device(cut_and_flipped),
+        test_with_device(failing_memory),      test_with_device(places_end),
+        test_with_device(other_words),         test_with_device(arrays),
+        test_with_device(large_specs),         test_with_device(found_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

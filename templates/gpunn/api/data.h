@@ -219,6 +219,11 @@ typedef struct gpunn_spec_args {
  * made gives the same bytes. */
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+/* The same into memory: the bytes, without a 0 at the end, as U8 [bytes]; free with gpunn_array_free. After a
+ * failure out is empty. A model without a name is called "model". */
+GPUNN_API gpunn_status gpunn_spec_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args);
+#define gpunn_spec_save_memory(model, ...) \
+    gpunn_spec_save_memory_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 typedef struct gpunn_spec_load_args {
     int             args_;
     const gpunn_io *io; /* source of the file; NULL: the file system */
@@ -236,6 +241,32 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
                                                gpunn_spec_load_args args);
 #define gpunn_spec_load_memory(dev, text, ...) \
     gpunn_spec_load_memory_((dev), (text), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
+
+/* Saves a model as one file: its spec, as gpunn_spec_save writes it, its weights, as gpunn_save does, and its
+ * metadata. The file is a safetensors file with the spec in its metadata under "gpunn_spec", so gpunn_load
+ * and Python's safetensors read its weights, too. */
+GPUNN_API gpunn_status gpunn_model_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
+#define gpunn_model_save(model, ...) gpunn_model_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+/* The same into memory, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
+GPUNN_API gpunn_status gpunn_model_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args);
+#define gpunn_model_save_memory(model, ...) \
+    gpunn_model_save_memory_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+/* Builds the model of such a file and loads its weights, each of which the file must have. gpunn_find,
+ * gpunn_spec_output, gpunn_spec_loss and gpunn_spec_optimizer find its tensors. Returns NULL on failure.
+ * GPUNN_ERR_FORMAT: also a safetensors file without a spec. */
+GPUNN_API gpunn_model *gpunn_model_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args);
+#define gpunn_model_load(dev, ...) gpunn_model_load_((dev), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
+/* The same from `size` bytes in memory, which are not needed afterwards; .io is ignored. */
+GPUNN_API gpunn_model *gpunn_model_load_memory_(gpunn_device *dev, const void *data, size_t size,
+                                                gpunn_spec_load_args args);
+#define gpunn_model_load_memory(dev, data, ...) \
+    gpunn_model_load_memory_((dev), (data), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
+/* Notes a text of the program's in a model, such as the names of classes; gpunn_model_save keeps it. key and
+ * value are UTF-8 and copied; value NULL removes the key. GPUNN_ERR_ARGUMENT: the key is empty, "format" or
+ * "gpunn_spec", or not UTF-8. */
+GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, const char *value);
+/* The text of a key, valid until the key is set again or the model destroyed. NULL: there is none. */
+GPUNN_API const char *gpunn_get_metadata(const gpunn_model *model, const char *key);
 /* Loss, outputs and optimizer of such a model's spec; NULL if it has none. The optimizer is a new one, with
  * the spec's clipping and averaging. */
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);

@@ -39,7 +39,7 @@
  *     cpu/      threads levels context elementwise initial move reduce indexing vectors gemm pixels
  *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
- *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
+ *     io/       files elements safetensors load checkpoint save spec_writer spec_reader model_file datasets
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations
@@ -116,7 +116,7 @@
  *     GPUNN_NO_SIMD      plain C kernels
  *     GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES, GPUNN_NO_PROFILE
  *                        leave out gpunn_group_open; loaders, gpunn_fit, gpunn_evaluate and files of arrays;
- *                        gpunn_spec_save and gpunn_spec_load; gpunn_grad and the functions after it;
+ *                        specs and model files; gpunn_grad and the functions after it;
  *                        gpunn_profile. Compiling takes less time. Define them wherever gpunn.h is included
  *     GPUNN_NO_IMPLEMENTATION   ignores GPUNN_IMPLEMENTATION: for linking a file that defines it with an
  *                        implementation that is already compiled
@@ -576,7 +576,10 @@
  * MODELS AS JSON  A spec is the model without its weights. It serves the generator, other programs, and
  *     models that come from PyTorch (python3 -m generator.export_torch). generator/model.schema.json
  *     describes it.
- *         gpunn_spec_save(model, "net.json", .loss = loss, .optimizer = o);
+ *         gpunn_model_save(model, "net.gpunn", .loss = loss, .optimizer = o); // one file, with the weights
+ *         gpunn_model  *whole = gpunn_model_load(dev, "net.gpunn");
+ *         gpunn_model_destroy(whole);
+ *         gpunn_spec_save(model, "net.json", .loss = loss, .optimizer = o); // without them
  *         gpunn_model  *again = gpunn_spec_load(dev, "net.json");
  *         gpunn_tensor *input = gpunn_find(again, "x"), *first = gpunn_spec_output(again, 0);
  *         gpunn_model_destroy(again);

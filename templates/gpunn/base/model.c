@@ -190,6 +190,12 @@ GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
     gpunn__device_free(dev, model->state.counts, GPUNN_RUN_COUNTS * sizeof(gpunn_count));
     gpunn__session_free(dev, model->own);
     gpunn__free_text(dev, model->spec.name);
+    for (int i = 0; i < model->spec.metadata_count; i++) {
+        gpunn__free_text(dev, model->spec.metadata[i].key);
+        gpunn__free_text(dev, model->spec.metadata[i].value);
+    }
+    gpunn__free(dev, model->spec.metadata,
+                (size_t)model->spec.metadata_capacity * sizeof *model->spec.metadata);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
     gpunn__free(dev, model, sizeof *model);
     gpunn__device_release(dev);

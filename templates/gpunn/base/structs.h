@@ -139,11 +139,16 @@ typedef struct gpunn__recipe {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
+typedef struct gpunn__metadata { /* by the program: gpunn_set_metadata */
+    char *key, *value;
+} gpunn__metadata;
 typedef struct gpunn__spec {
-    char         *name; /* NULL: none */
-    gpunn_tensor *loss, **outputs;
-    int           output_count, output_capacity;
-    gpunn__recipe recipe;
+    char            *name; /* NULL: none */
+    gpunn_tensor    *loss, **outputs;
+    int              output_count, output_capacity;
+    gpunn__recipe    recipe;
+    gpunn__metadata *metadata;
+    int              metadata_count, metadata_capacity;
 } gpunn__spec;
 
 enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* per model */

@@ -471,6 +471,7 @@ static void gpunn__emit_arrays(gpunn__writer *w, gpunn__pass pass, const void *w
 {
     const gpunn__named_arrays *all = (const gpunn__named_arrays *)what;
     gpunn__emit_begin(w, pass, NULL, 0);
+    if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
     for (int i = 0; i < all->count; i++) {
         const gpunn_array *array = &all->arrays[i];
         if (pass == GPUNN__TENSORS)

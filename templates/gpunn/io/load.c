@@ -246,8 +246,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
     return status;
 }
 
-/* Loads into a model without weights. On failure the new weights are dropped, so no copy is needed. */
-static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
+/* On failure the new weights are dropped, so no copy is needed. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model,
+                                                const gpunn_load_args *args, const char *function)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__commit_as(model, false);
@@ -255,7 +256,7 @@ static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, co
     if (status == GPUNN_OK && (chunk = gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK)) == NULL)
         status = GPUNN_ERR_MEMORY;
     if (status == GPUNN_OK)
-        status = gpunn__match_file(a, model, NULL, args, "gpunn_load", (char *)model->weights);
+        status = gpunn__match_file(a, model, NULL, args, function, (char *)model->weights);
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
@@ -290,7 +291,7 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
     if (args.map) status = gpunn__archive_rename(&archive, args.map);
     if (status == GPUNN_OK)
         status = model->weight_count ? gpunn__load_over(&archive, model, &args)
-                                     : gpunn__load_first(&archive, model, &args);
+                                     : gpunn__load_first(&archive, model, &args, "gpunn_load");
     gpunn__archive_close(&archive);
     return status;
 }

@@ -44,4 +44,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
                                                 const gpunn_load_args *args, const char *function,
                                                 char **stage);
 
+/* Loads into a model without weights, straight from the file. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model,
+                                                const gpunn_load_args *args, const char *function);
+
 #endif /* GPUNN__IO_LOAD_H */

@@ -10,11 +10,22 @@
 #include "train/loader.h"
 #include "io/load.h"
 
-GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length)
+static void gpunn__emit_plain(gpunn__writer *w, const char *text, size_t length)
 {
     w->length += length;
     if (w->pass == GPUNN__HEADER) (void)gpunn__file_write(w->file, text, length);
 }
+
+GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length)
+{
+    for (size_t i = 0; w->quoted && i < length; i++) {
+        const bool escaped = text[i] == '"' || text[i] == '\\' || text[i] == '\n';
+        if (escaped) gpunn__emit_plain(w, "\\", 1);
+        gpunn__emit_plain(w, text[i] == '\n' ? "n" : text + i, 1);
+    }
+    if (!w->quoted) gpunn__emit_plain(w, text, length);
+}
+
 GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...)
 {
     char    text[256];
@@ -128,7 +139,6 @@ GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const
     if (count) gpunn__emitf(w, ",\"version\":\"" GPUNN__CHECKPOINT_VERSION "\"");
     if (count > 1) gpunn__emitf(w, ",\"optimizers\":\"%d\"", count);
     for (int i = 0; i < count; i++) gpunn__emit_resume(w, &resume[i], i);
-    gpunn__emit(w, "}", 1);
 }
 
 typedef struct gpunn__saved {
@@ -145,16 +155,8 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
                                gpunn__state_at(opt, k, opt->places[i]), NULL);
 }
 
-static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
+GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model)
 {
-    const gpunn__saved  *saved = (const gpunn__saved *)what;
-    const gpunn_model   *model = saved->model;
-    const gpunn__resume *resume = saved->resume;
-    gpunn__emit_begin(w, pass, resume, saved->count);
-    for (int k = 0; k < saved->count; k++)
-        for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
-            gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL,
-                               &resume[k].opt.steps[i]);
     /* 16-bit weights last, so that the others stay aligned */
     for (int half_storage = 0; half_storage < 2; half_storage++)
         for (int i = 0; i < model->tensor_count; i++) {
@@ -162,12 +164,24 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
             if (gpunn__is_saved(t) && t->half_storage == half_storage)
                 gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
+}
+
+static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
+{
+    const gpunn__saved  *saved = (const gpunn__saved *)what;
+    const gpunn__resume *resume = saved->resume;
+    gpunn__emit_begin(w, pass, resume, saved->count);
+    if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
+    for (int k = 0; k < saved->count; k++)
+        for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
+            gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL,
+                               &resume[k].opt.steps[i]);
+    gpunn__emit_values(w, saved->model);
     for (int i = 0; i < saved->count; i++) gpunn__emit_states(w, &saved->resume[i].opt);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
-/* Allocates out for a file of that many bytes. */
-static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
 {
     if (bytes > SIZE_MAX)
         return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%llu bytes do not fit memory", (unsigned long long)bytes);

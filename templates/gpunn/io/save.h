@@ -13,6 +13,7 @@ typedef struct gpunn__writer {
     gpunn__pass   pass;
     uint64_t      length; /* bytes of the header so far */
     uint64_t      offset; /* offset of the next tensor */
+    bool          quoted; /* what is emitted is inside a JSON string, so it is escaped */
     char         *chunk;
     gpunn_status  status;
 } gpunn__writer;
@@ -30,9 +31,16 @@ GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, cons
 GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name,
                                        gpunn_dtype dtype, int rank, const int64_t *dim, size_t bytes);
 
-/* Starts a pass and emits the metadata. count: number of optimizers in resume; 0: no checkpoint. */
+/* Starts a pass and, except in GPUNN__TENSORS, emits the metadata, whose end "}" the caller emits. count:
+ * number of optimizers in resume; 0: no checkpoint. */
 GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume,
                                        int count);
+
+/* Emits the parameters, buffers and saved states of a model. */
+GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model);
+
+/* Allocates out for a file of that many bytes. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out);
 
 /* Writes a file by calling emit for each pass over `what`. memory: receives the bytes in newly allocated
  * memory; NULL: they go to path. */

@@ -534,60 +534,105 @@ static void gpunn__emit_outputs(gpunn__writer *w, gpunn_tensor *const *outputs, 
     if (count) gpunn__emitf(w, "]");
 }
 
+/* Emits the outputs given, else the spec's, else the values that no op reads. */
+static void gpunn__emit_results(gpunn__writer *w, const gpunn_model *model, const gpunn_spec_args *args)
+{
+    gpunn_device  *dev = model->dev;
+    const size_t   bytes = (size_t)model->tensor_count * sizeof(gpunn_tensor *);
+    int            given = 0;
+    gpunn_tensor **unread;
+    while (given < 8 && args->outputs[given]) given++;
+    if (given || model->spec.output_count) {
+        gpunn__emit_outputs(w, given ? args->outputs : model->spec.outputs,
+                            given ? given : model->spec.output_count);
+        return;
+    }
+    if (w->status != GPUNN_OK || bytes == 0) return;
+    if ((unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, bytes)) == NULL) {
+        w->status = GPUNN_ERR_MEMORY;
+        return;
+    }
+    gpunn__emit_outputs(w, unread, gpunn__unread(model, unread));
+    gpunn__free(dev, unread, bytes);
+}
+
+GPUNN__INTERNAL void gpunn__emit_spec(gpunn__writer *w, const gpunn_model *model, const char *path,
+                                      const gpunn_spec_args *args)
+{
+    const gpunn__spec  *spec = &model->spec;
+    gpunn__recipe       recipe = spec->recipe;
+    const gpunn_tensor *loss = args->loss ? args->loss : spec->loss;
+    if (args->optimizer) gpunn__recipe_of(args->optimizer, &recipe);
+    gpunn__emitf(w, "{\n  \"gpunn_spec\": 1,\n  \"name\": ");
+    if (args->name || spec->name)
+        gpunn__emit_name(w, "", args->name ? args->name : spec->name);
+    else
+        gpunn__emit_file_name(w, path);
+    gpunn__emitf(w, ",\n  \"precision\": \"%s\"", gpunn__precision_names[model->precision]);
+    gpunn__emit_named_sizes(w, model);
+    gpunn__emit_tensors(w, model);
+    gpunn__emit_results(w, model, args);
+    if (loss) {
+        gpunn__emitf(w, ",\n  \"loss\": ");
+        gpunn__emit_id(w, loss);
+    }
+    if (recipe.is_set) gpunn__emit_recipe(w, &recipe);
+    gpunn__emitf(w, "\n}\n");
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_spec(const gpunn_model *model, const char *caller,
+                                                const gpunn_spec_args *args)
+{
+    if (model == NULL) return gpunn__fail_null(NULL, caller, "model");
+    bool ours = (args->loss == NULL || args->loss->model == model) &&
+                (args->optimizer == NULL || args->optimizer->model == model);
+    for (int i = 0; i < 8 && args->outputs[i]; i++) ours = ours && args->outputs[i]->model == model;
+    if (ours) return GPUNN_OK;
+    return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                       "%s: the loss, an output or the optimizer belongs to another model; use those of this "
+                       "model",
+                       caller);
+}
+
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args)
 {
-    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_spec_save", "model");
-    gpunn_device *dev = model->dev;
-    gpunn__spec  *spec = &model->spec;
-    int           given = 0;
-    while (given < 8 && args.outputs[given]) given++;
-    bool ours = (args.loss == NULL || args.loss->model == model) &&
-                (args.optimizer == NULL || args.optimizer->model == model);
-    for (int i = 0; i < given; i++) ours = ours && args.outputs[i]->model == model;
-    if (!ours)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; "
-                           "use those of this model");
-    gpunn__recipe recipe = spec->recipe;
-    if (args.optimizer) gpunn__recipe_of(args.optimizer, &recipe);
-    const gpunn_tensor *loss = args.loss ? args.loss : spec->loss;
-    gpunn_tensor      **unread = NULL;
-    size_t              unread_size = (size_t)model->tensor_count * sizeof *unread;
-    gpunn__file         file;
-    gpunn__writer       w;
+    gpunn_status  status = gpunn__check_spec(model, "gpunn_spec_save", &args);
+    gpunn__file   file;
+    gpunn__writer w;
+    if (status != GPUNN_OK) return status;
     memset(&w, 0, sizeof w);
-    w.dev = dev;
+    w.dev = model->dev;
     w.file = &file;
     w.pass = GPUNN__HEADER;
-    w.status = gpunn__file_open(dev, path, &file);
+    w.status = gpunn__file_open(model->dev, path, &file);
     if (w.status != GPUNN_OK) return w.status;
-    gpunn__emitf(&w, "{\n  \"gpunn_spec\": 1,\n  \"name\": ");
-    if (args.name || spec->name)
-        gpunn__emit_name(&w, "", args.name ? args.name : spec->name);
-    else
-        gpunn__emit_file_name(&w, path);
-    gpunn__emitf(&w, ",\n  \"precision\": \"%s\"", gpunn__precision_names[model->precision]);
-    gpunn__emit_named_sizes(&w, model);
-    gpunn__emit_tensors(&w, model);
-    if (given)
-        gpunn__emit_outputs(&w, args.outputs, given);
-    else if (spec->output_count)
-        gpunn__emit_outputs(&w, spec->outputs, spec->output_count);
-    else if (w.status == GPUNN_OK && unread_size) {
-        unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, unread_size);
-        if (unread)
-            gpunn__emit_outputs(&w, unread, gpunn__unread(model, unread));
-        else
-            w.status = GPUNN_ERR_MEMORY;
-    }
-    gpunn__free(dev, unread, unread_size);
-    if (loss) {
-        gpunn__emitf(&w, ",\n  \"loss\": ");
-        gpunn__emit_id(&w, loss);
-    }
-    if (recipe.is_set) gpunn__emit_recipe(&w, &recipe);
-    gpunn__emitf(&w, "\n}\n");
+    gpunn__emit_spec(&w, model, path, &args);
     if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
     gpunn__file_discard(&file);
+    return w.status;
+}
+
+GPUNN_API gpunn_status gpunn_spec_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args)
+{
+    static const char caller[] = "gpunn_spec_save_memory";
+    gpunn_status      status = gpunn__check_spec(model, caller, &args);
+    gpunn__file       file;
+    gpunn__writer     w;
+    if (status == GPUNN_OK && out == NULL) return gpunn__fail_null(model->dev, caller, "array");
+    if (status != GPUNN_OK) return status;
+    memset(out, 0, sizeof *out);
+    memset(&w, 0, sizeof w);
+    w.dev = model->dev;
+    w.file = &file;
+    gpunn__emit_spec(&w, model, "model", &args); /* measures */
+    if (w.status == GPUNN_OK) w.status = gpunn__array_of_bytes(model->dev, w.length, out);
+    if (w.status == GPUNN_OK) {
+        gpunn__file_to_memory(model->dev, out->data, &file);
+        w.pass = GPUNN__HEADER;
+        gpunn__emit_spec(&w, model, "model", &args);
+        if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
+        gpunn__file_discard(&file);
+    }
+    if (w.status != GPUNN_OK) gpunn_array_free(model->dev, out);
     return w.status;
 }
