@@ -128,6 +128,9 @@
  *     gpunn_device_open rejects programs compiled with another version (args_). Each macro with named
  *     arguments, such as gpunn_linear, has a function with "_" appended that other languages call. It takes a
  *     struct by value, with zeros except for the fields you set. examples/embedding has Python and Fortran.
+ *     Fortran ignores case. Give the constants GPUNN_MEAN, GPUNN_LOCAL_RANK and GPUNN_SCHEDULE_STEP other
+ *     names there, since gpunn_mean, gpunn_local_rank and gpunn_schedule_step are functions. C and C++ tell
+ *     them apart.
  *
  * NAMED ARGUMENTS  A field left out, or 0, means torch.nn's default. Write GPUNN_ZERO for an actual 0. A flag
  *     that torch.nn sets to true by default is therefore inverted here, with no_ before its name: bias=False
@@ -1168,7 +1171,8 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
 
 /* Creates an input: a value that the program writes before each run. dtype F32, I64, I32, U8, BOOL or F64 (0:
  * F32). F64 is an F32 input that the program writes as doubles, see gpunn_set_dtype. At most one dimension is
- * GPUNN_BATCH; all such inputs of a run have the same batch size. Any dimension may be a gpunn_size. */
+ * GPUNN_BATCH or a multiple of it; all such inputs of a run have the same batch size. Any dimension may be a
+ * gpunn_size. */
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype,
                                     gpunn_shape shape);
 
@@ -1887,7 +1891,8 @@ GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
 
 /* -- layers: parameters are named name.weight, name.bias, ... as in torch.nn; name must be unique, "" or NULL
- * is an error -- */
+ * is an error. A linear layer, convolution or embedding that creates no parameters, because .weight and .bias
+ * or .no_bias are given, may have no name; it is then called by its op and a number -- */
 
 typedef struct gpunn_linear_args {
     int  args_;
@@ -2275,6 +2280,8 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape);
 GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);
 /* The axes in another order: y.dim[i] = x.dim[order[i]]. */
 GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order);
+/* torch.transpose: two axes change places. Negative axes count from the end. */
+GPUNN_API gpunn_tensor *gpunn_transpose(gpunn_tensor *x, int dim0, int dim1);
 /* torch.cat: joins tensors along an axis. Their other axes are equal. */
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis);
 /* x[start:end:step] along one axis, as in Python. step >= 1; the axis may not be GPUNN_BATCH. end
@@ -12323,9 +12330,10 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
         found += shape->dim[i] < 0 && !sized;
         if (shape->dim[i] > 0 ||
             (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
-            (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1))
+            (batches == 1 && !sized && shape->dim[i] < 0 && found == 1))
             continue;
-        const char *rule = batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH";
+        const char *rule = batches ? "one of them may be GPUNN_BATCH or a multiple of it"
+                                   : "none may be GPUNN_BATCH";
         if (sized)
             rule =
                 batches
@@ -15016,6 +15024,19 @@ GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *na
     return fault == NULL;
 }
 
+enum { GPUNN__NEW_NAME = 40 };
+/* The name of a layer or, if it has none and takes existing parameters alone, a new one. */
+static const char *gpunn__name_or_new(const gpunn_tensor *weight, bool alone, const char *op,
+                                      const char *name, char made[GPUNN__NEW_NAME])
+{
+    if (weight == NULL || !alone || (name && *name)) return name;
+    gpunn_model *model = weight->model;
+    int          number = model->tensor_count;
+    do (void)snprintf(made, GPUNN__NEW_NAME, "%s%d", op, number++);
+    while (gpunn__index_find(model, GPUNN__BY_LAYER, made) || gpunn__index_find(model, GPUNN__BY_NAME, made));
+    return made;
+}
+
 GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x)
 {
     return gpunn__begin_x(call, op, name, x, true) && gpunn__layer_is_new(call, name);
@@ -15101,6 +15122,8 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args)
 {
     gpunn__call call;
+    char        made[GPUNN__NEW_NAME];
+    name = gpunn__name_or_new(args.weight, args.bias || args.no_bias, "linear", name, made);
     if (!gpunn__begin_layer(&call, "linear", name, x) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 1, GPUNN_MAX_RANK, "[..., features]") ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), x->rank - 1, x->rank - 1))
@@ -15126,6 +15149,8 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
+    char             made[GPUNN__NEW_NAME];
+    name = gpunn__name_or_new(args.weight, true, "embedding", name, made);
     if (!gpunn__begin_x(&call, "embedding", name, tokens, false) || !gpunn__layer_is_new(&call, name) ||
         !gpunn__are_indices(&call, tokens, "tokens"))
         return NULL;
@@ -15206,6 +15231,9 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     const int        axes = gpunn__conv_axes(operation->op);
     const bool       transposed = gpunn__op_is(operation->op, GPUNN__TRANSPOSED);
     int              ends[3] = {0, 0, 0};
+    char             made[GPUNN__NEW_NAME];
+    name = gpunn__name_or_new(args->weight, args->bias || args->no_bias, gpunn_op_name(operation->op), name,
+                              made);
     if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) ||
         !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size,
@@ -16586,6 +16614,19 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
                                 "%d axes are listed for %s; list each of its %d axes", count,
                                 gpunn__shape_text(x, text), x->rank);
+    return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
+}
+
+GPUNN_API gpunn_tensor *gpunn_transpose(gpunn_tensor *x, int dim0, int dim1)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, "transpose", NULL, x, false)) return NULL;
+    const int first = gpunn__axis_of(&call, x, dim0), second = gpunn__axis_of(&call, x, dim1);
+    if (first < 0 || second < 0) return NULL;
+    for (int axis = 0; axis < x->rank; axis++) attr.order[axis] = axis;
+    attr.order[first] = second;
+    attr.order[second] = first;
     return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
 }
 
@@ -25949,8 +25990,8 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     t->batch = 1;
     for (int i = 0; i < t->rank; i++) {
         t->held[i] = held[i];
-        if (t->dim[i] != GPUNN_BATCH) continue;
-        t->batch = held[i];
+        if (t->dim[i] > 0 || gpunn__is_sized(t->dim[i])) continue;
+        t->batch = held[i] / -t->dim[i];
         if (t->model->last == NULL) t->model->batch = t->batch;
     }
 }
@@ -26023,7 +26064,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char 
     bool    fits = t->kind == GPUNN__INPUT;
     while (rank < GPUNN_MAX_RANK && shape.dim[rank] != 0) rank++;
     for (int i = 0; i < rank && fits; i++) {
-        fits = rank == t->rank && shape.dim[i] > 0 && (t->dim[i] < 0 || t->dim[i] == shape.dim[i]) &&
+        fits = rank == t->rank && shape.dim[i] > 0 &&
+               (gpunn__is_sized(t->dim[i]) || t->dim[i] == shape.dim[i] ||
+                (t->dim[i] < 0 && shape.dim[i] % -t->dim[i] == 0)) &&
                shape.dim[i] <= GPUNN__MAX_COUNT / count;
         count *= shape.dim[i];
     }

@@ -396,9 +396,9 @@ class Graph:
 
     def input(self, name, dtype, shape):
         shape = self.shape_of(shape)
-        if [dim for dim in shape if dim < 0 and not varies(dim)] not in ([], [BATCH]):
-            raise GraphError("shape %s is not allowed here; one dimension at most may be the batch, \"N\"" %
-                             shape_text(shape), "shape")
+        if len([dim for dim in shape if dim < 0 and not varies(dim)]) > 1:
+            raise GraphError("shape %s is not allowed here; one dimension at most may be the batch, \"N\" or "
+                             "\"4N\"" % shape_text(shape), "shape")
         stored = "f32" if dtype == "f64" else dtype  # the program's doubles are floats to every op
         return self.set_name(self.append("input", "input", {}, stored, shape), name)
 

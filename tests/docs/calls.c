@@ -67,6 +67,7 @@ static void shapes(gpunn_model *model)
     gpunn_tensor *index = integers(model, "index", GPUNN_SHAPE(3)), *parts[6], *pair[] = {x, x};
     gpunn_tensor *matrix = floats(model, "matrix", GPUNN_SHAPE(5, 6)),
                  *columns = integers(model, "columns", GPUNN_SHAPE(5, 2));
+    gpunn_transpose(matrix, 0, 1); /* [6, 5] */
     gpunn_prelu(x, "prelu", 6, 0.25f);
     gpunn_expand(row, GPUNN_SHAPE(GPUNN_BATCH, 6));
     gpunn_rand_like(x);

@@ -328,7 +328,7 @@ class Refused(unittest.TestCase):
                 ('{"op":"input","name":"x","shape":[1]}', "4:22", "taken"),
                 ('{"op":"input","name":"q","shape":[0]}', "4:35", "item 1"),
                 ('{"op":"input","name":"q","shape":["N","N"]}', "4:34", "one dimension"),
-                ('{"op":"input","name":"q","shape":["2N"]}', "4:34", "one dimension"),
+                ('{"op":"input","name":"q","shape":["2N", "N"]}', "4:34", "one dimension"),
                 ('{"op":"input","name":"q","shape":["0N"]}', "4:34", "\"0N\" is not a size"),
                 ('{"op":"input","name":"q","shape":[1,1,1,1,1,1,1,1,1]}', "4:34", "list of sizes"),
                 ('{"op":"input","name":"q","shape":[1048576,1048576,1048576]}', "4:7", "2\\^59"),

@@ -559,6 +559,44 @@ static void test_dlpack(void **state)
 #undef REFUSED
 }
 
+/* ---- inputs of a multiple of the batch ---- */
+
+/* Such an input is the same as one with an axis of that many; bytes and shapes must fit whole samples. */
+static void test_multiples(void **state)
+{
+    (void)state;
+    place p;
+    place_open(&p, GPUNN_PRECISION_F32);
+    gpunn_tensor *cells = MADE(p.dev, gpunn_input(p.model, "cells", 0, GPUNN_SHAPE(4 * GPUNN_BATCH, 3)));
+    gpunn_tensor *rows = MADE(p.dev, gpunn_input(p.model, "rows", 0, GPUNN_SHAPE(GPUNN_BATCH, 12)));
+    gpunn_tensor *y = MADE(p.dev, gpunn_sub(gpunn_reshape(cells, GPUNN_SHAPE(GPUNN_BATCH, 12)), rows)),
+                 *z = MADE(p.dev, gpunn_linear(cells, "l", .out_features = 2));
+    float values[3 * 12], out[3 * 12];
+    void *memory = take(sizeof values, NULL);
+    for (int i = 0; i < 36; i++) values[i] = (float)i;
+    OK(p.dev, gpunn_write(rows, values, sizeof values));
+    for (int i = 0; i < 3; i++) {
+        gpunn_tensor *both[] = {y, z};
+        if (i == 0) OK(p.dev, gpunn_write(cells, values, sizeof values));
+        if (i == 1) OK(p.dev, gpunn_write_shape(cells, values, GPUNN_SHAPE(12, 3)));
+        if (i == 2) OK(p.dev, gpunn_bind(cells, memory, sizeof values));
+        if (i == 2) OK(p.dev, gpunn_write(cells, values, sizeof values));
+        OK(p.dev, gpunn_forward(both, 2));
+        OK(p.dev, gpunn_read(y, out, sizeof out));
+        for (int k = 0; k < 36; k++) assert_true(out[k] == 0);
+        assert_int_equal(gpunn_tensor_sizes(z).dim[0], 12);
+        assert_int_equal(gpunn_tensor_sizes(cells).dim[0], 12);
+    }
+    FAILS(p.dev, gpunn_write(cells, values, 6 * 3 * sizeof *values), GPUNN_ERR_SHAPE, "cells",
+          "multiple of 48");
+    FAILS(p.dev, gpunn_write_shape(cells, values, GPUNN_SHAPE(6, 3)), GPUNN_ERR_SHAPE, "[6, 3]", "4 batch");
+    OK(p.dev, gpunn_write(cells, values, 8 * 3 * sizeof *values));
+    FAILS(p.dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE, "'cells' holds 2 samples", "'rows' 3");
+    OK(p.dev, gpunn_bind(cells, NULL, 0));
+    give(memory);
+    place_close(&p);
+}
+
 /* ---- doubles ---- */
 
 static double *as_doubles(const float *values, int64_t count, double beyond)
@@ -774,6 +812,6 @@ int main(void)
         cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope),
         cmocka_unit_test(test_dlpack),        cmocka_unit_test(test_doubles_written),
         cmocka_unit_test(test_written_as),    cmocka_unit_test(test_doubles_bound),
-        cmocka_unit_test(test_doubles_given)};
+        cmocka_unit_test(test_doubles_given), cmocka_unit_test(test_multiples)};
     return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
 }

@@ -136,7 +136,8 @@ GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
 
 /* -- layers: parameters are named name.weight, name.bias, ... as in torch.nn; name must be unique, "" or NULL
- * is an error -- */
+ * is an error. A linear layer, convolution or embedding that creates no parameters, because .weight and .bias
+ * or .no_bias are given, may have no name; it is then called by its op and a number -- */
 
 typedef struct gpunn_linear_args {
     int  args_;
@@ -524,6 +525,8 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape);
 GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);
 /* The axes in another order: y.dim[i] = x.dim[order[i]]. */
 GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order);
+/* torch.transpose: two axes change places. Negative axes count from the end. */
+GPUNN_API gpunn_tensor *gpunn_transpose(gpunn_tensor *x, int dim0, int dim1);
 /* torch.cat: joins tensors along an axis. Their other axes are equal. */
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis);
 /* x[start:end:step] along one axis, as in Python. step >= 1; the axis may not be GPUNN_BATCH. end

@@ -259,7 +259,8 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
 
 /* Creates an input: a value that the program writes before each run. dtype F32, I64, I32, U8, BOOL or F64 (0:
  * F32). F64 is an F32 input that the program writes as doubles, see gpunn_set_dtype. At most one dimension is
- * GPUNN_BATCH; all such inputs of a run have the same batch size. Any dimension may be a gpunn_size. */
+ * GPUNN_BATCH or a multiple of it; all such inputs of a run have the same batch size. Any dimension may be a
+ * gpunn_size. */
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype,
                                     gpunn_shape shape);
 

@@ -213,9 +213,10 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
         found += shape->dim[i] < 0 && !sized;
         if (shape->dim[i] > 0 ||
             (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
-            (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1))
+            (batches == 1 && !sized && shape->dim[i] < 0 && found == 1))
             continue;
-        const char *rule = batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH";
+        const char *rule = batches ? "one of them may be GPUNN_BATCH or a multiple of it"
+                                   : "none may be GPUNN_BATCH";
         if (sized)
             rule =
                 batches

@@ -89,6 +89,19 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
     return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
 }
 
+GPUNN_API gpunn_tensor *gpunn_transpose(gpunn_tensor *x, int dim0, int dim1)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, "transpose", NULL, x, false)) return NULL;
+    const int first = gpunn__axis_of(&call, x, dim0), second = gpunn__axis_of(&call, x, dim1);
+    if (first < 0 || second < 0) return NULL;
+    for (int axis = 0; axis < x->rank; axis++) attr.order[axis] = axis;
+    attr.order[first] = second;
+    attr.order[second] = first;
+    return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
+}
+
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis)
 {
     gpunn__call call = gpunn__call_of(NULL, "concat", NULL);

@@ -325,8 +325,8 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     t->batch = 1;
     for (int i = 0; i < t->rank; i++) {
         t->held[i] = held[i];
-        if (t->dim[i] != GPUNN_BATCH) continue;
-        t->batch = held[i];
+        if (t->dim[i] > 0 || gpunn__is_sized(t->dim[i])) continue;
+        t->batch = held[i] / -t->dim[i];
         if (t->model->last == NULL) t->model->batch = t->batch;
     }
 }
@@ -399,7 +399,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char 
     bool    fits = t->kind == GPUNN__INPUT;
     while (rank < GPUNN_MAX_RANK && shape.dim[rank] != 0) rank++;
     for (int i = 0; i < rank && fits; i++) {
-        fits = rank == t->rank && shape.dim[i] > 0 && (t->dim[i] < 0 || t->dim[i] == shape.dim[i]) &&
+        fits = rank == t->rank && shape.dim[i] > 0 &&
+               (gpunn__is_sized(t->dim[i]) || t->dim[i] == shape.dim[i] ||
+                (t->dim[i] < 0 && shape.dim[i] % -t->dim[i] == 0)) &&
                shape.dim[i] <= GPUNN__MAX_COUNT / count;
         count *= shape.dim[i];
     }
