@@ -717,6 +717,8 @@ static void test_doubles_bound(void **state)
         OK(p.dev, gpunn_backward(p.n.loss, .mode = GPUNN_MODE_EVALUATION));
         slope = malloc(5 * NET_X * sizeof *slope);
         OK(p.dev, gpunn_read_grad(p.n.x, slope, 5 * NET_X * sizeof *slope));
+        net_write(p.dev, p.n, 5, 4); /* other floats than the doubles that will be bound */
+        OK(p.dev, gpunn_write(p.n.t, t, 5 * sizeof *t));
         for (int k = 0; k < COUNT(outputs); k++) OK(p.dev, gpunn_set_dtype(outputs[k], GPUNN_F64));
         for (int k = 0; k < COUNT(outputs); k++) {
             if (k < 4) OK(p.dev, gpunn_forward(&outputs[k], 1));
