@@ -28682,6 +28682,437 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing
     return GPUNN_OK;
 }
 
+/* ==== >>cpu/vectors ====================================================================================== *
+ * Vectors of 16, 8 and 4 floats with one set of names. The kernels for matrix products and convolutions are
+ * built from them. */
+#ifdef GPUNN__VECTORS
+typedef float gpunn__quad __attribute__((vector_size(16)));
+typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
+
+#if defined(__clang__)
+#define GPUNN__UNROLL _Pragma("clang loop unroll(full)")
+#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+typedef int gpunn__quad_index __attribute__((vector_size(16)));
+#define GPUNN__UNROLL _Pragma("GCC unroll 16")
+#if defined(__CUDACC__)
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but passes it on */
+#endif
+#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
+#endif
+
+/* Transposes a 4 x 4 square. */
+GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
+{
+    gpunn__quad a = GPUNN__SHUFFLE(q[0], q[1], 0, 4, 1, 5), b = GPUNN__SHUFFLE(q[0], q[1], 2, 6, 3, 7);
+    gpunn__quad c = GPUNN__SHUFFLE(q[2], q[3], 0, 4, 1, 5), d = GPUNN__SHUFFLE(q[2], q[3], 2, 6, 3, 7);
+    q[0] = GPUNN__SHUFFLE(a, c, 0, 1, 4, 5);
+    q[1] = GPUNN__SHUFFLE(a, c, 2, 3, 6, 7);
+    q[2] = GPUNN__SHUFFLE(b, d, 0, 1, 4, 5);
+    q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
+}
+
+/* Keeps x in a register. gcc would read x from memory again for each product, which is more loads than the
+ * processor can execute alongside the products. */
+#if defined(__x86_64__) && !defined(__clang__)
+#define GPUNN__HOLD(x) __asm__("" : "+v"(x))
+#else
+#define GPUNN__HOLD(x)
+#endif
+
+#define GPUNN__VECTOR_SUMS(isa, TARGET, LANES)                                          \
+    /* 0 where x <= 0, so NaN stays */                                                  \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
+    {                                                                                   \
+        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
+    }                                                                                   \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(                               \
+        gpunn__##isa v) /* sums every fourth lane: four sums */                         \
+    {                                                                                   \
+        union {                                                                         \
+            gpunn__##isa v;                                                             \
+            gpunn__quad  quad[LANES / 4];                                               \
+        } u;                                                                            \
+        u.v = v;                                                                        \
+        gpunn__quad s = u.quad[0];                                                      \
+        GPUNN__UNROLL                                                                   \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                             \
+        return s;                                                                       \
+    }                                                                                   \
+    /* the sums of four vectors */                                                      \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_totals(const gpunn__##isa v[4])     \
+    {                                                                                   \
+        gpunn__quad q[4];                                                               \
+        GPUNN__UNROLL                                                                   \
+        for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(v[i]);                   \
+        gpunn__transpose4(q);                                                           \
+        return (q[0] + q[2]) + (q[1] + q[3]);                                           \
+    }
+
+/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
+ * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats,
+ * each group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes
+ * each 4 x 4 square in four vectors. */
+#ifdef GPUNN__AVX512
+typedef float gpunn__v16 __attribute__((vector_size(64)));
+typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int   gpunn__v16_bits __attribute__((vector_size(64)));
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
+{
+    return (gpunn__v16)_mm512_set1_ps(x);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
+{
+    return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count)
+{
+    return (gpunn__v16)_mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (16 - count)), p);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
+{
+    __m512 v = _mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + 2 * stride), 2);
+    return (gpunn__v16)_mm512_insertf32x4(v, _mm_loadu_ps(p + 3 * stride), 3);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
+{
+    const __mmask16 all = 0xffff; /* without a mask, gcc 12 warns about its own header */
+    const __m512    q0 = (__m512)v[0], q1 = (__m512)v[1], q2 = (__m512)v[2], q3 = (__m512)v[3];
+    const __m512    a = _mm512_maskz_unpacklo_ps(all, q0, q1), b = _mm512_maskz_unpackhi_ps(all, q0, q1);
+    const __m512    c = _mm512_maskz_unpacklo_ps(all, q2, q3), d = _mm512_maskz_unpackhi_ps(all, q2, q3);
+    v[0] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0x44);
+    v[1] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0xee);
+    v[2] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0x44);
+    v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
+{
+    return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_bfloat(const char *p)
+{
+    const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return (gpunn__v16)((gpunn__v16_bits)_mm512_maskz_cvtepu16_epi32(0xffff, half) << 16);
+}
+GPUNN__VECTOR_SUMS(v16, GPUNN__AVX512, 16)
+#endif
+
+#ifdef GPUNN__AVX2
+typedef float                       gpunn__v8 __attribute__((vector_size(32)));
+typedef float                       gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int                         gpunn__v8_bits __attribute__((vector_size(32)));
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
+{
+    return (gpunn__v8)_mm256_set1_ps(x);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
+{
+    return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_load(const float *p, int count)
+{
+    return count == 8 ? (gpunn__v8)_mm256_loadu_ps(p)
+                      : (gpunn__v8)_mm256_maskload_ps(p, gpunn__v8_mask(count));
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
+{
+    if (count == 8)
+        _mm256_storeu_ps(p, (__m256)x);
+    else
+        _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
+{
+    return (gpunn__v8)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride),
+                                           1);
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
+{
+    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]),
+           b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
+    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]),
+           d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
+    v[0] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0x44);
+    v[1] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0xee);
+    v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);
+    v[3] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0xee);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
+{
+    return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_bfloat(const char *p)
+{
+    const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (gpunn__v8)((gpunn__v8_bits)_mm256_cvtepu16_epi32(half) << 16);
+}
+GPUNN__VECTOR_SUMS(v8, GPUNN__AVX2, 8)
+#endif
+
+#ifdef GPUNN__BASELINE
+typedef gpunn__quad        gpunn__v4;
+typedef gpunn__quad_memory gpunn__v4_memory;
+typedef int                gpunn__v4_bits __attribute__((vector_size(16)));
+GPUNN__INLINE gpunn__v4    gpunn__v4_set(float x)
+{
+    gpunn__v4 v = {x, x, x, x};
+    return v;
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_fma(gpunn__v4 a, gpunn__v4 b, gpunn__v4 c)
+{
+#if defined(__aarch64__)
+    return (gpunn__v4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
+{
+    if (count == 4) return *(const gpunn__v4_memory *)p;
+    gpunn__v4 v = {count > 0 ? p[0] : 0, count > 1 ? p[1] : 0, count > 2 ? p[2] : 0, 0};
+    return v;
+}
+GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
+{
+    if (count == 4)
+        *(gpunn__v4_memory *)p = x;
+    else
+        for (int i = 0; i < count; i++) p[i] = x[i];
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
+{
+    (void)stride;
+    return *(const gpunn__v4_memory *)p;
+}
+GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
+{
+    gpunn__transpose4(v);
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
+{
+#if defined(__aarch64__)
+    return (gpunn__v4)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)p)));
+#else
+    gpunn__v4 v;
+    gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
+    return v;
+#endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_bfloat(const char *p)
+{
+#if defined(__aarch64__)
+    return (gpunn__v4)vshlq_n_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)p))), 16);
+#elif defined(__x86_64__)
+    return (gpunn__v4)_mm_unpacklo_epi16(_mm_setzero_si128(),
+                                         _mm_loadl_epi64((const __m128i *)(const void *)p));
+#else
+    gpunn__v4 v;
+    gpunn__widen_floats(GPUNN_BF16, p, 4, (float *)&v);
+    return v;
+#endif
+}
+GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
+#endif
+#else /* vectors of one float */
+typedef float       gpunn__v1, gpunn__v1_memory;
+#define GPUNN__UNROLL
+#define GPUNN__HOLD(x)
+GPUNN__INLINE float gpunn__v1_set(float x)
+{
+    return x;
+}
+GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
+{
+    return a * b + c;
+}
+GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
+{
+    return count ? *p : 0;
+}
+GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
+{
+    if (count) *p = x;
+}
+GPUNN__INLINE float gpunn__v1_relu(float x)
+{
+    return x <= 0 ? 0 : x;
+}
+#endif
+
+/* ==== >>cpu/pixels ======================================================================================= *
+ * Images in two layouts: planes, one for each channel, and pixel-major, [pixel][channel]. */
+
+/* Converts planes to dst[pixel][channel]; stride: distance between pixels of dst. */
+GPUNN__INTERNAL void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels,
+                                      float *dst, int64_t stride);
+
+/* A thread's share in converting the planes of n images, `cells` each, to pixel-major layout. */
+GPUNN__INTERNAL void gpunn__images_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells,
+                                             float *dst, int index, int threads);
+
+/* Copies images with channels last to planes, or planes to channels last. */
+GPUNN__INTERNAL void gpunn__copy_images(const gpunn_value *images, const float *from, float *to,
+                                        bool to_planes);
+
+/* Where results go: dst = relu(src * scale + shift + residual), or dst += src. */
+typedef struct gpunn__planes {
+    float  *dst;
+    int64_t plane;
+    /* per channel, per channel, same layout as dst; each may be NULL */
+    const float *scale, *shift, *residual;
+    bool         relu, add;
+    bool         last; /* dst is pixel-major, `plane` floats from pixel to pixel; without add */
+} gpunn__planes;
+
+/* Converts src[pixel][channel], `stride` floats from pixel to pixel, to the layout of `to`. */
+GPUNN__INTERNAL void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
+                                        const gpunn__planes *to);
+
+/* The same results from channel c and cell `at` on. */
+GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
+{
+    to.dst += at;
+    if (to.residual) to.residual += at;
+    if (to.scale) to.scale += c;
+    if (to.shift) to.shift += c;
+    return to;
+}
+
+#ifdef GPUNN__VECTORS
+typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
+#endif
+
+/* The 4 x 4 squares are transposed in registers. */
+GPUNN__INTERNAL void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels,
+                                      float *dst, int64_t stride)
+{
+    int64_t c = 0;
+#ifdef GPUNN__VECTORS
+    for (; c + 4 <= channels; c += 4) {
+        int64_t p = 0;
+        for (; p + 4 <= pixels; p += 4) {
+            gpunn__quad q[4];
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (c + i) * plane + p);
+            gpunn__transpose4(q);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(dst + (p + i) * stride + c) = q[i];
+        }
+        for (; p < pixels; p++)
+            for (int i = 0; i < 4; i++) dst[p * stride + c + i] = src[(c + i) * plane + p];
+    }
+#endif
+    for (; c < channels; c++)
+        for (int64_t p = 0; p < pixels; p++) dst[p * stride + c] = src[c * plane + p];
+}
+
+GPUNN__INTERNAL void gpunn__images_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells,
+                                             float *dst, int index, int threads)
+{
+    int64_t p, end;
+    gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
+    while (p < end) {
+        int64_t image = p / cells, at = p % cells, count = cells - at < end - p ? cells - at : end - p;
+        if (count > 64) count = 64;
+        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels,
+                         channels);
+        p += count;
+    }
+}
+
+/* Finishes pixel-major results. */
+GPUNN__VECTORIZED(gpunn__finish_pixels,
+                  (const float *src, int64_t stride, int64_t channels, int64_t pixels,
+                   const gpunn__planes *to),
+                  (src, stride, channels, pixels, to))
+{
+    for (int64_t p = 0; p < pixels; p++, src += stride) {
+        float *GPUNN__RESTRICT y = to->dst + p * to->plane;
+        const float           *residual = to->residual ? to->residual + p * to->plane : NULL;
+        if (to->scale)
+            for (int64_t c = 0; c < channels; c++) y[c] = src[c] * to->scale[c];
+        else
+            memcpy(y, src, (size_t)channels * sizeof *y);
+        if (to->shift)
+            for (int64_t c = 0; c < channels; c++) y[c] += to->shift[c];
+        if (residual)
+            for (int64_t c = 0; c < channels; c++) y[c] += residual[c];
+        if (to->relu)
+            for (int64_t c = 0; c < channels; c++) y[c] = y[c] <= 0 ? 0 : y[c];
+    }
+}
+
+GPUNN__INTERNAL void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
+                                        const gpunn__planes *to)
+{
+    int64_t c = 0;
+    if (to->last) {
+        gpunn__finish_pixels(src, stride, channels, pixels, to);
+        return;
+    }
+#ifdef GPUNN__VECTORS
+    for (; c + 4 <= channels; c += 4) {
+        gpunn__quad scale = {1, 1, 1, 1}, shift = {0, 0, 0, 0};
+        if (to->scale) scale = *(const gpunn__quad_memory *)(to->scale + c);
+        if (to->shift) shift = *(const gpunn__quad_memory *)(to->shift + c);
+        int64_t p = 0;
+        for (; p + 4 <= pixels; p += 4) {
+            gpunn__quad q[4];
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++)
+                q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
+            gpunn__transpose4(q);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) {
+                int64_t at = (c + i) * to->plane + p;
+                if (to->add) q[i] += *(gpunn__quad_memory *)(to->dst + at);
+                if (to->residual) q[i] += *(const gpunn__quad_memory *)(to->residual + at);
+                if (to->relu) q[i] = (gpunn__quad)((gpunn__quad_bits)q[i] & ~(gpunn__quad_bits)(q[i] <= 0));
+                *(gpunn__quad_memory *)(to->dst + at) = q[i];
+            }
+        }
+        for (; p < pixels; p++)
+            for (int i = 0; i < 4; i++) {
+                int64_t at = (c + i) * to->plane + p;
+                float   v = src[p * stride + c + i] * scale[i] + shift[i];
+                if (to->add) v += to->dst[at];
+                if (to->residual) v += to->residual[at];
+                to->dst[at] = to->relu && v <= 0 ? 0 : v;
+            }
+    }
+#endif
+    for (; c < channels; c++)
+        for (int64_t p = 0; p < pixels; p++) {
+            int64_t at = c * to->plane + p;
+            float   v = src[p * stride + c];
+            if (to->scale) v *= to->scale[c];
+            if (to->shift) v += to->shift[c];
+            if (to->add) v += to->dst[at];
+            if (to->residual) v += to->residual[at];
+            to->dst[at] = to->relu && v <= 0 ? 0 : v;
+        }
+}
+
+GPUNN__INTERNAL void gpunn__copy_images(const gpunn_value *images, const float *from, float *to,
+                                        bool to_planes)
+{
+    const int64_t channels = images->dim[1], cells = images->dim[2] * images->dim[3];
+    for (int64_t i = 0; i < images->dim[0]; i++, from += channels * cells, to += channels * cells)
+        if (to_planes) /* the transpose is its own inverse */
+            gpunn__to_pixels(from, channels, cells, channels, to, cells);
+        else
+            gpunn__to_pixels(from, cells, channels, cells, to, channels);
+}
+
 /* ==== >>cpu/move ========================================================================================= *
  * Ops that only move data. */
 /* ---- strided copies: the implementation of permute, concat, slice and pad ------------------------------ */
@@ -28727,6 +29158,30 @@ GPUNN__INLINE void gpunn__move_row(char *to, int64_t to_stride, const char *from
     for (int64_t i = 0; i < n; i++) gpunn__move(to + i * to_stride, from + i * from_stride, size, add);
 }
 
+/* Copies `count` elements of the last axis, along which `to` is contiguous, and all of `across`, along which
+ * `from` is. The work proceeds in squares that fit the first-level cache. */
+GPUNN__INLINE void gpunn__move_across(const gpunn__copy *c, char *to, const char *from, int64_t count,
+                                      size_t size, bool add)
+{
+    enum { SIDE = 16, PIXELS = 64 };
+    const int64_t n = c->dim[c->across], row = c->to_stride[c->across], plane = c->from_stride[c->rank - 1];
+    if (size == sizeof(float) && !add) {
+        for (int64_t b = 0; b < n; b += PIXELS)
+            gpunn__to_pixels((const float *)(const void *)from + b, plane / (int64_t)size, count,
+                             gpunn__least(PIXELS, n - b), (float *)(void *)(to + b * row),
+                             row / (int64_t)size);
+        return;
+    }
+    for (int64_t b = 0; b < n; b += SIDE)
+        for (int64_t a = 0; a < count; a += SIDE) {
+            const int64_t a_end = gpunn__least(a + SIDE, count), b_end = gpunn__least(b + SIDE, n);
+            for (int64_t y = b; y < b_end; y++)
+                for (int64_t x = a; x < a_end; x++)
+                    gpunn__move(to + y * row + x * (int64_t)size, from + x * plane + y * (int64_t)size, size,
+                                add);
+        }
+}
+
 /* Copies outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
 GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first,
                                     int64_t limit, size_t size, bool add)
@@ -28744,20 +29199,10 @@ GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t
         from += index[d] * c->from_stride[d];
     }
     for (int64_t i = begin; i < end; i++) {
-        if (c->across < 0) gpunn__move_row(to, to_stride, from, from_stride, limit - first, size, add);
-        /* squares that fit the first-level cache, written along the last axis and read along `across` */
-        else {
-            enum { SIDE = 16 };
-            int64_t n = c->dim[c->across], row = c->to_stride[c->across];
-            for (int64_t b = 0; b < n; b += SIDE)
-                for (int64_t a = 0; a < limit - first; a += SIDE) {
-                    int64_t a_end = gpunn__least(a + SIDE, limit - first), b_end = gpunn__least(b + SIDE, n);
-                    for (int64_t y = b; y < b_end; y++)
-                        for (int64_t x = a; x < a_end; x++)
-                            gpunn__move(to + y * row + x * (int64_t)size,
-                                        from + x * from_stride + y * (int64_t)size, size, add);
-                }
-        }
+        if (c->across < 0)
+            gpunn__move_row(to, to_stride, from, from_stride, limit - first, size, add);
+        else
+            gpunn__move_across(c, to, from, limit - first, size, add);
         for (int d = last - 1; d >= 0; d--) {
             if (d == c->across) continue;
             to += c->to_stride[d];
@@ -28777,7 +29222,7 @@ static void gpunn__copy_task(void *arg, int thread, int threads)
     if (c->outer >= threads)
         gpunn__cpu_part(c->outer, 1, threads, thread, &begin, &end);
     else
-        gpunn__cpu_part(limit, 64, threads, thread, &first, &limit);
+        gpunn__cpu_part(limit, c->across < 0 ? 64 : 16, threads, thread, &first, &limit);
     if (begin >= end || first >= limit) return;
     if (c->add)
         gpunn__copy_part(c, begin, end, first, limit, sizeof(float), true);
@@ -30476,272 +30921,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_searchsorted(gpunn__cpu *cpu, gpunn_ste
     return GPUNN_OK;
 }
 
-/* ==== >>cpu/vectors ====================================================================================== *
- * Vectors of 16, 8 and 4 floats with one set of names. The kernels for matrix products and convolutions are
- * built from them. */
-#ifdef GPUNN__VECTORS
-typedef float gpunn__quad __attribute__((vector_size(16)));
-typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
-
-#if defined(__clang__)
-#define GPUNN__UNROLL _Pragma("clang loop unroll(full)")
-#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
-#else
-typedef int gpunn__quad_index __attribute__((vector_size(16)));
-#define GPUNN__UNROLL _Pragma("GCC unroll 16")
-#if defined(__CUDACC__)
-#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but passes it on */
-#endif
-#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
-#endif
-
-/* Transposes a 4 x 4 square. */
-GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
-{
-    gpunn__quad a = GPUNN__SHUFFLE(q[0], q[1], 0, 4, 1, 5), b = GPUNN__SHUFFLE(q[0], q[1], 2, 6, 3, 7);
-    gpunn__quad c = GPUNN__SHUFFLE(q[2], q[3], 0, 4, 1, 5), d = GPUNN__SHUFFLE(q[2], q[3], 2, 6, 3, 7);
-    q[0] = GPUNN__SHUFFLE(a, c, 0, 1, 4, 5);
-    q[1] = GPUNN__SHUFFLE(a, c, 2, 3, 6, 7);
-    q[2] = GPUNN__SHUFFLE(b, d, 0, 1, 4, 5);
-    q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
-}
-
-/* Keeps x in a register. gcc would read x from memory again for each product, which is more loads than the
- * processor can execute alongside the products. */
-#if defined(__x86_64__) && !defined(__clang__)
-#define GPUNN__HOLD(x) __asm__("" : "+v"(x))
-#else
-#define GPUNN__HOLD(x)
-#endif
-
-#define GPUNN__VECTOR_SUMS(isa, TARGET, LANES)                                          \
-    /* 0 where x <= 0, so NaN stays */                                                  \
-    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
-    {                                                                                   \
-        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
-    }                                                                                   \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(                               \
-        gpunn__##isa v) /* sums every fourth lane: four sums */                         \
-    {                                                                                   \
-        union {                                                                         \
-            gpunn__##isa v;                                                             \
-            gpunn__quad  quad[LANES / 4];                                               \
-        } u;                                                                            \
-        u.v = v;                                                                        \
-        gpunn__quad s = u.quad[0];                                                      \
-        GPUNN__UNROLL                                                                   \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                             \
-        return s;                                                                       \
-    }                                                                                   \
-    /* the sums of four vectors */                                                      \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_totals(const gpunn__##isa v[4])     \
-    {                                                                                   \
-        gpunn__quad q[4];                                                               \
-        GPUNN__UNROLL                                                                   \
-        for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(v[i]);                   \
-        gpunn__transpose4(q);                                                           \
-        return (q[0] + q[2]) + (q[1] + q[3]);                                           \
-    }
-
-/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
- * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats,
- * each group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes
- * each 4 x 4 square in four vectors. */
-#ifdef GPUNN__AVX512
-typedef float gpunn__v16 __attribute__((vector_size(64)));
-typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int   gpunn__v16_bits __attribute__((vector_size(64)));
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
-{
-    return (gpunn__v16)_mm512_set1_ps(x);
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
-{
-    return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count)
-{
-    return (gpunn__v16)_mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (16 - count)), p);
-}
-GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
-{
-    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
-{
-    __m512 v = _mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
-    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + 2 * stride), 2);
-    return (gpunn__v16)_mm512_insertf32x4(v, _mm_loadu_ps(p + 3 * stride), 3);
-}
-GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
-{
-    const __mmask16 all = 0xffff; /* without a mask, gcc 12 warns about its own header */
-    const __m512    q0 = (__m512)v[0], q1 = (__m512)v[1], q2 = (__m512)v[2], q3 = (__m512)v[3];
-    const __m512    a = _mm512_maskz_unpacklo_ps(all, q0, q1), b = _mm512_maskz_unpackhi_ps(all, q0, q1);
-    const __m512    c = _mm512_maskz_unpacklo_ps(all, q2, q3), d = _mm512_maskz_unpackhi_ps(all, q2, q3);
-    v[0] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0x44);
-    v[1] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0xee);
-    v[2] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0x44);
-    v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
-{
-    return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_bfloat(const char *p)
-{
-    const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    return (gpunn__v16)((gpunn__v16_bits)_mm512_maskz_cvtepu16_epi32(0xffff, half) << 16);
-}
-GPUNN__VECTOR_SUMS(v16, GPUNN__AVX512, 16)
-#endif
-
-#ifdef GPUNN__AVX2
-typedef float                       gpunn__v8 __attribute__((vector_size(32)));
-typedef float                       gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int                         gpunn__v8_bits __attribute__((vector_size(32)));
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
-{
-    return (gpunn__v8)_mm256_set1_ps(x);
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
-{
-    return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-}
-GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
-{
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_load(const float *p, int count)
-{
-    return count == 8 ? (gpunn__v8)_mm256_loadu_ps(p)
-                      : (gpunn__v8)_mm256_maskload_ps(p, gpunn__v8_mask(count));
-}
-GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
-{
-    if (count == 8)
-        _mm256_storeu_ps(p, (__m256)x);
-    else
-        _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
-{
-    return (gpunn__v8)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride),
-                                           1);
-}
-GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
-{
-    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]),
-           b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
-    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]),
-           d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
-    v[0] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0x44);
-    v[1] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0xee);
-    v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);
-    v[3] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0xee);
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
-{
-    return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_bfloat(const char *p)
-{
-    const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)p);
-    return (gpunn__v8)((gpunn__v8_bits)_mm256_cvtepu16_epi32(half) << 16);
-}
-GPUNN__VECTOR_SUMS(v8, GPUNN__AVX2, 8)
-#endif
-
-#ifdef GPUNN__BASELINE
-typedef gpunn__quad        gpunn__v4;
-typedef gpunn__quad_memory gpunn__v4_memory;
-typedef int                gpunn__v4_bits __attribute__((vector_size(16)));
-GPUNN__INLINE gpunn__v4    gpunn__v4_set(float x)
-{
-    gpunn__v4 v = {x, x, x, x};
-    return v;
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_fma(gpunn__v4 a, gpunn__v4 b, gpunn__v4 c)
-{
-#if defined(__aarch64__)
-    return (gpunn__v4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
-#else
-    return a * b + c;
-#endif
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
-{
-    if (count == 4) return *(const gpunn__v4_memory *)p;
-    gpunn__v4 v = {count > 0 ? p[0] : 0, count > 1 ? p[1] : 0, count > 2 ? p[2] : 0, 0};
-    return v;
-}
-GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
-{
-    if (count == 4)
-        *(gpunn__v4_memory *)p = x;
-    else
-        for (int i = 0; i < count; i++) p[i] = x[i];
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
-{
-    (void)stride;
-    return *(const gpunn__v4_memory *)p;
-}
-GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
-{
-    gpunn__transpose4(v);
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
-{
-#if defined(__aarch64__)
-    return (gpunn__v4)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)p)));
-#else
-    gpunn__v4 v;
-    gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
-    return v;
-#endif
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_bfloat(const char *p)
-{
-#if defined(__aarch64__)
-    return (gpunn__v4)vshlq_n_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)p))), 16);
-#elif defined(__x86_64__)
-    return (gpunn__v4)_mm_unpacklo_epi16(_mm_setzero_si128(),
-                                         _mm_loadl_epi64((const __m128i *)(const void *)p));
-#else
-    gpunn__v4 v;
-    gpunn__widen_floats(GPUNN_BF16, p, 4, (float *)&v);
-    return v;
-#endif
-}
-GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
-#endif
-#else /* vectors of one float */
-typedef float       gpunn__v1, gpunn__v1_memory;
-#define GPUNN__UNROLL
-#define GPUNN__HOLD(x)
-GPUNN__INLINE float gpunn__v1_set(float x)
-{
-    return x;
-}
-GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
-{
-    return a * b + c;
-}
-GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
-{
-    return count ? *p : 0;
-}
-GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
-{
-    if (count) *p = x;
-}
-GPUNN__INLINE float gpunn__v1_relu(float x)
-{
-    return x <= 0 ? 0 : x;
-}
-#endif
-
 /* ==== >>cpu/gemm ========================================================================================= *
  * Matrix products. C is cut into panels, each as wide as three vectors. A panel of B, at most `depth` rows
  * deep, is packed and stays in the cache while rows of A stream past it. A is read in place at any stride, by
@@ -30928,6 +31107,17 @@ GPUNN__INLINE int64_t gpunn__gemm_packed_at(int64_t k, int64_t n, int64_t lanes,
     *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
     return block * padded + depth * panel + (p - block) * *width + j - panel;
 }
+
+/* A block of C: rows i0 .. i1 and columns j0 .. j1. across: blocks side by side. */
+typedef struct gpunn__gemm_share {
+    int64_t i0, i1, j0, j1;
+    int     across;
+} gpunn__gemm_share;
+
+/* The block of C [m, n] that thread `index` computes. The threads form a grid over C, such that the largest
+ * block is as small as possible. j0 is a multiple of grain, which is a multiple of lanes. */
+GPUNN__INTERNAL gpunn__gemm_share gpunn__gemm_part(int64_t m, int64_t n, int64_t grain, int threads,
+                                                   int index);
 
 /* Computes rows i0 .. i1 and columns j0 .. j1 of the whole product in one thread. packed: gpunn__gemm_scratch
  * floats for g->panels. */
@@ -32860,6 +33050,27 @@ typedef struct gpunn__gemm_job {
     float                     *scratch, *sums; /* packed panels per thread; sums of the parts [parts][m][n] */
 } gpunn__gemm_job;
 
+GPUNN__INTERNAL gpunn__gemm_share gpunn__gemm_part(int64_t m, int64_t n, int64_t grain, int threads,
+                                                   int index)
+{
+    const int64_t     lanes = gpunn__gemm_choose()->lanes, vectors = (n + lanes - 1) / lanes;
+    int64_t           best = INT64_MAX;
+    gpunn__gemm_share own = {0, 0, 0, 0, 1};
+    for (int d = 1; d <= threads; d++) {
+        if (threads % d) continue;
+        int64_t columns = ((n + grain - 1) / grain + d - 1) / d * (grain / lanes),
+                rows = ((m + 7) / 8 + threads / d - 1) / (threads / d);
+        if (columns > vectors) columns = vectors;
+        if (columns * (rows + 1) <= best) { /* packing a panel of B costs about as much as 8 rows of work */
+            best = columns * (rows + 1);
+            own.across = d;
+        }
+    }
+    gpunn__cpu_part(m, 8, threads / own.across, index / own.across, &own.i0, &own.i1);
+    gpunn__cpu_part(n, grain, own.across, index % own.across, &own.j0, &own.j1);
+    return own;
+}
+
 static void gpunn__gemm_task(void *arg, int index, int threads)
 {
     const gpunn__gemm_job *job = (const gpunn__gemm_job *)arg;
@@ -32883,24 +33094,10 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
         }
         return;
     }
-    /* Arranges the threads as a grid over C so that the largest block is as small as possible. Packing a
-     * panel of B costs about as much as 8 rows of work. */
-    const int64_t grain = g->packed_b ? 3 * lanes : lanes;
-    int           across = 1;
-    int64_t       best = INT64_MAX;
-    for (int d = 1; d <= threads; d++) {
-        if (threads % d) continue;
-        int64_t columns = ((g->n + grain - 1) / grain + d - 1) / d,
-                rows = ((g->m + 7) / 8 + threads / d - 1) / (threads / d);
-        if (columns * (rows + 1) <= best) {
-            best = columns * (rows + 1);
-            across = d;
-        }
-    }
-    int64_t i0, i1, j0, j1;
-    gpunn__cpu_part(g->m, 8, threads / across, index / across, &i0, &i1);
-    gpunn__cpu_part(g->n, grain, across, index % across, &j0, &j1);
-    if (i0 < i1 && j0 < j1) gpunn__gemm_block(g, job->kernels, i0, i1, j0, j1, packed);
+    const int64_t           grain = g->packed_b ? 3 * lanes : lanes;
+    const gpunn__gemm_share own = gpunn__gemm_part(g->m, g->n, grain, threads, index);
+    if (own.i0 < own.i1 && own.j0 < own.j1)
+        gpunn__gemm_block(g, job->kernels, own.i0, own.i1, own.j0, own.j1, packed);
 }
 
 #ifdef GPUNN_CBLAS
@@ -33180,171 +33377,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *ste
         gpunn__products_run(cpu, step, &all, action);
     }
     return GPUNN_OK;
-}
-
-/* ==== >>cpu/pixels ======================================================================================= *
- * Images in two layouts: planes, one for each channel, and pixel-major, [pixel][channel]. */
-
-/* Converts planes to dst[pixel][channel]; stride: distance between pixels of dst. */
-GPUNN__INTERNAL void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels,
-                                      float *dst, int64_t stride);
-
-/* A thread's share in converting the planes of n images, `cells` each, to pixel-major layout. */
-GPUNN__INTERNAL void gpunn__images_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells,
-                                             float *dst, int index, int threads);
-
-/* Copies images with channels last to planes, or planes to channels last. */
-GPUNN__INTERNAL void gpunn__copy_images(const gpunn_value *images, const float *from, float *to,
-                                        bool to_planes);
-
-/* Where results go: dst = relu(src * scale + shift + residual), or dst += src. */
-typedef struct gpunn__planes {
-    float  *dst;
-    int64_t plane;
-    /* per channel, per channel, same layout as dst; each may be NULL */
-    const float *scale, *shift, *residual;
-    bool         relu, add;
-    bool         last; /* dst is pixel-major, `plane` floats from pixel to pixel; without add */
-} gpunn__planes;
-
-/* Converts src[pixel][channel], `stride` floats from pixel to pixel, to the layout of `to`. */
-GPUNN__INTERNAL void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
-                                        const gpunn__planes *to);
-
-/* The same results from channel c and cell `at` on. */
-GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
-{
-    to.dst += at;
-    if (to.residual) to.residual += at;
-    if (to.scale) to.scale += c;
-    if (to.shift) to.shift += c;
-    return to;
-}
-
-#ifdef GPUNN__VECTORS
-typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
-#endif
-
-/* The 4 x 4 squares are transposed in registers. */
-GPUNN__INTERNAL void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels,
-                                      float *dst, int64_t stride)
-{
-    int64_t c = 0;
-#ifdef GPUNN__VECTORS
-    for (; c + 4 <= channels; c += 4) {
-        int64_t p = 0;
-        for (; p + 4 <= pixels; p += 4) {
-            gpunn__quad q[4];
-            GPUNN__UNROLL
-            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (c + i) * plane + p);
-            gpunn__transpose4(q);
-            GPUNN__UNROLL
-            for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(dst + (p + i) * stride + c) = q[i];
-        }
-        for (; p < pixels; p++)
-            for (int i = 0; i < 4; i++) dst[p * stride + c + i] = src[(c + i) * plane + p];
-    }
-#endif
-    for (; c < channels; c++)
-        for (int64_t p = 0; p < pixels; p++) dst[p * stride + c] = src[c * plane + p];
-}
-
-GPUNN__INTERNAL void gpunn__images_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells,
-                                             float *dst, int index, int threads)
-{
-    int64_t p, end;
-    gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
-    while (p < end) {
-        int64_t image = p / cells, at = p % cells, count = cells - at < end - p ? cells - at : end - p;
-        if (count > 64) count = 64;
-        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels,
-                         channels);
-        p += count;
-    }
-}
-
-/* Finishes pixel-major results. */
-GPUNN__VECTORIZED(gpunn__finish_pixels,
-                  (const float *src, int64_t stride, int64_t channels, int64_t pixels,
-                   const gpunn__planes *to),
-                  (src, stride, channels, pixels, to))
-{
-    for (int64_t p = 0; p < pixels; p++, src += stride) {
-        float *GPUNN__RESTRICT y = to->dst + p * to->plane;
-        const float           *residual = to->residual ? to->residual + p * to->plane : NULL;
-        if (to->scale)
-            for (int64_t c = 0; c < channels; c++) y[c] = src[c] * to->scale[c];
-        else
-            memcpy(y, src, (size_t)channels * sizeof *y);
-        if (to->shift)
-            for (int64_t c = 0; c < channels; c++) y[c] += to->shift[c];
-        if (residual)
-            for (int64_t c = 0; c < channels; c++) y[c] += residual[c];
-        if (to->relu)
-            for (int64_t c = 0; c < channels; c++) y[c] = y[c] <= 0 ? 0 : y[c];
-    }
-}
-
-GPUNN__INTERNAL void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
-                                        const gpunn__planes *to)
-{
-    int64_t c = 0;
-    if (to->last) {
-        gpunn__finish_pixels(src, stride, channels, pixels, to);
-        return;
-    }
-#ifdef GPUNN__VECTORS
-    for (; c + 4 <= channels; c += 4) {
-        gpunn__quad scale = {1, 1, 1, 1}, shift = {0, 0, 0, 0};
-        if (to->scale) scale = *(const gpunn__quad_memory *)(to->scale + c);
-        if (to->shift) shift = *(const gpunn__quad_memory *)(to->shift + c);
-        int64_t p = 0;
-        for (; p + 4 <= pixels; p += 4) {
-            gpunn__quad q[4];
-            GPUNN__UNROLL
-            for (int i = 0; i < 4; i++)
-                q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
-            gpunn__transpose4(q);
-            GPUNN__UNROLL
-            for (int i = 0; i < 4; i++) {
-                int64_t at = (c + i) * to->plane + p;
-                if (to->add) q[i] += *(gpunn__quad_memory *)(to->dst + at);
-                if (to->residual) q[i] += *(const gpunn__quad_memory *)(to->residual + at);
-                if (to->relu) q[i] = (gpunn__quad)((gpunn__quad_bits)q[i] & ~(gpunn__quad_bits)(q[i] <= 0));
-                *(gpunn__quad_memory *)(to->dst + at) = q[i];
-            }
-        }
-        for (; p < pixels; p++)
-            for (int i = 0; i < 4; i++) {
-                int64_t at = (c + i) * to->plane + p;
-                float   v = src[p * stride + c + i] * scale[i] + shift[i];
-                if (to->add) v += to->dst[at];
-                if (to->residual) v += to->residual[at];
-                to->dst[at] = to->relu && v <= 0 ? 0 : v;
-            }
-    }
-#endif
-    for (; c < channels; c++)
-        for (int64_t p = 0; p < pixels; p++) {
-            int64_t at = c * to->plane + p;
-            float   v = src[p * stride + c];
-            if (to->scale) v *= to->scale[c];
-            if (to->shift) v += to->shift[c];
-            if (to->add) v += to->dst[at];
-            if (to->residual) v += to->residual[at];
-            to->dst[at] = to->relu && v <= 0 ? 0 : v;
-        }
-}
-
-GPUNN__INTERNAL void gpunn__copy_images(const gpunn_value *images, const float *from, float *to,
-                                        bool to_planes)
-{
-    const int64_t channels = images->dim[1], cells = images->dim[2] * images->dim[3];
-    for (int64_t i = 0; i < images->dim[0]; i++, from += channels * cells, to += channels * cells)
-        if (to_planes) /* the transpose is its own inverse */
-            gpunn__to_pixels(from, channels, cells, channels, to, cells);
-        else
-            gpunn__to_pixels(from, cells, channels, cells, to, channels);
 }
 
 /* A convolution with three axes. A transposed convolution is described by the convolution whose dx it
@@ -33858,43 +33890,62 @@ GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_
     (void)v->activation->cpu(v->cpu, &step, GPUNN__FORWARD); /* cannot fail */
 }
 
+/* Stores columns [c, c_end) of a group's results, pixels [p, p + count), to the planes of y. */
+static void gpunn__lowered_store(const gpunn__lowered *l, int64_t group, int64_t p, int64_t count, int64_t c,
+                                 int64_t c_end, const float *out)
+{
+    const gpunn__conv *v = l->v;
+    const int64_t      area = v->od * v->oh * v->ow, channel = group * v->og + c;
+    for (int64_t done = 0, part; done < count; done += part) { /* one image at a time */
+        const int64_t image = (p + done) / area, at = (p + done) % area;
+        gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
+        part = area - at < count - done ? area - at : count - done;
+        to = gpunn__planes_from(to, channel, (image * v->oc + channel) * area + at);
+        gpunn__from_pixels(out + done * v->og + c, v->og, c_end - c, part, &to);
+    }
+}
+
+/* Computes columns [j0, j1) of each group's results for pixels [p, p + count). */
+static void gpunn__lowered_block(const gpunn__lowered *l, int64_t p, int64_t count, int64_t j0, int64_t j1,
+                                 float *columns, float *out)
+{
+    const gpunn__conv *v = l->v;
+    for (int64_t group = 0; group < v->groups; group++) {
+        gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
+        g.a = l->pointwise ? l->images + p * v->c + group * v->cg : columns;
+        g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
+        g.packed_b = l->packed + group * l->packed_floats;
+        g.c = out, g.c_row = v->og;
+        if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
+        if (v->last) gpunn__lowered_in_place(v, p, group, &g);
+        gpunn__gemm_block(&g, gpunn__gemm_choose(), 0, count, j0, j1, NULL);
+        if (!v->last) gpunn__lowered_store(l, group, p, count, j0, j1, out);
+    }
+}
+
+/* A thread's share of y, in blocks of pixels of about the same size. Where threads share the channels of a
+ * pixel, the activation follows when all of them are done. */
 GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
-    const gpunn__lowered      *l = (const gpunn__lowered *)arg;
-    const gpunn__conv         *v = l->v;
-    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    const gpunn__lowered *l = (const gpunn__lowered *)arg;
+    const gpunn__conv    *v = l->v;
     if (!v->last) gpunn__images_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
     if (threads > 1 && !(v->last && l->ready)) (void)gpunn__thread_barrier();
-    int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
-    if (blocks < threads) { /* few pixels: use smaller blocks */
-        rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
-        blocks = (v->pixels + rows - 1) / rows;
+    gpunn__gemm_share own = gpunn__gemm_part(v->pixels, v->og, 3 * gpunn__gemm_choose()->lanes, threads,
+                                             index);
+    const int64_t     pixels = own.i1 - own.i0, blocks = (pixels + l->rows - 1) / l->rows;
+    const int64_t     rows = blocks ? gpunn__to_multiple((pixels + blocks - 1) / blocks, 8) : 0;
+    for (int64_t p = own.i0; p < own.i1 && own.j0 < own.j1; p += rows) {
+        const int64_t count = gpunn__least(rows, own.i1 - p);
+        gpunn__lowered_block(l, p, count, own.j0, own.j1, l->columns + index * l->rows * v->k,
+                             l->out + index * l->rows * v->og);
+        if (own.across == 1) gpunn__conv_activate(v, v->y + p * v->oc, count * v->oc);
     }
-    int64_t block, end, area = v->od * v->oh * v->ow;
-    gpunn__cpu_part(blocks, 1, threads, index, &block, &end);
-    float *columns = l->columns + index * l->rows * v->k, *out = l->out + index * l->rows * v->og;
-    for (; block < end; block++) {
-        const int64_t p = block * rows, count = v->pixels - p < rows ? v->pixels - p : rows;
-        for (int64_t group = 0; group < v->groups; group++) {
-            gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
-            g.a = l->pointwise ? l->images + p * v->c + group * v->cg : columns;
-            g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
-            g.packed_b = l->packed + group * l->packed_floats;
-            g.c = out, g.c_row = v->og;
-            if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
-            if (v->last) gpunn__lowered_in_place(v, p, group, &g);
-            gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
-            for (int64_t done = 0, part; done < count && !v->last; done += part) { /* one image at a time */
-                int64_t       image = (p + done) / area, at = (p + done) % area;
-                gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
-                part = area - at < count - done ? area - at : count - done;
-                to = gpunn__planes_from(to, group * v->og, (image * v->oc + group * v->og) * area + at);
-                gpunn__from_pixels(out + done * v->og, v->og, v->og, part, &to);
-            }
-        }
-        gpunn__conv_activate(v, v->y + p * v->oc, count * v->oc);
-    }
+    if (own.across == 1 || v->activation == NULL) return;
+    (void)gpunn__thread_barrier();
+    gpunn__cpu_part(v->pixels * v->oc, 16, threads, index, &own.i0, &own.i1);
+    gpunn__conv_activate(v, v->y + own.i0, own.i1 - own.i0);
 }
 
 /* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. All threads share each block of pixels, so a
@@ -34274,7 +34325,8 @@ typedef struct gpunn__winograd {
     bool                       turned;       /* weights are reversed along all axes */
     bool                       ready;        /* u already holds the weights */
     int64_t                    across, down; /* tiles per row, rows of tiles per image */
-    int64_t                    group;        /* rows of tiles multiplied together */
+    int64_t                    group;        /* rows of tiles multiplied together, at most */
+    int64_t                    groups;       /* forward: groups of about the same size */
     /* all threads share one group at a time; otherwise each thread has its own */
     bool   shared;
     float *u; /* [36] packed right operands */
@@ -34428,7 +34480,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
         gpunn__winograd_weights(w, index, threads);
         if (threads > 1) (void)gpunn__thread_barrier();
     }
-    const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
+    const int64_t rows = w->n * w->od * w->down, groups = w->groups;
     const bool    wait = w->shared && threads > 1;
     float        *pixels = w->pixels + index * w->strip;
     float *v = w->v + (w->shared ? 0 : index * w->v_group), *m = v + 36 * w->group * w->across * w->depth;
@@ -34438,8 +34490,8 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     if (!w->shared) gpunn__cpu_part(groups, 1, threads, index, &group, &end);
     if (!w->shared) index = 0, threads = 1;
     for (; group < end; group++) {
-        int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows,
-                tiles = (t_end - t) * w->across;
+        const int64_t t = rows * group / groups, t_end = rows * (group + 1) / groups,
+                      tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
         if (wait) (void)gpunn__thread_barrier();
         gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
@@ -34539,12 +34591,9 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
     if (tiles < least) tiles = least;
     w.group = (tiles + w.across - 1) / w.across;
     w.shared = use == GPUNN__CONV_DW || (v->threads > 1 && rows * w.across < v->threads * least);
-    if (!w.shared) { /* as many groups as threads, or a multiple */
-        int64_t groups = (rows + w.group - 1) / w.group;
-        groups = (groups + v->threads - 1) / v->threads * v->threads;
-        w.group = (rows + groups - 1) / groups;
-    }
-    if (w.group > rows) w.group = rows;
+    w.groups = (rows + w.group - 1) / w.group;
+    if (!w.shared) w.groups = gpunn__to_multiple(w.groups, v->threads);
+    w.group = gpunn__least(w.group, (rows + w.groups - 1) / w.groups);
     w.strip = 6 * (4 * w.across + 2) * GPUNN__WINOGRAD_STRIP;
     w.pixels = gpunn__take(space, v->threads * w.strip);
     w.v_group = w.group * w.across * cells;
@@ -34853,7 +34902,8 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
     d.lines = (int64_t)gpunn__direct_lines((double)(d.ci * d.kd), (double)d.oh, (double)d.qw,
                                            (double)(d.sh * d.sw), (double)halo);
     d.bands = (d.oh + d.lines - 1) / d.lines;
-    if (d.bands > 1) { /* a multiple of the threads */
+    const bool shared = use != GPUNN__CONV_DW && d.n * d.od * d.groups < v->threads;
+    if (d.bands > 1 || shared) { /* a multiple of the threads */
         d.bands = gpunn__to_multiple(d.bands, v->threads);
         d.lines = (d.oh + d.bands - 1) / d.bands;
         d.bands = (d.oh + d.lines - 1) / d.lines;
@@ -34942,7 +34992,10 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     v.last = x->channels_last || y->channels_last;
     v.planes = v.last && !in->channels_last && v.c > 1 && in->count > v.n * v.c;
     v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
-    v.threads = gpunn__cpu_threads_for(cpu, (double)v.pixels * (double)v.oc * (double)v.k / 16);
+    /* Reading the weights counts where there are few pixels. A depthwise product counts as much as a read. */
+    const double products = (double)v.oc * (double)v.k, pixels = (double)v.pixels;
+    v.threads = gpunn__cpu_threads_for(
+        cpu, products * (gpunn__conv_is_depthwise(&v) ? pixels / 4 : pixels / 16 + 0.25));
     v.weight = (const float *)step->in[1].data;
     *(transposed ? &v.dy : &v.x) = (const float *)in->data;
     if (step->backward) {
@@ -35388,30 +35441,40 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
     gpunn__pool_mark(p->at, p->at_bytes, to, at[0]);
 }
 
-/* Images with channels last: each result is computed for all channels at once, in the order of the cells. */
+/* Channels [c, c_end) of result `at` of images with channels last, in the order of the cells. */
+static void gpunn__pool_pixel(const gpunn__pool *p, int64_t at, int64_t c, int64_t c_end)
+{
+    int64_t       y0, y1, x0, x1;
+    const int64_t height = gpunn__pool_window(&p->y, at / p->x.out % p->y.out, &y0, &y1),
+                  width = gpunn__pool_window(&p->x, at % p->x.out, &x0, &x1), count = c_end - c;
+    const float           *image = p->from + at / p->x.out / p->y.out * p->y.n * p->x.n * p->channels + c;
+    float *GPUNN__RESTRICT to = p->to + at * p->channels + c;
+    for (int64_t i = 0; i < count; i++) to[i] = p->average ? 0 : -INFINITY;
+    for (int64_t y = y0; y < y1; y++)
+        for (int64_t x = x0; x < x1; x++) {
+            const float *from = image + (y * p->x.n + x) * p->channels;
+            if (p->average)
+                for (int64_t i = 0; i < count; i++) to[i] += from[i];
+            else /* NaN wins */
+                for (int64_t i = 0; i < count; i++)
+                    to[i] = from[i] > to[i] || from[i] != from[i] ? from[i] : to[i];
+        }
+    const float scale = 1 / (float)(p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width);
+    for (int64_t i = 0; i < count && p->average; i++) to[i] *= scale;
+}
+
+/* Images with channels last. The threads share strips of 16 channels, since there may be fewer results. */
 GPUNN__VECTORIZED(gpunn__pool_last, (void *arg, int index, int threads), (arg, index, threads))
 {
+    enum { STRIP = 16 };
     const gpunn__pool *p = (const gpunn__pool *)arg;
-    const int64_t      channels = p->channels;
-    int64_t            at, end, y0, y1, x0, x1;
-    gpunn__cpu_part(p->volumes / channels * p->y.out * p->x.out, 1, threads, index, &at, &end);
-    for (; at < end; at++) {
-        const int64_t height = gpunn__pool_window(&p->y, at / p->x.out % p->y.out, &y0, &y1),
-                      width = gpunn__pool_window(&p->x, at % p->x.out, &x0, &x1);
-        const float           *image = p->from + at / p->x.out / p->y.out * p->y.n * p->x.n * channels;
-        float *GPUNN__RESTRICT to = p->to + at * channels;
-        for (int64_t c = 0; c < channels; c++) to[c] = p->average ? 0 : -INFINITY;
-        for (int64_t y = y0; y < y1; y++)
-            for (int64_t x = x0; x < x1; x++) {
-                const float *from = image + (y * p->x.n + x) * channels;
-                if (p->average)
-                    for (int64_t c = 0; c < channels; c++) to[c] += from[c];
-                else /* NaN wins */
-                    for (int64_t c = 0; c < channels; c++)
-                        to[c] = from[c] > to[c] || from[c] != from[c] ? from[c] : to[c];
-            }
-        const float scale = 1 / (float)(p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width);
-        for (int64_t c = 0; c < channels && p->average; c++) to[c] *= scale;
+    const int64_t      strips = (p->channels + STRIP - 1) / STRIP;
+    int64_t            at, end, count;
+    gpunn__cpu_part(p->volumes / p->channels * p->y.out * p->x.out * strips, 1, threads, index, &at, &end);
+    for (; at < end; at += count) {
+        const int64_t strip = at % strips;
+        count = gpunn__least(strips - strip, end - at);
+        gpunn__pool_pixel(p, at / strips, strip * STRIP, gpunn__least((strip + count) * STRIP, p->channels));
     }
 }
 
@@ -36765,6 +36828,13 @@ static GPUNN__STATUS gpunn__norm_combine_ranks(gpunn__cpu *cpu, const gpunn_step
     return GPUNN_OK;
 }
 
+/* Channels per unit, at most `most`. Threads share the units evenly, and a unit is whole lines of 16. */
+static int64_t gpunn__norm_group(int64_t channels, int64_t most, int threads)
+{
+    const int64_t units = ((channels + most - 1) / most + threads - 1) / threads * threads;
+    return gpunn__least(((channels + units - 1) / units + 15) / 16 * 16, most);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
@@ -36784,7 +36854,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
         return GPUNN_OK;
     }
     b.by_row = b.inner < 16;
-    b.group = b.by_row ? GPUNN__NORM_WIDTH / b.inner : 1;
+    const int threads = gpunn__cpu_threads(cpu, in[0].count);
+    b.group = b.by_row ? gpunn__norm_group(b.channels, GPUNN__NORM_WIDTH / b.inner, threads) : 1;
     b.training = step->training && !step->evaluates;
     b.eps = (double)step->attr->eps;
     b.momentum = (double)step->attr->momentum;
@@ -36808,7 +36879,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
     }
-    const int    threads = gpunn__cpu_threads(cpu, in[0].count);
     gpunn_status status = step->ranks ? gpunn__norm_combine_ranks(cpu, step, &b, threads) : GPUNN_OK;
     if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__norm_task, &b);
     return status;

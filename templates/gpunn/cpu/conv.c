@@ -225,43 +225,62 @@ GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_
     (void)v->activation->cpu(v->cpu, &step, GPUNN__FORWARD); /* cannot fail */
 }
 
+/* Stores columns [c, c_end) of a group's results, pixels [p, p + count), to the planes of y. */
+static void gpunn__lowered_store(const gpunn__lowered *l, int64_t group, int64_t p, int64_t count, int64_t c,
+                                 int64_t c_end, const float *out)
+{
+    const gpunn__conv *v = l->v;
+    const int64_t      area = v->od * v->oh * v->ow, channel = group * v->og + c;
+    for (int64_t done = 0, part; done < count; done += part) { /* one image at a time */
+        const int64_t image = (p + done) / area, at = (p + done) % area;
+        gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
+        part = area - at < count - done ? area - at : count - done;
+        to = gpunn__planes_from(to, channel, (image * v->oc + channel) * area + at);
+        gpunn__from_pixels(out + done * v->og + c, v->og, c_end - c, part, &to);
+    }
+}
+
+/* Computes columns [j0, j1) of each group's results for pixels [p, p + count). */
+static void gpunn__lowered_block(const gpunn__lowered *l, int64_t p, int64_t count, int64_t j0, int64_t j1,
+                                 float *columns, float *out)
+{
+    const gpunn__conv *v = l->v;
+    for (int64_t group = 0; group < v->groups; group++) {
+        gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
+        g.a = l->pointwise ? l->images + p * v->c + group * v->cg : columns;
+        g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
+        g.packed_b = l->packed + group * l->packed_floats;
+        g.c = out, g.c_row = v->og;
+        if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
+        if (v->last) gpunn__lowered_in_place(v, p, group, &g);
+        gpunn__gemm_block(&g, gpunn__gemm_choose(), 0, count, j0, j1, NULL);
+        if (!v->last) gpunn__lowered_store(l, group, p, count, j0, j1, out);
+    }
+}
+
+/* A thread's share of y, in blocks of pixels of about the same size. Where threads share the channels of a
+ * pixel, the activation follows when all of them are done. */
 GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
-    const gpunn__lowered      *l = (const gpunn__lowered *)arg;
-    const gpunn__conv         *v = l->v;
-    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    const gpunn__lowered *l = (const gpunn__lowered *)arg;
+    const gpunn__conv    *v = l->v;
     if (!v->last) gpunn__images_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
     if (threads > 1 && !(v->last && l->ready)) (void)gpunn__thread_barrier();
-    int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
-    if (blocks < threads) { /* few pixels: use smaller blocks */
-        rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
-        blocks = (v->pixels + rows - 1) / rows;
+    gpunn__gemm_share own = gpunn__gemm_part(v->pixels, v->og, 3 * gpunn__gemm_choose()->lanes, threads,
+                                             index);
+    const int64_t     pixels = own.i1 - own.i0, blocks = (pixels + l->rows - 1) / l->rows;
+    const int64_t     rows = blocks ? gpunn__to_multiple((pixels + blocks - 1) / blocks, 8) : 0;
+    for (int64_t p = own.i0; p < own.i1 && own.j0 < own.j1; p += rows) {
+        const int64_t count = gpunn__least(rows, own.i1 - p);
+        gpunn__lowered_block(l, p, count, own.j0, own.j1, l->columns + index * l->rows * v->k,
+                             l->out + index * l->rows * v->og);
+        if (own.across == 1) gpunn__conv_activate(v, v->y + p * v->oc, count * v->oc);
     }
-    int64_t block, end, area = v->od * v->oh * v->ow;
-    gpunn__cpu_part(blocks, 1, threads, index, &block, &end);
-    float *columns = l->columns + index * l->rows * v->k, *out = l->out + index * l->rows * v->og;
-    for (; block < end; block++) {
-        const int64_t p = block * rows, count = v->pixels - p < rows ? v->pixels - p : rows;
-        for (int64_t group = 0; group < v->groups; group++) {
-            gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
-            g.a = l->pointwise ? l->images + p * v->c + group * v->cg : columns;
-            g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
-            g.packed_b = l->packed + group * l->packed_floats;
-            g.c = out, g.c_row = v->og;
-            if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
-            if (v->last) gpunn__lowered_in_place(v, p, group, &g);
-            gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
-            for (int64_t done = 0, part; done < count && !v->last; done += part) { /* one image at a time */
-                int64_t       image = (p + done) / area, at = (p + done) % area;
-                gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
-                part = area - at < count - done ? area - at : count - done;
-                to = gpunn__planes_from(to, group * v->og, (image * v->oc + group * v->og) * area + at);
-                gpunn__from_pixels(out + done * v->og, v->og, v->og, part, &to);
-            }
-        }
-        gpunn__conv_activate(v, v->y + p * v->oc, count * v->oc);
-    }
+    if (own.across == 1 || v->activation == NULL) return;
+    (void)gpunn__thread_barrier();
+    gpunn__cpu_part(v->pixels * v->oc, 16, threads, index, &own.i0, &own.i1);
+    gpunn__conv_activate(v, v->y + own.i0, own.i1 - own.i0);
 }
 
 /* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. All threads share each block of pixels, so a
@@ -641,7 +660,8 @@ typedef struct gpunn__winograd {
     bool                       turned;       /* weights are reversed along all axes */
     bool                       ready;        /* u already holds the weights */
     int64_t                    across, down; /* tiles per row, rows of tiles per image */
-    int64_t                    group;        /* rows of tiles multiplied together */
+    int64_t                    group;        /* rows of tiles multiplied together, at most */
+    int64_t                    groups;       /* forward: groups of about the same size */
     /* all threads share one group at a time; otherwise each thread has its own */
     bool   shared;
     float *u; /* [36] packed right operands */
@@ -795,7 +815,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
         gpunn__winograd_weights(w, index, threads);
         if (threads > 1) (void)gpunn__thread_barrier();
     }
-    const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
+    const int64_t rows = w->n * w->od * w->down, groups = w->groups;
     const bool    wait = w->shared && threads > 1;
     float        *pixels = w->pixels + index * w->strip;
     float *v = w->v + (w->shared ? 0 : index * w->v_group), *m = v + 36 * w->group * w->across * w->depth;
@@ -805,8 +825,8 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     if (!w->shared) gpunn__cpu_part(groups, 1, threads, index, &group, &end);
     if (!w->shared) index = 0, threads = 1;
     for (; group < end; group++) {
-        int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows,
-                tiles = (t_end - t) * w->across;
+        const int64_t t = rows * group / groups, t_end = rows * (group + 1) / groups,
+                      tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
         if (wait) (void)gpunn__thread_barrier();
         gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
@@ -906,12 +926,9 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
     if (tiles < least) tiles = least;
     w.group = (tiles + w.across - 1) / w.across;
     w.shared = use == GPUNN__CONV_DW || (v->threads > 1 && rows * w.across < v->threads * least);
-    if (!w.shared) { /* as many groups as threads, or a multiple */
-        int64_t groups = (rows + w.group - 1) / w.group;
-        groups = (groups + v->threads - 1) / v->threads * v->threads;
-        w.group = (rows + groups - 1) / groups;
-    }
-    if (w.group > rows) w.group = rows;
+    w.groups = (rows + w.group - 1) / w.group;
+    if (!w.shared) w.groups = gpunn__to_multiple(w.groups, v->threads);
+    w.group = gpunn__least(w.group, (rows + w.groups - 1) / w.groups);
     w.strip = 6 * (4 * w.across + 2) * GPUNN__WINOGRAD_STRIP;
     w.pixels = gpunn__take(space, v->threads * w.strip);
     w.v_group = w.group * w.across * cells;
@@ -1220,7 +1237,8 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
     d.lines = (int64_t)gpunn__direct_lines((double)(d.ci * d.kd), (double)d.oh, (double)d.qw,
                                            (double)(d.sh * d.sw), (double)halo);
     d.bands = (d.oh + d.lines - 1) / d.lines;
-    if (d.bands > 1) { /* a multiple of the threads */
+    const bool shared = use != GPUNN__CONV_DW && d.n * d.od * d.groups < v->threads;
+    if (d.bands > 1 || shared) { /* a multiple of the threads */
         d.bands = gpunn__to_multiple(d.bands, v->threads);
         d.lines = (d.oh + d.bands - 1) / d.bands;
         d.bands = (d.oh + d.lines - 1) / d.lines;
@@ -1309,7 +1327,10 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     v.last = x->channels_last || y->channels_last;
     v.planes = v.last && !in->channels_last && v.c > 1 && in->count > v.n * v.c;
     v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
-    v.threads = gpunn__cpu_threads_for(cpu, (double)v.pixels * (double)v.oc * (double)v.k / 16);
+    /* Reading the weights counts where there are few pixels. A depthwise product counts as much as a read. */
+    const double products = (double)v.oc * (double)v.k, pixels = (double)v.pixels;
+    v.threads = gpunn__cpu_threads_for(
+        cpu, products * (gpunn__conv_is_depthwise(&v) ? pixels / 4 : pixels / 16 + 0.25));
     v.weight = (const float *)step->in[1].data;
     *(transposed ? &v.dy : &v.x) = (const float *)in->data;
     if (step->backward) {

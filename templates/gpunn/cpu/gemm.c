@@ -657,6 +657,27 @@ typedef struct gpunn__gemm_job {
     float                     *scratch, *sums; /* packed panels per thread; sums of the parts [parts][m][n] */
 } gpunn__gemm_job;
 
+GPUNN__INTERNAL gpunn__gemm_share gpunn__gemm_part(int64_t m, int64_t n, int64_t grain, int threads,
+                                                   int index)
+{
+    const int64_t     lanes = gpunn__gemm_choose()->lanes, vectors = (n + lanes - 1) / lanes;
+    int64_t           best = INT64_MAX;
+    gpunn__gemm_share own = {0, 0, 0, 0, 1};
+    for (int d = 1; d <= threads; d++) {
+        if (threads % d) continue;
+        int64_t columns = ((n + grain - 1) / grain + d - 1) / d * (grain / lanes),
+                rows = ((m + 7) / 8 + threads / d - 1) / (threads / d);
+        if (columns > vectors) columns = vectors;
+        if (columns * (rows + 1) <= best) { /* packing a panel of B costs about as much as 8 rows of work */
+            best = columns * (rows + 1);
+            own.across = d;
+        }
+    }
+    gpunn__cpu_part(m, 8, threads / own.across, index / own.across, &own.i0, &own.i1);
+    gpunn__cpu_part(n, grain, own.across, index % own.across, &own.j0, &own.j1);
+    return own;
+}
+
 static void gpunn__gemm_task(void *arg, int index, int threads)
 {
     const gpunn__gemm_job *job = (const gpunn__gemm_job *)arg;
@@ -680,24 +701,10 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
         }
         return;
     }
-    /* Arranges the threads as a grid over C so that the largest block is as small as possible. Packing a
-     * panel of B costs about as much as 8 rows of work. */
-    const int64_t grain = g->packed_b ? 3 * lanes : lanes;
-    int           across = 1;
-    int64_t       best = INT64_MAX;
-    for (int d = 1; d <= threads; d++) {
-        if (threads % d) continue;
-        int64_t columns = ((g->n + grain - 1) / grain + d - 1) / d,
-                rows = ((g->m + 7) / 8 + threads / d - 1) / (threads / d);
-        if (columns * (rows + 1) <= best) {
-            best = columns * (rows + 1);
-            across = d;
-        }
-    }
-    int64_t i0, i1, j0, j1;
-    gpunn__cpu_part(g->m, 8, threads / across, index / across, &i0, &i1);
-    gpunn__cpu_part(g->n, grain, across, index % across, &j0, &j1);
-    if (i0 < i1 && j0 < j1) gpunn__gemm_block(g, job->kernels, i0, i1, j0, j1, packed);
+    const int64_t           grain = g->packed_b ? 3 * lanes : lanes;
+    const gpunn__gemm_share own = gpunn__gemm_part(g->m, g->n, grain, threads, index);
+    if (own.i0 < own.i1 && own.j0 < own.j1)
+        gpunn__gemm_block(g, job->kernels, own.i0, own.i1, own.j0, own.j1, packed);
 }
 
 #ifdef GPUNN_CBLAS

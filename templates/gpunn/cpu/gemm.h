@@ -189,6 +189,17 @@ GPUNN__INLINE int64_t gpunn__gemm_packed_at(int64_t k, int64_t n, int64_t lanes,
     return block * padded + depth * panel + (p - block) * *width + j - panel;
 }
 
+/* A block of C: rows i0 .. i1 and columns j0 .. j1. across: blocks side by side. */
+typedef struct gpunn__gemm_share {
+    int64_t i0, i1, j0, j1;
+    int     across;
+} gpunn__gemm_share;
+
+/* The block of C [m, n] that thread `index` computes. The threads form a grid over C, such that the largest
+ * block is as small as possible. j0 is a multiple of grain, which is a multiple of lanes. */
+GPUNN__INTERNAL gpunn__gemm_share gpunn__gemm_part(int64_t m, int64_t n, int64_t grain, int threads,
+                                                   int index);
+
 /* Computes rows i0 .. i1 and columns j0 .. j1 of the whole product in one thread. packed: gpunn__gemm_scratch
  * floats for g->panels. */
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,

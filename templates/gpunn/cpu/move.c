@@ -1,5 +1,6 @@
 #include "graph/nodes.h"
 #include "cpu/context.h"
+#include "cpu/pixels.h"
 
 /* ==== >>cpu/move ========================================================================================= *
  * Ops that only move data. */
@@ -46,6 +47,30 @@ GPUNN__INLINE void gpunn__move_row(char *to, int64_t to_stride, const char *from
     for (int64_t i = 0; i < n; i++) gpunn__move(to + i * to_stride, from + i * from_stride, size, add);
 }
 
+/* Copies `count` elements of the last axis, along which `to` is contiguous, and all of `across`, along which
+ * `from` is. The work proceeds in squares that fit the first-level cache. */
+GPUNN__INLINE void gpunn__move_across(const gpunn__copy *c, char *to, const char *from, int64_t count,
+                                      size_t size, bool add)
+{
+    enum { SIDE = 16, PIXELS = 64 };
+    const int64_t n = c->dim[c->across], row = c->to_stride[c->across], plane = c->from_stride[c->rank - 1];
+    if (size == sizeof(float) && !add) {
+        for (int64_t b = 0; b < n; b += PIXELS)
+            gpunn__to_pixels((const float *)(const void *)from + b, plane / (int64_t)size, count,
+                             gpunn__least(PIXELS, n - b), (float *)(void *)(to + b * row),
+                             row / (int64_t)size);
+        return;
+    }
+    for (int64_t b = 0; b < n; b += SIDE)
+        for (int64_t a = 0; a < count; a += SIDE) {
+            const int64_t a_end = gpunn__least(a + SIDE, count), b_end = gpunn__least(b + SIDE, n);
+            for (int64_t y = b; y < b_end; y++)
+                for (int64_t x = a; x < a_end; x++)
+                    gpunn__move(to + y * row + x * (int64_t)size, from + x * plane + y * (int64_t)size, size,
+                                add);
+        }
+}
+
 /* Copies outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
 GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first,
                                     int64_t limit, size_t size, bool add)
@@ -63,20 +88,10 @@ GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t
         from += index[d] * c->from_stride[d];
     }
     for (int64_t i = begin; i < end; i++) {
-        if (c->across < 0) gpunn__move_row(to, to_stride, from, from_stride, limit - first, size, add);
-        /* squares that fit the first-level cache, written along the last axis and read along `across` */
-        else {
-            enum { SIDE = 16 };
-            int64_t n = c->dim[c->across], row = c->to_stride[c->across];
-            for (int64_t b = 0; b < n; b += SIDE)
-                for (int64_t a = 0; a < limit - first; a += SIDE) {
-                    int64_t a_end = gpunn__least(a + SIDE, limit - first), b_end = gpunn__least(b + SIDE, n);
-                    for (int64_t y = b; y < b_end; y++)
-                        for (int64_t x = a; x < a_end; x++)
-                            gpunn__move(to + y * row + x * (int64_t)size,
-                                        from + x * from_stride + y * (int64_t)size, size, add);
-                }
-        }
+        if (c->across < 0)
+            gpunn__move_row(to, to_stride, from, from_stride, limit - first, size, add);
+        else
+            gpunn__move_across(c, to, from, limit - first, size, add);
         for (int d = last - 1; d >= 0; d--) {
             if (d == c->across) continue;
             to += c->to_stride[d];
@@ -96,7 +111,7 @@ static void gpunn__copy_task(void *arg, int thread, int threads)
     if (c->outer >= threads)
         gpunn__cpu_part(c->outer, 1, threads, thread, &begin, &end);
     else
-        gpunn__cpu_part(limit, 64, threads, thread, &first, &limit);
+        gpunn__cpu_part(limit, c->across < 0 ? 64 : 16, threads, thread, &first, &limit);
     if (begin >= end || first >= limit) return;
     if (c->add)
         gpunn__copy_part(c, begin, end, first, limit, sizeof(float), true);

@@ -317,6 +317,13 @@ static GPUNN__STATUS gpunn__norm_combine_ranks(gpunn__cpu *cpu, const gpunn_step
     return GPUNN_OK;
 }
 
+/* Channels per unit, at most `most`. Threads share the units evenly, and a unit is whole lines of 16. */
+static int64_t gpunn__norm_group(int64_t channels, int64_t most, int threads)
+{
+    const int64_t units = ((channels + most - 1) / most + threads - 1) / threads * threads;
+    return gpunn__least(((channels + units - 1) / units + 15) / 16 * 16, most);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
@@ -336,7 +343,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
         return GPUNN_OK;
     }
     b.by_row = b.inner < 16;
-    b.group = b.by_row ? GPUNN__NORM_WIDTH / b.inner : 1;
+    const int threads = gpunn__cpu_threads(cpu, in[0].count);
+    b.group = b.by_row ? gpunn__norm_group(b.channels, GPUNN__NORM_WIDTH / b.inner, threads) : 1;
     b.training = step->training && !step->evaluates;
     b.eps = (double)step->attr->eps;
     b.momentum = (double)step->attr->momentum;
@@ -360,7 +368,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
     }
-    const int    threads = gpunn__cpu_threads(cpu, in[0].count);
     gpunn_status status = step->ranks ? gpunn__norm_combine_ranks(cpu, step, &b, threads) : GPUNN_OK;
     if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__norm_task, &b);
     return status;

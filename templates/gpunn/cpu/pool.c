@@ -252,30 +252,40 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
     gpunn__pool_mark(p->at, p->at_bytes, to, at[0]);
 }
 
-/* Images with channels last: each result is computed for all channels at once, in the order of the cells. */
+/* Channels [c, c_end) of result `at` of images with channels last, in the order of the cells. */
+static void gpunn__pool_pixel(const gpunn__pool *p, int64_t at, int64_t c, int64_t c_end)
+{
+    int64_t       y0, y1, x0, x1;
+    const int64_t height = gpunn__pool_window(&p->y, at / p->x.out % p->y.out, &y0, &y1),
+                  width = gpunn__pool_window(&p->x, at % p->x.out, &x0, &x1), count = c_end - c;
+    const float           *image = p->from + at / p->x.out / p->y.out * p->y.n * p->x.n * p->channels + c;
+    float *GPUNN__RESTRICT to = p->to + at * p->channels + c;
+    for (int64_t i = 0; i < count; i++) to[i] = p->average ? 0 : -INFINITY;
+    for (int64_t y = y0; y < y1; y++)
+        for (int64_t x = x0; x < x1; x++) {
+            const float *from = image + (y * p->x.n + x) * p->channels;
+            if (p->average)
+                for (int64_t i = 0; i < count; i++) to[i] += from[i];
+            else /* NaN wins */
+                for (int64_t i = 0; i < count; i++)
+                    to[i] = from[i] > to[i] || from[i] != from[i] ? from[i] : to[i];
+        }
+    const float scale = 1 / (float)(p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width);
+    for (int64_t i = 0; i < count && p->average; i++) to[i] *= scale;
+}
+
+/* Images with channels last. The threads share strips of 16 channels, since there may be fewer results. */
 GPUNN__VECTORIZED(gpunn__pool_last, (void *arg, int index, int threads), (arg, index, threads))
 {
+    enum { STRIP = 16 };
     const gpunn__pool *p = (const gpunn__pool *)arg;
-    const int64_t      channels = p->channels;
-    int64_t            at, end, y0, y1, x0, x1;
-    gpunn__cpu_part(p->volumes / channels * p->y.out * p->x.out, 1, threads, index, &at, &end);
-    for (; at < end; at++) {
-        const int64_t height = gpunn__pool_window(&p->y, at / p->x.out % p->y.out, &y0, &y1),
-                      width = gpunn__pool_window(&p->x, at % p->x.out, &x0, &x1);
-        const float           *image = p->from + at / p->x.out / p->y.out * p->y.n * p->x.n * channels;
-        float *GPUNN__RESTRICT to = p->to + at * channels;
-        for (int64_t c = 0; c < channels; c++) to[c] = p->average ? 0 : -INFINITY;
-        for (int64_t y = y0; y < y1; y++)
-            for (int64_t x = x0; x < x1; x++) {
-                const float *from = image + (y * p->x.n + x) * channels;
-                if (p->average)
-                    for (int64_t c = 0; c < channels; c++) to[c] += from[c];
-                else /* NaN wins */
-                    for (int64_t c = 0; c < channels; c++)
-                        to[c] = from[c] > to[c] || from[c] != from[c] ? from[c] : to[c];
-            }
-        const float scale = 1 / (float)(p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width);
-        for (int64_t c = 0; c < channels && p->average; c++) to[c] *= scale;
+    const int64_t      strips = (p->channels + STRIP - 1) / STRIP;
+    int64_t            at, end, count;
+    gpunn__cpu_part(p->volumes / p->channels * p->y.out * p->x.out * strips, 1, threads, index, &at, &end);
+    for (; at < end; at += count) {
+        const int64_t strip = at % strips;
+        count = gpunn__least(strips - strip, end - at);
+        gpunn__pool_pixel(p, at / strips, strip * STRIP, gpunn__least((strip + count) * STRIP, p->channels));
     }
 }
 
