@@ -6666,9 +6666,12 @@ GPUNN__INLINE float gpunn__log1p(float x)
     return gpunn__select(fabsf(x) < 1e-8f, x, gpunn__log_edges(x, -1, y));
 }
 
+/* exp(-|x|) is 0 where it would be denormal. */
 GPUNN__INLINE float gpunn__sigmoid(float x)
 {
-    float e = gpunn__exp(-fabsf(x));
+    int32_t n;
+    float   t = -fabsf(x), e = gpunn__exp_reduce(gpunn__select(t < -88, -88, t), &n) + 1;
+    e *= gpunn__exp2i(n);
     return gpunn__select(x < 0, e, 1) / (1 + e);
 }
 
