@@ -286,6 +286,14 @@ def conv(e, t, x, weight, bias=None):
                   dilations=a["dilation"], group=a["groups"], kernel_shape=shape[2:], output_padding=extra)
 
 
+@export("relu6", "hardtanh", "clamp")
+def clip(e, t, x):
+    """Runtimes compute Clip together with the convolution before it."""
+    bounds = {"relu6": (0, 6), "hardtanh": ("min_val", "max_val"), "clamp": ("min", "max")}[t.op]
+    values = [float(t.attrs.get(bound, bound)) for bound in bounds]
+    return e.node("Clip", [x] + [None if math.isinf(value) else e.number(value) for value in values])
+
+
 @export("max_pool2d", "max_pool3d", "avg_pool2d", "avg_pool3d")
 def pool(e, t, x):
     a, inside = t.attrs, t.attrs.get("count_include_pad")

@@ -5,13 +5,14 @@ import importlib.util
 import json
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
 import unittest
 import warnings
 
 from generator import export_onnx, import_onnx, table
-from generator.exchange import tensor_files
+from generator.exchange import onnx_file, protobuf, tensor_files
 from generator.exchange.arrays import Array
 from generator.exchange.spec_writer import Refused, save_safetensors
 from tests import tensor_file
@@ -103,6 +104,24 @@ class Golden(Export):
             with self.subTest(model=name), self.assertRaisesRegex(Refused, part):
                 self.export(name)
             self.assertFalse(os.path.exists(self.path("m.onnx")))
+
+    def test_bounds_are_clips(self):
+        """In other forms, runtimes compute them apart from the convolution before them."""
+        bounds = {"relu6": {}, "hardtanh": {"min_val": -2.0, "max_val": 3.0}, "clamp": {"max": 1.5}}
+        entries = [{"op": "input", "name": "x", "dtype": "f32", "shape": ["N", 3]}]
+        entries += [dict(given, op=op, name=op + "_of_x", inputs=["x"]) for op, given in bounds.items()]
+        with open(self.path("m.json"), "w") as file:
+            json.dump({"gpunn_spec": 1, "name": "m", "tensors": entries,
+                       "outputs": [entry["name"] for entry in entries[1:]]}, file)
+        save_safetensors(self.path("w"), {})
+        export_onnx.export(self.path("m.json"), self.path("w"), self.path("m.onnx"))
+        with open(self.path("m.onnx"), "rb") as file:
+            graph = protobuf.read(file.read(), onnx_file.MODEL).graph
+        values = {x.name: x.raw_data for x in graph.initializer}
+        found = [[struct.unpack("<f", values[name])[0] if name else None for name in node.input[1:]]
+                 for node in graph.node if node.op_type == "Clip"]
+        self.assertEqual(found, [[0, 6], [-2, 3], [None, 1.5]])
+        self.assertEqual({node.op_type for node in graph.node}, {"Clip", "Identity"})
 
     @unittest.skipUnless(os.path.exists(RUN_MODEL), "build/run_model is not there: ninja build/run_model")
     def test_there_and_back(self):
