@@ -33404,6 +33404,7 @@ typedef struct gpunn__conv {
     gpunn__cpu             *cpu;
     /* y and residual are [n][h][w][channels], and x unless it has planes; forward only */
     bool last, planes;
+    bool cached; /* packed or transformed weights are kept between runs */
 } gpunn__conv;
 
 /* Allocates the workspace piece by piece. With base NULL it only measures. */
@@ -33736,7 +33737,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     l.panels = gpunn__take(space, v->threads * l.panel);
     l.packed_floats = (int64_t)(gpunn__gemm_packed_b_bytes(v->k, v->og) / sizeof(float));
     if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
-    l.columns = gpunn__take(space, (backward ? 1 : l.pointwise ? 0 : v->threads) * l.rows * v->k);
+    l.columns = gpunn__take(space, (l.pointwise ? 0 : backward ? 1 : v->threads) * l.rows * v->k);
     if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
     l.images = v->last ? v->x : l.xt;
     if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
@@ -33951,69 +33952,90 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
     gpunn__conv_activate(v, v->y + own.i0, own.i1 - own.i0);
 }
 
-/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. All threads share each block of pixels, so a
- * weight's sum has one order, whatever the number of threads. */
-GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), (arg, index, threads))
+/* dwt[og][k] += dyt^T columns, for pixels [p, p + count). Windows that are pixels are read in place. */
+static void gpunn__lowered_dweight(const gpunn__lowered *l, int64_t group, int64_t p, int64_t count,
+                                   int index, int threads)
 {
-    const gpunn__lowered      *l = (const gpunn__lowered *)arg;
     const gpunn__conv         *v = l->v;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    float                     *panel = l->panels + index * l->panel;
-    int64_t                    begin, end, area = v->od * v->oh * v->ow, cells = v->d * v->h * v->w;
-    gpunn__images_to_pixels(v->dy, v->n, v->oc, area, l->dyt, index, threads);
-    if (l->want_dweight) gpunn__images_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
-    if (l->want_dx) {
-        gpunn__lowered_weights(l, index, threads);
-        gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
-        memset(l->dxt + begin, 0, (size_t)(end - begin) * sizeof(float));
+    int64_t                    begin, end;
+    gpunn__cpu_part(count, 1, threads, index, &begin, &end);
+    if (!l->pointwise) gpunn__lowered_windows(l, group, p + begin, end - begin, l->columns + begin * v->k);
+    if (!l->pointwise && threads > 1) (void)gpunn__thread_barrier();
+    gpunn__gemm g = gpunn__conv_gemm(v->og, v->k, count);
+    g.a = l->dyt + p * v->oc + group * v->og, g.a_row = 1, g.a_col = v->oc;
+    g.b = l->pointwise ? l->xt + p * v->c + group * v->cg : l->columns;
+    g.b_row = l->pointwise ? v->c : v->k, g.b_col = 1;
+    g.c = l->dwt + group * v->og * v->k, g.c_row = v->k, g.accumulate = p > 0;
+    const gpunn__gemm_share own = gpunn__gemm_part(v->og, v->k, 3 * kernels->lanes, threads, index);
+    if (own.i0 < own.i1 && own.j0 < own.j1)
+        gpunn__gemm_block(&g, kernels, own.i0, own.i1, own.j0, own.j1, l->panels + index * l->panel);
+    if (!l->pointwise && threads > 1) (void)gpunn__thread_barrier();
+}
+
+/* columns = dyt wt, added into dxt, for pixels [p, p + count). Windows that are pixels are dxt itself. */
+static void gpunn__lowered_dx(const gpunn__lowered *l, int64_t group, int64_t p, int64_t count, int index,
+                              int threads)
+{
+    const gpunn__conv *v = l->v;
+    int64_t            begin, end;
+    gpunn__gemm        g = gpunn__conv_gemm(count, v->k, v->og);
+    g.a = l->dyt + p * v->oc + group * v->og, g.a_row = v->oc, g.a_col = 1;
+    g.b = l->wt + group * v->og * v->k, g.b_row = v->k, g.b_col = 1;
+    g.c = l->pointwise ? l->dxt + p * v->c + group * v->cg : l->columns;
+    g.c_row = l->pointwise ? v->c : v->k;
+    gpunn__cpu_part(count, 8, threads, index, &begin, &end);
+    if (begin < end)
+        gpunn__gemm_block(&g, gpunn__gemm_choose(), begin, end, 0, v->k, l->panels + index * l->panel);
+    if (l->pointwise) return;
+    if (threads > 1) (void)gpunn__thread_barrier();
+    gpunn__cpu_part(v->cg, 16, threads, index, &begin, &end);
+    if (begin < end) gpunn__lowered_add(l, group, p, count, begin, end, l->columns);
+    if (threads > 1) (void)gpunn__thread_barrier();
+}
+
+/* Converts dxt and dwt to the layouts of dx and dweight. */
+static void gpunn__lowered_gradients(const gpunn__lowered *l, int index, int threads)
+{
+    const gpunn__conv *v = l->v;
+    const int64_t      cells = v->d * v->h * v->w;
+    int64_t            begin, end;
+    gpunn__cpu_part(v->n, 1, threads, index, &begin, &end);
+    for (; l->want_dx && begin < end; begin++) {
+        gpunn__planes to = gpunn__planes_from(gpunn__conv_planes(v, v->dx, cells, v->add_dx), 0,
+                                              begin * v->c * cells);
+        gpunn__from_pixels(l->dxt + begin * v->c * cells, v->c, v->c, cells, &to);
     }
+    gpunn__cpu_part(v->oc, 1, threads, index, &begin, &end);
+    for (; l->want_dweight && begin < end; begin++) {
+        gpunn__planes to;
+        memset(&to, 0, sizeof to);
+        to.dst = v->dweight + begin * v->k, to.plane = v->taps, to.add = v->add_dweight;
+        gpunn__from_pixels(l->dwt + begin * v->k, v->cg, v->cg, v->taps, &to);
+    }
+}
+
+/* All threads share each block of pixels, so a weight's sum has one order, whatever the number of threads. */
+GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__lowered *l = (const gpunn__lowered *)arg;
+    const gpunn__conv    *v = l->v;
+    const int64_t         cells = v->d * v->h * v->w;
+    int64_t               begin, end;
+    gpunn__images_to_pixels(v->dy, v->n, v->oc, v->od * v->oh * v->ow, l->dyt, index, threads);
+    if (l->want_dweight) gpunn__images_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
+    if (l->want_dx) gpunn__lowered_weights(l, index, threads);
+    gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
+    if (l->want_dx && !l->pointwise) memset(l->dxt + begin, 0, (size_t)(end - begin) * sizeof(float));
     if (threads > 1) (void)gpunn__thread_barrier();
     for (int64_t group = 0; group < v->groups; group++)
         for (int64_t p = 0; p < v->pixels; p += l->rows) {
-            int64_t      count = v->pixels - p < l->rows ? v->pixels - p : l->rows;
-            const float *dyt = l->dyt + p * v->oc + group * v->og;
-            if (l->want_dweight) {
-                gpunn__cpu_part(count, 1, threads, index, &begin, &end);
-                gpunn__lowered_windows(l, group, p + begin, end - begin, l->columns + begin * v->k);
-                if (threads > 1) (void)gpunn__thread_barrier();
-                gpunn__gemm g = gpunn__conv_gemm(v->og, v->k, count);
-                g.a = dyt, g.a_row = 1, g.a_col = v->oc;
-                g.b = l->columns, g.b_row = v->k, g.b_col = 1;
-                g.c = l->dwt + group * v->og * v->k, g.c_row = v->k, g.accumulate = p > 0;
-                gpunn__cpu_part(v->k, 3 * kernels->lanes, threads, index, &begin, &end);
-                if (begin < end) gpunn__gemm_block(&g, kernels, 0, v->og, begin, end, panel);
-                if (threads > 1) (void)gpunn__thread_barrier();
-            }
-            if (l->want_dx) {
-                gpunn__gemm g = gpunn__conv_gemm(count, v->k, v->og);
-                g.a = dyt, g.a_row = v->oc, g.a_col = 1;
-                g.b = l->wt + group * v->og * v->k, g.b_row = v->k, g.b_col = 1;
-                g.c = l->columns, g.c_row = v->k;
-                gpunn__cpu_part(count, 8, threads, index, &begin, &end);
-                if (begin < end) gpunn__gemm_block(&g, kernels, begin, end, 0, v->k, panel);
-                if (threads > 1) (void)gpunn__thread_barrier();
-                gpunn__cpu_part(v->cg, 16, threads, index, &begin, &end);
-                if (begin < end) gpunn__lowered_add(l, group, p, count, begin, end, l->columns);
-                if (threads > 1) (void)gpunn__thread_barrier();
-            }
+            const int64_t count = gpunn__least(l->rows, v->pixels - p);
+            if (l->want_dweight) gpunn__lowered_dweight(l, group, p, count, index, threads);
+            if (l->want_dx) gpunn__lowered_dx(l, group, p, count, index, threads);
         }
-    if (l->want_dx) {
-        gpunn__cpu_part(v->n, 1, threads, index, &begin, &end);
-        for (; begin < end; begin++) {
-            gpunn__planes to = gpunn__planes_from(gpunn__conv_planes(v, v->dx, cells, v->add_dx), 0,
-                                                  begin * v->c * cells);
-            gpunn__from_pixels(l->dxt + begin * v->c * cells, v->c, v->c, cells, &to);
-        }
-    }
-    if (l->want_dweight) {
-        gpunn__cpu_part(v->oc, 1, threads, index, &begin, &end);
-        for (; begin < end; begin++) {
-            gpunn__planes to;
-            memset(&to, 0, sizeof to);
-            to.dst = v->dweight + begin * v->k, to.plane = v->taps, to.add = v->add_dweight;
-            gpunn__from_pixels(l->dwt + begin * v->k, v->cg, v->cg, v->taps, &to);
-        }
-    }
+    if (l->pointwise && threads > 1) (void)gpunn__thread_barrier();
+    gpunn__lowered_gradients(l, index, threads);
 }
 
 /* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 -------- *
@@ -34997,6 +35019,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
     /* Reading the weights counts where there are few pixels. A depthwise product counts as much as a read. */
     const double products = (double)v.oc * (double)v.k, pixels = (double)v.pixels;
+    v.cached = !step->backward && !step->training;
     v.threads = gpunn__cpu_threads_for(
         cpu, products * (gpunn__conv_is_depthwise(&v) ? pixels / 4 : pixels / 16 + 0.25));
     v.weight = (const float *)step->in[1].data;
@@ -35044,9 +35067,11 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
     const int64_t lanes = gpunn__gemm_choose()->lanes;
     const double  planes = (double)v->n * (double)od,
                  tiles = planes * (double)((oh + 3) / 4) * (double)((ow + 3) / 4);
-    const bool dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
+    /* transforming the weights must cost less than it saves */
+    const double least = v->cached ? 8 : use == GPUNN__CONV_DW ? 64 : 48;
+    const bool   dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
     if (dense && v->kh == 3 && v->kw == 3 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 &&
-        (v->kd == 1 || ci % 16 == 0) && tiles >= 8 &&
+        (v->kd == 1 || ci % 16 == 0) && tiles >= least &&
         tiles * 16 * 5 <= planes * (double)oh * (double)ow * 8 && gpunn__conv_choose()->winograd)
         return GPUNN__CONV_WINOGRAD;
     int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw),
@@ -35083,7 +35108,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
 {
     gpunn__cpu   alone;
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
-    const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
+    const bool   run = action != GPUNN__PREPARE, cached = v.cached;
     const bool   ready = run && cached && step->cache_version == step->state->weights_version;
     bool         wanted[3] = {v.y != NULL, v.dx != NULL, v.dweight != NULL};
     float       *cache = (float *)step->cache;
