@@ -33609,8 +33609,8 @@ typedef struct gpunn__depthwise_job {
     const float       *packed;
 } gpunn__depthwise_job;
 
-/* Computes one tile, or one window, from pixel `x` of a line on. d: all but the place within the line. Returns
- * the number of pixels. */
+/* Computes one tile, or one window, from pixel `x` of a line on, and returns the number of pixels. d: all but
+ * the place within the line. */
 static int64_t gpunn__depthwise_step(const gpunn__conv *v, gpunn__depthwise *d, int64_t x, int64_t x_end)
 {
     const gpunn__depthwise_kernels *kernels = gpunn__depthwise_choose();
