@@ -33404,7 +33404,6 @@ typedef struct gpunn__conv {
     gpunn__cpu             *cpu;
     /* y and residual are [n][h][w][channels], and x unless it has planes; forward only */
     bool last, planes;
-    bool cached; /* packed or transformed weights are kept between runs */
 } gpunn__conv;
 
 /* Allocates the workspace piece by piece. With base NULL it only measures. */
@@ -35019,7 +35018,6 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
     /* Reading the weights counts where there are few pixels. A depthwise product counts as much as a read. */
     const double products = (double)v.oc * (double)v.k, pixels = (double)v.pixels;
-    v.cached = !step->backward && !step->training;
     v.threads = gpunn__cpu_threads_for(
         cpu, products * (gpunn__conv_is_depthwise(&v) ? pixels / 4 : pixels / 16 + 0.25));
     v.weight = (const float *)step->in[1].data;
@@ -35067,11 +35065,9 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
     const int64_t lanes = gpunn__gemm_choose()->lanes;
     const double  planes = (double)v->n * (double)od,
                  tiles = planes * (double)((oh + 3) / 4) * (double)((ow + 3) / 4);
-    /* transforming the weights must cost less than it saves */
-    const double least = v->cached ? 8 : use == GPUNN__CONV_DW ? 64 : 48;
-    const bool   dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
+    const bool dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
     if (dense && v->kh == 3 && v->kw == 3 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 &&
-        (v->kd == 1 || ci % 16 == 0) && tiles >= least &&
+        (v->kd == 1 || ci % 16 == 0) && tiles >= 8 &&
         tiles * 16 * 5 <= planes * (double)oh * (double)ow * 8 && gpunn__conv_choose()->winograd)
         return GPUNN__CONV_WINOGRAD;
     int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw),
@@ -35108,7 +35104,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
 {
     gpunn__cpu   alone;
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
-    const bool   run = action != GPUNN__PREPARE, cached = v.cached;
+    const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
     const bool   ready = run && cached && step->cache_version == step->state->weights_version;
     bool         wanted[3] = {v.y != NULL, v.dx != NULL, v.dweight != NULL};
     float       *cache = (float *)step->cache;

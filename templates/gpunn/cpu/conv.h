@@ -25,7 +25,6 @@ typedef struct gpunn__conv {
     gpunn__cpu             *cpu;
     /* y and residual are [n][h][w][channels], and x unless it has planes; forward only */
     bool last, planes;
-    bool cached; /* packed or transformed weights are kept between runs */
 } gpunn__conv;
 
 /* Allocates the workspace piece by piece. With base NULL it only measures. */
