@@ -27569,29 +27569,41 @@ GPUNN__INLINE int gpunn__level(void)
 /* Defines a function at every level. Functions that it calls are inlined at that level too, unless they are
  * GPUNN__NOINLINE. */
 #if defined(GPUNN__LEVELS) && defined(__OPTIMIZE__)
-#define GPUNN__VECTORIZED(function, parameters, arguments)                          \
-    GPUNN__INLINE void function##_code                 parameters;                  \
-    GPUNN__AVX512 __attribute__((flatten)) static void function##_avx512 parameters \
-    {                                                                               \
-        function##_code arguments;                                                  \
-    }                                                                               \
-    GPUNN__AVX2 __attribute__((flatten)) static void function##_avx2 parameters     \
-    {                                                                               \
-        function##_code arguments;                                                  \
-    }                                                                               \
-    static void function parameters                                                 \
-    {                                                                               \
-        const int level = gpunn__level();                                           \
-        if (level == GPUNN__LEVEL_AVX512)                                           \
-            function##_avx512 arguments;                                            \
-        else if (level == GPUNN__LEVEL_AVX2)                                        \
-            function##_avx2 arguments;                                              \
-        else                                                                        \
-            function##_code arguments;                                              \
-    }                                                                               \
+#define GPUNN__AT_LEVEL(TARGET, function, parameters, code)         \
+    TARGET __attribute__((flatten)) static void function parameters \
+    {                                                               \
+        code;                                                       \
+    }
+#define GPUNN__VECTORIZED(function, parameters, arguments)                                   \
+    GPUNN__INLINE void function##_code parameters;                                           \
+    GPUNN__AT_LEVEL(GPUNN__AVX512, function##_avx512, parameters, function##_code arguments) \
+    GPUNN__AT_LEVEL(GPUNN__AVX2, function##_avx2, parameters, function##_code arguments)     \
+    static void function parameters                                                          \
+    {                                                                                        \
+        const int level = gpunn__level();                                                    \
+        if (level == GPUNN__LEVEL_AVX512)                                                    \
+            function##_avx512 arguments;                                                     \
+        else if (level == GPUNN__LEVEL_AVX2)                                                 \
+            function##_avx2 arguments;                                                       \
+        else                                                                                 \
+            function##_code arguments;                                                       \
+    }                                                                                        \
+    GPUNN__INLINE void function##_code parameters
+/* The same where AVX-512 gains less than a tenth: processors with AVX-512 execute AVX2's code. */
+#define GPUNN__VECTORIZED_AVX2(function, parameters, arguments)                          \
+    GPUNN__INLINE void function##_code parameters;                                       \
+    GPUNN__AT_LEVEL(GPUNN__AVX2, function##_avx2, parameters, function##_code arguments) \
+    static void function parameters                                                      \
+    {                                                                                    \
+        if (gpunn__level() >= GPUNN__LEVEL_AVX2)                                         \
+            function##_avx2 arguments;                                                   \
+        else                                                                             \
+            function##_code arguments;                                                   \
+    }                                                                                    \
     GPUNN__INLINE void function##_code parameters
 #else
 #define GPUNN__VECTORIZED(function, parameters, arguments) GPUNN__NOINLINE void function parameters
+#define GPUNN__VECTORIZED_AVX2 GPUNN__VECTORIZED
 #endif
 
 /* Instructions for BF16 products. They are detected at run time in any build. */
@@ -29751,13 +29763,23 @@ static double gpunn__reduce_any_row(gpunn__reduce_kind kind, const float *x, int
     return kind == GPUNN__MAX ? (double)gpunn__max_row(x, n) : gpunn__count_row(x, n, *reference);
 }
 
+/* Joins n contiguous floats into *total. */
+GPUNN__VECTORIZED(gpunn__reduce_line,
+                  (gpunn__reduce_kind kind, const float *x, int64_t n, const float *reference, double *total),
+                  (kind, x, n, reference, total))
+{
+    *total = gpunn__join_wide(kind, *total, gpunn__reduce_any_row(kind, x, n, reference));
+}
+
 /* Computes results begin .. end if each reduces a single line. The general path would slow down short
  * lines. */
-static void gpunn__reduce_contiguous(const gpunn__reduce *r, int64_t begin, int64_t end)
+GPUNN__VECTORIZED(gpunn__reduce_contiguous, (const gpunn__reduce *r, int64_t begin, int64_t end),
+                  (r, begin, end))
 {
+    const gpunn__reduce_kind kind = r->kind;
     for (int64_t i = begin; i < end; i++) {
         const float *x = r->x + gpunn__offset(i, r->kept_rank, r->kept_dim, r->kept_stride);
-        r->y[i] = (float)(gpunn__reduce_any_row(r->kind, x, r->rows, r->reference ? r->reference + i : NULL) *
+        r->y[i] = (float)(gpunn__reduce_any_row(kind, x, r->rows, r->reference ? r->reference + i : NULL) *
                           r->scale);
     }
 }
@@ -29794,8 +29816,10 @@ GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, i
     }
 }
 
-static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride,
-                                int64_t width, const float *reference, double *total)
+GPUNN__VECTORIZED(gpunn__reduce_block,
+                  (gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
+                   const float *reference, double *total),
+                  (kind, x, rows, stride, width, reference, total))
 {
     if (kind == GPUNN__SUM)
         gpunn__reduce_rows(GPUNN__SUM, x, rows, stride, width, reference, total);
@@ -29814,7 +29838,7 @@ static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold
     return buffer;
 }
 
-GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg, thread, threads))
+static void gpunn__reduce_task(void *arg, int thread, int threads)
 {
     const gpunn__reduce     *r = (const gpunn__reduce *)arg;
     const gpunn__reduce_kind kind = r->kind;
@@ -29847,7 +29871,7 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
             const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) +
                              row * r->columns;
             if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_any_row(kind, p, count, reference));
+                gpunn__reduce_line(kind, p, count, reference, total);
             else {
                 int64_t whole = count / r->fold;
                 gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
@@ -30149,7 +30173,7 @@ typedef struct gpunn__cumsum {
     bool         reverse;
 } gpunn__cumsum;
 
-GPUNN__VECTORIZED(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg, thread, threads))
+GPUNN__VECTORIZED_AVX2(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
     const gpunn__along  *a = &k->along;
@@ -33928,7 +33952,7 @@ static void gpunn__lowered_block(const gpunn__lowered *l, int64_t p, int64_t cou
 
 /* A thread's share of y, in blocks of pixels of about the same size. Where threads share the channels of a
  * pixel, the activation follows when all of them are done. */
-GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__lowered_forward(void *arg, int index, int threads)
 {
     const gpunn__lowered *l = (const gpunn__lowered *)arg;
     const gpunn__conv    *v = l->v;
@@ -34015,7 +34039,7 @@ static void gpunn__lowered_gradients(const gpunn__lowered *l, int index, int thr
 }
 
 /* All threads share each block of pixels, so a weight's sum has one order, whatever the number of threads. */
-GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__lowered_backward(void *arg, int index, int threads)
 {
     const gpunn__lowered *l = (const gpunn__lowered *)arg;
     const gpunn__conv    *v = l->v;
@@ -34497,7 +34521,7 @@ static void gpunn__winograd_activate(const gpunn__winograd *w, int64_t t, int64_
     }
 }
 
-GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__winograd_run(void *arg, int index, int threads)
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     if (!w->ready) {
@@ -34534,7 +34558,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
 }
 
 /* dw = G' du G with du = v' (A dy A'), one group of tiles after another. Threads share the 36 products. */
-GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__winograd_dweight(void *arg, int index, int threads)
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     const int64_t          rows = w->n * w->od * w->down, lanes = w->kernels->lanes;
@@ -34768,7 +34792,7 @@ static void gpunn__direct_last(const gpunn__direct *d, float *rows, int64_t plan
                          d->to.dst + (plane * d->oh + first + r) * d->ow * d->co + o, d->co);
 }
 
-GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__direct_run(void *arg, int index, int threads)
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
     const int64_t        cells = d->taps / d->ci, packed = d->taps * d->rows;
@@ -34828,7 +34852,7 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
 
 /* The gradient of the weight. Each part sums over its own planes. The parts do not depend on the number of
  * threads. */
-GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__direct_dweight(void *arg, int index, int threads)
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
     const int64_t        x_image = d->ci * d->kd * d->plane, y_image = d->rows * d->pixels,
@@ -35432,13 +35456,13 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
 }
 
 /* Pools one window, the whole volume x, in 16 lanes. */
-GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const float *x, int64_t to)
+GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, const float *x, int64_t to)
 {
     int64_t cells = p->z.n * p->y.n * p->x.n, i = 0;
     float   lane[16];
     int32_t at[16];
-    for (int l = 0; l < 16; l++) lane[l] = average ? 0 : -INFINITY, at[l] = 0;
-    if (average) {
+    for (int l = 0; l < 16; l++) lane[l] = p->average ? 0 : -INFINITY, at[l] = 0;
+    if (p->average) {
         float sum = 0;
         for (; i + 16 <= cells; i += 16)
             for (int l = 0; l < 16; l++) lane[l] += x[i + l];
@@ -35502,35 +35526,37 @@ GPUNN__VECTORIZED(gpunn__pool_last, (void *arg, int index, int threads), (arg, i
     }
 }
 
+/* One window covers each volume. */
+GPUNN__VECTORIZED_AVX2(gpunn__pool_global, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    const int64_t      cells = p->z.n * p->y.n * p->x.n;
+    int64_t            volume, end;
+    gpunn__cpu_part(p->volumes, 1, threads, index, &volume, &end);
+    for (; volume < end; volume++) gpunn__pool_whole(p, p->from + volume * cells, volume);
+}
+
 GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
-    int64_t            row, end, kd = p->z.kernel, kh = p->y.kernel, kw = p->x.kernel, stride = p->x.stride;
-    bool               flat = p->z.n == 1 && kd == 1;
+    const int64_t      kd = p->z.kernel, kh = p->y.kernel, kw = p->x.kernel, stride = p->x.stride;
+    const bool         flat = p->z.n == 1 && kd == 1, halves = flat && stride == 2;
+    int64_t            row, end;
     gpunn__cpu_part(p->volumes * p->z.out * p->y.out, 1, threads, index, &row, &end);
-    if (p->global) {
-        for (; row < end; row++)
-            if (p->average)
-                gpunn__pool_whole(p, true, p->from + row * p->z.n * p->y.n * p->x.n, row);
-            else
-                gpunn__pool_whole(p, false, p->from + row * p->z.n * p->y.n * p->x.n, row);
-    } else if (p->average) {
-        if (flat && kh == 2 && kw == 2 && stride == 2)
-            gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
-        else if (flat)
-            gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
-        else
-            gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
-    } else {
-        if (flat && kh == 2 && kw == 2 && stride == 2)
-            gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
-        else if (flat && kh == 3 && kw == 3 && stride == 2)
-            gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
-        else if (flat)
-            gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
-        else
-            gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
-    }
+    if (p->average && halves && kh == 2 && kw == 2)
+        gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
+    else if (p->average && flat)
+        gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
+    else if (p->average)
+        gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
+    else if (halves && kh == 2 && kw == 2)
+        gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
+    else if (halves && kh == 3 && kw == 3)
+        gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
+    else if (flat)
+        gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
+    else
+        gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
 }
 
 /* Adds one row of gradients of maxima to the cells of these. The windows begin in row `corner` of dx. */
@@ -35621,7 +35647,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
         gpunn_parallel(
             gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
-            p.last ? gpunn__pool_last : gpunn__pool_forward, &p);
+            p.last     ? gpunn__pool_last
+            : p.global ? gpunn__pool_global
+                       : gpunn__pool_forward,
+            &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }
@@ -36466,7 +36495,7 @@ static void gpunn__resize_forward(void *arg, int index, int threads)
     }
 }
 
-GPUNN__VECTORIZED(gpunn__resize_backward, (void *arg, int index, int threads), (arg, index, threads))
+GPUNN__VECTORIZED_AVX2(gpunn__resize_backward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;

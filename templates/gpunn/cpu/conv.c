@@ -260,7 +260,7 @@ static void gpunn__lowered_block(const gpunn__lowered *l, int64_t p, int64_t cou
 
 /* A thread's share of y, in blocks of pixels of about the same size. Where threads share the channels of a
  * pixel, the activation follows when all of them are done. */
-GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__lowered_forward(void *arg, int index, int threads)
 {
     const gpunn__lowered *l = (const gpunn__lowered *)arg;
     const gpunn__conv    *v = l->v;
@@ -347,7 +347,7 @@ static void gpunn__lowered_gradients(const gpunn__lowered *l, int index, int thr
 }
 
 /* All threads share each block of pixels, so a weight's sum has one order, whatever the number of threads. */
-GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__lowered_backward(void *arg, int index, int threads)
 {
     const gpunn__lowered *l = (const gpunn__lowered *)arg;
     const gpunn__conv    *v = l->v;
@@ -829,7 +829,7 @@ static void gpunn__winograd_activate(const gpunn__winograd *w, int64_t t, int64_
     }
 }
 
-GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__winograd_run(void *arg, int index, int threads)
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     if (!w->ready) {
@@ -866,7 +866,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
 }
 
 /* dw = G' du G with du = v' (A dy A'), one group of tiles after another. Threads share the 36 products. */
-GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__winograd_dweight(void *arg, int index, int threads)
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     const int64_t          rows = w->n * w->od * w->down, lanes = w->kernels->lanes;
@@ -1100,7 +1100,7 @@ static void gpunn__direct_last(const gpunn__direct *d, float *rows, int64_t plan
                          d->to.dst + (plane * d->oh + first + r) * d->ow * d->co + o, d->co);
 }
 
-GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__direct_run(void *arg, int index, int threads)
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
     const int64_t        cells = d->taps / d->ci, packed = d->taps * d->rows;
@@ -1160,7 +1160,7 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
 
 /* The gradient of the weight. Each part sums over its own planes. The parts do not depend on the number of
  * threads. */
-GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (arg, index, threads))
+static void gpunn__direct_dweight(void *arg, int index, int threads)
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
     const int64_t        x_image = d->ci * d->kd * d->plane, y_image = d->rows * d->pixels,

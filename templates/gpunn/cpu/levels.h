@@ -88,29 +88,41 @@ GPUNN__INLINE int gpunn__level(void)
 /* Defines a function at every level. Functions that it calls are inlined at that level too, unless they are
  * GPUNN__NOINLINE. */
 #if defined(GPUNN__LEVELS) && defined(__OPTIMIZE__)
-#define GPUNN__VECTORIZED(function, parameters, arguments)                          \
-    GPUNN__INLINE void function##_code                 parameters;                  \
-    GPUNN__AVX512 __attribute__((flatten)) static void function##_avx512 parameters \
-    {                                                                               \
-        function##_code arguments;                                                  \
-    }                                                                               \
-    GPUNN__AVX2 __attribute__((flatten)) static void function##_avx2 parameters     \
-    {                                                                               \
-        function##_code arguments;                                                  \
-    }                                                                               \
-    static void function parameters                                                 \
-    {                                                                               \
-        const int level = gpunn__level();                                           \
-        if (level == GPUNN__LEVEL_AVX512)                                           \
-            function##_avx512 arguments;                                            \
-        else if (level == GPUNN__LEVEL_AVX2)                                        \
-            function##_avx2 arguments;                                              \
-        else                                                                        \
-            function##_code arguments;                                              \
-    }                                                                               \
+#define GPUNN__AT_LEVEL(TARGET, function, parameters, code)         \
+    TARGET __attribute__((flatten)) static void function parameters \
+    {                                                               \
+        code;                                                       \
+    }
+#define GPUNN__VECTORIZED(function, parameters, arguments)                                   \
+    GPUNN__INLINE void function##_code parameters;                                           \
+    GPUNN__AT_LEVEL(GPUNN__AVX512, function##_avx512, parameters, function##_code arguments) \
+    GPUNN__AT_LEVEL(GPUNN__AVX2, function##_avx2, parameters, function##_code arguments)     \
+    static void function parameters                                                          \
+    {                                                                                        \
+        const int level = gpunn__level();                                                    \
+        if (level == GPUNN__LEVEL_AVX512)                                                    \
+            function##_avx512 arguments;                                                     \
+        else if (level == GPUNN__LEVEL_AVX2)                                                 \
+            function##_avx2 arguments;                                                       \
+        else                                                                                 \
+            function##_code arguments;                                                       \
+    }                                                                                        \
+    GPUNN__INLINE void function##_code parameters
+/* The same where AVX-512 gains less than a tenth: processors with AVX-512 execute AVX2's code. */
+#define GPUNN__VECTORIZED_AVX2(function, parameters, arguments)                          \
+    GPUNN__INLINE void function##_code parameters;                                       \
+    GPUNN__AT_LEVEL(GPUNN__AVX2, function##_avx2, parameters, function##_code arguments) \
+    static void function parameters                                                      \
+    {                                                                                    \
+        if (gpunn__level() >= GPUNN__LEVEL_AVX2)                                         \
+            function##_avx2 arguments;                                                   \
+        else                                                                             \
+            function##_code arguments;                                                   \
+    }                                                                                    \
     GPUNN__INLINE void function##_code parameters
 #else
 #define GPUNN__VECTORIZED(function, parameters, arguments) GPUNN__NOINLINE void function parameters
+#define GPUNN__VECTORIZED_AVX2 GPUNN__VECTORIZED
 #endif
 
 /* Instructions for BF16 products. They are detected at run time in any build. */

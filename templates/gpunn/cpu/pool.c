@@ -219,13 +219,13 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
 }
 
 /* Pools one window, the whole volume x, in 16 lanes. */
-GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const float *x, int64_t to)
+GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, const float *x, int64_t to)
 {
     int64_t cells = p->z.n * p->y.n * p->x.n, i = 0;
     float   lane[16];
     int32_t at[16];
-    for (int l = 0; l < 16; l++) lane[l] = average ? 0 : -INFINITY, at[l] = 0;
-    if (average) {
+    for (int l = 0; l < 16; l++) lane[l] = p->average ? 0 : -INFINITY, at[l] = 0;
+    if (p->average) {
         float sum = 0;
         for (; i + 16 <= cells; i += 16)
             for (int l = 0; l < 16; l++) lane[l] += x[i + l];
@@ -289,35 +289,37 @@ GPUNN__VECTORIZED(gpunn__pool_last, (void *arg, int index, int threads), (arg, i
     }
 }
 
+/* One window covers each volume. */
+GPUNN__VECTORIZED_AVX2(gpunn__pool_global, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    const int64_t      cells = p->z.n * p->y.n * p->x.n;
+    int64_t            volume, end;
+    gpunn__cpu_part(p->volumes, 1, threads, index, &volume, &end);
+    for (; volume < end; volume++) gpunn__pool_whole(p, p->from + volume * cells, volume);
+}
+
 GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
-    int64_t            row, end, kd = p->z.kernel, kh = p->y.kernel, kw = p->x.kernel, stride = p->x.stride;
-    bool               flat = p->z.n == 1 && kd == 1;
+    const int64_t      kd = p->z.kernel, kh = p->y.kernel, kw = p->x.kernel, stride = p->x.stride;
+    const bool         flat = p->z.n == 1 && kd == 1, halves = flat && stride == 2;
+    int64_t            row, end;
     gpunn__cpu_part(p->volumes * p->z.out * p->y.out, 1, threads, index, &row, &end);
-    if (p->global) {
-        for (; row < end; row++)
-            if (p->average)
-                gpunn__pool_whole(p, true, p->from + row * p->z.n * p->y.n * p->x.n, row);
-            else
-                gpunn__pool_whole(p, false, p->from + row * p->z.n * p->y.n * p->x.n, row);
-    } else if (p->average) {
-        if (flat && kh == 2 && kw == 2 && stride == 2)
-            gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
-        else if (flat)
-            gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
-        else
-            gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
-    } else {
-        if (flat && kh == 2 && kw == 2 && stride == 2)
-            gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
-        else if (flat && kh == 3 && kw == 3 && stride == 2)
-            gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
-        else if (flat)
-            gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
-        else
-            gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
-    }
+    if (p->average && halves && kh == 2 && kw == 2)
+        gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
+    else if (p->average && flat)
+        gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
+    else if (p->average)
+        gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
+    else if (halves && kh == 2 && kw == 2)
+        gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
+    else if (halves && kh == 3 && kw == 3)
+        gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
+    else if (flat)
+        gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
+    else
+        gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
 }
 
 /* Adds one row of gradients of maxima to the cells of these. The windows begin in row `corner` of dx. */
@@ -408,7 +410,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
         gpunn_parallel(
             gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
-            p.last ? gpunn__pool_last : gpunn__pool_forward, &p);
+            p.last     ? gpunn__pool_last
+            : p.global ? gpunn__pool_global
+                       : gpunn__pool_forward,
+            &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }

@@ -83,13 +83,23 @@ static double gpunn__reduce_any_row(gpunn__reduce_kind kind, const float *x, int
     return kind == GPUNN__MAX ? (double)gpunn__max_row(x, n) : gpunn__count_row(x, n, *reference);
 }
 
+/* Joins n contiguous floats into *total. */
+GPUNN__VECTORIZED(gpunn__reduce_line,
+                  (gpunn__reduce_kind kind, const float *x, int64_t n, const float *reference, double *total),
+                  (kind, x, n, reference, total))
+{
+    *total = gpunn__join_wide(kind, *total, gpunn__reduce_any_row(kind, x, n, reference));
+}
+
 /* Computes results begin .. end if each reduces a single line. The general path would slow down short
  * lines. */
-static void gpunn__reduce_contiguous(const gpunn__reduce *r, int64_t begin, int64_t end)
+GPUNN__VECTORIZED(gpunn__reduce_contiguous, (const gpunn__reduce *r, int64_t begin, int64_t end),
+                  (r, begin, end))
 {
+    const gpunn__reduce_kind kind = r->kind;
     for (int64_t i = begin; i < end; i++) {
         const float *x = r->x + gpunn__offset(i, r->kept_rank, r->kept_dim, r->kept_stride);
-        r->y[i] = (float)(gpunn__reduce_any_row(r->kind, x, r->rows, r->reference ? r->reference + i : NULL) *
+        r->y[i] = (float)(gpunn__reduce_any_row(kind, x, r->rows, r->reference ? r->reference + i : NULL) *
                           r->scale);
     }
 }
@@ -126,8 +136,10 @@ GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, i
     }
 }
 
-static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride,
-                                int64_t width, const float *reference, double *total)
+GPUNN__VECTORIZED(gpunn__reduce_block,
+                  (gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
+                   const float *reference, double *total),
+                  (kind, x, rows, stride, width, reference, total))
 {
     if (kind == GPUNN__SUM)
         gpunn__reduce_rows(GPUNN__SUM, x, rows, stride, width, reference, total);
@@ -146,7 +158,7 @@ static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold
     return buffer;
 }
 
-GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg, thread, threads))
+static void gpunn__reduce_task(void *arg, int thread, int threads)
 {
     const gpunn__reduce     *r = (const gpunn__reduce *)arg;
     const gpunn__reduce_kind kind = r->kind;
@@ -179,7 +191,7 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
             const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) +
                              row * r->columns;
             if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_any_row(kind, p, count, reference));
+                gpunn__reduce_line(kind, p, count, reference, total);
             else {
                 int64_t whole = count / r->fold;
                 gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
@@ -481,7 +493,7 @@ typedef struct gpunn__cumsum {
     bool         reverse;
 } gpunn__cumsum;
 
-GPUNN__VECTORIZED(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg, thread, threads))
+GPUNN__VECTORIZED_AVX2(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
     const gpunn__along  *a = &k->along;

@@ -824,7 +824,7 @@ static void gpunn__resize_forward(void *arg, int index, int threads)
     }
 }
 
-GPUNN__VECTORIZED(gpunn__resize_backward, (void *arg, int index, int threads), (arg, index, threads))
+GPUNN__VECTORIZED_AVX2(gpunn__resize_backward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
