@@ -184,8 +184,8 @@ static void test_min_epochs(void **state)
                         .on_progress = on_progress, .user = &w, .epochs_run = &epochs));
     assert_int_equal(epochs, 7 + 3 - 5);
     assert_true(w.last.stopped_early && w.last.best_epoch == 5);
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .min_epochs = -1), GPUNN_ERR_ARGUMENT,
-          "min_epochs -1");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .min_epochs = -1),
+          GPUNN_ERR_ARGUMENT, "min_epochs -1");
     unmake(&s);
 }
 
@@ -211,7 +211,7 @@ static void test_restore_best(void **state)
     worsening   w = {s.opt, 3, 0};
     int64_t     count;
     const char *best = test_path(f, "best.safetensors"), *checkpoint = test_path(f, "best.ckpt");
-    gpunn_set_clip_norm(s.opt, 1); /* uphill, but not to infinity */
+    gpunn_set_clip_norm(s.opt, 1);      /* uphill, but not to infinity */
     for (int way = 0; way < 3; way++) { /* ends after all epochs, by patience, by a callback */
         gpunn_set_lr(s.opt, 0.01f);
         w.best = 3 + 7 * way;
