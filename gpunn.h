@@ -509,8 +509,8 @@
  *                   .epochs = 2, .patience = 5, .checkpoint = "fit.ckpt",
  *                   .best_weights = "best.safetensors", .history_svg = "curves.svg");
  *         gpunn_loader_destroy(train);
- *     .validation_share of a loader holds out samples by chance. .restore_best ends with the best weights, and
- *     patience counts after .min_epochs.
+ *     .validation_share of a loader holds out samples by chance. .restore_best ends with the best weights,
+ *     and patience counts after .min_epochs.
  *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress. .on_epoch_begin and
  *     .on_batch_begin are called before the work. .accumulate makes one update from several batches.
  *     gpunn_evaluate_classes computes what is not a mean over batches: a confusion matrix, F1 and the area
@@ -2219,8 +2219,8 @@ typedef struct gpunn_rnn_args {
      * each direction: weight_ih, weight_hh, without no_bias bias_ih, bias_hh, and with proj_size weight_hr.
      * Values computed from parameters alone are allowed too. */
     gpunn_tensor *const *weights;
-    /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0 before
-     * the first step, as after the end of an episode. */
+    /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0
+     * before the first step, as after the end of an episode. */
     gpunn_tensor *reset;
 } gpunn_rnn_args;
 /* Recurrent layers, as in torch.nn. x [length, n, features] (batch_first: [n, length, features]) -> [length,
@@ -25737,7 +25737,7 @@ static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_
 {
     gpunn_device *dev = t->model->dev;
     const size_t  row = (size_t)t->dim[1] * sizeof(float), all = gpunn__compact_bytes(t, t->compact.capacity);
-    char *copy = (char *)gpunn__realloc(dev, NULL, 0, all);
+    char         *copy = (char *)gpunn__realloc(dev, NULL, 0, all);
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status   status = dev->backend->download(dev->context, copy, t->compact.values, all);
     const int64_t *rows = gpunn__sparse_rows(copy, gpunn__gradient_count(t));
@@ -31061,7 +31061,8 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 }
 
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
- * without panels. They also widen B of 16 bits in registers, which for few rows of A costs less than panels. */
+ * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
+ * A. */
 enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {

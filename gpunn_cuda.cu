@@ -5981,8 +5981,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_searchsorted(gpunn__cuda *cuda, gpunn_s
 enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
 
 /* Loads a tile into shared memory: to[k][i] = x at (i0 + i, k0 + k). x is stored [k][i] if by_k, else [i][k].
- * Elements outside [m][depth] read as 0. The dtype is constant so that no branch parts a thread's loads, which
- * then wait for memory together. */
+ * Elements outside [m][depth] read as 0. The dtype is constant, so that no branch parts a thread's loads.
+ * They then wait for memory together. */
 template <gpunn_dtype dtype>
 __device__ __forceinline__ void gpunn__load_tile_of(float (*to)[GPUNN__TILE + 1], const void *x, bool by_k,
                                                     int64_t start, int64_t ld, int64_t i0, int64_t m,
@@ -11174,8 +11174,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_
  * softmax, log_softmax and logcumsumexp. The first two read a line twice, the second time from a cache. The
  * first pass updates the maximum and the sum of exp(x - maximum) together; the second writes the result. NaN
  * appears in the sum, not in the maximum. A line that is all -inf gives NaN, as in torch. */
-/* exp(x) of an argument up to 0. For 16-bit values a shorter instruction sequence serves: its error is 2^-21 for
- * each 1.2 of the argument. */
+/* exp(x) of an argument up to 0. For 16-bit values a shorter instruction sequence serves: its error is 2^-21
+ * for each 1.2 of the argument. */
 __device__ __forceinline__ float gpunn__exp(float x, gpunn_dtype dtype)
 {
     return dtype == GPUNN_F32 ? expf(x) : __expf(x);
@@ -13812,7 +13812,8 @@ __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s,
     if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
 }
 
-/* One thread per element of d. The dtype is constant so that the loads of 8 steps wait for memory together. */
+/* One thread per element of d. The dtype is constant, so that the loads of 8 steps wait for memory
+ * together. */
 template <gpunn_dtype dtype> __device__ __forceinline__ void gpunn__short_product_of(const gpunn__product &p)
 {
     const int m = (int)p.m, n = (int)p.n, count = (int)p.k;

@@ -8,7 +8,7 @@
  * Run:   ./cuda_interop [steps]
  * Expect: after 2000 steps the filter of the convolution is the solver's stencil: 0.2 beside, 0.2 in the
  *         middle, 0 at the corners.
- * Time:  a second on an H200.
+ * Time:  about a second on one core and an H200.
  * Next:  a solver of your own: its stream to gpunn_device_open, its arrays to gpunn_bind. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"

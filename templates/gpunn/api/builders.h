@@ -464,8 +464,8 @@ typedef struct gpunn_rnn_args {
      * each direction: weight_ih, weight_hh, without no_bias bias_ih, bias_hh, and with proj_size weight_hr.
      * Values computed from parameters alone are allowed too. */
     gpunn_tensor *const *weights;
-    /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0 before
-     * the first step, as after the end of an episode. */
+    /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0
+     * before the first step, as after the end of an episode. */
     gpunn_tensor *reset;
 } gpunn_rnn_args;
 /* Recurrent layers, as in torch.nn. x [length, n, features] (batch_first: [n, length, features]) -> [length,

@@ -509,8 +509,8 @@
  *                   .epochs = 2, .patience = 5, .checkpoint = "fit.ckpt",
  *                   .best_weights = "best.safetensors", .history_svg = "curves.svg");
  *         gpunn_loader_destroy(train);
- *     .validation_share of a loader holds out samples by chance. .restore_best ends with the best weights, and
- *     patience counts after .min_epochs.
+ *     .validation_share of a loader holds out samples by chance. .restore_best ends with the best weights,
+ *     and patience counts after .min_epochs.
  *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress. .on_epoch_begin and
  *     .on_batch_begin are called before the work. .accumulate makes one update from several batches.
  *     gpunn_evaluate_classes computes what is not a mean over batches: a confusion matrix, F1 and the area

@@ -115,7 +115,8 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 }
 
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
- * without panels. They also widen B of 16 bits in registers, which for few rows of A costs less than panels. */
+ * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
+ * A. */
 enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {

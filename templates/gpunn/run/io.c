@@ -69,7 +69,7 @@ static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_
 {
     gpunn_device *dev = t->model->dev;
     const size_t  row = (size_t)t->dim[1] * sizeof(float), all = gpunn__compact_bytes(t, t->compact.capacity);
-    char *copy = (char *)gpunn__realloc(dev, NULL, 0, all);
+    char         *copy = (char *)gpunn__realloc(dev, NULL, 0, all);
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status   status = dev->backend->download(dev->context, copy, t->compact.values, all);
     const int64_t *rows = gpunn__sparse_rows(copy, gpunn__gradient_count(t));

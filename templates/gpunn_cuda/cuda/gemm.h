@@ -9,8 +9,8 @@
 enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
 
 /* Loads a tile into shared memory: to[k][i] = x at (i0 + i, k0 + k). x is stored [k][i] if by_k, else [i][k].
- * Elements outside [m][depth] read as 0. The dtype is constant so that no branch parts a thread's loads, which
- * then wait for memory together. */
+ * Elements outside [m][depth] read as 0. The dtype is constant, so that no branch parts a thread's loads.
+ * They then wait for memory together. */
 template <gpunn_dtype dtype>
 __device__ __forceinline__ void gpunn__load_tile_of(float (*to)[GPUNN__TILE + 1], const void *x, bool by_k,
                                                     int64_t start, int64_t ld, int64_t i0, int64_t m,

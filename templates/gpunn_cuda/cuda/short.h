@@ -111,7 +111,8 @@ __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s,
     if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
 }
 
-/* One thread per element of d. The dtype is constant so that the loads of 8 steps wait for memory together. */
+/* One thread per element of d. The dtype is constant, so that the loads of 8 steps wait for memory
+ * together. */
 template <gpunn_dtype dtype> __device__ __forceinline__ void gpunn__short_product_of(const gpunn__product &p)
 {
     const int m = (int)p.m, n = (int)p.n, count = (int)p.k;
