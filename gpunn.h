@@ -6218,6 +6218,8 @@ GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* Writes initial values to host memory (>>cpu/initial). */
 GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *drawing, float *out);
+/* The CPU backend's draw (>>cpu/initial). */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing *drawing, float *to);
 /* Converts values [begin, end) as C does; BOOL is x != 0. No dtype is F16 or BF16 (>>cpu/elementwise). */
 GPUNN__INTERNAL void gpunn__cast_values(void *to, gpunn_dtype to_dtype, const void *from,
                                         gpunn_dtype from_dtype, int64_t begin, int64_t end);
@@ -30297,13 +30299,14 @@ GPUNN__INLINE int64_t gpunn__pick_count(const gpunn__pick *p)
     return p->outer * p->m * (p->rows ? 1 : p->inner);
 }
 
-/* Begins to load the row of a later token, whatever its number. Rows of a large table are in no cache. */
+/* Begins to load the row of a later token. Rows of a large table are in no cache. */
 static void gpunn__pick_ahead(const gpunn__pick *p, int64_t at)
 {
 #if defined(GPUNN__VECTORS)
     if (at >= p->m) return;
-    const uint64_t bytes = (uint64_t)gpunn__picked(p, at) * (uint64_t)p->inner * gpunn_dtype_size(p->dtype);
-    __builtin_prefetch((const void *)((uintptr_t)p->from + (uintptr_t)bytes));
+    const int64_t row = gpunn__picked(p, at);
+    if (row >= 0 && row < p->n)
+        __builtin_prefetch((const char *)p->from + (size_t)(row * p->inner) * gpunn_dtype_size(p->dtype));
 #else
     (void)p, (void)at;
 #endif
@@ -39388,9 +39391,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const flo
                                                         double *result);
 
 GPUNN__INTERNAL bool gpunn__cpu_finite(void *context, const float *values, int64_t count);
-
-/* In >>cpu/initial. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing *drawing, float *to);
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from,
                                                    int64_t count, const gpunn_pixels *pixels);

@@ -20,6 +20,8 @@ GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* Writes initial values to host memory (>>cpu/initial). */
 GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *drawing, float *out);
+/* The CPU backend's draw (>>cpu/initial). */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing *drawing, float *to);
 /* Converts values [begin, end) as C does; BOOL is x != 0. No dtype is F16 or BF16 (>>cpu/elementwise). */
 GPUNN__INTERNAL void gpunn__cast_values(void *to, gpunn_dtype to_dtype, const void *from,
                                         gpunn_dtype from_dtype, int64_t begin, int64_t end);

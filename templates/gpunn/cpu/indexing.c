@@ -12,13 +12,14 @@ GPUNN__INLINE int64_t gpunn__pick_count(const gpunn__pick *p)
     return p->outer * p->m * (p->rows ? 1 : p->inner);
 }
 
-/* Begins to load the row of a later token, whatever its number. Rows of a large table are in no cache. */
+/* Begins to load the row of a later token. Rows of a large table are in no cache. */
 static void gpunn__pick_ahead(const gpunn__pick *p, int64_t at)
 {
 #if defined(GPUNN__VECTORS)
     if (at >= p->m) return;
-    const uint64_t bytes = (uint64_t)gpunn__picked(p, at) * (uint64_t)p->inner * gpunn_dtype_size(p->dtype);
-    __builtin_prefetch((const void *)((uintptr_t)p->from + (uintptr_t)bytes));
+    const int64_t row = gpunn__picked(p, at);
+    if (row >= 0 && row < p->n)
+        __builtin_prefetch((const char *)p->from + (size_t)(row * p->inner) * gpunn_dtype_size(p->dtype));
 #else
     (void)p, (void)at;
 #endif
