@@ -28701,7 +28701,13 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing
 
 /* ==== >>cpu/vectors ====================================================================================== *
  * Vectors of 16, 8 and 4 floats with one set of names. The kernels for matrix products and convolutions are
- * built from them. */
+ * built from them. A kernel is written once, in a file that is included for each vector type: GPUNN__VECTOR
+ * is the type, GPUNN__VECTOR_LANES its floats, GPUNN__TARGET an attribute of its functions.
+ * GPUNN__V(_fma) is its gpunn__v16_fma. */
+#define GPUNN__JOIN(a, b) a##b
+#define GPUNN__OF_TYPE(type, name) GPUNN__JOIN(type, name)
+#define GPUNN__V(name) GPUNN__OF_TYPE(GPUNN__VECTOR, name)
+
 #ifdef GPUNN__VECTORS
 typedef float gpunn__quad __attribute__((vector_size(16)));
 typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
@@ -31195,11 +31201,6 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
 }
 
 #ifdef GPUNN__VECTORS
-/* The kernels are written once and included for each vector type. GPUNN__V(_fma) is its gpunn__v16_fma. */
-#define GPUNN__JOIN(a, b) a##b
-#define GPUNN__OF_TYPE(type, name) GPUNN__JOIN(type, name)
-#define GPUNN__V(name) GPUNN__OF_TYPE(GPUNN__VECTOR, name)
-
 /* Prefetches `bytes` bytes and returns their end. */
 GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
 {
@@ -33189,9 +33190,6 @@ GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wo
     gpunn__gemm_finish(g, 0, g->m, 0, g->n);
 }
 #undef GPUNN__GEMM_KERNELS
-#undef GPUNN__V
-#undef GPUNN__OF_TYPE
-#undef GPUNN__JOIN
 
 GPUNN__INTERNAL const char *gpunn__gemm_name(void)
 {
@@ -33486,89 +33484,6 @@ typedef struct gpunn__depthwise {
     int64_t      pixels;  /* of a cut tile */
 } gpunn__depthwise;
 
-/* tile: B windows of K columns, S cells apart. window: one window of any size. */
-#define GPUNN__DEPTHWISE_KERNELS(isa, TARGET, LANES)                                                        \
-    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_store(const gpunn__depthwise *d, int64_t at,         \
-                                                             int64_t c, gpunn__##isa v, const int lanes)    \
-    {                                                                                                       \
-        if (d->residual) v += gpunn__##isa##_load(d->residual + at, lanes);                                 \
-        if (d->shift) v += gpunn__##isa##_load(d->shift + c, lanes);                                        \
-        if (d->relu) v = gpunn__##isa##_relu(v);                                                            \
-        gpunn__##isa##_store(d->y + at, lanes, v);                                                          \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_cells(const gpunn__depthwise *d, int64_t c,          \
-                                                             const int lanes, const int K, const int S,     \
-                                                             const int B, const bool cut)                   \
-    {                                                                                                       \
-        gpunn__##isa sum[8], factor[8];                                                                     \
-        const float *x = d->x + c, *w = d->w + c;                                                           \
-        GPUNN__UNROLL                                                                                       \
-        for (int j = 0; j < B; j++) sum[j] = gpunn__##isa##_set(0);                                         \
-        for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {                         \
-            GPUNN__UNROLL                                                                                   \
-            for (int k = 0; k < K; k++) factor[k] = gpunn__##isa##_load(w + k * d->channels, lanes);        \
-            GPUNN__UNROLL                                                                                   \
-            for (int i = 0; i < (B - 1) * S + K; i++) {                                                     \
-                if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;                          \
-                const gpunn__##isa cell = gpunn__##isa##_load(x + (d->left + i) * d->x_column, lanes);      \
-                GPUNN__UNROLL                                                                               \
-                for (int j = 0; j < B; j++)                                                                 \
-                    if (i >= j * S && i - j * S < K)                                                        \
-                        sum[j] = gpunn__##isa##_fma(cell, factor[i - j * S], sum[j]);                       \
-            }                                                                                               \
-        }                                                                                                   \
-        GPUNN__UNROLL                                                                                       \
-        for (int j = 0; j < B; j++)                                                                         \
-            if (!cut || j < d->pixels)                                                                      \
-                gpunn__##isa##_depthwise_store(d, j * d->channels + c, c, sum[j], lanes);                   \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_strips(const gpunn__depthwise *d, const int K,       \
-                                                              const int S, const bool cut)                  \
-    {                                                                                                       \
-        int64_t c = 0;                                                                                      \
-        for (; c + LANES <= d->channels; c += LANES)                                                        \
-            gpunn__##isa##_depthwise_cells(d, c, LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);                  \
-        if (c < d->channels)                                                                                \
-            gpunn__##isa##_depthwise_cells(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut); \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_tile(const gpunn__depthwise *d, const int K,         \
-                                                            const int S)                                    \
-    {                                                                                                       \
-        GPUNN__FIXED(d->cut, gpunn__##isa##_depthwise_strips, d, K, S);                                     \
-    }                                                                                                       \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_depthwise_tiles(const gpunn__depthwise *d, int kernel,       \
-                                                               int stride)                                  \
-    {                                                                                                       \
-        if (kernel == 3 && stride == 1)                                                                     \
-            gpunn__##isa##_depthwise_tile(d, 3, 1);                                                         \
-        else if (kernel == 3)                                                                               \
-            gpunn__##isa##_depthwise_tile(d, 3, 2);                                                         \
-        else if (kernel == 5 && stride == 1)                                                                \
-            gpunn__##isa##_depthwise_tile(d, 5, 1);                                                         \
-        else if (kernel == 5)                                                                               \
-            gpunn__##isa##_depthwise_tile(d, 5, 2);                                                         \
-        else                                                                                                \
-            gpunn__##isa##_depthwise_tile(d, 7, 1);                                                         \
-    }                                                                                                       \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_depthwise_window(const gpunn__depthwise *d, int kernel,      \
-                                                                int stride)                                 \
-    {                                                                                                       \
-        (void)kernel, (void)stride;                                                                         \
-        for (int64_t c = 0; c < d->channels; c += LANES) {                                                  \
-            const int    lanes = d->channels - c < LANES ? (int)(d->channels - c) : LANES;                  \
-            gpunn__##isa sum = gpunn__##isa##_set(0);                                                       \
-            for (int64_t row = 0; row < d->rows; row++)                                                     \
-                for (int64_t k = 0; k < d->columns; k++)                                                    \
-                    sum = gpunn__##isa##_fma(                                                               \
-                        gpunn__##isa##_load(                                                                \
-                            d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c, lanes),    \
-                        gpunn__##isa##_load(d->w + row * d->w_row + k * d->channels + c, lanes), sum);      \
-            gpunn__##isa##_depthwise_store(d, c, c, sum, lanes);                                            \
-        }                                                                                                   \
-    }                                                                                                       \
-    static const gpunn__depthwise_kernels gpunn__##isa##_depthwise = {gpunn__##isa##_depthwise_tiles,       \
-                                                                      gpunn__##isa##_depthwise_window};
-
 /* The kernels for one vector type. kernel, stride: sides of the windows of a tile. */
 typedef struct gpunn__depthwise_kernels {
     void (*tile)(const gpunn__depthwise *d, int kernel, int stride);
@@ -33576,18 +33491,393 @@ typedef struct gpunn__depthwise_kernels {
 } gpunn__depthwise_kernels;
 
 #ifndef GPUNN__VECTORS
-GPUNN__DEPTHWISE_KERNELS(v1, , 1)
+#define GPUNN__VECTOR gpunn__v1
+#define GPUNN__VECTOR_LANES 1
+#define GPUNN__TARGET
+/* Kernels of one vector type (cpu/vectors.h), included once for each. tile: B windows of K columns, S cells
+ * apart. window: one window of any size. */
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_store)(const gpunn__depthwise *d, int64_t at, int64_t c,
+                                                            GPUNN__VECTOR v, const int lanes)
+{
+    if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
+    if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
+    if (d->relu) v = GPUNN__V(_relu)(v);
+    GPUNN__V(_store)(d->y + at, lanes, v);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c,
+                                                            const int lanes, const int K, const int S,
+                                                            const int B, const bool cut)
+{
+    GPUNN__VECTOR sum[8], factor[8];
+    const float  *x = d->x + c, *w = d->w + c;
+    GPUNN__UNROLL
+    for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
+    for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
+        GPUNN__UNROLL
+        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, lanes);
+        GPUNN__UNROLL
+        for (int i = 0; i < (B - 1) * S + K; i++) {
+            if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
+            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, lanes);
+            GPUNN__UNROLL
+            for (int j = 0; j < B; j++)
+                if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int j = 0; j < B; j++)
+        if (!cut || j < d->pixels) GPUNN__V(_depthwise_store)(d, j * d->channels + c, c, sum[j], lanes);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
+                                                             const int S, const bool cut)
+{
+    int64_t c = 0;
+    for (; c + GPUNN__VECTOR_LANES <= d->channels; c += GPUNN__VECTOR_LANES)
+        GPUNN__V(_depthwise_cells)(d, c, GPUNN__VECTOR_LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);
+    if (c < d->channels)
+        GPUNN__V(_depthwise_cells)(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwise *d, const int K,
+                                                           const int S)
+{
+    GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_strips), d, K, S);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_tiles)(const gpunn__depthwise *d, int kernel,
+                                                              int stride)
+{
+    if (kernel == 3 && stride == 1)
+        GPUNN__V(_depthwise_tile)(d, 3, 1);
+    else if (kernel == 3)
+        GPUNN__V(_depthwise_tile)(d, 3, 2);
+    else if (kernel == 5 && stride == 1)
+        GPUNN__V(_depthwise_tile)(d, 5, 1);
+    else if (kernel == 5)
+        GPUNN__V(_depthwise_tile)(d, 5, 2);
+    else
+        GPUNN__V(_depthwise_tile)(d, 7, 1);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_window)(const gpunn__depthwise *d, int kernel,
+                                                               int stride)
+{
+    (void)kernel, (void)stride;
+    for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
+        const int     lanes = d->channels - c < GPUNN__VECTOR_LANES ? (int)(d->channels - c)
+                                                                    : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR sum = GPUNN__V(_set)(0);
+        for (int64_t row = 0; row < d->rows; row++)
+            for (int64_t k = 0; k < d->columns; k++)
+                sum = GPUNN__V(_fma)(
+                    GPUNN__V(_load)(d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c,
+                                    lanes),
+                    GPUNN__V(_load)(d->w + row * d->w_row + k * d->channels + c, lanes), sum);
+        GPUNN__V(_depthwise_store)(d, c, c, sum, lanes);
+    }
+}
+
+static const gpunn__depthwise_kernels GPUNN__V(_depthwise) = {GPUNN__V(_depthwise_tiles),
+                                                              GPUNN__V(_depthwise_window)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
 #endif
 #ifdef GPUNN__AVX512
-GPUNN__DEPTHWISE_KERNELS(v16, GPUNN__AVX512, 16)
+#define GPUNN__VECTOR gpunn__v16
+#define GPUNN__VECTOR_LANES 16
+#define GPUNN__TARGET GPUNN__AVX512
+/* Kernels of one vector type (cpu/vectors.h), included once for each. tile: B windows of K columns, S cells
+ * apart. window: one window of any size. */
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_store)(const gpunn__depthwise *d, int64_t at, int64_t c,
+                                                            GPUNN__VECTOR v, const int lanes)
+{
+    if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
+    if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
+    if (d->relu) v = GPUNN__V(_relu)(v);
+    GPUNN__V(_store)(d->y + at, lanes, v);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c,
+                                                            const int lanes, const int K, const int S,
+                                                            const int B, const bool cut)
+{
+    GPUNN__VECTOR sum[8], factor[8];
+    const float  *x = d->x + c, *w = d->w + c;
+    GPUNN__UNROLL
+    for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
+    for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
+        GPUNN__UNROLL
+        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, lanes);
+        GPUNN__UNROLL
+        for (int i = 0; i < (B - 1) * S + K; i++) {
+            if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
+            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, lanes);
+            GPUNN__UNROLL
+            for (int j = 0; j < B; j++)
+                if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int j = 0; j < B; j++)
+        if (!cut || j < d->pixels) GPUNN__V(_depthwise_store)(d, j * d->channels + c, c, sum[j], lanes);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
+                                                             const int S, const bool cut)
+{
+    int64_t c = 0;
+    for (; c + GPUNN__VECTOR_LANES <= d->channels; c += GPUNN__VECTOR_LANES)
+        GPUNN__V(_depthwise_cells)(d, c, GPUNN__VECTOR_LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);
+    if (c < d->channels)
+        GPUNN__V(_depthwise_cells)(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwise *d, const int K,
+                                                           const int S)
+{
+    GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_strips), d, K, S);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_tiles)(const gpunn__depthwise *d, int kernel,
+                                                              int stride)
+{
+    if (kernel == 3 && stride == 1)
+        GPUNN__V(_depthwise_tile)(d, 3, 1);
+    else if (kernel == 3)
+        GPUNN__V(_depthwise_tile)(d, 3, 2);
+    else if (kernel == 5 && stride == 1)
+        GPUNN__V(_depthwise_tile)(d, 5, 1);
+    else if (kernel == 5)
+        GPUNN__V(_depthwise_tile)(d, 5, 2);
+    else
+        GPUNN__V(_depthwise_tile)(d, 7, 1);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_window)(const gpunn__depthwise *d, int kernel,
+                                                               int stride)
+{
+    (void)kernel, (void)stride;
+    for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
+        const int     lanes = d->channels - c < GPUNN__VECTOR_LANES ? (int)(d->channels - c)
+                                                                    : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR sum = GPUNN__V(_set)(0);
+        for (int64_t row = 0; row < d->rows; row++)
+            for (int64_t k = 0; k < d->columns; k++)
+                sum = GPUNN__V(_fma)(
+                    GPUNN__V(_load)(d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c,
+                                    lanes),
+                    GPUNN__V(_load)(d->w + row * d->w_row + k * d->channels + c, lanes), sum);
+        GPUNN__V(_depthwise_store)(d, c, c, sum, lanes);
+    }
+}
+
+static const gpunn__depthwise_kernels GPUNN__V(_depthwise) = {GPUNN__V(_depthwise_tiles),
+                                                              GPUNN__V(_depthwise_window)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
 #endif
 #ifdef GPUNN__AVX2
-GPUNN__DEPTHWISE_KERNELS(v8, GPUNN__AVX2, 8)
+#define GPUNN__VECTOR gpunn__v8
+#define GPUNN__VECTOR_LANES 8
+#define GPUNN__TARGET GPUNN__AVX2
+/* Kernels of one vector type (cpu/vectors.h), included once for each. tile: B windows of K columns, S cells
+ * apart. window: one window of any size. */
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_store)(const gpunn__depthwise *d, int64_t at, int64_t c,
+                                                            GPUNN__VECTOR v, const int lanes)
+{
+    if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
+    if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
+    if (d->relu) v = GPUNN__V(_relu)(v);
+    GPUNN__V(_store)(d->y + at, lanes, v);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c,
+                                                            const int lanes, const int K, const int S,
+                                                            const int B, const bool cut)
+{
+    GPUNN__VECTOR sum[8], factor[8];
+    const float  *x = d->x + c, *w = d->w + c;
+    GPUNN__UNROLL
+    for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
+    for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
+        GPUNN__UNROLL
+        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, lanes);
+        GPUNN__UNROLL
+        for (int i = 0; i < (B - 1) * S + K; i++) {
+            if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
+            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, lanes);
+            GPUNN__UNROLL
+            for (int j = 0; j < B; j++)
+                if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int j = 0; j < B; j++)
+        if (!cut || j < d->pixels) GPUNN__V(_depthwise_store)(d, j * d->channels + c, c, sum[j], lanes);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
+                                                             const int S, const bool cut)
+{
+    int64_t c = 0;
+    for (; c + GPUNN__VECTOR_LANES <= d->channels; c += GPUNN__VECTOR_LANES)
+        GPUNN__V(_depthwise_cells)(d, c, GPUNN__VECTOR_LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);
+    if (c < d->channels)
+        GPUNN__V(_depthwise_cells)(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwise *d, const int K,
+                                                           const int S)
+{
+    GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_strips), d, K, S);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_tiles)(const gpunn__depthwise *d, int kernel,
+                                                              int stride)
+{
+    if (kernel == 3 && stride == 1)
+        GPUNN__V(_depthwise_tile)(d, 3, 1);
+    else if (kernel == 3)
+        GPUNN__V(_depthwise_tile)(d, 3, 2);
+    else if (kernel == 5 && stride == 1)
+        GPUNN__V(_depthwise_tile)(d, 5, 1);
+    else if (kernel == 5)
+        GPUNN__V(_depthwise_tile)(d, 5, 2);
+    else
+        GPUNN__V(_depthwise_tile)(d, 7, 1);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_window)(const gpunn__depthwise *d, int kernel,
+                                                               int stride)
+{
+    (void)kernel, (void)stride;
+    for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
+        const int     lanes = d->channels - c < GPUNN__VECTOR_LANES ? (int)(d->channels - c)
+                                                                    : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR sum = GPUNN__V(_set)(0);
+        for (int64_t row = 0; row < d->rows; row++)
+            for (int64_t k = 0; k < d->columns; k++)
+                sum = GPUNN__V(_fma)(
+                    GPUNN__V(_load)(d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c,
+                                    lanes),
+                    GPUNN__V(_load)(d->w + row * d->w_row + k * d->channels + c, lanes), sum);
+        GPUNN__V(_depthwise_store)(d, c, c, sum, lanes);
+    }
+}
+
+static const gpunn__depthwise_kernels GPUNN__V(_depthwise) = {GPUNN__V(_depthwise_tiles),
+                                                              GPUNN__V(_depthwise_window)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
 #endif
 #ifdef GPUNN__BASELINE
-GPUNN__DEPTHWISE_KERNELS(v4, GPUNN__BASELINE, 4)
+#define GPUNN__VECTOR gpunn__v4
+#define GPUNN__VECTOR_LANES 4
+#define GPUNN__TARGET GPUNN__BASELINE
+/* Kernels of one vector type (cpu/vectors.h), included once for each. tile: B windows of K columns, S cells
+ * apart. window: one window of any size. */
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_store)(const gpunn__depthwise *d, int64_t at, int64_t c,
+                                                            GPUNN__VECTOR v, const int lanes)
+{
+    if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
+    if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
+    if (d->relu) v = GPUNN__V(_relu)(v);
+    GPUNN__V(_store)(d->y + at, lanes, v);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c,
+                                                            const int lanes, const int K, const int S,
+                                                            const int B, const bool cut)
+{
+    GPUNN__VECTOR sum[8], factor[8];
+    const float  *x = d->x + c, *w = d->w + c;
+    GPUNN__UNROLL
+    for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
+    for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
+        GPUNN__UNROLL
+        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, lanes);
+        GPUNN__UNROLL
+        for (int i = 0; i < (B - 1) * S + K; i++) {
+            if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
+            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, lanes);
+            GPUNN__UNROLL
+            for (int j = 0; j < B; j++)
+                if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int j = 0; j < B; j++)
+        if (!cut || j < d->pixels) GPUNN__V(_depthwise_store)(d, j * d->channels + c, c, sum[j], lanes);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
+                                                             const int S, const bool cut)
+{
+    int64_t c = 0;
+    for (; c + GPUNN__VECTOR_LANES <= d->channels; c += GPUNN__VECTOR_LANES)
+        GPUNN__V(_depthwise_cells)(d, c, GPUNN__VECTOR_LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);
+    if (c < d->channels)
+        GPUNN__V(_depthwise_cells)(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwise *d, const int K,
+                                                           const int S)
+{
+    GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_strips), d, K, S);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_tiles)(const gpunn__depthwise *d, int kernel,
+                                                              int stride)
+{
+    if (kernel == 3 && stride == 1)
+        GPUNN__V(_depthwise_tile)(d, 3, 1);
+    else if (kernel == 3)
+        GPUNN__V(_depthwise_tile)(d, 3, 2);
+    else if (kernel == 5 && stride == 1)
+        GPUNN__V(_depthwise_tile)(d, 5, 1);
+    else if (kernel == 5)
+        GPUNN__V(_depthwise_tile)(d, 5, 2);
+    else
+        GPUNN__V(_depthwise_tile)(d, 7, 1);
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_window)(const gpunn__depthwise *d, int kernel,
+                                                               int stride)
+{
+    (void)kernel, (void)stride;
+    for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
+        const int     lanes = d->channels - c < GPUNN__VECTOR_LANES ? (int)(d->channels - c)
+                                                                    : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR sum = GPUNN__V(_set)(0);
+        for (int64_t row = 0; row < d->rows; row++)
+            for (int64_t k = 0; k < d->columns; k++)
+                sum = GPUNN__V(_fma)(
+                    GPUNN__V(_load)(d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c,
+                                    lanes),
+                    GPUNN__V(_load)(d->w + row * d->w_row + k * d->channels + c, lanes), sum);
+        GPUNN__V(_depthwise_store)(d, c, c, sum, lanes);
+    }
+}
+
+static const gpunn__depthwise_kernels GPUNN__V(_depthwise) = {GPUNN__V(_depthwise_tiles),
+                                                              GPUNN__V(_depthwise_window)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
 #endif
-#undef GPUNN__DEPTHWISE_KERNELS
 
 static const gpunn__depthwise_kernels *gpunn__depthwise_choose(void)
 {
@@ -34113,236 +34403,1059 @@ typedef struct gpunn__conv_kernels {
                    bool add, bool relu);
 } gpunn__conv_kernels;
 
-#define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                        \
-    TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a,               \
-                                                       gpunn__##isa *b)                                    \
-    {                                                                                                      \
-        if (map == GPUNN__WINOGRAD_INPUT) {                                                                \
-            gpunn__##isa p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2; \
-            b[0] = a[0] * 4 - a[2] * 5 + a[4];                                                             \
-            b[1] = p + q;                                                                                  \
-            b[2] = p - q;                                                                                  \
-            b[3] = r + s;                                                                                  \
-            b[4] = r - s;                                                                                  \
-            b[5] = a[1] * 4 - a[3] * 5 + a[5];                                                             \
-        } else if (map == GPUNN__WINOGRAD_OUTPUT) {                                                        \
-            gpunn__##isa p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];               \
-            b[0] = a[0] + p + r;                                                                           \
-            b[1] = q + s * 2;                                                                              \
-            b[2] = p + r * 4;                                                                              \
-            b[3] = q + s * 8 + a[5];                                                                       \
-        } else if (map == GPUNN__WINOGRAD_WEIGHT) {                                                        \
-            gpunn__##isa p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);                          \
-            gpunn__##isa r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);               \
-            b[0] = a[0] * 0.25f;                                                                           \
-            b[1] = p + q;                                                                                  \
-            b[2] = p - q;                                                                                  \
-            b[3] = r + s;                                                                                  \
-            b[4] = r - s;                                                                                  \
-            b[5] = a[2];                                                                                   \
-        } else if (map == GPUNN__WINOGRAD_DOUTPUT) {                                                       \
-            gpunn__##isa p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;   \
-            b[0] = a[0];                                                                                   \
-            b[1] = p + q;                                                                                  \
-            b[2] = p - q;                                                                                  \
-            b[3] = r + s;                                                                                  \
-            b[4] = r - s;                                                                                  \
-            b[5] = a[3];                                                                                   \
-        } else {                                                                                           \
-            gpunn__##isa p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4]; \
-            b[0] = a[0] * 0.25f + p + r * (1.0f / 24);                                                     \
-            b[1] = q + (a[3] - a[4]) * (1.0f / 12);                                                        \
-            b[2] = p + r * (1.0f / 6) + a[5];                                                              \
-        }                                                                                                  \
-    }                                                                                                      \
-    TARGET GPUNN__INLINE void gpunn__##isa##_winograd2(const gpunn__winograd_job *w, const int map,        \
-                                                       const int n, const int m)                           \
-    {                                                                                                      \
-        for (int64_t t = 0; t < w->count; t++)                                                             \
-            for (int64_t c = 0; c < w->channels; c += LANES) {                                             \
-                const int    lanes = w->channels - c < LANES ? (int)(w->channels - c) : LANES;             \
-                const float *src = w->src + t * w->src_step + c;                                           \
-                float       *dst = w->dst + t * w->dst_step + c;                                           \
-                gpunn__##isa a[6], b[6], half[6][6];                                                       \
-                GPUNN__UNROLL                                                                              \
-                for (int j = 0; j < n; j++) {                                                              \
-                    GPUNN__UNROLL                                                                          \
-                    for (int i = 0; i < n; i++)                                                            \
-                        a[i] = gpunn__##isa##_load(src + i * w->si + j * w->sj, lanes);                    \
-                    gpunn__##isa##_winograd1(map, a, b);                                                   \
-                    GPUNN__UNROLL                                                                          \
-                    for (int i = 0; i < m; i++) half[i][j] = b[i];                                         \
-                }                                                                                          \
-                GPUNN__UNROLL                                                                              \
-                for (int i = 0; i < m; i++) {                                                              \
-                    gpunn__##isa##_winograd1(map, half[i], b);                                             \
-                    GPUNN__UNROLL                                                                          \
-                    for (int j = 0; j < m; j++)                                                            \
-                        gpunn__##isa##_store(dst + i * w->di + j * w->dj, lanes, b[j]);                    \
-                }                                                                                          \
-            }                                                                                              \
-    }                                                                                                      \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_winograd(const gpunn__winograd_job *w, int map)             \
-    {                                                                                                      \
-        if (map == GPUNN__WINOGRAD_INPUT)                                                                  \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_INPUT, 6, 6);                                      \
-        else if (map == GPUNN__WINOGRAD_OUTPUT)                                                            \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);                                     \
-        else if (map == GPUNN__WINOGRAD_WEIGHT)                                                            \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);                                     \
-        else if (map == GPUNN__WINOGRAD_DOUTPUT)                                                           \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);                                    \
-        else                                                                                               \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                    \
-    }
-
-/* direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
- * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
- * 4 taps. */
-#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)                                \
-    TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R,            \
-                                                         const int V)                                        \
-    {                                                                                                        \
-        for (int64_t q = 0; q < d->count; q += V * LANES) {                                                  \
-            gpunn__##isa sum[8][8], x[8];                                                                    \
-            GPUNN__UNROLL                                                                                    \
-            for (int i = 0; i < R; i++) {                                                                    \
-                GPUNN__UNROLL                                                                                \
-                for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_set(0);                               \
-            }                                                                                                \
-            const float *w = d->w;                                                                           \
-            for (int64_t p = 0; p < d->taps; p++, w += R) {                                                  \
-                const float *from = d->x + q + d->offset[p];                                                 \
-                GPUNN__UNROLL                                                                                \
-                for (int v = 0; v < V; v++) x[v] = *(const gpunn__##isa##_memory *)(from + v * LANES);       \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < R; i++) {                                                                \
-                    gpunn__##isa a = gpunn__##isa##_set(w[i]);                                               \
-                    GPUNN__UNROLL                                                                            \
-                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(a, x[v], sum[i][v]);          \
-                }                                                                                            \
-            }                                                                                                \
-            GPUNN__UNROLL                                                                                    \
-            for (int i = 0; i < R; i++) {                                                                    \
-                GPUNN__UNROLL                                                                                \
-                for (int v = 0; v < V; v++)                                                                  \
-                    *(gpunn__##isa##_memory *)(d->out + i * d->out_row + q + v * LANES) = sum[i][v];         \
-            }                                                                                                \
-        }                                                                                                    \
-    }                                                                                                        \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct(const gpunn__direct_job *d, int rows)                  \
-    {                                                                                                        \
-        if (rows == 1)                                                                                       \
-            gpunn__##isa##_direct_tile(d, 1, V1);                                                            \
-        else if (rows == 6)                                                                                  \
-            gpunn__##isa##_direct_tile(d, 6, V6);                                                            \
-        else                                                                                                 \
-            gpunn__##isa##_direct_tile(d, W, VW);                                                            \
-    }                                                                                                        \
-    TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, \
-                                                         const int R)                                        \
-    {                                                                                                        \
-        gpunn__##isa sum[6][4], y[6], x;                                                                     \
-        GPUNN__UNROLL                                                                                        \
-        for (int i = 0; i < R; i++) {                                                                        \
-            GPUNN__UNROLL                                                                                    \
-            for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_set(0);                                   \
-        }                                                                                                    \
-        const int64_t *o = d->offset + p;                                                                    \
-        for (int64_t image = 0; image < d->images; image++) {                                                \
-            const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;   \
-            for (int64_t q = 0; q < d->count; q += LANES) {                                                  \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < R; i++) {                                                                \
-                    y[i] = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                          \
-                    GPUNN__HOLD(y[i]);                                                                       \
-                }                                                                                            \
-                GPUNN__UNROLL                                                                                \
-                for (int j = 0; j < 4; j++) {                                                                \
-                    x = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);                                     \
-                    GPUNN__HOLD(x);                                                                          \
-                    GPUNN__UNROLL                                                                            \
-                    for (int i = 0; i < R; i++) sum[i][j] = gpunn__##isa##_fma(y[i], x, sum[i][j]);          \
-                }                                                                                            \
-            }                                                                                                \
-        }                                                                                                    \
-        GPUNN__UNROLL                                                                                        \
-        for (int i = 0; i < R; i++) {                                                                        \
-            gpunn__##isa##_sum4(sum[i], d->out + (row + i) * d->out_row + p);                                \
-        }                                                                                                    \
-    }                                                                                                        \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct_gradient(const gpunn__direct_job *d, int rows)         \
-    {                                                                                                        \
-        for (int64_t p = 0; p < d->taps; p += 4) {                                                           \
-            if (rows == 1)                                                                                   \
-                gpunn__##isa##_direct_dots(d, 0, p, 1);                                                      \
-            else                                                                                             \
-                for (int64_t row = 0; row < 6; row += D) gpunn__##isa##_direct_dots(d, row, p, D);           \
-        }                                                                                                    \
-    }                                                                                                        \
-    /* y = relu(x * scale + shift + residual), or y += x. */                                                 \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_finish(const float *x, float *y, const float *residual,       \
-                                                      int64_t n, float scale, float shift, bool add,         \
-                                                      bool relu)                                             \
-    {                                                                                                        \
-        for (int64_t i = 0; i < n; i += LANES) {                                                             \
-            const int    lanes = n - i < LANES ? (int)(n - i) : LANES;                                       \
-            gpunn__##isa v = gpunn__##isa##_load(x + i, lanes) * scale + shift;                              \
-            if (add) v += gpunn__##isa##_load(y + i, lanes);                                                 \
-            if (residual) v += gpunn__##isa##_load(residual + i, lanes);                                     \
-            if (relu) v = gpunn__##isa##_relu(v);                                                            \
-            gpunn__##isa##_store(y + i, lanes, v);                                                           \
-        }                                                                                                    \
-    }                                                                                                        \
-    static const gpunn__conv_kernels gpunn__##isa##_conv = {W,                                               \
-                                                            LANES,                                           \
-                                                            V1,                                              \
-                                                            V6,                                              \
-                                                            VW,                                              \
-                                                            WINOGRAD,                                        \
-                                                            gpunn__##isa##_direct,                           \
-                                                            gpunn__##isa##_direct_gradient,                  \
-                                                            gpunn__##isa##_finish};
-
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-/* sum4: out[j] += the sum of a[j]. */
-#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)          \
-    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out) \
-    {                                                                                \
-        gpunn__quad q[4];                                                            \
-        GPUNN__UNROLL                                                                \
-        for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                \
-        gpunn__transpose4(q);                                                        \
-        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                 \
-    }                                                                                \
-    GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)
 #if defined(GPUNN__AVX512)
-GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
-GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 8, 3, 6, gpunn__v16_winograd)
+#define GPUNN__VECTOR gpunn__v16
+#define GPUNN__VECTOR_LANES 16
+#define GPUNN__TARGET GPUNN__AVX512
+#define GPUNN__DIRECT_V1 4
+#define GPUNN__DIRECT_V6 4
+#define GPUNN__DIRECT_WIDE 8
+#define GPUNN__DIRECT_VW 3
+#define GPUNN__DIRECT_ROWS 6
+#define GPUNN__DIRECT_WINOGRAD gpunn__v16_winograd
+/* Winograd transforms of one vector type (cpu/vectors.h), included once for each. */
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_winograd1)(const int map, const GPUNN__VECTOR *a, GPUNN__VECTOR *b)
+{
+    if (map == GPUNN__WINOGRAD_INPUT) {
+        GPUNN__VECTOR p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;
+        b[0] = a[0] * 4 - a[2] * 5 + a[4];
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[1] * 4 - a[3] * 5 + a[5];
+    } else if (map == GPUNN__WINOGRAD_OUTPUT) {
+        GPUNN__VECTOR p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];
+        b[0] = a[0] + p + r;
+        b[1] = q + s * 2;
+        b[2] = p + r * 4;
+        b[3] = q + s * 8 + a[5];
+    } else if (map == GPUNN__WINOGRAD_WEIGHT) {
+        GPUNN__VECTOR p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);
+        GPUNN__VECTOR r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);
+        b[0] = a[0] * 0.25f;
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[2];
+    } else if (map == GPUNN__WINOGRAD_DOUTPUT) {
+        GPUNN__VECTOR p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;
+        b[0] = a[0];
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[3];
+    } else {
+        GPUNN__VECTOR p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];
+        b[0] = a[0] * 0.25f + p + r * (1.0f / 24);
+        b[1] = q + (a[3] - a[4]) * (1.0f / 12);
+        b[2] = p + r * (1.0f / 6) + a[5];
+    }
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_winograd2)(const gpunn__winograd_job *w, const int map,
+                                                      const int n, const int m)
+{
+    for (int64_t t = 0; t < w->count; t++)
+        for (int64_t c = 0; c < w->channels; c += GPUNN__VECTOR_LANES) {
+            const int     lanes = w->channels - c < GPUNN__VECTOR_LANES ? (int)(w->channels - c)
+                                                                        : GPUNN__VECTOR_LANES;
+            const float  *src = w->src + t * w->src_step + c;
+            float        *dst = w->dst + t * w->dst_step + c;
+            GPUNN__VECTOR a[6], b[6], half[6][6];
+            GPUNN__UNROLL
+            for (int j = 0; j < n; j++) {
+                GPUNN__UNROLL
+                for (int i = 0; i < n; i++) a[i] = GPUNN__V(_load)(src + i * w->si + j * w->sj, lanes);
+                GPUNN__V(_winograd1)(map, a, b);
+                GPUNN__UNROLL
+                for (int i = 0; i < m; i++) half[i][j] = b[i];
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < m; i++) {
+                GPUNN__V(_winograd1)(map, half[i], b);
+                GPUNN__UNROLL
+                for (int j = 0; j < m; j++) GPUNN__V(_store)(dst + i * w->di + j * w->dj, lanes, b[j]);
+            }
+        }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_winograd)(const gpunn__winograd_job *w, int map)
+{
+    if (map == GPUNN__WINOGRAD_INPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_INPUT, 6, 6);
+    else if (map == GPUNN__WINOGRAD_OUTPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);
+    else if (map == GPUNN__WINOGRAD_WEIGHT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);
+    else if (map == GPUNN__WINOGRAD_DOUTPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);
+    else
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);
+}
+/* Direct convolutions of one vector type (cpu/vectors.h), included once for each.
+ * direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
+ * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
+ * 4 taps. GPUNN__DIRECT_WIDE is the number of rows of the third kind of tile. GPUNN__DIRECT_V1, V6 and VW are
+ * the vectors of a tile of 1, 6 and GPUNN__DIRECT_WIDE rows. GPUNN__DIRECT_ROWS is the number of rows of a
+ * gradient's tile, GPUNN__DIRECT_WINOGRAD the transform, or NULL. The end undefines these macros. */
+
+/* out[j] += the sum of a[j]. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_sum4)(const GPUNN__VECTOR *a, float *out)
+{
+#if GPUNN__VECTOR_LANES > 1
+    gpunn__quad q[4];
+    GPUNN__UNROLL
+    for (int j = 0; j < 4; j++) q[j] = GPUNN__V(_fold)(a[j]);
+    gpunn__transpose4(q);
+    *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);
+#else
+    for (int j = 0; j < 4; j++) out[j] += a[j];
+#endif
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_tile)(const gpunn__direct_job *d, const int R, const int V)
+{
+    for (int64_t q = 0; q < d->count; q += V * GPUNN__VECTOR_LANES) {
+        GPUNN__VECTOR sum[8][8], x[8];
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_set)(0);
+        }
+        const float *w = d->w;
+        for (int64_t p = 0; p < d->taps; p++, w += R) {
+            const float *from = d->x + q + d->offset[p];
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) x[v] = *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR a = GPUNN__V(_set)(w[i]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(a, x[v], sum[i][v]);
+            }
+        }
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++)
+                *(GPUNN__V(_memory) *)(d->out + i * d->out_row + q + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct)(const gpunn__direct_job *d, int rows)
+{
+    if (rows == 1)
+        GPUNN__V(_direct_tile)(d, 1, GPUNN__DIRECT_V1);
+    else if (rows == 6)
+        GPUNN__V(_direct_tile)(d, 6, GPUNN__DIRECT_V6);
+    else
+        GPUNN__V(_direct_tile)(d, GPUNN__DIRECT_WIDE, GPUNN__DIRECT_VW);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_dots)(const gpunn__direct_job *d, int64_t row, int64_t p,
+                                                        const int R)
+{
+    GPUNN__VECTOR sum[6][4], y[6], x;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) sum[i][j] = GPUNN__V(_set)(0);
+    }
+    const int64_t *o = d->offset + p;
+    for (int64_t image = 0; image < d->images; image++) {
+        const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;
+        for (int64_t q = 0; q < d->count; q += GPUNN__VECTOR_LANES) {
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                y[i] = *(const GPUNN__V(_memory) *)(y0 + i * d->y_row + q);
+                GPUNN__HOLD(y[i]);
+            }
+            GPUNN__UNROLL
+            for (int j = 0; j < 4; j++) {
+                x = *(const GPUNN__V(_memory) *)(x0 + q + o[j]);
+                GPUNN__HOLD(x);
+                GPUNN__UNROLL
+                for (int i = 0; i < R; i++) sum[i][j] = GPUNN__V(_fma)(y[i], x, sum[i][j]);
+            }
+        }
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__V(_sum4)(sum[i], d->out + (row + i) * d->out_row + p);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct_gradient)(const gpunn__direct_job *d, int rows)
+{
+    for (int64_t p = 0; p < d->taps; p += 4) {
+        if (rows == 1)
+            GPUNN__V(_direct_dots)(d, 0, p, 1);
+        else
+            for (int64_t row = 0; row < 6; row += GPUNN__DIRECT_ROWS)
+                GPUNN__V(_direct_dots)(d, row, p, GPUNN__DIRECT_ROWS);
+    }
+}
+
+/* y = relu(x * scale + shift + residual), or y += x. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, const float *residual,
+                                                     int64_t n, float scale, float shift, bool add, bool relu)
+{
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int     lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
+        if (add) v += GPUNN__V(_load)(y + i, lanes);
+        if (residual) v += GPUNN__V(_load)(residual + i, lanes);
+        if (relu) v = GPUNN__V(_relu)(v);
+        GPUNN__V(_store)(y + i, lanes, v);
+    }
+}
+
+static const gpunn__conv_kernels GPUNN__V(_conv) = {
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
+    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__DIRECT_V1
+#undef GPUNN__DIRECT_V6
+#undef GPUNN__DIRECT_WIDE
+#undef GPUNN__DIRECT_VW
+#undef GPUNN__DIRECT_ROWS
+#undef GPUNN__DIRECT_WINOGRAD
 #endif
 #if defined(GPUNN__AVX2)
-GPUNN__WINOGRAD_KERNELS(v8, GPUNN__AVX2, 8)
-GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 4, 3, 3, gpunn__v8_winograd)
+#define GPUNN__VECTOR gpunn__v8
+#define GPUNN__VECTOR_LANES 8
+#define GPUNN__TARGET GPUNN__AVX2
+#define GPUNN__DIRECT_V1 4
+#define GPUNN__DIRECT_V6 2
+#define GPUNN__DIRECT_WIDE 4
+#define GPUNN__DIRECT_VW 3
+#define GPUNN__DIRECT_ROWS 3
+#define GPUNN__DIRECT_WINOGRAD gpunn__v8_winograd
+/* Winograd transforms of one vector type (cpu/vectors.h), included once for each. */
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_winograd1)(const int map, const GPUNN__VECTOR *a, GPUNN__VECTOR *b)
+{
+    if (map == GPUNN__WINOGRAD_INPUT) {
+        GPUNN__VECTOR p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;
+        b[0] = a[0] * 4 - a[2] * 5 + a[4];
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[1] * 4 - a[3] * 5 + a[5];
+    } else if (map == GPUNN__WINOGRAD_OUTPUT) {
+        GPUNN__VECTOR p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];
+        b[0] = a[0] + p + r;
+        b[1] = q + s * 2;
+        b[2] = p + r * 4;
+        b[3] = q + s * 8 + a[5];
+    } else if (map == GPUNN__WINOGRAD_WEIGHT) {
+        GPUNN__VECTOR p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);
+        GPUNN__VECTOR r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);
+        b[0] = a[0] * 0.25f;
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[2];
+    } else if (map == GPUNN__WINOGRAD_DOUTPUT) {
+        GPUNN__VECTOR p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;
+        b[0] = a[0];
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[3];
+    } else {
+        GPUNN__VECTOR p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];
+        b[0] = a[0] * 0.25f + p + r * (1.0f / 24);
+        b[1] = q + (a[3] - a[4]) * (1.0f / 12);
+        b[2] = p + r * (1.0f / 6) + a[5];
+    }
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_winograd2)(const gpunn__winograd_job *w, const int map,
+                                                      const int n, const int m)
+{
+    for (int64_t t = 0; t < w->count; t++)
+        for (int64_t c = 0; c < w->channels; c += GPUNN__VECTOR_LANES) {
+            const int     lanes = w->channels - c < GPUNN__VECTOR_LANES ? (int)(w->channels - c)
+                                                                        : GPUNN__VECTOR_LANES;
+            const float  *src = w->src + t * w->src_step + c;
+            float        *dst = w->dst + t * w->dst_step + c;
+            GPUNN__VECTOR a[6], b[6], half[6][6];
+            GPUNN__UNROLL
+            for (int j = 0; j < n; j++) {
+                GPUNN__UNROLL
+                for (int i = 0; i < n; i++) a[i] = GPUNN__V(_load)(src + i * w->si + j * w->sj, lanes);
+                GPUNN__V(_winograd1)(map, a, b);
+                GPUNN__UNROLL
+                for (int i = 0; i < m; i++) half[i][j] = b[i];
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < m; i++) {
+                GPUNN__V(_winograd1)(map, half[i], b);
+                GPUNN__UNROLL
+                for (int j = 0; j < m; j++) GPUNN__V(_store)(dst + i * w->di + j * w->dj, lanes, b[j]);
+            }
+        }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_winograd)(const gpunn__winograd_job *w, int map)
+{
+    if (map == GPUNN__WINOGRAD_INPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_INPUT, 6, 6);
+    else if (map == GPUNN__WINOGRAD_OUTPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);
+    else if (map == GPUNN__WINOGRAD_WEIGHT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);
+    else if (map == GPUNN__WINOGRAD_DOUTPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);
+    else
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);
+}
+/* Direct convolutions of one vector type (cpu/vectors.h), included once for each.
+ * direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
+ * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
+ * 4 taps. GPUNN__DIRECT_WIDE is the number of rows of the third kind of tile. GPUNN__DIRECT_V1, V6 and VW are
+ * the vectors of a tile of 1, 6 and GPUNN__DIRECT_WIDE rows. GPUNN__DIRECT_ROWS is the number of rows of a
+ * gradient's tile, GPUNN__DIRECT_WINOGRAD the transform, or NULL. The end undefines these macros. */
+
+/* out[j] += the sum of a[j]. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_sum4)(const GPUNN__VECTOR *a, float *out)
+{
+#if GPUNN__VECTOR_LANES > 1
+    gpunn__quad q[4];
+    GPUNN__UNROLL
+    for (int j = 0; j < 4; j++) q[j] = GPUNN__V(_fold)(a[j]);
+    gpunn__transpose4(q);
+    *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);
+#else
+    for (int j = 0; j < 4; j++) out[j] += a[j];
+#endif
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_tile)(const gpunn__direct_job *d, const int R, const int V)
+{
+    for (int64_t q = 0; q < d->count; q += V * GPUNN__VECTOR_LANES) {
+        GPUNN__VECTOR sum[8][8], x[8];
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_set)(0);
+        }
+        const float *w = d->w;
+        for (int64_t p = 0; p < d->taps; p++, w += R) {
+            const float *from = d->x + q + d->offset[p];
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) x[v] = *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR a = GPUNN__V(_set)(w[i]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(a, x[v], sum[i][v]);
+            }
+        }
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++)
+                *(GPUNN__V(_memory) *)(d->out + i * d->out_row + q + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct)(const gpunn__direct_job *d, int rows)
+{
+    if (rows == 1)
+        GPUNN__V(_direct_tile)(d, 1, GPUNN__DIRECT_V1);
+    else if (rows == 6)
+        GPUNN__V(_direct_tile)(d, 6, GPUNN__DIRECT_V6);
+    else
+        GPUNN__V(_direct_tile)(d, GPUNN__DIRECT_WIDE, GPUNN__DIRECT_VW);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_dots)(const gpunn__direct_job *d, int64_t row, int64_t p,
+                                                        const int R)
+{
+    GPUNN__VECTOR sum[6][4], y[6], x;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) sum[i][j] = GPUNN__V(_set)(0);
+    }
+    const int64_t *o = d->offset + p;
+    for (int64_t image = 0; image < d->images; image++) {
+        const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;
+        for (int64_t q = 0; q < d->count; q += GPUNN__VECTOR_LANES) {
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                y[i] = *(const GPUNN__V(_memory) *)(y0 + i * d->y_row + q);
+                GPUNN__HOLD(y[i]);
+            }
+            GPUNN__UNROLL
+            for (int j = 0; j < 4; j++) {
+                x = *(const GPUNN__V(_memory) *)(x0 + q + o[j]);
+                GPUNN__HOLD(x);
+                GPUNN__UNROLL
+                for (int i = 0; i < R; i++) sum[i][j] = GPUNN__V(_fma)(y[i], x, sum[i][j]);
+            }
+        }
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__V(_sum4)(sum[i], d->out + (row + i) * d->out_row + p);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct_gradient)(const gpunn__direct_job *d, int rows)
+{
+    for (int64_t p = 0; p < d->taps; p += 4) {
+        if (rows == 1)
+            GPUNN__V(_direct_dots)(d, 0, p, 1);
+        else
+            for (int64_t row = 0; row < 6; row += GPUNN__DIRECT_ROWS)
+                GPUNN__V(_direct_dots)(d, row, p, GPUNN__DIRECT_ROWS);
+    }
+}
+
+/* y = relu(x * scale + shift + residual), or y += x. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, const float *residual,
+                                                     int64_t n, float scale, float shift, bool add, bool relu)
+{
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int     lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
+        if (add) v += GPUNN__V(_load)(y + i, lanes);
+        if (residual) v += GPUNN__V(_load)(residual + i, lanes);
+        if (relu) v = GPUNN__V(_relu)(v);
+        GPUNN__V(_store)(y + i, lanes, v);
+    }
+}
+
+static const gpunn__conv_kernels GPUNN__V(_conv) = {
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
+    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__DIRECT_V1
+#undef GPUNN__DIRECT_V6
+#undef GPUNN__DIRECT_WIDE
+#undef GPUNN__DIRECT_VW
+#undef GPUNN__DIRECT_ROWS
+#undef GPUNN__DIRECT_WINOGRAD
 #endif
 #if defined(GPUNN__BASELINE) && defined(__aarch64__)
-GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
-GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 8, 3, 6, gpunn__v4_winograd)
+#define GPUNN__VECTOR gpunn__v4
+#define GPUNN__VECTOR_LANES 4
+#define GPUNN__TARGET GPUNN__BASELINE
+#define GPUNN__DIRECT_V1 8
+#define GPUNN__DIRECT_V6 4
+#define GPUNN__DIRECT_WIDE 8
+#define GPUNN__DIRECT_VW 3
+#define GPUNN__DIRECT_ROWS 6
+#define GPUNN__DIRECT_WINOGRAD gpunn__v4_winograd
+/* Winograd transforms of one vector type (cpu/vectors.h), included once for each. */
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_winograd1)(const int map, const GPUNN__VECTOR *a, GPUNN__VECTOR *b)
+{
+    if (map == GPUNN__WINOGRAD_INPUT) {
+        GPUNN__VECTOR p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;
+        b[0] = a[0] * 4 - a[2] * 5 + a[4];
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[1] * 4 - a[3] * 5 + a[5];
+    } else if (map == GPUNN__WINOGRAD_OUTPUT) {
+        GPUNN__VECTOR p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];
+        b[0] = a[0] + p + r;
+        b[1] = q + s * 2;
+        b[2] = p + r * 4;
+        b[3] = q + s * 8 + a[5];
+    } else if (map == GPUNN__WINOGRAD_WEIGHT) {
+        GPUNN__VECTOR p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);
+        GPUNN__VECTOR r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);
+        b[0] = a[0] * 0.25f;
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[2];
+    } else if (map == GPUNN__WINOGRAD_DOUTPUT) {
+        GPUNN__VECTOR p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;
+        b[0] = a[0];
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[3];
+    } else {
+        GPUNN__VECTOR p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];
+        b[0] = a[0] * 0.25f + p + r * (1.0f / 24);
+        b[1] = q + (a[3] - a[4]) * (1.0f / 12);
+        b[2] = p + r * (1.0f / 6) + a[5];
+    }
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_winograd2)(const gpunn__winograd_job *w, const int map,
+                                                      const int n, const int m)
+{
+    for (int64_t t = 0; t < w->count; t++)
+        for (int64_t c = 0; c < w->channels; c += GPUNN__VECTOR_LANES) {
+            const int     lanes = w->channels - c < GPUNN__VECTOR_LANES ? (int)(w->channels - c)
+                                                                        : GPUNN__VECTOR_LANES;
+            const float  *src = w->src + t * w->src_step + c;
+            float        *dst = w->dst + t * w->dst_step + c;
+            GPUNN__VECTOR a[6], b[6], half[6][6];
+            GPUNN__UNROLL
+            for (int j = 0; j < n; j++) {
+                GPUNN__UNROLL
+                for (int i = 0; i < n; i++) a[i] = GPUNN__V(_load)(src + i * w->si + j * w->sj, lanes);
+                GPUNN__V(_winograd1)(map, a, b);
+                GPUNN__UNROLL
+                for (int i = 0; i < m; i++) half[i][j] = b[i];
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < m; i++) {
+                GPUNN__V(_winograd1)(map, half[i], b);
+                GPUNN__UNROLL
+                for (int j = 0; j < m; j++) GPUNN__V(_store)(dst + i * w->di + j * w->dj, lanes, b[j]);
+            }
+        }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_winograd)(const gpunn__winograd_job *w, int map)
+{
+    if (map == GPUNN__WINOGRAD_INPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_INPUT, 6, 6);
+    else if (map == GPUNN__WINOGRAD_OUTPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);
+    else if (map == GPUNN__WINOGRAD_WEIGHT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);
+    else if (map == GPUNN__WINOGRAD_DOUTPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);
+    else
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);
+}
+/* Direct convolutions of one vector type (cpu/vectors.h), included once for each.
+ * direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
+ * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
+ * 4 taps. GPUNN__DIRECT_WIDE is the number of rows of the third kind of tile. GPUNN__DIRECT_V1, V6 and VW are
+ * the vectors of a tile of 1, 6 and GPUNN__DIRECT_WIDE rows. GPUNN__DIRECT_ROWS is the number of rows of a
+ * gradient's tile, GPUNN__DIRECT_WINOGRAD the transform, or NULL. The end undefines these macros. */
+
+/* out[j] += the sum of a[j]. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_sum4)(const GPUNN__VECTOR *a, float *out)
+{
+#if GPUNN__VECTOR_LANES > 1
+    gpunn__quad q[4];
+    GPUNN__UNROLL
+    for (int j = 0; j < 4; j++) q[j] = GPUNN__V(_fold)(a[j]);
+    gpunn__transpose4(q);
+    *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);
+#else
+    for (int j = 0; j < 4; j++) out[j] += a[j];
+#endif
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_tile)(const gpunn__direct_job *d, const int R, const int V)
+{
+    for (int64_t q = 0; q < d->count; q += V * GPUNN__VECTOR_LANES) {
+        GPUNN__VECTOR sum[8][8], x[8];
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_set)(0);
+        }
+        const float *w = d->w;
+        for (int64_t p = 0; p < d->taps; p++, w += R) {
+            const float *from = d->x + q + d->offset[p];
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) x[v] = *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR a = GPUNN__V(_set)(w[i]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(a, x[v], sum[i][v]);
+            }
+        }
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++)
+                *(GPUNN__V(_memory) *)(d->out + i * d->out_row + q + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct)(const gpunn__direct_job *d, int rows)
+{
+    if (rows == 1)
+        GPUNN__V(_direct_tile)(d, 1, GPUNN__DIRECT_V1);
+    else if (rows == 6)
+        GPUNN__V(_direct_tile)(d, 6, GPUNN__DIRECT_V6);
+    else
+        GPUNN__V(_direct_tile)(d, GPUNN__DIRECT_WIDE, GPUNN__DIRECT_VW);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_dots)(const gpunn__direct_job *d, int64_t row, int64_t p,
+                                                        const int R)
+{
+    GPUNN__VECTOR sum[6][4], y[6], x;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) sum[i][j] = GPUNN__V(_set)(0);
+    }
+    const int64_t *o = d->offset + p;
+    for (int64_t image = 0; image < d->images; image++) {
+        const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;
+        for (int64_t q = 0; q < d->count; q += GPUNN__VECTOR_LANES) {
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                y[i] = *(const GPUNN__V(_memory) *)(y0 + i * d->y_row + q);
+                GPUNN__HOLD(y[i]);
+            }
+            GPUNN__UNROLL
+            for (int j = 0; j < 4; j++) {
+                x = *(const GPUNN__V(_memory) *)(x0 + q + o[j]);
+                GPUNN__HOLD(x);
+                GPUNN__UNROLL
+                for (int i = 0; i < R; i++) sum[i][j] = GPUNN__V(_fma)(y[i], x, sum[i][j]);
+            }
+        }
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__V(_sum4)(sum[i], d->out + (row + i) * d->out_row + p);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct_gradient)(const gpunn__direct_job *d, int rows)
+{
+    for (int64_t p = 0; p < d->taps; p += 4) {
+        if (rows == 1)
+            GPUNN__V(_direct_dots)(d, 0, p, 1);
+        else
+            for (int64_t row = 0; row < 6; row += GPUNN__DIRECT_ROWS)
+                GPUNN__V(_direct_dots)(d, row, p, GPUNN__DIRECT_ROWS);
+    }
+}
+
+/* y = relu(x * scale + shift + residual), or y += x. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, const float *residual,
+                                                     int64_t n, float scale, float shift, bool add, bool relu)
+{
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int     lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
+        if (add) v += GPUNN__V(_load)(y + i, lanes);
+        if (residual) v += GPUNN__V(_load)(residual + i, lanes);
+        if (relu) v = GPUNN__V(_relu)(v);
+        GPUNN__V(_store)(y + i, lanes, v);
+    }
+}
+
+static const gpunn__conv_kernels GPUNN__V(_conv) = {
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
+    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__DIRECT_V1
+#undef GPUNN__DIRECT_V6
+#undef GPUNN__DIRECT_WIDE
+#undef GPUNN__DIRECT_VW
+#undef GPUNN__DIRECT_ROWS
+#undef GPUNN__DIRECT_WINOGRAD
 #elif defined(GPUNN__BASELINE)
 /* no Winograd: its tile does not fit 16 registers of 4 lanes, and the code would be long */
-GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 8, 1, 2, NULL)
+#define GPUNN__VECTOR gpunn__v4
+#define GPUNN__VECTOR_LANES 4
+#define GPUNN__TARGET GPUNN__BASELINE
+#define GPUNN__DIRECT_V1 8
+#define GPUNN__DIRECT_V6 2
+#define GPUNN__DIRECT_WIDE 8
+#define GPUNN__DIRECT_VW 1
+#define GPUNN__DIRECT_ROWS 2
+#define GPUNN__DIRECT_WINOGRAD NULL
+/* Direct convolutions of one vector type (cpu/vectors.h), included once for each.
+ * direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
+ * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
+ * 4 taps. GPUNN__DIRECT_WIDE is the number of rows of the third kind of tile. GPUNN__DIRECT_V1, V6 and VW are
+ * the vectors of a tile of 1, 6 and GPUNN__DIRECT_WIDE rows. GPUNN__DIRECT_ROWS is the number of rows of a
+ * gradient's tile, GPUNN__DIRECT_WINOGRAD the transform, or NULL. The end undefines these macros. */
+
+/* out[j] += the sum of a[j]. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_sum4)(const GPUNN__VECTOR *a, float *out)
+{
+#if GPUNN__VECTOR_LANES > 1
+    gpunn__quad q[4];
+    GPUNN__UNROLL
+    for (int j = 0; j < 4; j++) q[j] = GPUNN__V(_fold)(a[j]);
+    gpunn__transpose4(q);
+    *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);
+#else
+    for (int j = 0; j < 4; j++) out[j] += a[j];
+#endif
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_tile)(const gpunn__direct_job *d, const int R, const int V)
+{
+    for (int64_t q = 0; q < d->count; q += V * GPUNN__VECTOR_LANES) {
+        GPUNN__VECTOR sum[8][8], x[8];
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_set)(0);
+        }
+        const float *w = d->w;
+        for (int64_t p = 0; p < d->taps; p++, w += R) {
+            const float *from = d->x + q + d->offset[p];
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) x[v] = *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR a = GPUNN__V(_set)(w[i]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(a, x[v], sum[i][v]);
+            }
+        }
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++)
+                *(GPUNN__V(_memory) *)(d->out + i * d->out_row + q + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct)(const gpunn__direct_job *d, int rows)
+{
+    if (rows == 1)
+        GPUNN__V(_direct_tile)(d, 1, GPUNN__DIRECT_V1);
+    else if (rows == 6)
+        GPUNN__V(_direct_tile)(d, 6, GPUNN__DIRECT_V6);
+    else
+        GPUNN__V(_direct_tile)(d, GPUNN__DIRECT_WIDE, GPUNN__DIRECT_VW);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_dots)(const gpunn__direct_job *d, int64_t row, int64_t p,
+                                                        const int R)
+{
+    GPUNN__VECTOR sum[6][4], y[6], x;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) sum[i][j] = GPUNN__V(_set)(0);
+    }
+    const int64_t *o = d->offset + p;
+    for (int64_t image = 0; image < d->images; image++) {
+        const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;
+        for (int64_t q = 0; q < d->count; q += GPUNN__VECTOR_LANES) {
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                y[i] = *(const GPUNN__V(_memory) *)(y0 + i * d->y_row + q);
+                GPUNN__HOLD(y[i]);
+            }
+            GPUNN__UNROLL
+            for (int j = 0; j < 4; j++) {
+                x = *(const GPUNN__V(_memory) *)(x0 + q + o[j]);
+                GPUNN__HOLD(x);
+                GPUNN__UNROLL
+                for (int i = 0; i < R; i++) sum[i][j] = GPUNN__V(_fma)(y[i], x, sum[i][j]);
+            }
+        }
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__V(_sum4)(sum[i], d->out + (row + i) * d->out_row + p);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct_gradient)(const gpunn__direct_job *d, int rows)
+{
+    for (int64_t p = 0; p < d->taps; p += 4) {
+        if (rows == 1)
+            GPUNN__V(_direct_dots)(d, 0, p, 1);
+        else
+            for (int64_t row = 0; row < 6; row += GPUNN__DIRECT_ROWS)
+                GPUNN__V(_direct_dots)(d, row, p, GPUNN__DIRECT_ROWS);
+    }
+}
+
+/* y = relu(x * scale + shift + residual), or y += x. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, const float *residual,
+                                                     int64_t n, float scale, float shift, bool add, bool relu)
+{
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int     lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
+        if (add) v += GPUNN__V(_load)(y + i, lanes);
+        if (residual) v += GPUNN__V(_load)(residual + i, lanes);
+        if (relu) v = GPUNN__V(_relu)(v);
+        GPUNN__V(_store)(y + i, lanes, v);
+    }
+}
+
+static const gpunn__conv_kernels GPUNN__V(_conv) = {
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
+    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__DIRECT_V1
+#undef GPUNN__DIRECT_V6
+#undef GPUNN__DIRECT_WIDE
+#undef GPUNN__DIRECT_VW
+#undef GPUNN__DIRECT_ROWS
+#undef GPUNN__DIRECT_WINOGRAD
 #endif
 #else
-GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out)
-{
-    for (int j = 0; j < 4; j++) out[j] += a[j];
-}
-GPUNN__WINOGRAD_KERNELS(v1, , 1)
-GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 8, 1, 2, gpunn__v1_winograd)
-#endif
+#define GPUNN__VECTOR gpunn__v1
+#define GPUNN__VECTOR_LANES 1
+#define GPUNN__TARGET
+#define GPUNN__DIRECT_V1 8
+#define GPUNN__DIRECT_V6 2
+#define GPUNN__DIRECT_WIDE 8
+#define GPUNN__DIRECT_VW 1
+#define GPUNN__DIRECT_ROWS 2
+#define GPUNN__DIRECT_WINOGRAD gpunn__v1_winograd
+/* Winograd transforms of one vector type (cpu/vectors.h), included once for each. */
 
-#undef GPUNN__CONV_VECTORS
-#undef GPUNN__WINOGRAD_KERNELS
-#undef GPUNN__DIRECT_KERNELS
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_winograd1)(const int map, const GPUNN__VECTOR *a, GPUNN__VECTOR *b)
+{
+    if (map == GPUNN__WINOGRAD_INPUT) {
+        GPUNN__VECTOR p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;
+        b[0] = a[0] * 4 - a[2] * 5 + a[4];
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[1] * 4 - a[3] * 5 + a[5];
+    } else if (map == GPUNN__WINOGRAD_OUTPUT) {
+        GPUNN__VECTOR p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];
+        b[0] = a[0] + p + r;
+        b[1] = q + s * 2;
+        b[2] = p + r * 4;
+        b[3] = q + s * 8 + a[5];
+    } else if (map == GPUNN__WINOGRAD_WEIGHT) {
+        GPUNN__VECTOR p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);
+        GPUNN__VECTOR r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);
+        b[0] = a[0] * 0.25f;
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[2];
+    } else if (map == GPUNN__WINOGRAD_DOUTPUT) {
+        GPUNN__VECTOR p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;
+        b[0] = a[0];
+        b[1] = p + q;
+        b[2] = p - q;
+        b[3] = r + s;
+        b[4] = r - s;
+        b[5] = a[3];
+    } else {
+        GPUNN__VECTOR p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];
+        b[0] = a[0] * 0.25f + p + r * (1.0f / 24);
+        b[1] = q + (a[3] - a[4]) * (1.0f / 12);
+        b[2] = p + r * (1.0f / 6) + a[5];
+    }
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_winograd2)(const gpunn__winograd_job *w, const int map,
+                                                      const int n, const int m)
+{
+    for (int64_t t = 0; t < w->count; t++)
+        for (int64_t c = 0; c < w->channels; c += GPUNN__VECTOR_LANES) {
+            const int     lanes = w->channels - c < GPUNN__VECTOR_LANES ? (int)(w->channels - c)
+                                                                        : GPUNN__VECTOR_LANES;
+            const float  *src = w->src + t * w->src_step + c;
+            float        *dst = w->dst + t * w->dst_step + c;
+            GPUNN__VECTOR a[6], b[6], half[6][6];
+            GPUNN__UNROLL
+            for (int j = 0; j < n; j++) {
+                GPUNN__UNROLL
+                for (int i = 0; i < n; i++) a[i] = GPUNN__V(_load)(src + i * w->si + j * w->sj, lanes);
+                GPUNN__V(_winograd1)(map, a, b);
+                GPUNN__UNROLL
+                for (int i = 0; i < m; i++) half[i][j] = b[i];
+            }
+            GPUNN__UNROLL
+            for (int i = 0; i < m; i++) {
+                GPUNN__V(_winograd1)(map, half[i], b);
+                GPUNN__UNROLL
+                for (int j = 0; j < m; j++) GPUNN__V(_store)(dst + i * w->di + j * w->dj, lanes, b[j]);
+            }
+        }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_winograd)(const gpunn__winograd_job *w, int map)
+{
+    if (map == GPUNN__WINOGRAD_INPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_INPUT, 6, 6);
+    else if (map == GPUNN__WINOGRAD_OUTPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);
+    else if (map == GPUNN__WINOGRAD_WEIGHT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);
+    else if (map == GPUNN__WINOGRAD_DOUTPUT)
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);
+    else
+        GPUNN__V(_winograd2)(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);
+}
+/* Direct convolutions of one vector type (cpu/vectors.h), included once for each.
+ * direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
+ * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
+ * 4 taps. GPUNN__DIRECT_WIDE is the number of rows of the third kind of tile. GPUNN__DIRECT_V1, V6 and VW are
+ * the vectors of a tile of 1, 6 and GPUNN__DIRECT_WIDE rows. GPUNN__DIRECT_ROWS is the number of rows of a
+ * gradient's tile, GPUNN__DIRECT_WINOGRAD the transform, or NULL. The end undefines these macros. */
+
+/* out[j] += the sum of a[j]. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_sum4)(const GPUNN__VECTOR *a, float *out)
+{
+#if GPUNN__VECTOR_LANES > 1
+    gpunn__quad q[4];
+    GPUNN__UNROLL
+    for (int j = 0; j < 4; j++) q[j] = GPUNN__V(_fold)(a[j]);
+    gpunn__transpose4(q);
+    *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);
+#else
+    for (int j = 0; j < 4; j++) out[j] += a[j];
+#endif
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_tile)(const gpunn__direct_job *d, const int R, const int V)
+{
+    for (int64_t q = 0; q < d->count; q += V * GPUNN__VECTOR_LANES) {
+        GPUNN__VECTOR sum[8][8], x[8];
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_set)(0);
+        }
+        const float *w = d->w;
+        for (int64_t p = 0; p < d->taps; p++, w += R) {
+            const float *from = d->x + q + d->offset[p];
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) x[v] = *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                GPUNN__VECTOR a = GPUNN__V(_set)(w[i]);
+                GPUNN__UNROLL
+                for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_fma)(a, x[v], sum[i][v]);
+            }
+        }
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++)
+                *(GPUNN__V(_memory) *)(d->out + i * d->out_row + q + v * GPUNN__VECTOR_LANES) = sum[i][v];
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct)(const gpunn__direct_job *d, int rows)
+{
+    if (rows == 1)
+        GPUNN__V(_direct_tile)(d, 1, GPUNN__DIRECT_V1);
+    else if (rows == 6)
+        GPUNN__V(_direct_tile)(d, 6, GPUNN__DIRECT_V6);
+    else
+        GPUNN__V(_direct_tile)(d, GPUNN__DIRECT_WIDE, GPUNN__DIRECT_VW);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_direct_dots)(const gpunn__direct_job *d, int64_t row, int64_t p,
+                                                        const int R)
+{
+    GPUNN__VECTOR sum[6][4], y[6], x;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) sum[i][j] = GPUNN__V(_set)(0);
+    }
+    const int64_t *o = d->offset + p;
+    for (int64_t image = 0; image < d->images; image++) {
+        const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;
+        for (int64_t q = 0; q < d->count; q += GPUNN__VECTOR_LANES) {
+            GPUNN__UNROLL
+            for (int i = 0; i < R; i++) {
+                y[i] = *(const GPUNN__V(_memory) *)(y0 + i * d->y_row + q);
+                GPUNN__HOLD(y[i]);
+            }
+            GPUNN__UNROLL
+            for (int j = 0; j < 4; j++) {
+                x = *(const GPUNN__V(_memory) *)(x0 + q + o[j]);
+                GPUNN__HOLD(x);
+                GPUNN__UNROLL
+                for (int i = 0; i < R; i++) sum[i][j] = GPUNN__V(_fma)(y[i], x, sum[i][j]);
+            }
+        }
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__V(_sum4)(sum[i], d->out + (row + i) * d->out_row + p);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_direct_gradient)(const gpunn__direct_job *d, int rows)
+{
+    for (int64_t p = 0; p < d->taps; p += 4) {
+        if (rows == 1)
+            GPUNN__V(_direct_dots)(d, 0, p, 1);
+        else
+            for (int64_t row = 0; row < 6; row += GPUNN__DIRECT_ROWS)
+                GPUNN__V(_direct_dots)(d, row, p, GPUNN__DIRECT_ROWS);
+    }
+}
+
+/* y = relu(x * scale + shift + residual), or y += x. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, const float *residual,
+                                                     int64_t n, float scale, float shift, bool add, bool relu)
+{
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int     lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
+        if (add) v += GPUNN__V(_load)(y + i, lanes);
+        if (residual) v += GPUNN__V(_load)(residual + i, lanes);
+        if (relu) v = GPUNN__V(_relu)(v);
+        GPUNN__V(_store)(y + i, lanes, v);
+    }
+}
+
+static const gpunn__conv_kernels GPUNN__V(_conv) = {
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
+    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TARGET
+#undef GPUNN__DIRECT_V1
+#undef GPUNN__DIRECT_V6
+#undef GPUNN__DIRECT_WIDE
+#undef GPUNN__DIRECT_VW
+#undef GPUNN__DIRECT_ROWS
+#undef GPUNN__DIRECT_WINOGRAD
+#endif
 
 GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 {

@@ -417,236 +417,71 @@ typedef struct gpunn__conv_kernels {
                    bool add, bool relu);
 } gpunn__conv_kernels;
 
-#define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                        \
-    TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a,               \
-                                                       gpunn__##isa *b)                                    \
-    {                                                                                                      \
-        if (map == GPUNN__WINOGRAD_INPUT) {                                                                \
-            gpunn__##isa p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2; \
-            b[0] = a[0] * 4 - a[2] * 5 + a[4];                                                             \
-            b[1] = p + q;                                                                                  \
-            b[2] = p - q;                                                                                  \
-            b[3] = r + s;                                                                                  \
-            b[4] = r - s;                                                                                  \
-            b[5] = a[1] * 4 - a[3] * 5 + a[5];                                                             \
-        } else if (map == GPUNN__WINOGRAD_OUTPUT) {                                                        \
-            gpunn__##isa p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];               \
-            b[0] = a[0] + p + r;                                                                           \
-            b[1] = q + s * 2;                                                                              \
-            b[2] = p + r * 4;                                                                              \
-            b[3] = q + s * 8 + a[5];                                                                       \
-        } else if (map == GPUNN__WINOGRAD_WEIGHT) {                                                        \
-            gpunn__##isa p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);                          \
-            gpunn__##isa r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);               \
-            b[0] = a[0] * 0.25f;                                                                           \
-            b[1] = p + q;                                                                                  \
-            b[2] = p - q;                                                                                  \
-            b[3] = r + s;                                                                                  \
-            b[4] = r - s;                                                                                  \
-            b[5] = a[2];                                                                                   \
-        } else if (map == GPUNN__WINOGRAD_DOUTPUT) {                                                       \
-            gpunn__##isa p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;   \
-            b[0] = a[0];                                                                                   \
-            b[1] = p + q;                                                                                  \
-            b[2] = p - q;                                                                                  \
-            b[3] = r + s;                                                                                  \
-            b[4] = r - s;                                                                                  \
-            b[5] = a[3];                                                                                   \
-        } else {                                                                                           \
-            gpunn__##isa p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4]; \
-            b[0] = a[0] * 0.25f + p + r * (1.0f / 24);                                                     \
-            b[1] = q + (a[3] - a[4]) * (1.0f / 12);                                                        \
-            b[2] = p + r * (1.0f / 6) + a[5];                                                              \
-        }                                                                                                  \
-    }                                                                                                      \
-    TARGET GPUNN__INLINE void gpunn__##isa##_winograd2(const gpunn__winograd_job *w, const int map,        \
-                                                       const int n, const int m)                           \
-    {                                                                                                      \
-        for (int64_t t = 0; t < w->count; t++)                                                             \
-            for (int64_t c = 0; c < w->channels; c += LANES) {                                             \
-                const int    lanes = w->channels - c < LANES ? (int)(w->channels - c) : LANES;             \
-                const float *src = w->src + t * w->src_step + c;                                           \
-                float       *dst = w->dst + t * w->dst_step + c;                                           \
-                gpunn__##isa a[6], b[6], half[6][6];                                                       \
-                GPUNN__UNROLL                                                                              \
-                for (int j = 0; j < n; j++) {                                                              \
-                    GPUNN__UNROLL                                                                          \
-                    for (int i = 0; i < n; i++)                                                            \
-                        a[i] = gpunn__##isa##_load(src + i * w->si + j * w->sj, lanes);                    \
-                    gpunn__##isa##_winograd1(map, a, b);                                                   \
-                    GPUNN__UNROLL                                                                          \
-                    for (int i = 0; i < m; i++) half[i][j] = b[i];                                         \
-                }                                                                                          \
-                GPUNN__UNROLL                                                                              \
-                for (int i = 0; i < m; i++) {                                                              \
-                    gpunn__##isa##_winograd1(map, half[i], b);                                             \
-                    GPUNN__UNROLL                                                                          \
-                    for (int j = 0; j < m; j++)                                                            \
-                        gpunn__##isa##_store(dst + i * w->di + j * w->dj, lanes, b[j]);                    \
-                }                                                                                          \
-            }                                                                                              \
-    }                                                                                                      \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_winograd(const gpunn__winograd_job *w, int map)             \
-    {                                                                                                      \
-        if (map == GPUNN__WINOGRAD_INPUT)                                                                  \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_INPUT, 6, 6);                                      \
-        else if (map == GPUNN__WINOGRAD_OUTPUT)                                                            \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);                                     \
-        else if (map == GPUNN__WINOGRAD_WEIGHT)                                                            \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);                                     \
-        else if (map == GPUNN__WINOGRAD_DOUTPUT)                                                           \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);                                    \
-        else                                                                                               \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                    \
-    }
-
-/* direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
- * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
- * 4 taps. */
-#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)                                \
-    TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R,            \
-                                                         const int V)                                        \
-    {                                                                                                        \
-        for (int64_t q = 0; q < d->count; q += V * LANES) {                                                  \
-            gpunn__##isa sum[8][8], x[8];                                                                    \
-            GPUNN__UNROLL                                                                                    \
-            for (int i = 0; i < R; i++) {                                                                    \
-                GPUNN__UNROLL                                                                                \
-                for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_set(0);                               \
-            }                                                                                                \
-            const float *w = d->w;                                                                           \
-            for (int64_t p = 0; p < d->taps; p++, w += R) {                                                  \
-                const float *from = d->x + q + d->offset[p];                                                 \
-                GPUNN__UNROLL                                                                                \
-                for (int v = 0; v < V; v++) x[v] = *(const gpunn__##isa##_memory *)(from + v * LANES);       \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < R; i++) {                                                                \
-                    gpunn__##isa a = gpunn__##isa##_set(w[i]);                                               \
-                    GPUNN__UNROLL                                                                            \
-                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(a, x[v], sum[i][v]);          \
-                }                                                                                            \
-            }                                                                                                \
-            GPUNN__UNROLL                                                                                    \
-            for (int i = 0; i < R; i++) {                                                                    \
-                GPUNN__UNROLL                                                                                \
-                for (int v = 0; v < V; v++)                                                                  \
-                    *(gpunn__##isa##_memory *)(d->out + i * d->out_row + q + v * LANES) = sum[i][v];         \
-            }                                                                                                \
-        }                                                                                                    \
-    }                                                                                                        \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct(const gpunn__direct_job *d, int rows)                  \
-    {                                                                                                        \
-        if (rows == 1)                                                                                       \
-            gpunn__##isa##_direct_tile(d, 1, V1);                                                            \
-        else if (rows == 6)                                                                                  \
-            gpunn__##isa##_direct_tile(d, 6, V6);                                                            \
-        else                                                                                                 \
-            gpunn__##isa##_direct_tile(d, W, VW);                                                            \
-    }                                                                                                        \
-    TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, \
-                                                         const int R)                                        \
-    {                                                                                                        \
-        gpunn__##isa sum[6][4], y[6], x;                                                                     \
-        GPUNN__UNROLL                                                                                        \
-        for (int i = 0; i < R; i++) {                                                                        \
-            GPUNN__UNROLL                                                                                    \
-            for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_set(0);                                   \
-        }                                                                                                    \
-        const int64_t *o = d->offset + p;                                                                    \
-        for (int64_t image = 0; image < d->images; image++) {                                                \
-            const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;   \
-            for (int64_t q = 0; q < d->count; q += LANES) {                                                  \
-                GPUNN__UNROLL                                                                                \
-                for (int i = 0; i < R; i++) {                                                                \
-                    y[i] = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                          \
-                    GPUNN__HOLD(y[i]);                                                                       \
-                }                                                                                            \
-                GPUNN__UNROLL                                                                                \
-                for (int j = 0; j < 4; j++) {                                                                \
-                    x = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);                                     \
-                    GPUNN__HOLD(x);                                                                          \
-                    GPUNN__UNROLL                                                                            \
-                    for (int i = 0; i < R; i++) sum[i][j] = gpunn__##isa##_fma(y[i], x, sum[i][j]);          \
-                }                                                                                            \
-            }                                                                                                \
-        }                                                                                                    \
-        GPUNN__UNROLL                                                                                        \
-        for (int i = 0; i < R; i++) {                                                                        \
-            gpunn__##isa##_sum4(sum[i], d->out + (row + i) * d->out_row + p);                                \
-        }                                                                                                    \
-    }                                                                                                        \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct_gradient(const gpunn__direct_job *d, int rows)         \
-    {                                                                                                        \
-        for (int64_t p = 0; p < d->taps; p += 4) {                                                           \
-            if (rows == 1)                                                                                   \
-                gpunn__##isa##_direct_dots(d, 0, p, 1);                                                      \
-            else                                                                                             \
-                for (int64_t row = 0; row < 6; row += D) gpunn__##isa##_direct_dots(d, row, p, D);           \
-        }                                                                                                    \
-    }                                                                                                        \
-    /* y = relu(x * scale + shift + residual), or y += x. */                                                 \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_finish(const float *x, float *y, const float *residual,       \
-                                                      int64_t n, float scale, float shift, bool add,         \
-                                                      bool relu)                                             \
-    {                                                                                                        \
-        for (int64_t i = 0; i < n; i += LANES) {                                                             \
-            const int    lanes = n - i < LANES ? (int)(n - i) : LANES;                                       \
-            gpunn__##isa v = gpunn__##isa##_load(x + i, lanes) * scale + shift;                              \
-            if (add) v += gpunn__##isa##_load(y + i, lanes);                                                 \
-            if (residual) v += gpunn__##isa##_load(residual + i, lanes);                                     \
-            if (relu) v = gpunn__##isa##_relu(v);                                                            \
-            gpunn__##isa##_store(y + i, lanes, v);                                                           \
-        }                                                                                                    \
-    }                                                                                                        \
-    static const gpunn__conv_kernels gpunn__##isa##_conv = {W,                                               \
-                                                            LANES,                                           \
-                                                            V1,                                              \
-                                                            V6,                                              \
-                                                            VW,                                              \
-                                                            WINOGRAD,                                        \
-                                                            gpunn__##isa##_direct,                           \
-                                                            gpunn__##isa##_direct_gradient,                  \
-                                                            gpunn__##isa##_finish};
-
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-/* sum4: out[j] += the sum of a[j]. */
-#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)          \
-    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out) \
-    {                                                                                \
-        gpunn__quad q[4];                                                            \
-        GPUNN__UNROLL                                                                \
-        for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                \
-        gpunn__transpose4(q);                                                        \
-        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                 \
-    }                                                                                \
-    GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, W, VW, D, WINOGRAD)
 #if defined(GPUNN__AVX512)
-GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
-GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 8, 3, 6, gpunn__v16_winograd)
+#define GPUNN__VECTOR gpunn__v16
+#define GPUNN__VECTOR_LANES 16
+#define GPUNN__TARGET GPUNN__AVX512
+#define GPUNN__DIRECT_V1 4
+#define GPUNN__DIRECT_V6 4
+#define GPUNN__DIRECT_WIDE 8
+#define GPUNN__DIRECT_VW 3
+#define GPUNN__DIRECT_ROWS 6
+#define GPUNN__DIRECT_WINOGRAD gpunn__v16_winograd
+#include "cpu/conv_winograd.inc"
+#include "cpu/conv_direct.inc"
 #endif
 #if defined(GPUNN__AVX2)
-GPUNN__WINOGRAD_KERNELS(v8, GPUNN__AVX2, 8)
-GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 4, 3, 3, gpunn__v8_winograd)
+#define GPUNN__VECTOR gpunn__v8
+#define GPUNN__VECTOR_LANES 8
+#define GPUNN__TARGET GPUNN__AVX2
+#define GPUNN__DIRECT_V1 4
+#define GPUNN__DIRECT_V6 2
+#define GPUNN__DIRECT_WIDE 4
+#define GPUNN__DIRECT_VW 3
+#define GPUNN__DIRECT_ROWS 3
+#define GPUNN__DIRECT_WINOGRAD gpunn__v8_winograd
+#include "cpu/conv_winograd.inc"
+#include "cpu/conv_direct.inc"
 #endif
 #if defined(GPUNN__BASELINE) && defined(__aarch64__)
-GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
-GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 8, 3, 6, gpunn__v4_winograd)
+#define GPUNN__VECTOR gpunn__v4
+#define GPUNN__VECTOR_LANES 4
+#define GPUNN__TARGET GPUNN__BASELINE
+#define GPUNN__DIRECT_V1 8
+#define GPUNN__DIRECT_V6 4
+#define GPUNN__DIRECT_WIDE 8
+#define GPUNN__DIRECT_VW 3
+#define GPUNN__DIRECT_ROWS 6
+#define GPUNN__DIRECT_WINOGRAD gpunn__v4_winograd
+#include "cpu/conv_winograd.inc"
+#include "cpu/conv_direct.inc"
 #elif defined(GPUNN__BASELINE)
 /* no Winograd: its tile does not fit 16 registers of 4 lanes, and the code would be long */
-GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 8, 1, 2, NULL)
+#define GPUNN__VECTOR gpunn__v4
+#define GPUNN__VECTOR_LANES 4
+#define GPUNN__TARGET GPUNN__BASELINE
+#define GPUNN__DIRECT_V1 8
+#define GPUNN__DIRECT_V6 2
+#define GPUNN__DIRECT_WIDE 8
+#define GPUNN__DIRECT_VW 1
+#define GPUNN__DIRECT_ROWS 2
+#define GPUNN__DIRECT_WINOGRAD NULL
+#include "cpu/conv_direct.inc"
 #endif
 #else
-GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out)
-{
-    for (int j = 0; j < 4; j++) out[j] += a[j];
-}
-GPUNN__WINOGRAD_KERNELS(v1, , 1)
-GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 8, 1, 2, gpunn__v1_winograd)
+#define GPUNN__VECTOR gpunn__v1
+#define GPUNN__VECTOR_LANES 1
+#define GPUNN__TARGET
+#define GPUNN__DIRECT_V1 8
+#define GPUNN__DIRECT_V6 2
+#define GPUNN__DIRECT_WIDE 8
+#define GPUNN__DIRECT_VW 1
+#define GPUNN__DIRECT_ROWS 2
+#define GPUNN__DIRECT_WINOGRAD gpunn__v1_winograd
+#include "cpu/conv_winograd.inc"
+#include "cpu/conv_direct.inc"
 #endif
-
-#undef GPUNN__CONV_VECTORS
-#undef GPUNN__WINOGRAD_KERNELS
-#undef GPUNN__DIRECT_KERNELS
 
 GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 {

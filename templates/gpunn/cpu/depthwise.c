@@ -21,89 +21,6 @@ typedef struct gpunn__depthwise {
     int64_t      pixels;  /* of a cut tile */
 } gpunn__depthwise;
 
-/* tile: B windows of K columns, S cells apart. window: one window of any size. */
-#define GPUNN__DEPTHWISE_KERNELS(isa, TARGET, LANES)                                                        \
-    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_store(const gpunn__depthwise *d, int64_t at,         \
-                                                             int64_t c, gpunn__##isa v, const int lanes)    \
-    {                                                                                                       \
-        if (d->residual) v += gpunn__##isa##_load(d->residual + at, lanes);                                 \
-        if (d->shift) v += gpunn__##isa##_load(d->shift + c, lanes);                                        \
-        if (d->relu) v = gpunn__##isa##_relu(v);                                                            \
-        gpunn__##isa##_store(d->y + at, lanes, v);                                                          \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_cells(const gpunn__depthwise *d, int64_t c,          \
-                                                             const int lanes, const int K, const int S,     \
-                                                             const int B, const bool cut)                   \
-    {                                                                                                       \
-        gpunn__##isa sum[8], factor[8];                                                                     \
-        const float *x = d->x + c, *w = d->w + c;                                                           \
-        GPUNN__UNROLL                                                                                       \
-        for (int j = 0; j < B; j++) sum[j] = gpunn__##isa##_set(0);                                         \
-        for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {                         \
-            GPUNN__UNROLL                                                                                   \
-            for (int k = 0; k < K; k++) factor[k] = gpunn__##isa##_load(w + k * d->channels, lanes);        \
-            GPUNN__UNROLL                                                                                   \
-            for (int i = 0; i < (B - 1) * S + K; i++) {                                                     \
-                if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;                          \
-                const gpunn__##isa cell = gpunn__##isa##_load(x + (d->left + i) * d->x_column, lanes);      \
-                GPUNN__UNROLL                                                                               \
-                for (int j = 0; j < B; j++)                                                                 \
-                    if (i >= j * S && i - j * S < K)                                                        \
-                        sum[j] = gpunn__##isa##_fma(cell, factor[i - j * S], sum[j]);                       \
-            }                                                                                               \
-        }                                                                                                   \
-        GPUNN__UNROLL                                                                                       \
-        for (int j = 0; j < B; j++)                                                                         \
-            if (!cut || j < d->pixels)                                                                      \
-                gpunn__##isa##_depthwise_store(d, j * d->channels + c, c, sum[j], lanes);                   \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_strips(const gpunn__depthwise *d, const int K,       \
-                                                              const int S, const bool cut)                  \
-    {                                                                                                       \
-        int64_t c = 0;                                                                                      \
-        for (; c + LANES <= d->channels; c += LANES)                                                        \
-            gpunn__##isa##_depthwise_cells(d, c, LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);                  \
-        if (c < d->channels)                                                                                \
-            gpunn__##isa##_depthwise_cells(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut); \
-    }                                                                                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_tile(const gpunn__depthwise *d, const int K,         \
-                                                            const int S)                                    \
-    {                                                                                                       \
-        GPUNN__FIXED(d->cut, gpunn__##isa##_depthwise_strips, d, K, S);                                     \
-    }                                                                                                       \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_depthwise_tiles(const gpunn__depthwise *d, int kernel,       \
-                                                               int stride)                                  \
-    {                                                                                                       \
-        if (kernel == 3 && stride == 1)                                                                     \
-            gpunn__##isa##_depthwise_tile(d, 3, 1);                                                         \
-        else if (kernel == 3)                                                                               \
-            gpunn__##isa##_depthwise_tile(d, 3, 2);                                                         \
-        else if (kernel == 5 && stride == 1)                                                                \
-            gpunn__##isa##_depthwise_tile(d, 5, 1);                                                         \
-        else if (kernel == 5)                                                                               \
-            gpunn__##isa##_depthwise_tile(d, 5, 2);                                                         \
-        else                                                                                                \
-            gpunn__##isa##_depthwise_tile(d, 7, 1);                                                         \
-    }                                                                                                       \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_depthwise_window(const gpunn__depthwise *d, int kernel,      \
-                                                                int stride)                                 \
-    {                                                                                                       \
-        (void)kernel, (void)stride;                                                                         \
-        for (int64_t c = 0; c < d->channels; c += LANES) {                                                  \
-            const int    lanes = d->channels - c < LANES ? (int)(d->channels - c) : LANES;                  \
-            gpunn__##isa sum = gpunn__##isa##_set(0);                                                       \
-            for (int64_t row = 0; row < d->rows; row++)                                                     \
-                for (int64_t k = 0; k < d->columns; k++)                                                    \
-                    sum = gpunn__##isa##_fma(                                                               \
-                        gpunn__##isa##_load(                                                                \
-                            d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c, lanes),    \
-                        gpunn__##isa##_load(d->w + row * d->w_row + k * d->channels + c, lanes), sum);      \
-            gpunn__##isa##_depthwise_store(d, c, c, sum, lanes);                                            \
-        }                                                                                                   \
-    }                                                                                                       \
-    static const gpunn__depthwise_kernels gpunn__##isa##_depthwise = {gpunn__##isa##_depthwise_tiles,       \
-                                                                      gpunn__##isa##_depthwise_window};
-
 /* The kernels for one vector type. kernel, stride: sides of the windows of a tile. */
 typedef struct gpunn__depthwise_kernels {
     void (*tile)(const gpunn__depthwise *d, int kernel, int stride);
@@ -111,18 +28,29 @@ typedef struct gpunn__depthwise_kernels {
 } gpunn__depthwise_kernels;
 
 #ifndef GPUNN__VECTORS
-GPUNN__DEPTHWISE_KERNELS(v1, , 1)
+#define GPUNN__VECTOR gpunn__v1
+#define GPUNN__VECTOR_LANES 1
+#define GPUNN__TARGET
+#include "cpu/depthwise_tiles.inc"
 #endif
 #ifdef GPUNN__AVX512
-GPUNN__DEPTHWISE_KERNELS(v16, GPUNN__AVX512, 16)
+#define GPUNN__VECTOR gpunn__v16
+#define GPUNN__VECTOR_LANES 16
+#define GPUNN__TARGET GPUNN__AVX512
+#include "cpu/depthwise_tiles.inc"
 #endif
 #ifdef GPUNN__AVX2
-GPUNN__DEPTHWISE_KERNELS(v8, GPUNN__AVX2, 8)
+#define GPUNN__VECTOR gpunn__v8
+#define GPUNN__VECTOR_LANES 8
+#define GPUNN__TARGET GPUNN__AVX2
+#include "cpu/depthwise_tiles.inc"
 #endif
 #ifdef GPUNN__BASELINE
-GPUNN__DEPTHWISE_KERNELS(v4, GPUNN__BASELINE, 4)
+#define GPUNN__VECTOR gpunn__v4
+#define GPUNN__VECTOR_LANES 4
+#define GPUNN__TARGET GPUNN__BASELINE
+#include "cpu/depthwise_tiles.inc"
 #endif
-#undef GPUNN__DEPTHWISE_KERNELS
 
 static const gpunn__depthwise_kernels *gpunn__depthwise_choose(void)
 {

@@ -3,11 +3,6 @@
 #include "cpu/vectors.h"
 
 #ifdef GPUNN__VECTORS
-/* The kernels are written once and included for each vector type. GPUNN__V(_fma) is its gpunn__v16_fma. */
-#define GPUNN__JOIN(a, b) a##b
-#define GPUNN__OF_TYPE(type, name) GPUNN__JOIN(type, name)
-#define GPUNN__V(name) GPUNN__OF_TYPE(GPUNN__VECTOR, name)
-
 /* Prefetches `bytes` bytes and returns their end. */
 GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
 {
@@ -765,9 +760,6 @@ GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wo
     gpunn__gemm_finish(g, 0, g->m, 0, g->n);
 }
 #undef GPUNN__GEMM_KERNELS
-#undef GPUNN__V
-#undef GPUNN__OF_TYPE
-#undef GPUNN__JOIN
 
 GPUNN__INTERNAL const char *gpunn__gemm_name(void)
 {

@@ -5,7 +5,13 @@
 
 /* ==== >>cpu/vectors ====================================================================================== *
  * Vectors of 16, 8 and 4 floats with one set of names. The kernels for matrix products and convolutions are
- * built from them. */
+ * built from them. A kernel is written once, in a file that is included for each vector type: GPUNN__VECTOR
+ * is the type, GPUNN__VECTOR_LANES its floats, GPUNN__TARGET an attribute of its functions.
+ * GPUNN__V(_fma) is its gpunn__v16_fma. */
+#define GPUNN__JOIN(a, b) a##b
+#define GPUNN__OF_TYPE(type, name) GPUNN__JOIN(type, name)
+#define GPUNN__V(name) GPUNN__OF_TYPE(GPUNN__VECTOR, name)
+
 #ifdef GPUNN__VECTORS
 typedef float gpunn__quad __attribute__((vector_size(16)));
 typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
