@@ -1,5 +1,6 @@
 /* Memory of the program's as a tensor's: inputs, values, parameters and gradients, beside the same without.
- * Its memory is the host's or, on the emulated GPU, the caller's. */
+ * Its memory is the host's or, on the emulated GPU, the caller's. Then weights that change between two runs,
+ * in such memory and in all other ways. */
 #include "../test.h"
 
 #include "../emulator/caller.h"
@@ -805,15 +806,348 @@ static void test_doubles_given(void **state)
     place_close(&p);
 }
 
+/* ---- weights that change between two runs ---- *
+ * Runs keep weights packed, folded into convolutions or rounded to 16 bits. After each way to change weights,
+ * the next run gives the bits of a fresh model with the new weights. */
+enum { LAYERS = 11, SAMPLES = 3, WIDE = 16, SIDE = 6, CELLS = SIDE * SIDE, WORDS = 11, MOST_WEIGHTS = 64 };
+
+typedef struct layered {
+    test_memory     *memory; /* of the device */
+    gpunn_device    *dev;
+    gpunn_model     *model;
+    gpunn_tensor    *x, *tokens, *y[LAYERS], *loss;
+    gpunn_optimizer *opt;
+    void            *bound[MOST_WEIGHTS]; /* memory of the program's for each weight, or NULL */
+} layered;
+
+static gpunn_tensor *weight_of(gpunn_model *model, const char *name, int64_t rows, int64_t columns)
+{
+    const gpunn_init init = {GPUNN_INIT_NORMAL, 0, 0.3f};
+    return gpunn_parameter(model, name, GPUNN_SHAPE(rows, columns), init);
+}
+
+/* A low-rank change beside a product's weight. */
+static gpunn_tensor *adapted(gpunn_model *model)
+{
+    gpunn_tensor *down = weight_of(model, "down", CELLS, 2), *up = weight_of(model, "up", 2, 24);
+    return gpunn_add(weight_of(model, "adapted", CELLS, 24), gpunn_matmul(down, up));
+}
+
+static void layered_layers(layered *m, gpunn_tensor *x, gpunn_tensor *rows)
+{
+    gpunn_tensor       *normed = gpunn_conv2d(x, "normed", .out_channels = 24, .kernel_size = 3);
+    gpunn_tensor       *words = gpunn_embedding(m->tokens, "words", .num_embeddings = WORDS,
+                                                .embedding_dim = CELLS);
+    gpunn_tensor *const y[LAYERS] = {
+        gpunn_linear(rows, "linear", .out_features = 24),
+        gpunn_conv2d(x, "conv", .out_channels = 24, .kernel_size = 3, .padding = 1),
+        gpunn_conv2d(x, "point", .out_channels = 32, .kernel_size = 1),
+        gpunn_conv2d(x, "depthwise", .out_channels = WIDE, .groups = WIDE, .kernel_size = 3),
+        gpunn_conv_transpose2d(x, "transposed", .out_channels = 8, .kernel_size = 3),
+        gpunn_relu(gpunn_batch_norm2d(normed, "bn")),
+        gpunn_lstm(rows, "lstm", .hidden_size = 20, .batch_first = true),
+        gpunn_gru(rows, "gru", .hidden_size = 9, .batch_first = true, .bidirectional = true),
+        words,
+        gpunn_linear(rows, "tied", .weight = gpunn_find(m->model, "words.weight")),
+        gpunn_matmul(rows, adapted(m->model))};
+    memcpy(m->y, y, sizeof y);
+}
+
+static layered layered_make(gpunn_device *dev, gpunn_precision precision)
+{
+    layered m = {.dev = dev, .model = MADE(dev, gpunn_model_create(dev, .precision = precision))};
+    float  *values = test_randoms(SAMPLES * WIDE * CELLS, 4, 1);
+    int64_t words[SAMPLES * SIDE];
+    for (int i = 0; i < COUNT(words); i++) words[i] = i * 5 % WORDS;
+    m.x = gpunn_input(m.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDE, SIDE, SIDE));
+    m.tokens = gpunn_input(m.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, SIDE));
+    layered_layers(&m, gpunn_retain_grad(m.x), gpunn_reshape(m.x, GPUNN_SHAPE(GPUNN_BATCH, WIDE, CELLS)));
+    for (int i = 0; i < LAYERS; i++) {
+        gpunn_tensor *part = gpunn_mean(gpunn_square(MADE(dev, m.y[i])), GPUNN_ALL, false);
+        m.loss = MADE(dev, m.loss ? gpunn_add(m.loss, part) : part);
+    }
+    m.opt = MADE(dev, gpunn_sgd(m.model, .lr = 0.1f));
+    MADE(dev, gpunn_state(m.model, "state", GPUNN_SHAPE(1), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0}));
+    OK(dev, write_floats(m.x, values, SAMPLES * WIDE * CELLS));
+    OK(dev, gpunn_write(m.tokens, words, sizeof words));
+    free(values);
+    return m;
+}
+
+static void layered_end(layered *m)
+{
+    gpunn_optimizer_destroy(m->opt);
+    gpunn_model_destroy(m->model);
+    for (int i = 0; i < MOST_WEIGHTS; i++)
+        if (m->bound[i]) give(m->bound[i]);
+}
+
+enum { EVALUATION, TRAINING, GRADIENT, MODES };
+/* All results of a run, or the gradient of x; *bytes: of them all. */
+static char *layered_run(layered *m, int mode, size_t *bytes)
+{
+    char *results = NULL;
+    *bytes = 0;
+    if (mode == GRADIENT) {
+        OK(m->dev, gpunn_zero_grad(m->model));
+        OK(m->dev, gpunn_backward(m->loss));
+        results = malloc(*bytes = gpunn_tensor_bytes(m->x));
+        OK(m->dev, gpunn_read_grad(m->x, results, *bytes));
+        return results;
+    }
+    OK(m->dev, (mode == TRAINING ? gpunn_forward_training : gpunn_forward)(m->y, LAYERS));
+    for (int i = 0; i < LAYERS; i++) {
+        const size_t part = gpunn_tensor_bytes(m->y[i]);
+        results = realloc(results, *bytes + part);
+        OK(m->dev, gpunn_read(m->y[i], results + *bytes, part));
+        *bytes += part;
+    }
+    return results;
+}
+
+/* New values of a weight: variances stay above 0. */
+static float *new_values(layered *m, gpunn_tensor *t, int64_t *n)
+{
+    float *values = read_floats(m->dev, t, n);
+    for (int64_t k = 0; k < *n; k++) values[k] = 0.75f * values[k] + 0.1f;
+    return values;
+}
+
+/* Calls change with the new values of each weight. */
+static void renew(layered *m,
+                  void (*change)(layered *m, int i, gpunn_tensor *t, const float *values, size_t bytes))
+{
+    assert_in_range(gpunn_parameter_count(m->model), 1, MOST_WEIGHTS);
+    for (int i = 0; i < gpunn_parameter_count(m->model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(m->model, i);
+        int64_t       n;
+        float        *values = new_values(m, t, &n);
+        change(m, i, t, values, (size_t)n * sizeof *values);
+        free(values);
+    }
+}
+static void write_weight(layered *m, int i, gpunn_tensor *t, const float *values, size_t bytes)
+{
+    (void)i;
+    OK(m->dev, gpunn_write(t, values, bytes));
+}
+static void bind_weight(layered *m, int i, gpunn_tensor *t, const float *values, size_t bytes)
+{
+    OK(m->dev, gpunn_bind(t, m->bound[i] = take(bytes, values), bytes));
+}
+static void put_weight(layered *m, int i, gpunn_tensor *t, const float *values, size_t bytes)
+{
+    (void)m, (void)t;
+    if (stream)
+        caller_put(m->bound[i], values, bytes, stream);
+    else
+        memcpy(m->bound[i], values, bytes);
+}
+static void draw_weight(layered *m, int i, gpunn_tensor *t, const float *values, size_t bytes)
+{
+    (void)i, (void)values, (void)bytes;
+    const gpunn_init init = {GPUNN_INIT_UNIFORM, 0.1f, 0.4f};
+    if (strstr(gpunn_tensor_name(t), "running") == NULL) OK(m->dev, gpunn_set_init(t, init));
+}
+
+/* ---- the ways ---- */
+static void nothing(layered *m)
+{
+    (void)m;
+}
+static void by_write(layered *m)
+{
+    renew(m, write_weight);
+}
+static void by_bind(layered *m)
+{
+    renew(m, bind_weight);
+}
+static void in_bound_memory(layered *m)
+{
+    renew(m, put_weight);
+}
+static void by_unbind(layered *m)
+{
+    renew(m, put_weight);
+    for (int i = 0; i < gpunn_parameter_count(m->model); i++)
+        OK(m->dev, gpunn_bind(gpunn_parameter_at(m->model, i), NULL, 0));
+}
+static void by_set_init(layered *m)
+{
+    renew(m, draw_weight);
+}
+/* Another model's new weights, as a file in memory. */
+static void by_load_memory(layered *m)
+{
+    layered     other = layered_make(m->dev, GPUNN_PRECISION_F32);
+    gpunn_array file;
+    renew(&other, write_weight);
+    OK(m->dev, gpunn_save_memory(other.model, &file));
+    OK(m->dev, gpunn_load_memory(m->model, file.data, file.bytes));
+    gpunn_array_free(m->dev, &file);
+    layered_end(&other);
+}
+static void through_file(layered *m, bool checkpoint)
+{
+    layered     other = layered_make(m->dev, GPUNN_PRECISION_F32);
+    fixture     f = {.dev = m->dev};
+    const char *path = test_path(&f, "weights");
+    renew(&other, write_weight);
+    OK(m->dev, checkpoint ? gpunn_checkpoint_save(other.opt, NULL, path) : gpunn_save(other.model, path));
+    OK(m->dev, checkpoint ? gpunn_checkpoint_load(m->opt, NULL, path) : gpunn_load(m->model, path));
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(f.folder), 0);
+    layered_end(&other);
+}
+static void by_load(layered *m)
+{
+    through_file(m, false);
+}
+static void by_checkpoint(layered *m)
+{
+    through_file(m, true);
+}
+static void by_train_step(layered *m)
+{
+    OK(m->dev, gpunn_train_step(m->opt, m->loss));
+}
+static void by_optimizer_step(layered *m)
+{
+    OK(m->dev, gpunn_zero_grad(m->model));
+    OK(m->dev, gpunn_backward(m->loss));
+    OK(m->dev, gpunn_optimizer_step(m->opt));
+}
+static void with_averages(layered *m)
+{
+    OK(m->dev, gpunn_set_ema(m->opt, 0.9f));
+    for (int step = 0; step < 2; step++) by_train_step(m);
+}
+static void by_swap(layered *m)
+{
+    OK(m->dev, gpunn_ema_swap(m->opt));
+}
+static void with_averages_in_use(layered *m)
+{
+    with_averages(m);
+    by_swap(m);
+}
+/* In another session, whose states are the model's until it ends. */
+static void in_session(layered *m)
+{
+    gpunn_session *session = MADE(m->dev, gpunn_session_create(m->model));
+    OK(m->dev, gpunn_use_session(m->model, session));
+    renew(m, write_weight);
+    OK(m->dev, gpunn_use_session(m->model, NULL));
+    gpunn_session_destroy(session);
+}
+/* On another device, then back. */
+static void by_moving(layered *m)
+{
+    gpunn_device *dev = m->dev,
+                 *other = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CPU, .realloc_fn = hook_realloc,
+                                                       .user = m->memory));
+    OK(other, gpunn_model_to(m->model, other));
+    m->dev = other;
+    renew(m, write_weight);
+    OK(dev, gpunn_model_to(m->model, dev));
+    m->dev = dev;
+    gpunn_device_close(other);
+}
+/* A new layer moves all weights in memory. */
+static void by_growing(layered *m)
+{
+    gpunn_tensor *more = MADE(m->dev, gpunn_linear(gpunn_flatten(m->x), "more", .out_features = 50));
+    OK(m->dev, gpunn_forward(&more, 1));
+    renew(m, write_weight);
+}
+/* Running statistics alone, which evaluation folds into the convolution. */
+static void by_statistics(layered *m)
+{
+    OK(m->dev, gpunn_forward_training(m->y, LAYERS));
+}
+
+typedef struct way {
+    const char *name;
+    void (*before)(layered *m), (*change)(layered *m);
+    bool evaluation_only; /* other modes give the same as before */
+} way;
+static const way ways[] = {{"write", nothing, by_write, false},
+                           {"load", nothing, by_load, false},
+                           {"load_memory", nothing, by_load_memory, false},
+                           {"checkpoint_load", nothing, by_checkpoint, false},
+                           {"bind", nothing, by_bind, false},
+                           {"bound memory", by_bind, in_bound_memory, false},
+                           {"unbind", by_bind, by_unbind, false},
+                           {"set_init", nothing, by_set_init, false},
+                           {"train_step", nothing, by_train_step, false},
+                           {"optimizer_step", nothing, by_optimizer_step, false},
+                           {"ema_swap", with_averages, by_swap, false},
+                           {"ema_swap back", with_averages_in_use, by_swap, false},
+                           {"session", nothing, in_session, false},
+                           {"model_to", nothing, by_moving, false},
+                           {"growth", nothing, by_growing, false},
+                           {"statistics", nothing, by_statistics, true}};
+
+/* A model of the same weights, whose first run this is. */
+static char *fresh_run(layered *m, gpunn_precision precision, int mode, size_t *bytes)
+{
+    layered fresh = layered_make(m->dev, precision);
+    for (int i = 0; i < gpunn_parameter_count(fresh.model); i++) {
+        int64_t n;
+        float  *values = read_floats(m->dev, gpunn_parameter_at(m->model, i), &n);
+        OK(m->dev, write_floats(gpunn_parameter_at(fresh.model, i), values, n));
+        free(values);
+    }
+    char *results = layered_run(&fresh, mode, bytes);
+    layered_end(&fresh);
+    return results;
+}
+
+static void check_way(const way *w, gpunn_precision precision, int mode)
+{
+    place  p;
+    size_t bytes, count, same;
+    place_open(&p, precision);
+    layered m = layered_make(p.dev, precision);
+    m.memory = &p.memory;
+    w->before(&m);
+    char *old = layered_run(&m, mode, &bytes);
+    w->change(&m);
+    char *new = layered_run(&m, mode, &count), *expected = fresh_run(&m, precision, mode, &same);
+    assert_int_equal(bytes, count);
+    assert_int_equal(bytes, same);
+    if (memcmp(new, expected, bytes) != 0)
+        fail_msg("precision %d, mode %d: results of old weights after %s", (int)precision, mode, w->name);
+    if (!w->evaluation_only || mode == EVALUATION) assert_memory_not_equal(new, old, bytes);
+    free(old), free(new), free(expected);
+    layered_end(&m);
+    place_close(&p);
+}
+
+static void test_way(void **state)
+{
+    static const gpunn_precision of[] = {GPUNN_PRECISION_F32, GPUNN_PRECISION_BF16};
+    for (int i = 0; i < COUNT(of); i++)
+        for (int mode = 0; mode < MODES; mode++) check_way(*state, of[i], mode);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),        cmocka_unit_test(test_training),
-        cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope),
-        cmocka_unit_test(test_dlpack),        cmocka_unit_test(test_doubles_written),
-        cmocka_unit_test(test_written_as),    cmocka_unit_test(test_doubles_bound),
-        cmocka_unit_test(test_doubles_given), cmocka_unit_test(test_multiples)};
-    return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
+    static struct CMUnitTest tests[14 + COUNT(ways)];
+    const struct CMUnitTest  memory[] = {
+         cmocka_unit_test(test_values),        cmocka_unit_test(test_training),
+         cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
+         cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
+         cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope),
+         cmocka_unit_test(test_dlpack),        cmocka_unit_test(test_doubles_written),
+         cmocka_unit_test(test_written_as),    cmocka_unit_test(test_doubles_bound),
+         cmocka_unit_test(test_doubles_given), cmocka_unit_test(test_multiples)};
+    int count = 0;
+    for (int i = 0; i < COUNT(memory); i++) tests[count++] = memory[i];
+    for (int i = 0; i < COUNT(ways); i++) {
+        struct CMUnitTest test = {ways[i].name, test_way, NULL, NULL, (void *)(uintptr_t)&ways[i]};
+        tests[count++] = test;
+    }
+    return _cmocka_run_group_tests("bind", tests, (size_t)count, NULL, NULL);
 }
