@@ -3,7 +3,7 @@
 #include "../test.h"
 
 /* The shape of all inputs, the size of a slice of the first axis, the number of rows of C elements. */
-enum { A = 53, B = 37, C = 41, N = A * B * C, LAST = B * C, ROWS = A * B };
+enum { A = 37, B = 29, C = 41, N = A * B * C, LAST = B * C, ROWS = A * B };
 
 /* The indices: each is inside every axis, and most occur several times. */
 static int64_t index_at(int64_t at)
@@ -26,7 +26,7 @@ static int64_t from_columns(int64_t at)
 }
 static int64_t from_lines(int64_t at)
 {
-    return place(at / C / 18, 1 + 2 * (at / C % 18), at % C);
+    return place(at / C / 14, 1 + 2 * (at / C % 14), at % C);
 }
 static int64_t from_cab(int64_t at)
 {
@@ -119,7 +119,7 @@ static int64_t from_flipped(int64_t at)
 #define GRID SHAPED(gpunn_slice(y, 2, 0, 40, 1), A, B, 20, 2)
 #define SUMS(kind, ...) gpunn_##kind(x, GPUNN_AXES(__VA_ARGS__), false)
 #define DRAWN(...) gpunn_sample(ROWS_OF(x), SHAPED(FIRST(u), ROWS), __VA_ARGS__)
-#define THREES(t) SHAPED(gpunn_slice(t, 1, 0, 36, 1), A * 12, 3, C)
+#define THREES(t) SHAPED(gpunn_slice(t, 1, 0, 27, 1), A * 9, 3, C)
 #define SMALL(t, n) SHAPED(gpunn_slice(gpunn_slice(t, 0, 0, 1, 1), 2, 0, n, 1), B, n)
 #define LENGTHS(op, value) gpunn_integer_scalar(GPUNN_INTEGER_##op, SHAPED(SMALL(i, 1), B), value)
 
@@ -133,12 +133,12 @@ static int64_t from_flipped(int64_t at)
     X(permute_acb, gpunn_permute(x, GPUNN_AXES(0, 2, 1)), from_acb)                                         \
     X(permute_bac, gpunn_permute(x, GPUNN_AXES(1, 0, 2)), from_bac)                                         \
     X(permute_cba, gpunn_permute(x, GPUNN_AXES(2, 1, 0)), from_cba)                                         \
-    X(permute_two_rows, gpunn_permute(SHAPED(gpunn_slice(x, 0, 1, A, 1), 2, 26, B, C), GPUNN_AXES(0, 3,     \
-      2, 1)), NULL)                                                                                         \
+    X(permute_two_rows, gpunn_permute(SHAPED(gpunn_slice(x, 0, 1, A, 1), 2, A / 2, B, C),                   \
+      GPUNN_AXES(0, 3, 2, 1)), NULL)                                                                        \
     X(concat_rows, BOTH(x, x, 0), from_twice)                                                               \
     X(concat_lines, BOTH(x, x, 1), from_twice_lines)                                                        \
     X(concat_columns, BOTH(x, x, 2), from_twice_columns)                                                    \
-    X(concat_of_two, BOTH(x, gpunn_slice(y, 1, 5, 30, 1), 1), NULL)                                         \
+    X(concat_of_two, BOTH(x, gpunn_slice(y, 1, 5, 25, 1), 1), NULL)                                         \
     X(stack, gpunn_stack((gpunn_tensor *[]){x, x}, 2, 0), from_twice)                                       \
     X(pad, PADDED(.mode = GPUNN_PAD_CONSTANT), from_inside)                                                 \
     X(pad_reflect, PADDED(.mode = GPUNN_PAD_REFLECT), from_reflected)                                       \
@@ -217,7 +217,7 @@ static int64_t from_flipped(int64_t at)
     X(multi_margin_loss, gpunn_multi_margin_loss(ROWS_OF(x), LABELS), NULL)                                 \
     X(dice_loss, gpunn_dice_loss(IMAGES(gpunn_sigmoid(x)), IMAGES(u)), NULL)                                \
     X(ctc_loss, gpunn_ctc_loss(gpunn_log_softmax(x, 2), gpunn_integer_scalar(GPUNN_INTEGER_ADD, SMALL(i,    \
-      5), 1), LENGTHS(ADD, 16), gpunn_integer_scalar(GPUNN_INTEGER_ADD, LENGTHS(FMOD, 5), 1)), NULL)        \
+      5), 1), LENGTHS(ADD, 8), gpunn_integer_scalar(GPUNN_INTEGER_ADD, LENGTHS(FMOD, 5), 1)), NULL)        \
     X(max_pool1d, gpunn_max_pool1d(x, .kernel_size = 3, .stride = 1), NULL)                                 \
     X(max_pool2d, gpunn_max_pool2d(IMAGE(x), .kernel_size = 3, .stride = 2, .padding = 1), NULL)            \
     X(max_pool3d, gpunn_max_pool3d(VOLUME(x), .kernel_size = 2), NULL)                                      \
@@ -297,13 +297,13 @@ static const threads_case cases[] = {DIFFERENTIABLE(X) DISCRETE(Y)};
 #undef X
 #undef Y
 
-/* ---- three devices: one thread; three that the program runs one after another, counted; three ---- */
-static int shared; /* tasks that asked for all three threads */
+/* ---- three devices: of one thread, of three that run one after another and are counted, of three ---- */
+static int shared; /* tasks that asked for several threads */
 
 static void one_after_another(void *user, int count, void (*run)(void *arg), void *arg)
 {
     (void)user;
-    shared += count == 3;
+    shared += count > 1;
     for (int k = 0; k < count; k++) run(arg);
 }
 
@@ -434,11 +434,11 @@ static void check_finite(const threads_case *c, const outcome *o)
         if (!isfinite(value[at])) fail_msg("%s[%zu] is %g", c->name, at, (double)value[at]);
 }
 
-/* Three threads were asked for, in each direction: the tensors are large enough. */
+/* Several threads were asked for, in each direction: the tensors are large enough. */
 static void check_shared(const threads_case *c, const outcome *o)
 {
     if (o->forward == 0 || (c->differentiable && o->backward <= o->forward))
-        fail_msg("%s: %d tasks of the forward pass and %d with the backward pass ask for three threads",
+        fail_msg("%s: %d tasks of the forward pass and %d with the backward pass ask for several threads",
                  c->name, o->forward, o->backward);
 }
 
