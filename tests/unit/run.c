@@ -789,6 +789,44 @@ static void test_skipped(void **state)
 }
 
 /* Integers that pick nothing. */
+/* Lengths and labels of ctc_loss that are out of range. */
+static void test_bad_labels(void **state)
+{
+    fixture *f = *state;
+    enum { TIMES = 4, CLASSES = 3, MOST = 2 };
+    static const struct {
+        int64_t     targets[2 * MOST], lengths[2], target_lengths[2]; /* sample 1 is wrong */
+        const char *said;
+    } cases[] = {
+        {{1, 2, 1, 2}, {4, 5}, {2, 2}, "sample 1 has input length 5 (at most 4) and target length 2"},
+        {{1, 2, 1, 2}, {4, -1}, {2, 2}, "sample 1 has input length -1 (at most 4)"},
+        {{1, 2, 1, 2}, {4, 4}, {2, 3}, "target length 3 (at most 2); check the lengths"},
+        {{1, 2, 1, 2}, {4, 4}, {2, -2}, "target length -2 (at most 2); check the lengths"},
+        {{1, 2, 1, 3}, {4, 4}, {2, 2}, "label 3 of sample 1 is outside 0 .. 2; check the targets"},
+        {{1, 2, -1, 2}, {4, 4}, {2, 2}, "label -1 of sample 1 is outside 0 .. 2; check the targets"}};
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(TIMES, 2, CLASSES));
+    gpunn_tensor *targets = gpunn_input(f->model, "targets", GPUNN_I64, GPUNN_SHAPE(2, MOST));
+    gpunn_tensor *lengths = gpunn_input(f->model, "lengths", GPUNN_I64, GPUNN_SHAPE(2));
+    gpunn_tensor *ends = gpunn_input(f->model, "ends", GPUNN_I64, GPUNN_SHAPE(2));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_ctc_loss(gpunn_log_softmax(x, 2), targets, lengths, ends,
+                                                     .reduction = GPUNN_REDUCE_NONE));
+    float        *values = test_randoms(TIMES * 2 * CLASSES, 7, 1), value[2];
+    OK(f->dev, write_floats(x, values, TIMES * 2 * CLASSES));
+    for (int i = 0; i < COUNT(cases); i++) {
+        OK(f->dev, gpunn_write(targets, cases[i].targets, sizeof cases[i].targets));
+        OK(f->dev, gpunn_write(lengths, cases[i].lengths, sizeof cases[i].lengths));
+        OK(f->dev, gpunn_write(ends, cases[i].target_lengths, sizeof cases[i].target_lengths));
+        if (f->backend->type == GPUNN_DEVICE_CPU) {
+            FAILS(f->dev, gpunn_forward(&loss, 1), GPUNN_ERR_ARGUMENT, cases[i].said);
+            continue;
+        }
+        OK(f->dev, gpunn_forward(&loss, 1));
+        OK(f->dev, gpunn_read(loss, value, sizeof value));
+        assert_true(isfinite(value[0]) && isnan(value[1]));
+    }
+    free(values);
+}
+
 static void test_bad_index(void **state)
 {
     fixture      *f = *state;
@@ -981,6 +1019,38 @@ static gpunn_tensor *chain_net(gpunn_model *model, net *n)
     }
     return n->logits = n->loss = gpunn_mean(h, GPUNN_ALL, false);
 }
+/* A summary at another batch size leaves results readable as they are. Without .loss and .outputs it counts
+ * what no op reads. */
+static void test_summary_between(void **state)
+{
+    fixture *f = *state;
+    size_t   whole = 0, named = 0, part = 0;
+    FAILS(f->dev, gpunn_model_summary(f->model), GPUNN_ERR_ARGUMENT, "computes nothing yet");
+    net n = net_make(f->model);
+    net_write(f->dev, n, 5, 1);
+    OK(f->dev, gpunn_backward(n.loss));
+    const float loss = gpunn_item(n.loss);
+    OK(f->dev, gpunn_model_summary(f->model, .batch_size = 64, .loss = n.loss, .bytes = &whole));
+    assert_true(gpunn_item(n.loss) == loss);
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    float *before = read_floats(f->dev, n.logits, NULL);
+    OK(f->dev, gpunn_model_summary(f->model, .batch_size = 64, .bytes = &whole));
+    float *after = read_floats(f->dev, n.logits, NULL);
+    assert_memory_equal(before, after, 5 * 3 * sizeof *before);
+    assert_int_equal(gpunn_tensor_bytes(n.logits), 5 * 3 * sizeof *before);
+    OK(f->dev,
+       gpunn_model_summary(f->model, .batch_size = 64, .outputs = {n.accuracy, n.loss}, .bytes = &named));
+    OK(f->dev, gpunn_model_summary(f->model, .batch_size = 64, .outputs = {n.logits}, .bytes = &part));
+    assert_int_equal(whole, named);
+    assert_true(part < whole);
+    gpunn_model *other = gpunn_model_create(f->dev);
+    FAILS(f->dev, gpunn_model_summary(other, .outputs = {n.logits}), GPUNN_ERR_ARGUMENT,
+          "output 0 belongs to another model");
+    FAILS(f->dev, gpunn_model_summary(f->model, .batch_size = -1), GPUNN_ERR_ARGUMENT, "negative");
+    gpunn_model_destroy(other);
+    free(before), free(after);
+}
+
 static void test_summary(void **state)
 {
     (void)state;
@@ -1149,11 +1219,13 @@ int main(void)
                 {"refused", test_refused},
                 {"skipped", test_skipped},
                 {"bad index", test_bad_index},
+                {"bad labels", test_bad_labels},
                 {"bad boxes", test_bad_boxes},
                 {"all ignored", test_all_ignored},
                 {"dropout", test_dropout},
                 {"metrics", test_metrics},
                 {"no allocation", test_no_allocation},
+                {"summary between", test_summary_between},
                 {"huge", test_huge}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
