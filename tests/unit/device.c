@@ -52,6 +52,10 @@ static void test_open(void **state)
     assert_null(gpunn_device_open(.threads = -1));
     assert_int_not_equal(gpunn_last_status(NULL), GPUNN_OK);
     gpunn_clear_error(NULL);
+    const gpunn_backend strange = {.abi = GPUNN_BACKEND_ABI + 1};
+    assert_null(gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .backend = &strange));
+    check_sentence(NULL, gpunn_last_status(NULL), __FILE__, __LINE__, "the backend has ABI", "one version",
+                   (const char *)NULL);
     gpunn_device_args newer = {.args_ = GPUNN_VERSION_NUMBER + 1};
     assert_null(gpunn_device_open_(newer));
     check_sentence(NULL, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "version", (const char *)NULL);
