@@ -655,6 +655,15 @@ static void test_fit_errors(void **state)
           gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1,
                     .history_csv = "/no/such/folder/h.csv"),
           GPUNN_ERR_IO, "/no/such/folder/h.csv");
+    gpunn_model     *other = gpunn_model_create(s.dev);
+    const net        alike = net_make(other);
+    gpunn_optimizer *opt = MADE(s.dev, gpunn_sgd(other));
+    FAILS(s.dev, gpunn_fit(opt, .loss = alike.loss, .train = s.train, .epochs = 1), GPUNN_ERR_ARGUMENT,
+          "the train loader and the optimizer belong to different models");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = alike.accuracy, .train = s.train, .epochs = 1),
+          GPUNN_ERR_ARGUMENT, "the metric and the loader belong to different models");
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(other);
     s.x[20] = NAN;
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2), GPUNN_ERR_NUMERIC,
           "loss");
