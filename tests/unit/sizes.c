@@ -380,6 +380,9 @@ static void test_refusals(void **state)
     FAILS_NULL(p.dev, gpunn_parameter(p.model, "p", GPUNN_SHAPE(T), (gpunn_init){0}), GPUNN_ERR_SHAPE,
                "none may vary");
     gpunn_tensor *y = MADE(p.dev, gpunn_sum(gpunn_add(x, z), GPUNN_AXES(1, 2), false));
+    gpunn_tensor *pairs = gpunn_input(p.model, "pairs", GPUNN_F32, GPUNN_SHAPE(gpunn_size(p.model, "T * T")));
+    gpunn_tensor *squares = MADE(
+        p.dev, gpunn_mul(gpunn_sum(pairs, GPUNN_ALL, false), gpunn_sum(z, GPUNN_ALL, false)));
     gpunn_tensor *cut = MADE(p.dev, gpunn_slice(z, 0, 0, 5, 1)),
                  *sum = MADE(p.dev, gpunn_sum(later, GPUNN_ALL, false));
     gpunn_tensor *fifth = MADE(
@@ -394,6 +397,11 @@ static void test_refusals(void **state)
     OK(p.dev, gpunn_write(z, values, 7 * 2 * sizeof(float)));
     FAILS(p.dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE, "'x' makes it 6", "'z' has 7", "'T'");
     OK(p.dev, gpunn_write(z, values, 6 * 2 * sizeof(float)));
+    OK(p.dev, gpunn_write(pairs, values, 35 * sizeof(float)));
+    FAILS(p.dev, gpunn_forward(&squares, 1), GPUNN_ERR_SHAPE, "input 'pairs' has 35 along axis 0",
+          "'T * T' is 36 in the other inputs");
+    OK(p.dev, gpunn_write(pairs, values, 36 * sizeof(float)));
+    OK(p.dev, gpunn_forward(&squares, 1));
     OK(p.dev, gpunn_forward(&y, 1));
     gpunn_shape shape = gpunn_tensor_sizes(gpunn_find(p.model, "x"));
     assert_true(shape.dim[0] == 2 && shape.dim[1] == 6 && shape.dim[2] == 2 && shape.dim[3] == 0);
