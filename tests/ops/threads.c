@@ -119,6 +119,8 @@ static int64_t from_flipped(int64_t at)
 #define GRID SHAPED(gpunn_slice(y, 2, 0, 40, 1), A, B, 20, 2)
 #define SUMS(kind, ...) gpunn_##kind(x, GPUNN_AXES(__VA_ARGS__), false)
 #define DRAWN(...) gpunn_sample(ROWS_OF(x), SHAPED(FIRST(u), ROWS), __VA_ARGS__)
+/* In evaluation the CPU stores it with channels last. */
+#define POINTS gpunn_conv2d(IMAGE(x), "c", .out_channels = 40, .kernel_size = 1)
 #define THREES(t) SHAPED(gpunn_slice(t, 1, 0, 27, 1), A * 9, 3, C)
 #define SMALL(t, n) SHAPED(gpunn_slice(gpunn_slice(t, 0, 0, 1, 1), 2, 0, n, 1), B, n)
 #define LENGTHS(op, value) gpunn_integer_scalar(GPUNN_INTEGER_##op, SHAPED(SMALL(i, 1), B), value)
@@ -223,6 +225,8 @@ static int64_t from_flipped(int64_t at)
     X(max_pool3d, gpunn_max_pool3d(VOLUME(x), .kernel_size = 2), NULL)                                      \
     X(avg_pool2d, gpunn_avg_pool2d(IMAGES(x), .kernel_size = 3, .stride = 1, .padding = 1), NULL)           \
     X(avg_pool3d, gpunn_avg_pool3d(VOLUME(x), .kernel_size = 3), NULL)                                      \
+    X(max_pool2d_last, gpunn_max_pool2d(POINTS, .kernel_size = 3, .stride = 1), NULL)                       \
+    X(avg_pool2d_last, gpunn_avg_pool2d(POINTS, .kernel_size = 2, .stride = 1), NULL)                       \
     X(lp_pool2d, gpunn_lp_pool2d(IMAGE(u), .kernel_size = 2, .norm_type = 3), NULL)                         \
     X(adaptive_max_pool2d, gpunn_adaptive_max_pool2d(IMAGE(x), 30, 35), NULL)                               \
     X(adaptive_avg_pool2d, gpunn_adaptive_avg_pool2d(IMAGES(x), 50, 17), NULL)                              \
@@ -247,7 +251,19 @@ static int64_t from_flipped(int64_t at)
     X(linear, gpunn_linear(x, "l", .out_features = 19), NULL)                                               \
     X(matmul, gpunn_matmul(x, y, .transpose_b = true), NULL)                                                \
     X(conv2d, gpunn_conv2d(IMAGE(x), "c", .out_channels = 7, .kernel_size = 3, .padding = 1), NULL)         \
+    X(conv2d_of_few, gpunn_conv2d(IMAGES(x), "c", .out_channels = 8, .kernel_size = 3), NULL)               \
+    X(conv2d_wide, gpunn_conv2d(IMAGE(x), "c", .out_channels = 32, .kernel_size = 3, .padding = 1), NULL)   \
+    X(conv2d_point, POINTS, NULL)                                                                           \
+    X(conv2d_stride, gpunn_conv2d(IMAGE(x), "c", .out_channels = 24, .kernel_size = 5, .stride = 2), NULL)  \
+    X(conv2d_groups, gpunn_conv2d(gpunn_slice(IMAGE(x), 1, 0, 36, 1), "c", .out_channels = 32, .groups = 2, \
+      .kernel_size = 3), NULL)                                                                              \
+    X(conv2d_samples, gpunn_conv2d(SHAPED(gpunn_slice(x, 0, 0, 32, 1), 2, 16, B, C), "c",                   \
+      .out_channels = 16, .kernel_size = 3), NULL)                                                          \
+    X(conv1d, gpunn_conv1d(x, "c", .out_channels = 24, .kernel_size = 3), NULL)                             \
+    X(conv3d, gpunn_conv3d(VOLUME(x), "c", .out_channels = 5, .kernel_size = 3), NULL)                      \
     X(depthwise, gpunn_conv2d(IMAGE(x), "c", .out_channels = A, .groups = A, .kernel_size = 3), NULL)       \
+    X(depthwise_wide, gpunn_conv2d(IMAGE(x), "c", .out_channels = A, .groups = A, .kernel_size = 5,         \
+      .padding = 2), NULL)                                                                                  \
     X(conv_transpose2d, gpunn_conv_transpose2d(IMAGE(x), "c", .out_channels = 3, .kernel_size = 2), NULL)   \
     X(lstm, gpunn_lstm(x, "r", .hidden_size = 9), NULL)                                                     \
     X(attention, gpunn_scaled_dot_product_attention(IMAGE(x), IMAGE(y), IMAGE(u)), NULL)
@@ -273,7 +289,7 @@ static int64_t from_flipped(int64_t at)
     X(argsort, gpunn_argsort(x, 2, false))                                                                  \
     X(searchsorted, gpunn_searchsorted(gpunn_sort(x, 2, false, NULL), y))                                   \
     X(sample, DRAWN(.temperature = 0.7f))                                                                   \
-    X(sample_of_likely, DRAWN(.top_k = 9, .top_p = 0.6f))
+    X(sample_of_likely, DRAWN(.temperature = 3, .top_p = 0.95f))
 /* clang-format on */
 
 typedef struct threads_case {
@@ -485,7 +501,7 @@ GPUNN_TRUST_OPTIMIZERS(X, , , , )
 static const optimizer_case optimizers[] = {GPUNN_OPTIMIZERS(X, , , , ) GPUNN_TRUST_OPTIMIZERS(X, , , , )};
 #undef X
 
-/* The weights after three steps, and their averages. */
+/* The weights after three steps, their averages, and a clipped gradient. */
 static void train(outcome *o, const optimizer_case *c, int which)
 {
     gpunn_device    *dev = device(which);
@@ -502,6 +518,10 @@ static void train(outcome *o, const optimizer_case *c, int which)
     keep_value(o, dev, p);
     OK(dev, gpunn_ema_swap(opt));
     keep_value(o, dev, p);
+    OK(dev, gpunn_zero_grad(model));
+    OK(dev, gpunn_backward(loss));
+    OK(dev, gpunn_clip_grad_norm(model, 0.001f, NULL));
+    keep_gradient(o, dev, p);
     gpunn_optimizer_destroy(opt);
     gpunn_model_destroy(model);
     gpunn_device_close(dev);
