@@ -179,6 +179,7 @@ static int64_t from_flipped(int64_t at)
     X(var, gpunn_var(x, GPUNN_AXES(1), 1, false), NULL)                                                     \
     X(norm, gpunn_norm(x, 2, GPUNN_AXES(2), false), NULL)                                                   \
     X(logsumexp, SUMS(logsumexp, 1), NULL)                                                                  \
+    X(gradient_energy_planes, gpunn_gradient_energy(x, GPUNN_AXES(1, 2)), NULL)                             \
     X(gradient_energy, gpunn_gradient_energy(x, GPUNN_AXES(0, 1, 2)), NULL)                                 \
     X(cumsum_rows, gpunn_cumsum(x, 0), NULL)                                                                \
     X(cumsum_columns, gpunn_cumsum(x, 2), NULL)                                                             \
@@ -323,10 +324,13 @@ static void one_after_another(void *user, int count, void (*run)(void *arg), voi
     for (int k = 0; k < count; k++) run(arg);
 }
 
+static test_memory memory; /* of all devices: new blocks do not hold what an earlier device computed */
+
 static gpunn_device *device(int which)
 {
     return MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 5, .threads = which ? 3 : 1,
-                                        .parallel_fn = which == 1 ? one_after_another : NULL));
+                                        .parallel_fn = which == 1 ? one_after_another : NULL,
+                                        .realloc_fn = hook_realloc, .user = &memory));
 }
 
 /* What a case computes: its values in evaluation and in training, gradients of the inputs and of the
@@ -470,6 +474,7 @@ static void release(outcome o[3])
 {
     for (int which = 0; which < 3; which++)
         for (int k = 0; k < o[which].count; k++) free(o[which].data[k]);
+    test_memory_check(&memory);
 }
 
 static void test_threads(void **state)
@@ -540,6 +545,7 @@ int main(void)
 {
     static struct CMUnitTest tests[COUNT(cases) + COUNT(optimizers)];
     int                      count = 0;
+    test_memory_init(&memory);
     for (int k = 0; k < 3; k++) values[k] = test_randoms(N, (uint32_t)k + 1, k == 2 ? 0.499f : 1);
     for (int64_t at = 0; at < N; at++) values[2][at] += 0.5f;
     for (int i = 0; i < COUNT(cases); i++) {
