@@ -108,6 +108,8 @@ static int64_t from_flipped(int64_t at)
 #define SHAPED(t, ...) gpunn_reshape(t, GPUNN_SHAPE(__VA_ARGS__))
 #define IMAGE(t) SHAPED(t, 1, A, B, C)
 #define IMAGES(t) SHAPED(t, A, 1, B, C)
+#define PAIR SHAPED(gpunn_slice(x, 0, 0, 32, 1), 2, 16, B, C)
+#define SMALL_IMAGES SHAPED(gpunn_slice(SHAPED(x, N), 0, 0, 16 * 64 * 42, 1), 16, 64, 6, 7)
 #define VOLUME(t) SHAPED(t, 1, 1, A, B, C)
 #define ROWS_OF(t) SHAPED(t, ROWS, C)
 #define FIRST(t) gpunn_slice(t, 2, 0, 1, 1)
@@ -258,8 +260,12 @@ static int64_t from_flipped(int64_t at)
     X(conv2d_stride, gpunn_conv2d(IMAGE(x), "c", .out_channels = 24, .kernel_size = 5, .stride = 2), NULL)  \
     X(conv2d_groups, gpunn_conv2d(gpunn_slice(IMAGE(x), 1, 0, 36, 1), "c", .out_channels = 32, .groups = 2, \
       .kernel_size = 3), NULL)                                                                              \
-    X(conv2d_samples, gpunn_conv2d(SHAPED(gpunn_slice(x, 0, 0, 32, 1), 2, 16, B, C), "c",                   \
-      .out_channels = 16, .kernel_size = 3), NULL)                                                          \
+    X(conv2d_small, gpunn_conv2d(SMALL_IMAGES, "c", .out_channels = 48, .kernel_size = 5, .stride = 2,      \
+      .padding = 2), NULL)                                                                                  \
+    X(conv2d_gelu, gpunn_gelu(gpunn_conv2d(IMAGE(x), "c", .out_channels = 32, .kernel_size = 3)), NULL)     \
+    X(conv2d_samples, gpunn_conv2d(PAIR, "c", .out_channels = 16, .kernel_size = 3), NULL)                  \
+    X(conv2d_samples_stride, gpunn_conv2d(PAIR, "c", .out_channels = 64, .kernel_size = 5, .stride = 2),    \
+      NULL)                                                                                                 \
     X(conv1d, gpunn_conv1d(x, "c", .out_channels = 24, .kernel_size = 3), NULL)                             \
     X(conv3d, gpunn_conv3d(VOLUME(x), "c", .out_channels = 5, .kernel_size = 3), NULL)                      \
     X(depthwise, gpunn_conv2d(IMAGE(x), "c", .out_channels = A, .groups = A, .kernel_size = 3), NULL)       \
