@@ -1641,6 +1641,31 @@ static void test_learned_mask(void **state)
     free(values);
 }
 
+/* The gradient of a grid is the same where x needs none. */
+static void test_grid_alone(void **state)
+{
+    enum { N = 2 * 3 * 7 * 9, POINTS = 2 * 5 * 4 };
+    fixture *f = *state;
+    float   *x = test_randoms(N, 31, 1), *grid = test_randoms(2 * POINTS, 32, 1.2f), *gradient[2];
+    for (int padding = GPUNN_GRID_ZEROS; padding <= GPUNN_GRID_REFLECTION; padding++) {
+        for (int alone = 0; alone < 2; alone++) {
+            next_model(f);
+            run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+            r.x = add_input(f, "grid", GPUNN_SHAPE(2, 5, 4, 2), grid, 2 * POINTS);
+            gpunn_tensor *image = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, 3, 7, 9));
+            OK(f->dev, write_floats(image, x, N));
+            if (!alone) MADE(f->dev, gpunn_retain_grad(image));
+            r.out = gpunn_grid_sample(image, r.x, .padding_mode = (gpunn_grid_padding)padding);
+            run_backward(&r);
+            gradient[alone] = read_gradient(f->dev, r.x);
+            free(r.value), free(r.grad_out);
+        }
+        assert_memory_equal(gradient[0], gradient[1], 2 * POINTS * sizeof *grid);
+        free(gradient[0]), free(gradient[1]);
+    }
+    free(x), free(grid);
+}
+
 static void test_grid_sample_threads(void **state)
 {
     (void)state;
@@ -2952,6 +2977,7 @@ int main(void)
     count += each_backend(tests + count, "grid_sample", test_grid_sample, NULL);
     count += each_backend(tests + count, "grid_sample of what is no number", test_grid_sample_special, NULL);
     count += each_backend(tests + count, "grid_sample between cells", test_grid_sample_ties, NULL);
+    count += each_backend(tests + count, "grid_sample of a constant", test_grid_alone, NULL);
     const struct CMUnitTest alone[] = {
         cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads),
         cmocka_unit_test(test_attention_threads), cmocka_unit_test(test_roi_align_threads),
