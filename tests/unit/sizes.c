@@ -106,6 +106,12 @@ static built images(gpunn_model *model, bool sized, int64_t t, int64_t s)
     b.loss = gpunn_add(gpunn_mean(gpunn_square(b.output), GPUNN_ALL, false),
                        gpunn_mean(gpunn_square(gpunn_flatten(up)), GPUNN_ALL, false));
     b.loss = gpunn_add(b.loss, gpunn_mean(turned, GPUNN_ALL, false));
+    /* last windows that end outside at some sizes and not at others */
+    gpunn_tensor *most = gpunn_max_pool2d(c1, .kernel_size = 3, .ceil_mode = true);
+    gpunn_tensor *means = gpunn_avg_pool2d(c1, .kernel_size = 3, .stride = 2, .padding = 1,
+                                           .ceil_mode = true);
+    b.loss = gpunn_add(b.loss, gpunn_mean(gpunn_square(most), GPUNN_ALL, false));
+    b.loss = gpunn_add(b.loss, gpunn_mean(gpunn_square(means), GPUNN_ALL, false));
     return b;
 }
 
@@ -376,6 +382,10 @@ static void test_refusals(void **state)
                "a size that varies broadcasts only with itself");
     FAILS_NULL(p.dev, gpunn_linear(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "l", .out_features = 2),
                GPUNN_ERR_SHAPE, "axis 2", "varies between runs");
+    FAILS_NULL(p.dev,
+               gpunn_max_pool1d(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), .kernel_size = 2, .stride = 3,
+                                .ceil_mode = true),
+               GPUNN_ERR_SHAPE, "axis 2", "the kernel must span the stride and the padding");
     FAILS_NULL(p.dev, gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, T, 3)), GPUNN_ERR_SHAPE, "[batch, T, 3]");
     FAILS_NULL(p.dev, gpunn_parameter(p.model, "p", GPUNN_SHAPE(T), (gpunn_init){0}), GPUNN_ERR_SHAPE,
                "none may vary");
