@@ -364,6 +364,28 @@ static void test_formulas(void **state)
     pair_close(&p);
 }
 
+/* A summary counts the largest sizes; the last run's are still those of its results. */
+static void test_summary(void **state)
+{
+    pair        p;
+    const float values[6] = {1, 2, 3, 4, 5, 6};
+    float       got[6];
+    size_t      bytes = 0;
+    (void)state;
+    pair_open(&p);
+    const int64_t H = gpunn_size(p.model, "H", .min = 2, .max = 9);
+    gpunn_tensor *x = MADE(p.dev, gpunn_input(p.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, H)));
+    gpunn_tensor *y = MADE(p.dev, gpunn_relu(x));
+    OK(p.dev, gpunn_write_shape(x, values, GPUNN_SHAPE(2, 3)));
+    OK(p.dev, gpunn_forward(&y, 1));
+    OK(p.dev, gpunn_model_summary(p.model, .batch_size = 4, .bytes = &bytes));
+    assert_true(bytes >= 4 * 9 * sizeof(float));
+    assert_int_equal(gpunn_tensor_bytes(y), sizeof values);
+    OK(p.dev, gpunn_read(y, got, sizeof got));
+    assert_memory_equal(got, values, sizeof values);
+    pair_close(&p);
+}
+
 /* ---- what does not fit ---- */
 static void test_refusals(void **state)
 {
@@ -514,9 +536,9 @@ static void test_many_sets(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas),  cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_sequences), cmocka_unit_test(test_images),
-                                       cmocka_unit_test(test_specs),     cmocka_unit_test(test_plans),
-                                       cmocka_unit_test(test_lengths),   cmocka_unit_test(test_many_sets)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formulas),  cmocka_unit_test(test_summary), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sequences), cmocka_unit_test(test_images),  cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_plans),     cmocka_unit_test(test_lengths), cmocka_unit_test(test_many_sets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
