@@ -316,7 +316,7 @@ DISCRETE(X)
 #undef X
 #define X(name, formula, source) {#name, make_##name, true, source},
 #define Y(name, formula) {#name, make_##name, false, NULL},
-static const threads_case cases[] = {DIFFERENTIABLE(X) DISCRETE(Y)};
+static threads_case cases[] = {DIFFERENTIABLE(X) DISCRETE(Y)};
 #undef X
 #undef Y
 
@@ -509,7 +509,7 @@ GPUNN_OPTIMIZERS(X, , , , )
 GPUNN_TRUST_OPTIMIZERS(X, , , , )
 #undef X
 #define X(ENUM, name, ...) {#name, make_##name},
-static const optimizer_case optimizers[] = {GPUNN_OPTIMIZERS(X, , , , ) GPUNN_TRUST_OPTIMIZERS(X, , , , )};
+static optimizer_case optimizers[] = {GPUNN_OPTIMIZERS(X, , , , ) GPUNN_TRUST_OPTIMIZERS(X, , , , )};
 #undef X
 
 /* The weights after three steps, their averages, and a clipped gradient. */
@@ -555,12 +555,11 @@ int main(void)
     for (int k = 0; k < 3; k++) values[k] = test_randoms(N, (uint32_t)k + 1, k == 2 ? 0.499f : 1);
     for (int64_t at = 0; at < N; at++) values[2][at] += 0.5f;
     for (int i = 0; i < COUNT(cases); i++) {
-        struct CMUnitTest test = {cases[i].name, test_threads, NULL, NULL, (void *)(uintptr_t)&cases[i]};
+        struct CMUnitTest test = {cases[i].name, test_threads, NULL, NULL, &cases[i]};
         tests[count++] = test;
     }
     for (int i = 0; i < COUNT(optimizers); i++) {
-        struct CMUnitTest test = {optimizers[i].name, test_optimizer, NULL, NULL,
-                                  (void *)(uintptr_t)&optimizers[i]};
+        struct CMUnitTest test = {optimizers[i].name, test_optimizer, NULL, NULL, &optimizers[i]};
         tests[count++] = test;
     }
     return _cmocka_run_group_tests("threads", tests, (size_t)count, NULL, NULL);

@@ -1074,22 +1074,22 @@ typedef struct way {
     void (*before)(layered *m), (*change)(layered *m);
     int changed; /* the number of first modes whose results change */
 } way;
-static const way ways[] = {{"write", nothing, by_write, MODES},
-                           {"load", nothing, by_load, MODES},
-                           {"load_memory", nothing, by_load_memory, MODES},
-                           {"checkpoint_load", nothing, by_checkpoint, MODES},
-                           {"bind", nothing, by_bind, MODES},
-                           {"bound memory", by_bind, in_bound_memory, MODES},
-                           {"unbind", by_bind, by_unbind, MODES},
-                           {"set_init", nothing, by_set_init, MODES},
-                           {"train_step", nothing, by_train_step, MODES},
-                           {"optimizer_step", with_gradients, by_optimizer_step, MODES},
-                           {"ema_swap", with_averages, by_swap, MODES},
-                           {"ema_swap back", with_averages_in_use, by_swap, MODES},
-                           {"session", nothing, in_session, MODES},
-                           {"model_to", nothing, by_moving, MODES},
-                           {"growth", nothing, by_growing, 0},
-                           {"statistics", nothing, by_statistics, EVALUATION + 1}};
+static way ways[] = {{"write", nothing, by_write, MODES},
+                     {"load", nothing, by_load, MODES},
+                     {"load_memory", nothing, by_load_memory, MODES},
+                     {"checkpoint_load", nothing, by_checkpoint, MODES},
+                     {"bind", nothing, by_bind, MODES},
+                     {"bound memory", by_bind, in_bound_memory, MODES},
+                     {"unbind", by_bind, by_unbind, MODES},
+                     {"set_init", nothing, by_set_init, MODES},
+                     {"train_step", nothing, by_train_step, MODES},
+                     {"optimizer_step", with_gradients, by_optimizer_step, MODES},
+                     {"ema_swap", with_averages, by_swap, MODES},
+                     {"ema_swap back", with_averages_in_use, by_swap, MODES},
+                     {"session", nothing, in_session, MODES},
+                     {"model_to", nothing, by_moving, MODES},
+                     {"growth", nothing, by_growing, 0},
+                     {"statistics", nothing, by_statistics, EVALUATION + 1}};
 
 /* A model of the same weights, whose first run this is. */
 static char *fresh_run(layered *m, gpunn_precision precision, int mode, size_t *bytes)
@@ -1148,7 +1148,7 @@ int main(void)
     int count = 0;
     for (int i = 0; i < COUNT(memory); i++) tests[count++] = memory[i];
     for (int i = 0; i < COUNT(ways); i++) {
-        struct CMUnitTest test = {ways[i].name, test_way, NULL, NULL, (void *)(uintptr_t)&ways[i]};
+        struct CMUnitTest test = {ways[i].name, test_way, NULL, NULL, &ways[i]};
         tests[count++] = test;
     }
     return _cmocka_run_group_tests("bind", tests, (size_t)count, NULL, NULL);
