@@ -408,12 +408,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
+        void (*const planes)(void *, int, int) = p.global ? gpunn__pool_global : gpunn__pool_forward;
         gpunn_parallel(
             gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
-            p.last     ? gpunn__pool_last
-            : p.global ? gpunn__pool_global
-                       : gpunn__pool_forward,
-            &p);
+            p.last ? gpunn__pool_last : planes, &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }
