@@ -781,6 +781,7 @@ static void test_doubles_given(void **state)
     double      wide[15];
     const void *floats = ones, *doubles = wide;
     for (int i = 0; i < 15; i++) wide[i] = (double)(ones[i] = 0.1f * (float)(i + 1));
+    void         *taken = take(sizeof wide, wide);
     gpunn_tensor *bias = MADE(p.dev, gpunn_find(p.model, "fc2.bias"));
     net_write(p.dev, p.n, 5, 1);
     OK(p.dev, gpunn_backward_from(&p.n.logits, &floats, 1));
@@ -791,9 +792,9 @@ static void test_doubles_given(void **state)
         OK(p.dev, gpunn_backward_from(&p.n.logits, &doubles, 1));
         OK(p.dev, gpunn_read_grad(bias, second, sizeof second));
         assert_memory_equal(first, second, sizeof first);
-        if (i == 0) doubles = take(sizeof wide, wide);
+        doubles = taken;
     }
-    give((void *)(uintptr_t)doubles);
+    give(taken);
     void *bound = take(15 * sizeof(double), NULL);
     OK(p.dev, gpunn_bind(p.n.logits, bound, 15 * sizeof(double)));
     OK(p.dev, gpunn_forward(&p.n.logits, 1));
