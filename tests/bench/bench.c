@@ -75,7 +75,7 @@ static void renew_tokens(workload *w)
 /* A sparse table 10 million x 16, other rows in each step. */
 static void make_table(workload *w, bool adam)
 {
-    const int64_t    table_rows = size(10000000, 10000);
+    const int        table_rows = size(10000000, 10000);
     const gpunn_init start = {GPUNN_INIT_CONSTANT, 0.5f, 0};
     gpunn_tensor    *tokens = gpunn_input(w->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     gpunn_tensor *rows = gpunn_embedding(tokens, "table", .num_embeddings = table_rows, .embedding_dim = 16,
