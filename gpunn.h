@@ -28658,9 +28658,9 @@ static void gpunn__draw_random(const gpunn_drawing *d, double a, double b, float
 
 GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *d, float *out)
 {
+    const unsigned    denormals = gpunn__keep_denormals(); /* of a and b, too */
     const gpunn_init *init = &d->init;
     const double      a = (double)init->a, b = (double)init->b;
-    const unsigned    denormals = gpunn__keep_denormals();
     if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
         const double bound = 1.0 / sqrt(a > 0 ? a : (double)(d->fan_in > 0 ? d->fan_in : 1));
         gpunn__draw_random(d, -bound, bound, out);
@@ -45336,14 +45336,15 @@ static GPUNN__STATUS gpunn__loader_take_share(gpunn_loader *loader)
     gpunn_loader_args *args = &loader->args;
     const int64_t      count = args->count;
     const double       share = (double)args->validation_share;
-    int64_t            left = (int64_t)rint((double)count * share), own = 0;
+    const bool         is_share = share > 0 && share < 1;
+    int64_t            left = is_share ? (int64_t)rint((double)count * share) : 0, own = 0;
     if ((share != 0) != (loader->held || args->validation != NULL))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_loader_create: validation_share is %g and validation is %s; set both, or "
                            "neither",
                            share, args->validation ? "set" : "NULL");
     if (share == 0) return GPUNN_OK;
-    if (!(share > 0 && share < 1) || left == 0 || left == count)
+    if (left == 0 || left == count)
         return gpunn__fail(
             loader->model->dev, GPUNN_ERR_ARGUMENT,
             "gpunn_loader_create: validation_share is %g of %lld samples; give a share between "

@@ -910,6 +910,7 @@ typedef struct way {
     int             runs;
     const char     *last, *said; /* what cuDNN did last; a part of what the log hears */
     const char     *capability;  /* NULL: 90 */
+    int             e;           /* head size; 0: 16 */
 } way;
 static void test_ways(void **state)
 {
@@ -917,36 +918,38 @@ static void test_ways(void **state)
     static const char added[] = "attention's gradients, dq by adding", kept[] = "attention's gradients",
                       first[] = "attention";
     static const way ways[] = {
-        {"attention", GPUNN_PRECISION_BF16, false, 5, 0, 0, 2, kept, NULL, NULL},
-        {"attention, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 2, kept, NULL, NULL},
-        {"attention on capability 10.0", GPUNN_PRECISION_BF16, false, 5, 0, 0, 2, kept, NULL, "100"},
+        {"attention", GPUNN_PRECISION_BF16, false, 5, 0, 0, 2, kept, NULL, NULL, 0},
+        {"attention, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 2, kept, NULL, NULL, 0},
+        {"attention on capability 10.0", GPUNN_PRECISION_BF16, false, 5, 0, 0, 2, kept, NULL, "100", 0},
         {"attention on capability 10.0, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 1, first,
-         "not deterministic", "100"},
+         "not deterministic", "100", 0},
         {"attention on capability 12.0, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 2, kept, NULL,
-         "120"},
+         "120", 0},
         {"attention, its scores within the limit", GPUNN_PRECISION_BF16, false, 5, 0, 2 * 2 * 5 * 5 * 2 + 64,
-         2, kept, NULL, NULL},
+         2, kept, NULL, NULL, 0},
         {"attention, its scores beyond the limit", GPUNN_PRECISION_F16, false, 5, 0, 2 * 2 * 5 * 5 * 2, 2,
-         added, NULL, NULL},
+         added, NULL, NULL, 0},
         {"attention beyond the limit, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 2 * 2 * 5 * 5 * 2, 1,
          first,
          "scaled_dot_product_attention, backward, uses a slower kernel, and perhaps others do: it needs 264 "
          "bytes of workspace; the plans that need less",
-         NULL},
+         NULL, 0},
         {"attention, no workspace is enough", GPUNN_PRECISION_BF16, false, 5, 0, 1, 0, NULL,
          "scaled_dot_product_attention uses a slower kernel, and perhaps others do: it needs 64 bytes of "
          "workspace",
-         NULL},
-        {"attention in F32", GPUNN_PRECISION_F32, false, 5, 0, 0, 0, NULL, NULL, NULL},
-        {"attention with dropout", GPUNN_PRECISION_BF16, false, 5, 0.5f, 0, 0, NULL, "dropout_p", NULL},
+         NULL, 0},
+        {"attention of heads of size 8", GPUNN_PRECISION_BF16, false, 5, 0, 0, 1, first, "multiples of 16",
+         NULL, 8},
+        {"attention in F32", GPUNN_PRECISION_F32, false, 5, 0, 0, 0, NULL, NULL, NULL, 0},
+        {"attention with dropout", GPUNN_PRECISION_BF16, false, 5, 0.5f, 0, 0, NULL, "dropout_p", NULL, 0},
         {"attention of one row", GPUNN_PRECISION_BF16, false, 1, 0, 0, 1, first, "sequences of length 1",
-         NULL},
-        {"lstm", GPUNN_PRECISION_F32, false, 0, 0, 0, 2, "recurrence", NULL, NULL},
-        {"lstm, deterministic", GPUNN_PRECISION_F32, true, 0, 0, 0, 0, NULL, NULL, NULL},
+         NULL, 0},
+        {"lstm", GPUNN_PRECISION_F32, false, 0, 0, 0, 2, "recurrence", NULL, NULL, 0},
+        {"lstm, deterministic", GPUNN_PRECISION_F32, true, 0, 0, 0, 0, NULL, NULL, NULL, 0},
     };
     for (int i = 0; i < 2 * COUNT(ways); i++) {
         const way *w = &ways[i / 2];
-        const int  rows = w->rows ? w->rows : 5, runs = i % 2 ? 0 : w->runs,
+        const int  rows = w->rows ? w->rows : 5, runs = i % 2 ? 0 : w->runs, e = w->e ? w->e : 16,
                   lines = i % 2 == 0 && w->said ? 1 : 0;
         emulator_set("EMULATOR_CUDNN", i % 2 ? "0" : "1");
         emulator_set("EMULATOR_CAPABILITY", w->capability ? w->capability : "90");
@@ -959,7 +962,7 @@ static void test_ways(void **state)
         gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(2, rows, 6)), *y;
         if (w->rows) {
             static const float mask[5] = {0, 0, 0, -INFINITY, 0};
-            y = gpunn_reshape(gpunn_linear(x, "qkv", .out_features = 48), GPUNN_SHAPE(2, rows, 3, 2, 8));
+            y = gpunn_reshape(gpunn_linear(x, "qkv", .out_features = 6 * e), GPUNN_SHAPE(2, rows, 3, 2, e));
             y = gpunn_scaled_dot_product_attention(y, NULL, NULL,
                                                    .mask = gpunn_constant(model, GPUNN_SHAPE(rows), mask),
                                                    .dropout_p = w->dropout_p);
@@ -973,7 +976,7 @@ static void test_ways(void **state)
         for (int step = 0; step < 3; step++) OK(dev, gpunn_backward(loss));
         assert_true(isfinite(gpunn_item(loss)));
         for (int p = 0; w->rows && p < gpunn_parameter_count(model); p++) {
-            float        grad[48 * 6];
+            float        grad[96 * 6];
             const size_t bytes = gpunn_tensor_bytes(gpunn_parameter_at(model, p));
             OK(dev, gpunn_read_grad(gpunn_parameter_at(model, p), grad, bytes));
             for (size_t j = 0; j < bytes / sizeof *grad; j++)

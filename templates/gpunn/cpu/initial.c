@@ -133,9 +133,9 @@ static void gpunn__draw_random(const gpunn_drawing *d, double a, double b, float
 
 GPUNN__INTERNAL void gpunn__draw(const gpunn_drawing *d, float *out)
 {
+    const unsigned    denormals = gpunn__keep_denormals(); /* of a and b, too */
     const gpunn_init *init = &d->init;
     const double      a = (double)init->a, b = (double)init->b;
-    const unsigned    denormals = gpunn__keep_denormals();
     if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
         const double bound = 1.0 / sqrt(a > 0 ? a : (double)(d->fan_in > 0 ? d->fan_in : 1));
         gpunn__draw_random(d, -bound, bound, out);
