@@ -133,14 +133,14 @@ def moved(row, side):
 
 
 def narrow(table):
-    """Kernels in STREAMS that are missing, or that move other bytes, unrolled or not."""
+    """Kernels in STREAMS that are missing, or that do not move their bytes by 128 bits."""
     for name, (read, written) in STREAMS.items():
         if name not in table:
             yield f"there is no kernel {name}"
             continue
         own = moved(table[name], "ld"), moved(table[name], "st")
-        times = own[1] / written  # paths: contiguous packs, or quads; operands have one more if broadcast
-        if times < 1 or times % 1 or not times * read <= own[0] <= 1.5 * times * read:
+        # in contiguous packs, or in quads; operands have one more path if broadcast
+        if not (read <= own[0] <= 3 * read and written <= own[1] <= 2 * written):
             yield (f"{name} reads {own[0]:g} and writes {own[1]:g} bytes for each element by 128 bits, not "
                    f"{read} and {written}")
 
