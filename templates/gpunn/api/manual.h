@@ -36,7 +36,7 @@
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
  *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
- *     cpu/      threads levels context elementwise initial move reduce indexing vectors gemm pixels
+ *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing gemm
  *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader model_file datasets

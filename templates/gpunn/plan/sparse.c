@@ -18,11 +18,12 @@ static int64_t gpunn__kept_rows(const gpunn_tensor *table, const gpunn__request 
     return table->grad_reached && !request->renews ? table->compact.used : 0;
 }
 
-static gpunn__sparse_use *gpunn__sparse_use_of(const gpunn__plan *plan, const gpunn_tensor *table)
+/* The index in plan->sparse; plan->sparse_count if the table is not there. */
+static int gpunn__sparse_use_of(const gpunn__plan *plan, const gpunn_tensor *table)
 {
-    gpunn__sparse_use *use = plan->sparse;
-    while (use < plan->sparse + plan->sparse_count && use->table != table) use++;
-    return use;
+    int i = 0;
+    while (i < plan->sparse_count && plan->sparse[i].table != table) i++;
+    return i;
 }
 
 GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b)
@@ -35,7 +36,7 @@ GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b)
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         if (!gpunn__adds_rows(b, t)) continue;
-        gpunn__sparse_use *use = gpunn__sparse_use_of(plan, t->inputs[1]);
+        gpunn__sparse_use *use = &plan->sparse[gpunn__sparse_use_of(plan, t->inputs[1])];
         plan->sparse_count += use->table == NULL;
         use->table = t->inputs[1];
         use->rows += gpunn__count(t->inputs[0], plan->batch) * plan->pass_count;
@@ -63,7 +64,7 @@ GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step,
             table->name);
         return false;
     }
-    value->dim[0] = gpunn__sparse_use_of(b->plan, table)->capacity;
+    value->dim[0] = b->plan->sparse[gpunn__sparse_use_of(b->plan, table)].capacity;
     value->count = value->dim[0] * value->dim[1];
     return true;
 }
@@ -130,9 +131,9 @@ GPUNN__INTERNAL size_t gpunn__sparse_bytes(const gpunn_model *model, const gpunn
     for (int id = 0; id < model->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (!t->sparse) continue;
-        const gpunn__sparse_use *use = gpunn__sparse_use_of(plan, t);
-        const bool               planned = use < plan->sparse + plan->sparse_count;
-        bytes += gpunn__compact_bytes(t, planned ? use->capacity : t->compact.capacity);
+        const int  use = gpunn__sparse_use_of(plan, t);
+        const bool planned = use < plan->sparse_count;
+        bytes += gpunn__compact_bytes(t, planned ? plan->sparse[use].capacity : t->compact.capacity);
     }
     return bytes;
 }
