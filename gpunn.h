@@ -51283,13 +51283,19 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *       kernels   Generate fused kernels again. Those of 0.1 are not used, and .log_fn gets the command.
  *       training  A step whose loss or gradient is not finite changes nothing and is GPUNN_ERR_NUMERIC.
  *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
- *                 GPUNN_ZERO runs none.
- *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize and gpunn_logcumsumexp.
- *       files     Weights of F8, integers and BOOL load as floats.
+ *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
+ *                 .min_epochs and .restore_best. gpunn_embedding(.sparse) trains the batch's rows alone.
+ *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
+ *                 gpunn_transpose, and .reset of stateful recurrent layers.
+ *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
+ *                 keep a model in one file.
+ *       doubles   Inputs, outputs, loaders and files take GPUNN_F64. gpunn_write_as and gpunn_read_as
+ *                 convert.
  *       values    erfc is within 3 units in the last place, lgamma within 4. log2, fmod, atan2, hypot, asinh,
  *                 acosh and logaddexp hold for large numbers and infinities.
  *       models    Import and export know deformable convolutions, bags of words, histograms, masked_scatter
- *                 and support vector machines. Their commands print what they wrote. For MODEL.onnx run_model
+ *                 and support vector machines. KANN, darknet, RTNeural, llama2.c, llm.c and whole pickled
+ *                 modules are read. The commands print what they wrote. For MODEL.onnx run_model
  *                 writes MODEL.onnx.json, no longer MODEL.json.
  *       size      Programs leave parts of the library out by GPUNN_NO_RANKS, GPUNN_NO_LOADERS,
  *                 GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
