@@ -38,8 +38,9 @@ STREAMS = {
     "gpunn__update_kernel<0>": (12, 8 + 4),
     "gpunn__update_kernel<1>": (16, 12 + 4),
 }
-# registers of those: more would reduce the threads of a multiprocessor that hide the memory's latency
-MOST_REGISTERS = 64
+# registers of those, for three blocks: more would leave a multiprocessor fewer threads that hide the memory's
+# latency
+MOST_REGISTERS = 80
 
 Kernel = collections.namedtuple("Kernel", "registers shared stack spilled")
 ACCESS = re.compile(

@@ -119,6 +119,13 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
         l.partial[blockIdx.x] = make_float2(loss, weights);
 }
 
+/* exp(x) of an argument up to 0. For 16-bit values a shorter instruction sequence serves: its error is 2^-21
+ * for each 1.2 of the argument. */
+__device__ __forceinline__ float gpunn__exp(float x, gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 ? expf(x) : __expf(x);
+}
+
 /* Writes the gradient of a row. a, b, d and top are those of the formulas above. */
 struct gpunn__class_loss_dx_visit {
     const gpunn__class_loss &l;

@@ -6,13 +6,6 @@
  * softmax, log_softmax and logcumsumexp. The first two read a line twice, the second time from a cache. The
  * first pass updates the maximum and the sum of exp(x - maximum) together; the second writes the result. NaN
  * appears in the sum, not in the maximum. A line that is all -inf gives NaN, as in torch. */
-/* exp(x) of an argument up to 0. For 16-bit values a shorter instruction sequence serves: its error is 2^-21
- * for each 1.2 of the argument. */
-__device__ __forceinline__ float gpunn__exp(float x, gpunn_dtype dtype)
-{
-    return dtype == GPUNN_F32 ? expf(x) : __expf(x);
-}
-
 struct gpunn__exp_sum {
     const void *x;
     gpunn_dtype dtype;
@@ -29,7 +22,7 @@ struct gpunn__exp_sum {
         sum *= expf(top - most);
         top = most;
 #pragma unroll
-        for (int j = 0; j < N; j++) v[j] = gpunn__exp(v[j] - most, dtype);
+        for (int j = 0; j < N; j++) v[j] = expf(v[j] - most);
         sum += gpunn__pack_reduce<N>(v, gpunn__add());
     }
 };
