@@ -1,6 +1,7 @@
 """The names of a function: gpunn's with and without its prefix, and PyTorch's."""
 
 import os
+import re
 from functools import lru_cache
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -14,7 +15,7 @@ def read(name):
 
 
 def short(name):
-    return name.removeprefix("gpunn_").rstrip("_")
+    return re.sub("^gpunn_", "", name).rstrip("_")
 
 
 @lru_cache(maxsize=None)

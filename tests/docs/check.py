@@ -343,7 +343,7 @@ def source_of(command):
     example = re.match(r"(?:build/|(?:mpirun -n 2 )?\./)(\w+)\b", command)
     if module:
         path = module[1].replace(".", "/")
-        return read(path + ".py" if "/" in path else path + "/__main__.py")
+        return read(path + ("/__main__.py" if os.path.isdir(os.path.join(ROOT, path)) else ".py"))
     if script:
         return read(script[1])
     if example and os.path.exists(os.path.join(ROOT, "examples", example[1] + ".c")):
