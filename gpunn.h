@@ -127,9 +127,10 @@
  *     number and meaning; functions are only added. gpunn_version returns the linked version.
  *     gpunn_device_open rejects programs compiled with another version (args_). Each macro with named
  *     arguments, such as gpunn_linear, has a function with "_" appended that other languages call. It takes a
- *     struct by value, with zeros except for the fields you set. examples/embedding has Python and Fortran.
- *     python3 -m generator.fortran writes a Fortran module with all functions, structs and constants. Fortran
- *     ignores case, so constants such as GPUNN_MEAN, beside gpunn_mean, end in _VALUE there.
+ *     struct by value, with zeros except for the fields you set.
+ *     python3 -m generator.python and python3 -m generator.fortran write a module with all of it for these
+ *     languages; examples/embedding uses them. Fortran ignores case, so constants such as GPUNN_MEAN, beside
+ *     gpunn_mean, end in _VALUE there.
  *
  * NAMED ARGUMENTS  A field left out, or 0, means torch.nn's default. Write GPUNN_ZERO for an actual 0. A flag
  *     that torch.nn sets to true by default is therefore inverted here, with no_ before its name: bias=False

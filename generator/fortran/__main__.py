@@ -3,13 +3,11 @@
     python3 -m generator.fortran -o gpunn.f90
 
 The comment at its top says how to compile and use it."""
-import argparse
 import os
 import string
 import textwrap
 
-from .. import outputs
-from ..reference import api
+from ..reference import api, command
 
 WIDTH = 132  # columns of free form
 KINDS = {"float": "real(c_float)", "double": "real(c_double)", "char": "character(kind=c_char)",
@@ -17,7 +15,6 @@ KINDS = {"float": "real(c_float)", "double": "real(c_double)", "char": "characte
          "int": "integer(c_int)", "unsigned": "integer(c_int)", "size_t": "integer(c_size_t)",
          "int32_t": "integer(c_int32_t)", "uint32_t": "integer(c_int32_t)", "uint16_t": "integer(c_int16_t)",
          "int64_t": "integer(c_int64_t)", "uint64_t": "integer(c_int64_t)", "uint8_t": "integer(c_int8_t)"}
-INNER = ("backend", "kernels")  # sections of which programs need next to nothing
 TYPED = ("write", "read", "read_grad", "bind")  # what takes arrays
 ARRAYS = (("F32", "real(c_float)", 4), ("F64", "real(c_double)", 8), ("I32", "integer(c_int32_t)", 4),
           ("I64", "integer(c_int64_t)", 8))
@@ -135,7 +132,8 @@ def c_parameter(function, one):
 def callback_parameter(one):
     """Of a function that C calls. Only structs have a type there."""
     if one.type.kind == "POINTER" and one.type.name in api.structs():
-        return "type(%s), intent(%s) :: %s" % (one.type.name, "in" if one.type.constant else "inout", one.name)
+        intent = "in" if one.type.constant else "inout"
+        return "type(%s), intent(%s) :: %s" % (one.type.name, intent, one.name)
     return "%s, value :: %s" % (base(one.type), one.name)
 
 
@@ -180,7 +178,8 @@ def passed(function, one):
     """What a wrapper passes on."""
     lists = counted(function)
     if one.type.kind == "TEXT":
-        return "c_" + one.name if api.may_be_null(function, one.name) else "trim(%s) // c_null_char" % one.name
+        optional = api.may_be_null(function, one.name)
+        return "c_" + one.name if optional else "trim(%s) // c_null_char" % one.name
     if one.type.kind == "BOOL":
         return "logical(%s, c_bool)" % one.name
     if one.name in lists.values():
@@ -229,7 +228,7 @@ def interfaces():
 def callbacks():
     """The abstract interfaces of functions that C calls, except those of backends and kernels."""
     for struct in api.structs().values():
-        if struct.section in INNER:
+        if struct.section in api.INNER:
             continue
         for one in struct.fields:
             if one.type.kind == "FUNCTION":
@@ -314,20 +313,15 @@ def module():
         text = string.Template(file.read())
     arrays = [line for one in api.functions() if one.name in generics() for line in generic(one)]
     return text.substitute(
-        version=api.constants()["GPUNN_VERSION"].value, renamed="\n".join(comment(", ".join(renamed()) + ".")),
+        version=api.constants()["GPUNN_VERSION"].value,
+        renamed="\n".join(comment(", ".join(renamed()) + ".")),
         constants=indented(constants(), 1), types=indented(types(), 1).rstrip(),
         callbacks=indented(callbacks(), 2), interfaces=indented(interfaces(), 2),
         generics=indented(arrays, 1), procedures=indented(procedures(), 1).rstrip())
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog="python3 -m generator.fortran", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Writes the module gpunn for Fortran, with everything that gpunn.h declares.",
-        epilog="example:\n  python3 -m generator.fortran -o gpunn.f90")
-    parser.add_argument("-o", dest="output", metavar="FILE", default="gpunn.f90",
-                        help="the file to write; default: gpunn.f90")
-    outputs.write(parser.parse_args(arguments).output, [module().encode("ascii")])
+    command.run(arguments, "fortran", "Fortran", "gpunn.f90", module)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ Callback = namedtuple("Callback", "result parameters")
 
 _SIZED = [f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 NUMBERS = ("char", "signed char", "unsigned char", "int", "unsigned", "float", "double", "size_t", *_SIZED)
+INNER = ("backend", "kernels")  # sections of which programs need next to nothing
 C_ONLY = ("gpunn_strtod",)  # what other languages have themselves
 _LIMITS = {"INT32_MAX": 2**31 - 1, "INT64_MAX": 2**63 - 1}
 

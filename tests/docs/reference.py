@@ -17,9 +17,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, ROOT)
 
 from generator import table  # noqa: E402
-from generator.reference import arguments, entries, examples, header, names, text  # noqa: E402
+from generator.reference import api, arguments, entries, examples, header, names, text  # noqa: E402
 
-INNER = ("backend", "kernels")  # sections of which programs need next to nothing
+INNER = api.INNER
 SEARCHES = {
     "gpunn_conv2d": ("conv2d", "Conv2d", "nn.Conv2d", "gpunn_conv2d", "torch.nn.Conv2d", "F.conv2d"),
     "gpunn_cross_entropy": ("F.cross_entropy", "nn.CrossEntropyLoss", "cross_entropy"),

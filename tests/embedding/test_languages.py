@@ -1,11 +1,15 @@
 """gpunn from Fortran and from Python, by the modules that the generator writes. They have the constants and
 structs of C; the examples learn, built as their comments say."""
+import ctypes
+import importlib.util
 import os
 import re
 import tempfile
+from array import array
 from functools import lru_cache
 
 from generator.fortran import __main__ as fortran
+from generator.python import __main__ as python
 from generator.reference import api
 from tests.embedding import FILES, ROOT, Case, need
 
@@ -47,8 +51,8 @@ def fortran_layout():
     structs = list(enumerate(api.structs().values()))
     declared = [f"type({struct.name}), target, save :: v{i}" for i, struct in structs]
     lines = [f"print format, '{struct.name}', c_sizeof(v{i})" for i, struct in structs]
-    lines += [f"print format, '{struct.name}.{field.name}', &\n place(c_loc(v{i}%{field.name})) - place(c_loc(v{i}))"
-              for i, struct in structs for field in struct.fields]
+    lines += [f"print format, '{struct.name}.{field.name}', place(c_loc(v{i}%{field.name})) - &\n"
+              f"    place(c_loc(v{i}))" for i, struct in structs for field in struct.fields]
     lines += [f"print format, '{name}', {name}{'_VALUE' * (name in fortran.renamed())}" for name in numbers()]
     return "\n".join(["program layout", "use gpunn", "implicit none",
                       "character(*), parameter :: format = '(a, 1x, i0)'", *declared, *lines, "contains",
@@ -95,6 +99,15 @@ def shared(name):
     for each in "gpunn.h", "examples", "generator":
         os.symlink(os.path.join(ROOT, each), os.path.join(folder.name, each))
     return folder
+
+
+@lru_cache(maxsize=None)
+def loaded(path):
+    """A module of Python in a file."""
+    spec = importlib.util.spec_from_file_location("gpunn", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Language(Case):
@@ -168,10 +181,161 @@ class Fortran(Language):
 
 
 class Python(Language):
-    def test_example(self):
-        """With the shared library, built by the manual's command."""
+    def setUp(self):
+        """The module, and the shared library by the manual's command."""
+        super().setUp()
         with open(os.path.join(ROOT, "gpunn.h"), encoding="utf-8") as file:
             line = re.search(r"^ \*\s+(cc .*-shared .*-o libgpunn\.so.*)$", file.read(), re.M)[1]
-        self.assertIn(line, text_of("xor.py"))
-        self.call(re.sub(OPTIMIZED, "-O0", line))
-        self.learns(re.search(r"^    (python3 .*)$", text_of("xor.py"), re.M)[1])
+        self.commands = re.findall(r"^    ((?:\w+=\S+ )?(?:python3|cc) .*)$", text_of("xor.py"), re.M)
+        self.assertEqual(self.commands[1], line)
+        if not os.path.exists(os.path.join(self.folder, "libgpunn.so")):
+            self.call(f"{self.commands[0]} && " + re.sub(OPTIMIZED, "-O0", line))
+        self.gpunn = loaded(os.path.join(self.folder, "gpunn.py"))
+        self.dev = self.gpunn.device_open(type=self.gpunn.DEVICE_CPU, seed=4, threads=1)
+        self.addCleanup(self.dev.close)
+        self.model = self.gpunn.model_create(self.dev)
+
+    def input(self, name, *shape):
+        return self.gpunn.input(self.model, name, self.gpunn.F32, shape)
+
+    def test_example(self):
+        self.learns(self.commands[2])
+
+    def test_layout(self):
+        found = {name: getattr(self.gpunn, name[len("GPUNN_"):]) for name in numbers()}
+        for struct in api.structs().values():
+            kind = getattr(self.gpunn, python.class_name(struct.name))
+            found[struct.name] = ctypes.sizeof(kind)
+            found.update((f"{struct.name}.{field.name}", getattr(kind, python.safe(field.name)).offset)
+                         for field in struct.fields)
+        self.assertEqual(found, self.c_values())
+
+    def test_values(self):
+        """Training gives C's numbers, bit for bit."""
+        said = self.call(f"cc {HERE}/values.c -I. -L. -lgpunn -Wl,-rpath,. -lm -o trained && ./trained")
+        gpunn = self.gpunn
+        x, t = self.input("x", gpunn.BATCH, 3), self.input("t", gpunn.BATCH, 2)
+        hidden = gpunn.dropout(gpunn.gelu(gpunn.linear(x, "fc1", 5)), 0.25)
+        output = gpunn.linear(hidden, "fc2", out_features=2, no_bias=True)
+        loss = gpunn.huber_loss(output, t, delta=0.5)
+        adamw = gpunn.adamw(self.model, lr=0.02, weight_decay=0.1)
+        values = array("f", [i * 7 % 11 / 4 - 1 for i in range(24)])
+        gpunn.write(x, values)
+        gpunn.write(t, array("f", [number for a, b, c in zip(*[iter(values)] * 3) for number in (a * b, c)]))
+        for _ in range(50):
+            gpunn.train_step(adamw, loss)
+        gpunn.forward([output])
+        found = [number for one in (output, gpunn.find(self.model, "fc1.weight"))
+                 for row in gpunn.read(one).tolist() for number in row]
+        self.assertEqual(found, list(array("f", map(float, said.split()))))
+
+    def test_arrays(self):
+        """Each type in and out, memory of the program, and DLPack."""
+        gpunn, x = self.gpunn, self.input("x", self.gpunn.BATCH, 2)
+        total = gpunn.sum(x, 1, False)
+        for code in "fdiqB":
+            gpunn.write(x, array(code, range(6)))
+            gpunn.forward([total])
+            self.assertEqual(gpunn.read(total).tolist(), [1, 5, 9])
+        self.assertEqual(gpunn.tensor_sizes(x), (3, 2))
+        for dtype in gpunn.F64, gpunn.I64, gpunn.I32, gpunn.U8:
+            self.assertEqual(gpunn.read(x, dtype).tolist(), [[0, 1], [2, 3], [4, 5]])
+        table = memoryview(array("d", range(12))).cast("B").cast("d", (6, 2))
+        gpunn.write(x, table[::3])  # read-only or with gaps, it is copied
+        self.assertEqual(gpunn.read(x).tolist(), [[0, 1], [6, 7]])
+        memory = array("f", range(4))
+        gpunn.bind(x, memory)
+        memory[0] = 10
+        gpunn.forward([total])
+        self.assertEqual(gpunn.read(total).tolist(), [11, 5])
+        gpunn.bind(x, None)
+        other = self.input("other", gpunn.BATCH)
+        gpunn.write(x, memory)
+        gpunn.forward([total])
+        gpunn.write(other, total)  # a tensor is an array of DLPack
+        self.assertEqual(gpunn.read(other).tolist(), [11, 5])
+        self.assertEqual(total.__dlpack_device__(), (gpunn.DLPACK_CPU, 0))
+        for wrong in array("h", range(4)), [1, 2], None:
+            self.assertRaises(TypeError, gpunn.write, x, wrong)
+        for shape in (2, 6), (3, 2, 2):
+            wrong = table.cast("B").cast("d", shape)
+            self.assertRaisesRegex(ValueError, "the array has the shape", gpunn.write, x, wrong)
+        self.assertRaisesRegex(ValueError, "writable", gpunn.bind, x, memoryview(bytes(16)).cast("f"))
+
+    def test_results(self):
+        """What C writes through pointers, lists, files in memory, settings and texts."""
+        gpunn, x = self.gpunn, self.input("x", self.gpunn.BATCH, 3)
+        values, indices = gpunn.topk(x, 2, 1, True)
+        parts = gpunn.split(x, 2, 1)
+        c_n = gpunn.Out()
+        cell = gpunn.lstm_cell(x, "cell", hidden_size=4, c_n=c_n)
+        self.assertEqual([gpunn.tensor_shape(one)[1] for one in [*parts, cell, c_n.value]], [2, 1, 4, 4])
+        gpunn.write(x, array("f", [1, 3, 2, 6, 4, 5]))
+        gpunn.forward([values, indices, gpunn.concat(parts, 1)])
+        self.assertEqual(gpunn.read(indices).tolist(), [[1, 2], [0, 2]])
+        gpunn.backward(gpunn.sum(cell, gpunn.ALL, False))
+        self.assertGreater(gpunn.clip_grad_norm(self.model, 1), 0)
+        saved = bytes(gpunn.save_memory(self.model))
+        gpunn.load_memory(self.model, saved)
+        gpunn.set_metadata(self.model, "classes", "cat dog")
+        self.assertEqual(gpunn.get_metadata(self.model, "classes"), "cat dog")
+        gpunn.set_metadata(self.model, "classes")
+        self.assertIsNone(gpunn.get_metadata(self.model, "classes"))
+        self.assertIsNone(gpunn.find(self.model, "classes"))
+        self.assertEqual(gpunn.find(self.model, "x"), x)
+        path = os.path.join(self.folder, "two.safetensors")
+        gpunn.write_safetensors(self.dev, path, {"a": array("f", [1, 2]), "b": array("q", [3])})
+        self.assertEqual(gpunn.read_safetensors(self.dev, path, "a").tolist(), [1, 2])
+        self.assertEqual(gpunn.read_safetensors_as(self.dev, path, "b", gpunn.F64).tolist(), [3])
+
+    def test_callbacks(self):
+        """Loaders over arrays, callbacks, and exceptions in them."""
+        gpunn, x, t = self.gpunn, self.input("x", -1, 2), self.input("t", -1, 1)
+        loss = gpunn.mse_loss(gpunn.linear(x, "fc", 1), t)
+        sgd = gpunn.sgd(self.model, lr=0.01, parameters=[gpunn.find(self.model, "fc.weight")])
+        table = memoryview(array("d", range(8))).cast("B").cast("d", (4, 2))
+        loader = gpunn.loader_create(self.model, [(x, table), (t, array("f", range(4)))], batch_size=2)
+        seen, epochs = [], gpunn.Out()
+        gpunn.fit(sgd, loss=loss, train=loader, epochs=2, epochs_run=epochs,
+                  on_progress=lambda progress: seen.append((progress.epoch, progress.batch)) or True)
+        self.assertEqual((len(seen), seen[0], epochs.value), (6, (1, 1), 2))
+        self.assertRaises(ZeroDivisionError, gpunn.fit, sgd, loss=loss, train=loader, epochs=1,
+                          on_progress=lambda progress: 1 / 0)
+        self.assertGreater(gpunn.evaluate(loader, loss)[0], 0)
+        lines = []
+        gpunn.model_summary(self.model, write=lines.append)
+        self.assertIn("fc", "".join(lines))
+        with self.assertRaisesRegex(ctypes.ArgumentError, "the loader has 5 samples"):
+            gpunn.loader_create(self.model, [(x, table)], count=5)
+
+    def test_errors(self):
+        """The library's sentence, once; wrong types and closed objects never reach it."""
+        gpunn, x = self.gpunn, self.input("x", self.gpunn.BATCH, 2)
+        with self.assertRaisesRegex(gpunn.Error, "reshape: ") as failure:
+            gpunn.reshape(x, (7,))
+        self.assertEqual(failure.exception.status, gpunn.ERR_SHAPE)
+        gpunn.relu(x)
+        self.assertRaisesRegex(gpunn.Error, "unique|taken|already", self.input, "x", 2)
+        with self.assertRaises(gpunn.Error) as failure:
+            gpunn.device_open(type=7)
+        self.assertEqual(failure.exception.status, gpunn.ERR_ARGUMENT)
+        self.assertRaisesRegex(TypeError, "no field|unexpected", gpunn.linear, x, "fc", out=3)
+        self.assertRaisesRegex(ctypes.ArgumentError, "expected a Tensor, not Model", gpunn.relu, self.model)
+        self.model.close()
+        self.assertRaisesRegex(ctypes.ArgumentError, "the Model is closed", gpunn.relu, x)
+
+    def test_numpy(self):
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("NumPy is not installed")
+        gpunn, x = self.gpunn, self.input("x", self.gpunn.BATCH, 3)
+        values = numpy.arange(12.0).reshape(4, 3)
+        for given in values, numpy.asfortranarray(values), values.astype("f4")[::1]:
+            gpunn.write(x, given)
+            self.assertTrue((gpunn.read(x) == values).all())
+        self.assertEqual(gpunn.read(x).dtype, numpy.float32)
+        y = gpunn.relu(x)
+        gpunn.forward([y])
+        self.assertTrue((numpy.from_dlpack(y) == values).all())
+        self.assertEqual(gpunn.tensor_shape(gpunn.constant(self.model, numpy.ones((2, 2), "f4"))), (2, 2))
