@@ -111,8 +111,10 @@ def loaded(path):
 
 
 class Language(Case):
+    language = ""
+
     def setUp(self):
-        self.folder = shared(type(self).__name__).name
+        self.folder = shared(self.language).name
 
     def pairs(self, command):
         """{name: number} of what a command prints."""
@@ -129,6 +131,8 @@ class Language(Case):
 
 
 class Fortran(Language):
+    language = "fortran"
+
     def setUp(self):
         super().setUp()
         need("gfortran")
@@ -180,9 +184,11 @@ class Fortran(Language):
             self.assertLessEqual(abs(value - wanted), 1e-3 * wanted)
 
 
-class Python(Language):
+class PythonModule(Language):
+    """The module, and the shared library by the manual's command."""
+    language = "python"
+
     def setUp(self):
-        """The module, and the shared library by the manual's command."""
         super().setUp()
         with open(os.path.join(ROOT, "gpunn.h"), encoding="utf-8") as file:
             line = re.search(r"^ \*\s+(cc .*-shared .*-o libgpunn\.so.*)$", file.read(), re.M)[1]
@@ -191,13 +197,9 @@ class Python(Language):
         if not os.path.exists(os.path.join(self.folder, "libgpunn.so")):
             self.call(f"{self.commands[0]} && " + re.sub(OPTIMIZED, "-O0", line))
         self.gpunn = loaded(os.path.join(self.folder, "gpunn.py"))
-        self.dev = self.gpunn.device_open(type=self.gpunn.DEVICE_CPU, seed=4, threads=1)
-        self.addCleanup(self.dev.close)
-        self.model = self.gpunn.model_create(self.dev)
 
-    def input(self, name, *shape):
-        return self.gpunn.input(self.model, name, self.gpunn.F32, shape)
 
+class Python(PythonModule):
     def test_example(self):
         self.learns(self.commands[2])
 
@@ -209,6 +211,17 @@ class Python(Language):
             found.update((f"{struct.name}.{field.name}", getattr(kind, python.safe(field.name)).offset)
                          for field in struct.fields)
         self.assertEqual(found, self.c_values())
+
+
+class PythonCalls(PythonModule):
+    def setUp(self):
+        super().setUp()
+        self.dev = self.gpunn.device_open(type=self.gpunn.DEVICE_CPU, seed=4, threads=1)
+        self.addCleanup(self.dev.close)
+        self.model = self.gpunn.model_create(self.dev)
+
+    def input(self, name, *shape):
+        return self.gpunn.input(self.model, name, self.gpunn.F32, shape)
 
     def test_values(self):
         """Training gives C's numbers, bit for bit."""
