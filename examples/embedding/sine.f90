@@ -1,8 +1,8 @@
 ! gpunn from Fortran: learns y = sin(x) on -3 .. 3 and says how far off it is at points it has not seen.
 !
 !     python3 -m generator.fortran -o gpunn.f90
-!     cc -O3 -march=native -c examples/embedding/gpunn.c -I. -o gpunn_c.o
-!     gfortran -O2 gpunn.f90 examples/embedding/sine.f90 gpunn_c.o -lm -lpthread -o sine && ./sine
+!     cc -O3 -march=native -c examples/embedding/gpunn.c -I. -o library.o
+!     gfortran -O2 gpunn.f90 examples/embedding/sine.f90 library.o -lm -lpthread -o sine && ./sine
 !
 ! The first command writes the module gpunn, whose first comment says how gpunn's calls look in Fortran. The program holds doubles;
 ! gpunn computes in floats. Fortran's x(features, batch) is C's x[batch][features].

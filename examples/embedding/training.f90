@@ -1,8 +1,8 @@
 ! FTorch's training example on gpunn: a 5x5 linear layer that doubles its input learns to permute it instead.
 !
 !     python3 -m generator.fortran -o gpunn.f90
-!     cc -O3 -march=native -c examples/embedding/gpunn.c -I. -o gpunn_c.o
-!     gfortran -O2 gpunn.f90 examples/embedding/training.f90 gpunn_c.o -lm -lpthread -o training && ./training
+!     cc -O3 -march=native -c examples/embedding/gpunn.c -I. -o library.o
+!     gfortran -O2 gpunn.f90 examples/embedding/training.f90 library.o -lm -lpthread -o training && ./training
 !
 ! FTorch loads the layer from TorchScript and calls libtorch. Here the program builds it. The data, SGD with a rate of 0.05, the
 ! loss and the number of steps are FTorch's (Cambridge-ICCS/FTorch, examples/11_Training). Each step takes a new random vector.

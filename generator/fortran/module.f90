@@ -1,7 +1,7 @@
 ! gpunn ${version} for Fortran, written by `python3 -m generator.fortran` from the declarations of gpunn.h: do not edit.
 !
-!     cc -O3 -march=native -c examples/embedding/gpunn.c -I. -o gpunn_c.o
-!     gfortran -O2 gpunn.f90 program.f90 gpunn_c.o -lm -lpthread
+!     cc -O3 -march=native -c examples/embedding/gpunn.c -I. -o library.o
+!     gfortran -O2 gpunn.f90 program.f90 library.o -lm -lpthread
 !
 ! Names, arguments and meanings are those of gpunn.h. The comment of each function is the first sentence there.
 !

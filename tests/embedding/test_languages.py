@@ -144,11 +144,11 @@ class Fortran(Language):
     def runs(self, text, name):
         """What a program on the module prints."""
         self.write(name + ".f90", text)
-        return f"{GFORTRAN} -fcheck=all {name}.f90 module.o gpunn_c.o -lm -lpthread -o {name} && ./{name}"
+        return f"{GFORTRAN} -fcheck=all {name}.f90 module.o library.o -lm -lpthread -o {name} && ./{name}"
 
     def test_functions(self):
         """The table has all functions of the library."""
-        symbols = self.call("nm --defined-only --extern-only gpunn_c.o")
+        symbols = self.call("nm --defined-only --extern-only library.o")
         self.assertEqual(sorted(re.findall(r" [TW] (gpunn_(?!_)\w+)$", symbols, re.M)),
                          sorted([one.symbol for one in api.functions()] + list(api.C_ONLY)))
 
