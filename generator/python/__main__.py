@@ -17,7 +17,8 @@ HANDLES = ("Device", "Model", "Tensor", "Optimizer", "Loader", "Group", "Session
 # What module.txt has itself, or what it replaces.
 BY_HAND = ("write", "write_as", "write_shape", "read", "read_as", "read_grad", "read_grad_as", "bind",
            "bind_as", "bind_grad", "constant", "backward_from", "data", "data_grad", "to_dlpack",
-           "bind_dlpack", "array_free", "write_npy", "write_safetensors", "model_to")
+           "bind_dlpack", "array_free", "write_npy", "write_safetensors", "model_to", "custom",
+           "evaluate_classes")
 USER = ("user", "arg")  # what C hands back to callbacks; Python's functions need none
 PARTS = 256  # most results of gpunn_split and gpunn_chunk
 
@@ -79,7 +80,8 @@ def callback_parameter(kind):
 def callback(kind):
     found = api.callback(kind.name)
     drops = bool(found.parameters) and found.parameters[0].name in USER
-    failed = {"ENUM": "ERR_CANCELLED", "BOOL": "False", "NUMBER": "0"}.get(found.result.kind, "None")
+    failed = {"ENUM": "ERR_CANCELLED", "BOOL": "False", "NUMBER": "-1"}.get(found.result.kind, "None")
+    failed = "0" if found.result.name == "size_t" else failed
     return "_Callback(%s, %d, %s)" % (callback_type(kind), drops, failed)
 
 
@@ -113,10 +115,6 @@ def kinds(struct):
             yield '"%s": %s' % (safe(field.name), pointer_kind(field.type))
 
 
-def is_written(field):
-    return field.type.kind == "POINTER" and field.type.name in api.NUMBERS and not field.type.constant
-
-
 def filled(head, items, end):
     """Items between brackets, in lines that fit."""
     lines, indent = [head], " " * len(head)
@@ -130,11 +128,9 @@ def filled(head, items, end):
 
 def struct_lines(struct):
     fields = ['("%s", %s)' % (safe(one.name), field_type(struct, one)) for one in struct.fields]
-    written = [one.name for one in struct.fields if is_written(one) and struct.section not in api.INNER]
     lines = ["class %s(_Struct):" % class_name(struct.name)] + doc(struct.about or "Named arguments.", [])
     lines += filled("    _fields_ = [", fields, "]")
-    lines += filled("    _kinds = {", list(kinds(struct)), "}") if list(kinds(struct)) else []
-    return lines + ["    _written = (%s,)" % ", ".join('"%s"' % name for name in written)] * bool(written)
+    return lines + (filled("    _kinds = {", list(kinds(struct)), "}") if list(kinds(struct)) else [])
 
 
 def doc(about, more):

@@ -318,8 +318,30 @@ class PythonCalls(PythonModule):
         lines = []
         gpunn.model_summary(self.model, write=lines.append)
         self.assertIn("fc", "".join(lines))
+        gpunn.fit(sgd, loss=loss, train=loader, epochs=1, on_progress=lambda progress: None)
         with self.assertRaisesRegex(ctypes.ArgumentError, "the loader has 5 samples"):
             gpunn.loader_create(self.model, [(x, table)], count=5)
+        with self.assertRaisesRegex(ctypes.ArgumentError, "samples have the shape"):
+            gpunn.loader_create(self.model, [(t, table)])
+        validation = gpunn.Out()
+        gpunn.loader_create(self.model, [(x, table)], validation_share=0.5, validation=validation)
+        self.assertEqual(gpunn.loader_batches(validation.value), 1)
+
+    def test_classes(self):
+        """Scores with their table, and sizes that vary."""
+        gpunn, x = self.gpunn, self.input("x", self.gpunn.BATCH, 2)
+        labels = gpunn.input(self.model, "labels", gpunn.I64, (gpunn.BATCH,))
+        table = memoryview(array("f", [1, 0, 0, 1, 1, 0])).cast("B").cast("f", (3, 2))
+        loader = gpunn.loader_create(self.model, [(x, table), (labels, array("q", [0, 1, 1]))])
+        logits = gpunn.mul_scalar(x, 2)
+        scores, counts = gpunn.evaluate_classes(loader, logits, labels, confusion=True)
+        self.assertEqual((scores.samples, counts.tolist()), (3, [[1, 0], [1, 1]]))
+        length = gpunn.size(self.model, "T")
+        steps = self.input("steps", gpunn.BATCH, length)
+        gpunn.write(steps, table)
+        self.assertEqual(gpunn.tensor_sizes(steps), (3, 2))
+        self.assertRaisesRegex(TypeError, "the tensor's dtype", gpunn.write, steps,
+                               memoryview(array("d", range(4))).cast("B").cast("d", (2, 2)))
 
     def test_errors(self):
         """The library's sentence, once; wrong types and closed objects never reach it."""
