@@ -163,6 +163,14 @@ class Fortran(Language):
     def test_arrays(self):
         self.assertEqual(self.call(self.runs(fortran_arrays(), "arrays")), "")
 
+    def test_bound(self):
+        """gpunn_bind of memory that the compiler could copy does not compile."""
+        for array in "plain", "strided(::2, :)":
+            self.write("bound.f90", "\n".join(["program bound", "use gpunn", "real(c_float) :: plain(3, 2)",
+                                               "real(c_float), target :: strided(6, 2)",
+                                               f"print *, gpunn_bind(c_null_ptr, {array})", "end program"]))
+            self.assertIn("no specific function", self.call("! gfortran -c bound.f90"))
+
     def test_wrappers(self):
         with open(os.path.join(HERE, "wrappers.f90"), encoding="ascii") as file:
             self.assertEqual(self.call(self.runs(file.read(), "wrappers")), "")
