@@ -46,9 +46,11 @@ def build(nvcc):
         (library, [driver],
          [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", driver, "-o", library]),
         (core, [header], [compiler, "-O0", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c", header, "-o", core]),
-        (PROGRAM, [plans, companion, header], [nvcc, "-std=c++17", "-arch=sm_75", "-O0", "-Xptxas", "-O0",
+        # no kernel runs: they stay PTX
+        (PROGRAM, [plans, companion, header], [nvcc, "-std=c++17", "-gencode",
+                                               "arch=compute_75,code=compute_75", "-O0", "-Xcicc", "-O0",
                                                "-diag-suppress", "177", plans, core, "-o", PROGRAM]),
-                                           ]
+    ]
     os.makedirs(BUILD, exist_ok=True)
     for made, sources, command in steps:
         if (os.path.exists(made) and
