@@ -410,6 +410,29 @@ def calls_compile():
         call(f"cc {STRICT} -Wno-unused -I. -fsyntax-only {file.name}", ROOT)
 
 
+def own_text(path):
+    """The preprocessed text of a test program, without that of gpunn.h."""
+    source, own = path, []
+    for line in call(f"cc -E -w -I. {path}", ROOT).splitlines():
+        marker = re.match(r'# \d+ "([^"]*)"', line)
+        if marker:
+            source = marker[1]
+        elif not source.endswith("gpunn.h"):
+            own.append(line)
+    return "\n".join(own)
+
+
+def functions_are_tested():
+    """Each public function is used by a C program of tests/ that `ninja test` runs."""
+    paths = [path for folder in ("ops", "trust", "unit")
+             for path in glob.glob(f"tests/{folder}/*.c", root_dir=ROOT)]
+    assert len(paths) > 30, paths
+    code = re.sub(r'"(?:\\.|[^"\\\n])*"', "", "\n".join(map(own_text, paths)))
+    used = set(re.findall(r"\bgpunn_\w+", code))
+    untested = set(reference.arguments.functions()) - {name.rstrip("_") for name in used}
+    assert not untested, f"no test calls {', '.join(sorted(untested))}"
+
+
 def reference_runs():
     """The calls that the reference shows besides those of the documents and the examples."""
     program(read("tests/docs/calls.c"), None)
@@ -474,7 +497,7 @@ def main():
               ("length", short_enough), ("Python", python_compiles), ("messages", messages_are_plain),
               ("exclusive or", xor_learns), ("commands to kernels", kernel_commands),
               ("compile lines", compile_lines_name_the_gpu),
-              ("the reference's calls", reference_runs),
+              ("the reference's calls", reference_runs), ("functions are tested", functions_are_tested),
               ("sections of ops", rooms_agree),
               ("functions that both files have", nothing_stands_twice)] + reference.tests(OBJECT) + [
                   test for name in DOCUMENTS for test in c_blocks(name)])

@@ -685,6 +685,14 @@ static void test_written_as(void **state)
     OK(p.dev, gpunn_read(p.n.t, kept, sizeof kept));
     OK(p.dev, gpunn_read_as(p.n.t, GPUNN_TYPED(bytes), sizeof bytes));
     for (int i = 0; i < 4; i++) assert_true(kept[i] == labels[i] && bytes[i] == labels[i]);
+    net_write(p.dev, p.n, 4, 1);
+    float gradient[3];
+    OK(p.dev, gpunn_backward(p.n.loss));
+    OK(p.dev, gpunn_read_grad(bias, gradient, sizeof gradient));
+    OK(p.dev, gpunn_read_grad_as(bias, GPUNN_TYPED(seen), sizeof seen));
+    assert_same_doubles(seen, gradient, 3);
+    FAILS(p.dev, gpunn_read_grad_as(bias, GPUNN_F64, seen, 12), GPUNN_ERR_SHAPE, "fc2.bias", "24");
+    FAILS(NULL, gpunn_read_grad_as(NULL, GPUNN_F64, seen, 24), GPUNN_ERR_ARGUMENT, "NULL");
     FAILS(p.dev, gpunn_write_as(bias, GPUNN_F16, wide, 6), GPUNN_ERR_DTYPE, "fc2.bias", "f16");
     FAILS(p.dev, gpunn_read_as(bias, (gpunn_dtype)99, wide, 24), GPUNN_ERR_DTYPE, "fc2.bias");
     FAILS(p.dev, gpunn_write_as(bias, GPUNN_F64, wide, 16), GPUNN_ERR_SHAPE, "fc2.bias", "f64", "24");

@@ -78,6 +78,21 @@ static void                test_open_cuda(void **state)
     check_sentence(NULL, GPUNN_ERR_DEVICE, __FILE__, __LINE__, word, (const char *)NULL);
 }
 
+static void append_report(void *user, const char *text)
+{
+    strncat(user, text, 4095 - strlen(user));
+}
+
+static void test_report(void **state)
+{
+    (void)state;
+    char text[4096] = "";
+    gpunn_device_report(NULL, text);
+    gpunn_device_report(append_report, text);
+    assert_non_null(strstr(text, &gpunn_cuda_backend ? "driver" : "linked without gpunn_cuda.cu"));
+    assert_int_equal(text[strlen(text) - 1], '\n');
+}
+
 /* Each thread sees its own failures to open. */
 static void *open_in_thread(void *arg)
 {
@@ -575,6 +590,16 @@ static void test_teams(void **state)
     assert_int_equal(outside.threads, 1);
 }
 
+/* What is reserved holds what is allocated. The CPU has no pool: there both are the same. */
+static void check_reserved(const gpunn_device *dev)
+{
+    const size_t now = gpunn_memory_reserved(dev), peak = gpunn_memory_reserved_peak(dev);
+    assert_true(now >= gpunn_memory_allocated(dev) && peak >= gpunn_memory_peak(dev) && peak >= now);
+    if (gpunn_device_type(dev) == GPUNN_DEVICE_CUDA) return;
+    assert_int_equal(now, gpunn_memory_allocated(dev));
+    assert_int_equal(peak, gpunn_memory_peak(dev));
+}
+
 static void test_memory_limit(void **state)
 {
     (void)state;
@@ -594,9 +619,12 @@ static void test_memory_limit(void **state)
     OK(dev, gpunn_write(x, values, 20 * 400));
     OK(dev, gpunn_forward(&y, 1));
     assert_true(gpunn_memory_peak(dev) <= 200000 && gpunn_memory_peak(dev) >= gpunn_memory_allocated(dev));
+    check_reserved(dev);
     free(values);
     gpunn_model_destroy(model);
     assert_int_equal(gpunn_memory_allocated(dev), 0);
+    gpunn_empty_cache(dev);
+    check_reserved(dev);
     gpunn_device_close(dev);
 }
 
@@ -792,6 +820,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
                                        test_with_device(test_open),
                                        cmocka_unit_test(test_open_cuda),
+                                       cmocka_unit_test(test_report),
                                        cmocka_unit_test(test_errors_per_thread),
                                        cmocka_unit_test(test_first_error_wins),
                                        cmocka_unit_test(test_null_chain),
