@@ -7751,6 +7751,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char 
 
 /* Records a failure of a step with its op, layer and operand shapes. Returns status. */
 GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status);
+/* The same for the step of a run that failed, or for `what` if no step in particular did. */
+GPUNN__INTERNAL gpunn_status gpunn__run_fail(gpunn_device *dev, const gpunn_run *run, const char *what,
+                                             gpunn_status status);
 
 /* "infinite" or "NaN" for a float or double that is not finite; NULL if it is finite. It tests the bits in
  * memory, since -ffast-math lets compilers assume that all numbers are finite. */
@@ -8119,13 +8122,17 @@ static void gpunn__subtract_rejected(gpunn_device *dev)
             if (opt->counts == NULL) (void)!gpunn__rejected_sync(opt);
 }
 
+GPUNN__INTERNAL gpunn_status gpunn__run_fail(gpunn_device *dev, const gpunn_run *run, const char *what,
+                                             gpunn_status status)
+{
+    return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
 {
     gpunn_status status = dev->timing ? dev->backend->time(dev->context, run, dev->timing)
                                       : dev->backend->execute(dev->context, run);
-    if (status != GPUNN_OK)
-        return run->failed ? gpunn__step_fail(dev, run->failed, status)
-                           : gpunn__backend_fail(dev, what, status);
+    if (status != GPUNN_OK) return gpunn__run_fail(dev, run, what, status);
     if (!run->is_bad) return GPUNN_OK;
     char text[256] = "loss";
     if (run->bad_norm) gpunn__gradient_text(gpunn__owner_of(dev, run->bad_gradient), text, sizeof text);
@@ -25028,7 +25035,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *p
         run.step_count = to - from;
         gpunn_status status = dev->backend->time(dev->context, &run, dev->timing + from);
         plan->outputs[0]->model->doubtful = true;
-        return status == GPUNN_OK ? GPUNN_OK : gpunn__step_fail(dev, run.failed, status);
+        return status == GPUNN_OK ? GPUNN_OK : gpunn__run_fail(dev, &run, "gpunn_profile", status);
     }
     for (int i = from; i < to; i++) {
         gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);

@@ -1,8 +1,9 @@
 /* Generated kernels in a model: how a set is matched, planned, refused and declined. The set here is written
- * by hand, so that what is tested is gpunn.h alone; results must be those of the single ops. */
+ * by hand, so that what is tested is gpunn.h alone; results must be those of the single ops. Then a backend
+ * whose calls fail. */
 #define GPUNN_STATIC /* a copy of its own: it looks inside */
 #define GPUNN_IMPLEMENTATION
-#include "../test.h"
+#include "../trust/backend.h"
 
 /* ---- a set of kernels over [N, 4] ---- */
 enum { TWICE_TANH, LOSS, TANH_ADD, MASK, FORK, EXP_SIN, KERNELS };
@@ -718,6 +719,12 @@ static void test_out_of_memory(void **state)
     }
 }
 
+static void test_backend_fails(void **state)
+{
+    (void)state;
+    every_backend_call(gpunn__cpu_backend());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -731,6 +738,7 @@ int main(void)
         test_with_device(test_larger),
         test_with_device(test_policies),
         test_with_device(test_out_of_memory),
+        cmocka_unit_test(test_backend_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

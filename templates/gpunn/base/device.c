@@ -343,13 +343,17 @@ static void gpunn__subtract_rejected(gpunn_device *dev)
             if (opt->counts == NULL) (void)!gpunn__rejected_sync(opt);
 }
 
+GPUNN__INTERNAL gpunn_status gpunn__run_fail(gpunn_device *dev, const gpunn_run *run, const char *what,
+                                             gpunn_status status)
+{
+    return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
 {
     gpunn_status status = dev->timing ? dev->backend->time(dev->context, run, dev->timing)
                                       : dev->backend->execute(dev->context, run);
-    if (status != GPUNN_OK)
-        return run->failed ? gpunn__step_fail(dev, run->failed, status)
-                           : gpunn__backend_fail(dev, what, status);
+    if (status != GPUNN_OK) return gpunn__run_fail(dev, run, what, status);
     if (!run->is_bad) return GPUNN_OK;
     char text[256] = "loss";
     if (run->bad_norm) gpunn__gradient_text(gpunn__owner_of(dev, run->bad_gradient), text, sizeof text);

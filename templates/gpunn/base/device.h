@@ -24,6 +24,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char 
 
 /* Records a failure of a step with its op, layer and operand shapes. Returns status. */
 GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status);
+/* The same for the step of a run that failed, or for `what` if no step in particular did. */
+GPUNN__INTERNAL gpunn_status gpunn__run_fail(gpunn_device *dev, const gpunn_run *run, const char *what,
+                                             gpunn_status status);
 
 /* "infinite" or "NaN" for a float or double that is not finite; NULL if it is finite. It tests the bits in
  * memory, since -ffast-math lets compilers assume that all numbers are finite. */

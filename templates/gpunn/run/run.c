@@ -285,7 +285,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *p
         run.step_count = to - from;
         gpunn_status status = dev->backend->time(dev->context, &run, dev->timing + from);
         plan->outputs[0]->model->doubtful = true;
-        return status == GPUNN_OK ? GPUNN_OK : gpunn__step_fail(dev, run.failed, status);
+        return status == GPUNN_OK ? GPUNN_OK : gpunn__run_fail(dev, &run, "gpunn_profile", status);
     }
     for (int i = from; i < to; i++) {
         gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
