@@ -224,6 +224,63 @@ static void test_schedule(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* At the limits of its arguments a schedule still has its closed form. */
+static void test_schedule_limits(void **state)
+{
+    const gpunn_schedule_args step = {.type = GPUNN_SCHEDULE_STEP, .step_size = 1, .gamma = 0.5f},
+                              sixteen = {.type = GPUNN_SCHEDULE_MULTI_STEP,
+                                         .milestones = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+                                                        16},
+                                         .gamma = 0.5f},
+                              cosine = {.type = GPUNN_SCHEDULE_COSINE, .total_steps = 1, .min_lr = 0.1f},
+                              longest = {.type = GPUNN_SCHEDULE_COSINE, .total_steps = INT64_MAX / 2},
+                              single = {.type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 1},
+                              falls = {.type = GPUNN_SCHEDULE_ONE_CYCLE,
+                                       .total_steps = 4,
+                                       .pct_start = GPUNN_ZERO},
+                              rises = {.type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 4, .pct_start = 1},
+                              linear = {.type = GPUNN_SCHEDULE_LINEAR, .total_steps = 1, .min_lr = 0.1f},
+                              steep = {.type = GPUNN_SCHEDULE_LINEAR, .total_steps = 3, .warmup_steps = 2},
+                              warm = {.type = GPUNN_SCHEDULE_CONSTANT, .warmup_steps = 1};
+    const struct {
+        const gpunn_schedule_args *args;
+        int                        steps;
+        double                     lr;
+    } cases[] = {{&step, 3, 0.0625},
+                 {&sixteen, 15, ldexp(0.5, -15)},
+                 {&sixteen, 20, ldexp(0.5, -16)},
+                 {&cosine, 0, 0.5},
+                 {&cosine, 1, 0.1},
+                 {&cosine, 9, 0.1},
+                 {&longest, 3, 0.5},
+                 {&single, 0, 2e-6},
+                 {&single, 5, 2e-6},
+                 {&falls, 0, 2e-6 + (0.5 - 2e-6) * (1 + sqrt(0.5)) / 2},
+                 {&falls, 3, 2e-6},
+                 {&rises, 0, 0.02},
+                 {&rises, 3, 0.5},
+                 {&rises, 9, 0.5},
+                 {&linear, 0, 0.5},
+                 {&linear, 1, 0.1},
+                 {&steep, 0, 0},
+                 {&steep, 1, 0.25},
+                 {&steep, 2, 0.5},
+                 {&steep, 3, 0},
+                 {&warm, 0, 0},
+                 {&warm, 1, 0.5}};
+    fixture         *f = *state;
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    (void)MADE(f->dev, gpunn_parameter(f->model, "p", GPUNN_SHAPE(1), zeros));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.5f));
+    for (int i = 0; i < COUNT(cases); i++) {
+        OK(f->dev, gpunn_set_schedule_(opt, *cases[i].args));
+        for (int t = 0; t < cases[i].steps; t++) OK(f->dev, gpunn_schedule_step(opt, 0));
+        if (!(fabs(gpunn_get_lr(opt) - cases[i].lr) <= 1e-6 * cases[i].lr))
+            fail_msg("case %d: %.9g, expected %.9g", i, (double)gpunn_get_lr(opt), cases[i].lr);
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
 /* ---- whole models: weights that torch saved, ten steps, the losses and the weights then ---- */
 static gpunn_tensor *mlp(gpunn_tensor *x)
 {
@@ -867,6 +924,7 @@ int main(void)
     count += each_backend(tests + count, "average 0.3", test_average, "0.3");
     for (int i = 0; i < COUNT(schedule_cases); i++)
         count += each_backend(tests + count, schedule_cases[i].name, test_schedule, &schedule_cases[i]);
+    count += each_backend(tests + count, "schedules at their limits", test_schedule_limits, NULL);
     for (int i = 0; i < COUNT(model_cases); i++)
         count += each_backend(tests + count, model_cases[i].name, test_model, &model_cases[i]);
     for (int i = 0; i < COUNT(parts_cases); i++)

@@ -1052,6 +1052,80 @@ static void test_forward_training(void **state)
     gpunn_model_destroy(model);
 }
 
+/* What training refuses changes nothing and is named. */
+static void test_refusals(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    gpunn_model     *other = MADE(dev, gpunn_model_create(dev));
+    net              n = net_make(f->model), m = net_make(other);
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .lr = 0.5f));
+    float            norm;
+    FAILS(NULL, gpunn_train_step(NULL, NULL), GPUNN_ERR_ARGUMENT, "gpunn_train_step", "optimizer is NULL");
+    FAILS(dev, gpunn_train_step(NULL, n.loss), GPUNN_ERR_ARGUMENT, "optimizer is NULL");
+    FAILS(dev, gpunn_train_step(opt, NULL), GPUNN_ERR_ARGUMENT, "loss is NULL");
+    FAILS(dev, gpunn_train_step(opt, m.loss), GPUNN_ERR_ARGUMENT, "another model");
+    FAILS(NULL, gpunn_clip_grad_norm(NULL, 1, &norm), GPUNN_ERR_ARGUMENT, "model is NULL");
+    FAILS(NULL, gpunn_clip_grad_value(NULL, 1), GPUNN_ERR_ARGUMENT, "model is NULL");
+    const float bad[] = {0, -1, NAN};
+    for (int i = 0; i < COUNT(bad); i++) {
+        FAILS(dev, gpunn_clip_grad_norm(f->model, bad[i], &norm), GPUNN_ERR_ARGUMENT, "max_norm", "above 0");
+        FAILS(dev, gpunn_clip_grad_value(f->model, bad[i]), GPUNN_ERR_ARGUMENT, "clip_value", "above 0");
+    }
+    gpunn_set_lr(NULL, 1);
+    check_sentence(NULL, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_set_lr", "optimizer is NULL", NULL);
+    gpunn_set_skip_nan(NULL, true);
+    check_sentence(NULL, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_set_skip_nan", "optimizer is NULL",
+                   NULL);
+    FAILS(NULL, gpunn_set_schedule(NULL), GPUNN_ERR_ARGUMENT, "gpunn_set_schedule", "optimizer is NULL");
+    FAILS(NULL, gpunn_schedule_step(NULL, 0), GPUNN_ERR_ARGUMENT, "optimizer is NULL");
+    FAILS(dev, gpunn_set_schedule(opt, .type = (gpunn_schedule_type)77), GPUNN_ERR_ARGUMENT, "type 77");
+    FAILS(dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_STEP), GPUNN_ERR_ARGUMENT, "step_size is 0");
+    FAILS(dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE), GPUNN_ERR_ARGUMENT,
+          "total_steps is 0");
+    FAILS(dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_MULTI_STEP, .milestones = {3, 3}),
+          GPUNN_ERR_ARGUMENT, "milestones[1] is 3", "rise");
+    assert_true(gpunn_get_lr(opt) == 0.5f);
+    FAILS_NULL(dev, gpunn_sgd(f->model, .lr = 1, .group_count = 2), GPUNN_ERR_ARGUMENT, "group_count is 2",
+               "NULL");
+    FAILS(dev, gpunn_inspect(n.loss, .mode = (gpunn_mode)7, .on_layer = on_layer), GPUNN_ERR_ARGUMENT,
+          "gpunn_inspect", "7");
+    gpunn_tensor *const both[] = {n.logits, m.logits}, *const none[] = {n.logits, NULL};
+    FAILS(dev, gpunn_forward(both, 2), GPUNN_ERR_ARGUMENT, "output 1", "another model");
+    FAILS(dev, gpunn_forward(none, 2), GPUNN_ERR_ARGUMENT, "output 1", "NULL");
+    const void *const gradients[] = {&norm};
+    gpunn_tensor     *missing = NULL;
+    FAILS(NULL, gpunn_backward_from(&missing, gradients, 1), GPUNN_ERR_ARGUMENT, "first output is NULL");
+    FAILS(NULL, gpunn_set_plan_limit(NULL, 1, 1), GPUNN_ERR_ARGUMENT, "model is NULL");
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(other);
+}
+
+/* Gradients whose norm is no number cannot be clipped, as that of a square root at 0. */
+static void test_norm_refused(void **state)
+{
+    fixture         *f = *state;
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor    *p = MADE(f->dev, gpunn_parameter(f->model, "p", GPUNN_SHAPE(3), zeros));
+    gpunn_tensor    *loss = MADE(f->dev, gpunn_sum(gpunn_sqrt(gpunn_square(p)), GPUNN_ALL, false));
+    float            norm;
+    OK(f->dev, gpunn_backward(loss));
+    FAILS(f->dev, gpunn_clip_grad_norm(f->model, 1, &norm), GPUNN_ERR_NUMERIC, "gpunn_clip_grad_norm",
+          "norm of the gradients", "learning rate");
+}
+
+/* A model moves between devices whose memory comes from one place. */
+static void test_move_refused(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *other = gpunn_device_open(ON(f->backend), .threads = 1);
+    (void)net_make(f->model);
+    FAILS(NULL, gpunn_model_to(NULL, f->dev), GPUNN_ERR_ARGUMENT, "model is NULL");
+    FAILS(f->dev, gpunn_model_to(f->model, NULL), GPUNN_ERR_ARGUMENT, "device is NULL");
+    FAILS(other, gpunn_model_to(f->model, other), GPUNN_ERR_ARGUMENT, "realloc_fn");
+    gpunn_device_close(other);
+}
+
 int main(void)
 {
     static const struct {
@@ -1080,7 +1154,10 @@ int main(void)
                 {"retained", test_retained},
                 {"retained misused", test_retained_misuse},
                 {"no memory", test_no_memory},
-                {"forward in training", test_forward_training}};
+                {"forward in training", test_forward_training},
+                {"refusals", test_refusals},
+                {"norm refused", test_norm_refused},
+                {"move refused", test_move_refused}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++)
