@@ -4266,7 +4266,7 @@ struct gpunn_backend {
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
-    /* Device to device: `count` pixels of images one after another. */
+    /* Device to device: `count` pixels of images one after another. NULL: the loader's own threads convert. */
     gpunn_status (*normalize)(void *context, float *to, const uint8_t *from, int64_t count,
                               const gpunn_pixels *pixels);
     gpunn_status (*synchronize)(void *context);
@@ -40511,9 +40511,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const flo
 
 GPUNN__INTERNAL bool gpunn__cpu_finite(void *context, const float *values, int64_t count);
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from,
-                                                   int64_t count, const gpunn_pixels *pixels);
-
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale,
                                                float limit);
 
@@ -40975,18 +40972,6 @@ GPUNN__VECTORIZED(gpunn__scale_task, (void *arg, int thread, int threads), (arg,
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from,
-                                                   int64_t count, const gpunn_pixels *pixels)
-{
-    (void)context;
-    for (int64_t at = 0; at < count; at += pixels->plane) {
-        const int64_t c = at / pixels->plane % pixels->channels;
-        for (int64_t i = 0; i < pixels->plane; i++)
-            to[at + i] = gpunn__normalized(from[at + i], pixels->mean[c], pixels->std[c]);
-    }
-    return GPUNN_OK;
-}
-
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale,
                                                float limit)
 {
@@ -41302,7 +41287,6 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
     X(upload, gpunn__cpu_copy)                   \
     X(download, gpunn__cpu_copy)                 \
     X(fill, gpunn__cpu_fill)                     \
-    X(normalize, gpunn__cpu_normalize)           \
     X(synchronize, gpunn__cpu_synchronize)       \
     X(prepare, gpunn__cpu_prepare)               \
     X(run, gpunn__cpu_run)                       \
@@ -45321,8 +45305,7 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (status == GPUNN_OK) status = gpunn__field_pixels(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_moves(loader, f);
     field->widens = gpunn__field_has_pixels(field) && !field->input->doubles &&
-                    loader->model->dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !mixes &&
-                    !field->axis; /* on a CPU the loader's own threads convert */
+                    loader->model->dev->backend->normalize && !field->jitters && !mixes && !field->axis;
     if (field->widens) field->to = field->from;
     field->direct = !args->load && !args->shuffle && args->validation_share == 0 && !field->moves &&
                     !field->jitters && !mixes && field->from == field->to && !field->axis;

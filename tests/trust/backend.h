@@ -52,11 +52,12 @@ static gpunn_backend failing_backend(const gpunn_backend *table)
     gpunn_backend failing = *table;
     computing = table;
     failing.upload = failing_upload, failing.download = failing_download, failing.fill = failing_fill;
-    failing.normalize = failing_normalize, failing.synchronize = failing_synchronize;
+    failing.synchronize = failing_synchronize;
     failing.prepare = failing_prepare, failing.run = failing_run, failing.update = failing_update;
     failing.sum_of_squares = failing_sum_of_squares, failing.value_sums = failing_value_sums;
     failing.scale = failing_scale, failing.convert = failing_convert, failing.time = failing_time;
     if (table->execute) failing.execute = failing_execute;
+    if (table->normalize) failing.normalize = failing_normalize;
     if (table->draw) failing.draw = failing_draw;
     failing.error = failing_error;
     return failing;

@@ -662,6 +662,23 @@ static void test_fit_errors(void **state)
           "the train loader and the optimizer belong to different models");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = alike.accuracy, .train = s.train, .epochs = 1),
           GPUNN_ERR_ARGUMENT, "the metric and the loader belong to different models");
+    gpunn_loader *theirs = MADE(s.dev, gpunn_loader_create(other, .count = 4, .batch_size = 2,
+                                                           .fields = {{.input = alike.x, .samples = s.x},
+                                                                      {.input = alike.t, .samples = s.t}}));
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = theirs, .epochs = 1),
+          GPUNN_ERR_ARGUMENT, "the validation loader and the optimizer belong to different models");
+    float              loss;
+    gpunn_class_scores scores = {0};
+    FAILS(s.dev, gpunn_evaluate(NULL, s.n.loss, NULL, &loss, NULL), GPUNN_ERR_ARGUMENT, "loader is NULL");
+    FAILS(s.dev, gpunn_evaluate(s.train, NULL, NULL, &loss, NULL), GPUNN_ERR_ARGUMENT, "loss is NULL");
+    FAILS(s.dev, gpunn_evaluate_classes(s.train, alike.logits, s.n.t, &scores), GPUNN_ERR_ARGUMENT,
+          "the logits and the loader");
+    FAILS(s.dev, gpunn_evaluate_classes(s.train, s.n.logits, alike.t, &scores), GPUNN_ERR_ARGUMENT,
+          "the labels and the loader");
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1));
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = INT32_MAX / 2),
+          GPUNN_ERR_ARGUMENT, "1073741823 epochs after 1 are too many");
+    gpunn_loader_destroy(theirs);
     gpunn_optimizer_destroy(opt);
     gpunn_model_destroy(other);
     s.x[20] = NAN;

@@ -758,6 +758,15 @@ static void test_bad_lengths(void **state)
                gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2,
                                    .lengths = own, .mixup_alpha = 0.4f),
                GPUNN_ERR_SHAPE, "sound", ".lengths excludes mixup");
+    gpunn_tensor *words = MADE(
+        f->dev, gpunn_input(f->model, "words", GPUNN_F32,
+                            GPUNN_SHAPE(GPUNN_BATCH, gpunn_size(f->model, "W", .max = LONGEST))));
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(
+                   f->model,
+                   .fields = {{.input = sound, .samples = values}, {.input = words, .samples = values}},
+                   .count = 2, .lengths = own),
+               GPUNN_ERR_SHAPE, "words", "as the fields before it do");
 }
 
 static void test_errors(void **state)
@@ -827,6 +836,32 @@ static void test_errors(void **state)
                gpunn_loader_create(f->model, .fields = {{.input = colours, .samples = rows, .contrast = -1}},
                                    .count = 4),
                GPUNN_ERR_ARGUMENT, "colours", "contrast -1");
+    gpunn_model  *other = MADE(f->dev, gpunn_model_create(f->dev));
+    gpunn_tensor *foreign = MADE(f->dev, gpunn_input(other, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH)));
+    gpunn_tensor *wide = MADE(
+        f->dev, gpunn_input(f->model, "wide", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, (int64_t)1 << 50)));
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = foreign, .samples = rows}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "field 0", "another model");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .count = 4,
+                                   .fields = {{.input = x, .samples = rows}, {.input = x, .samples = rows}}),
+               GPUNN_ERR_ARGUMENT, "fields 0 and 1", "'x'");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .load = load),
+               GPUNN_ERR_ARGUMENT, "field 0 ('x') has samples although there is load");
+    FAILS_NULL(
+        f->dev,
+        gpunn_loader_create(f->model, .fields = {{.input = x, .samples = rows, .mean = {1}}}, .count = 4),
+        GPUNN_ERR_ARGUMENT, "x", "mean or std", "U8");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model,
+                                   .fields = {{.input = x, .samples = rows, .dtype = GPUNN_U8, .std = {-1}}},
+                                   .count = 4),
+               GPUNN_ERR_ARGUMENT, "x", "std[0] -1", "not negative");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = wide, .samples = rows}}, .count = 1 << 30),
+               GPUNN_ERR_SHAPE, "wide", "address space");
+    gpunn_model_destroy(other);
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = 1),
                GPUNN_ERR_DTYPE, "t", "probabilities");
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = -1),

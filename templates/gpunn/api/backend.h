@@ -431,7 +431,7 @@ struct gpunn_backend {
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
-    /* Device to device: `count` pixels of images one after another. */
+    /* Device to device: `count` pixels of images one after another. NULL: the loader's own threads convert. */
     gpunn_status (*normalize)(void *context, float *to, const uint8_t *from, int64_t count,
                               const gpunn_pixels *pixels);
     gpunn_status (*synchronize)(void *context);

@@ -302,7 +302,6 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
     X(upload, gpunn__cpu_copy)                   \
     X(download, gpunn__cpu_copy)                 \
     X(fill, gpunn__cpu_fill)                     \
-    X(normalize, gpunn__cpu_normalize)           \
     X(synchronize, gpunn__cpu_synchronize)       \
     X(prepare, gpunn__cpu_prepare)               \
     X(run, gpunn__cpu_run)                       \

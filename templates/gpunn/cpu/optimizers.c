@@ -464,18 +464,6 @@ GPUNN__VECTORIZED(gpunn__scale_task, (void *arg, int thread, int threads), (arg,
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from,
-                                                   int64_t count, const gpunn_pixels *pixels)
-{
-    (void)context;
-    for (int64_t at = 0; at < count; at += pixels->plane) {
-        const int64_t c = at / pixels->plane % pixels->channels;
-        for (int64_t i = 0; i < pixels->plane; i++)
-            to[at + i] = gpunn__normalized(from[at + i], pixels->mean[c], pixels->std[c]);
-    }
-    return GPUNN_OK;
-}
-
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale,
                                                float limit)
 {

@@ -61,9 +61,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const flo
 
 GPUNN__INTERNAL bool gpunn__cpu_finite(void *context, const float *values, int64_t count);
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from,
-                                                   int64_t count, const gpunn_pixels *pixels);
-
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale,
                                                float limit);
 

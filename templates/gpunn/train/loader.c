@@ -869,8 +869,7 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (status == GPUNN_OK) status = gpunn__field_pixels(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_moves(loader, f);
     field->widens = gpunn__field_has_pixels(field) && !field->input->doubles &&
-                    loader->model->dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !mixes &&
-                    !field->axis; /* on a CPU the loader's own threads convert */
+                    loader->model->dev->backend->normalize && !field->jitters && !mixes && !field->axis;
     if (field->widens) field->to = field->from;
     field->direct = !args->load && !args->shuffle && args->validation_share == 0 && !field->moves &&
                     !field->jitters && !mixes && field->from == field->to && !field->axis;
