@@ -78,6 +78,31 @@ static void                test_open_cuda(void **state)
     check_sentence(NULL, GPUNN_ERR_DEVICE, __FILE__, __LINE__, word, (const char *)NULL);
 }
 
+static void keep_message(void *user, gpunn_log_level level, const char *message)
+{
+    if (level != GPUNN_LOG_ERROR) (void)snprintf(user, 256, "%s", message);
+}
+
+/* log_fn learns why the CPU computes, unless nothing suggests a GPU. */
+static void test_why_cpu(void **state)
+{
+    (void)state;
+    char          text[256] = "";
+    gpunn_device *dev = MADE(NULL, gpunn_device_open(.log_fn = keep_message, .user = text));
+    if (gpunn_device_type(dev) == GPUNN_DEVICE_CPU && *text)
+        assert_non_null(strstr(text, "gpunn computes on the CPU: "));
+    gpunn_device_close(dev);
+}
+
+/* A rank's own index is one that the machine has. */
+static void test_local_index(void **state)
+{
+    (void)state;
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .index = GPUNN_LOCAL_RANK);
+    assert_int_equal(gpunn_device_type(MADE(NULL, dev)), first_backend()->type);
+    gpunn_device_close(dev);
+}
+
 static void append_report(void *user, const char *text)
 {
     strncat(user, text, 4095 - strlen(user));
@@ -223,6 +248,12 @@ static void test_null(void **state)
 }
 
 /* ---- sentences: op, layer, shapes and what to do ---- */
+static void *no_malloc(void *user, size_t bytes, void *stream)
+{
+    (void)user, (void)bytes, (void)stream;
+    return NULL;
+}
+
 static void test_sentences(void **state)
 {
     fixture      *f = *state;
@@ -284,6 +315,16 @@ static void test_sentences(void **state)
     FAILS(dev, gpunn_set_trainable(fc, false), GPUNN_ERR_ARGUMENT, "parameter");
     FAILS(dev, gpunn_backward(fc), GPUNN_ERR_SHAPE, "loss");
 
+    /* sizes, constants, integers */
+    char long_text[200] = "";
+    memset(long_text, 'a', sizeof long_text - 1);
+    assert_int_not_equal(gpunn_size(m, long_text), 0);
+    check_sentence(dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "longer than", NULL);
+    FAILS_NULL(dev, gpunn_integer_scalar(GPUNN_INTEGER_WHERE, k, 0), GPUNN_ERR_ARGUMENT, "got 1 operands",
+               "3 are needed");
+    FAILS_NULL(dev, gpunn_model_create(dev, .precision = (gpunn_precision)9), GPUNN_ERR_ARGUMENT,
+               "precision 9");
+
     /* operands of two models */
     gpunn_model  *other = MADE(dev, gpunn_model_create(dev));
     gpunn_tensor *y = MADE(dev, gpunn_input(other, "y", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5)));
@@ -293,6 +334,17 @@ static void test_sentences(void **state)
     /* running */
     float four[20] = {0};
     FAILS(dev, gpunn_forward(&fc, 1), GPUNN_ERR_STATE, "v", "gpunn_write");
+    FAILS(dev, gpunn_read(v, four, 20), GPUNN_ERR_STATE, "'v' has not been written");
+    FAILS(dev, gpunn_read(v, NULL, 20), GPUNN_ERR_ARGUMENT, "host pointer is NULL");
+    FAILS(NULL, gpunn_write_shape(NULL, four, GPUNN_SHAPE(1, 5)), GPUNN_ERR_ARGUMENT, "tensor is NULL");
+    FAILS(dev, gpunn_write_shape(v, NULL, GPUNN_SHAPE(1, 5)), GPUNN_ERR_ARGUMENT, "host pointer is NULL");
+    FAILS(dev, gpunn_write_shape(fc, four, GPUNN_SHAPE(1, 5)), GPUNN_ERR_SHAPE, "an input is needed");
+    FAILS(NULL, gpunn_use_session(NULL, NULL), GPUNN_ERR_ARGUMENT, "model is NULL");
+    FAILS(NULL, gpunn_bind_dlpack(NULL, NULL), GPUNN_ERR_ARGUMENT, "tensor is NULL");
+    FAILS(dev, gpunn_bind_dlpack(v, NULL), GPUNN_ERR_ARGUMENT, "DLPack is NULL");
+    FAILS(NULL, gpunn_synchronize(NULL), GPUNN_ERR_ARGUMENT, "device is NULL");
+    FAILS_NULL(NULL, gpunn_device_open(.cuda_malloc_fn = no_malloc), GPUNN_ERR_ARGUMENT, "cuda_malloc_fn",
+               "both");
     FAILS(dev, gpunn_write(v, four, 19), GPUNN_ERR_SHAPE, "v", "19", "20");
     FAILS(dev, gpunn_write(v, four, 0), GPUNN_ERR_SHAPE, "v");
     FAILS(dev, gpunn_write(fc, four, 12), GPUNN_ERR_STATE, "gpunn_write", "inputs");
@@ -821,6 +873,8 @@ int main(void)
                                        test_with_device(test_open),
                                        cmocka_unit_test(test_open_cuda),
                                        cmocka_unit_test(test_report),
+                                       cmocka_unit_test(test_why_cpu),
+                                       cmocka_unit_test(test_local_index),
                                        cmocka_unit_test(test_errors_per_thread),
                                        cmocka_unit_test(test_first_error_wins),
                                        cmocka_unit_test(test_null_chain),

@@ -1448,6 +1448,53 @@ static void dtypes_of_torch(void **state)
     golden_close(&g);
 }
 
+/* What is asked for without a model, a place or a file that fits. */
+static void files_refused(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "c.safetensors"), *json = test_path(f, "long.json");
+    gpunn_array array = {GPUNN_F32, -1, {0}, 4, (void *)"abc"};
+    training    t = start_training(f, 0, 1, 0);
+    FAILS(NULL, gpunn_save_memory(NULL, &array), GPUNN_ERR_ARGUMENT, "gpunn_save_memory", "model is NULL");
+    FAILS(t.dev, gpunn_save_memory(t.model, NULL), GPUNN_ERR_ARGUMENT, "array is NULL");
+    FAILS(NULL, gpunn_set_metadata(NULL, "k", "v"), GPUNN_ERR_ARGUMENT, "model is NULL");
+    FAILS(t.dev, gpunn_set_metadata(t.model, NULL, "v"), GPUNN_ERR_ARGUMENT, "key is NULL");
+    FAILS(t.dev, gpunn_write_npy(t.dev, path, &array), GPUNN_ERR_SHAPE, "rank is -1");
+    FAILS(NULL, gpunn_write_safetensors(NULL, path, NULL, NULL, 0), GPUNN_ERR_ARGUMENT, "device is NULL");
+    OK(t.dev, gpunn_checkpoint_save(t.opt, NULL, path));
+    FAILS(t.dev, gpunn_checkpoint_load(t.opt, t.loader, path), GPUNN_ERR_STATE, "saved without a loader");
+    assert_true(gpunn_next(t.loader));
+    OK(t.dev, gpunn_train_step(t.opt, t.loss, .accumulate = 2));
+    FAILS(t.dev, gpunn_checkpoint_save(t.opt, NULL, path), GPUNN_ERR_STATE, "accumulated 1 part of its");
+    stop_training(&t);
+    file_write(json, "{}", 2);
+    assert_int_equal(truncate(json, ((off_t)64 << 20) + 1), 0);
+    FAILS_NULL(f->dev, gpunn_spec_load(f->dev, json), GPUNN_ERR_FORMAT, "long.json", "64 MiB");
+    (void)unlink(path), (void)unlink(json);
+}
+
+/* A checkpoint of two optimizers does not fit one of them alone. */
+static void checkpoint_of_two(void **state)
+{
+    fixture      *f = *state;
+    const char   *path = test_path(f, "c.safetensors");
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *h = gpunn_linear(x, "a", .out_features = 2);
+    (void)MADE(f->dev, gpunn_linear(h, "b", .out_features = 2));
+    gpunn_optimizer *a = MADE(f->dev, gpunn_sgd(f->model, .prefix = "a.")),
+                    *b = MADE(f->dev, gpunn_sgd(f->model, .prefix = "b."));
+    OK(f->dev, gpunn_checkpoint_save(a, NULL, path));
+    gpunn_optimizer_destroy(b);
+    FAILS(f->dev, gpunn_checkpoint_load(a, NULL, path), GPUNN_ERR_STATE, "holds 2 optimizers",
+          "the model has 1");
+    OK(f->dev, gpunn_checkpoint_save(a, NULL, path));
+    b = MADE(f->dev, gpunn_sgd(f->model, .prefix = "b."));
+    FAILS(f->dev, gpunn_checkpoint_load(a, NULL, path), GPUNN_ERR_STATE, "holds 1 optimizer,",
+          "the model has 2");
+    gpunn_optimizer_destroy(a), gpunn_optimizer_destroy(b);
+    (void)unlink(path);
+}
+
 int main(void)
 {
     struct CMUnitTest tests[] = {
@@ -1464,6 +1511,7 @@ int main(void)
         test_with_device(files_of_others),       test_with_device(dtypes_of_torch),
         test_with_device(other_dtypes),          test_with_device(other_dtypes_damaged),
         test_with_device(arrays_other_dtypes),   test_with_device(arrays_of_doubles),
+        test_with_device(files_refused),         test_with_device(checkpoint_of_two),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }
