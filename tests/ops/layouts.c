@@ -43,6 +43,7 @@ static gpunn_tensor *stem(fixture *f, gpunn_tensor *x)
     gpunn_conv2d(h, "conv", .out_channels = 40, .groups = 40, .kernel_size = k, __VA_ARGS__)
 #define POOLED(kind, ...) gpunn_##kind##_pool2d(h, __VA_ARGS__)
 #define NORMED(name) gpunn_batch_norm2d(h, name)
+#define NORMED_OF(...) gpunn_batch_norm2d(CONV(__VA_ARGS__), "bn")
 
 static gpunn_tensor *gated(gpunn_tensor *h, bool all)
 {
@@ -109,6 +110,9 @@ static gpunn_tensor *residual(gpunn_tensor *h, bool depthwise, gpunn_tensor *(*a
     X(hardswish, gpunn_hardswish(CONV(.out_channels = 40, .kernel_size = 1)))                           \
     X(relu6, gpunn_relu6(NORMED("bn")))                                                                 \
     X(leaky, gpunn_leaky_relu(DEPTHWISE(3, .stride = 1), 0.2f))                                         \
+    X(norm_pointwise, NORMED_OF(.out_channels = 33, .kernel_size = 1, .no_bias = true))                 \
+    X(norm_window, NORMED_OF(.out_channels = 17, .kernel_size = 3, .stride = 2))                        \
+    X(norm_groups, gpunn_silu(NORMED_OF(.out_channels = 34, .kernel_size = 3, .groups = 2)))            \
     X(norm_alone, NORMED("bn"))                                                                         \
     X(norm_apart,                                                                                       \
       gpunn_mul_scalar(gpunn_batch_norm2d(gpunn_tanh(gpunn_max_pool2d(h, .kernel_size = 2)), "bn"), 2)) \

@@ -719,6 +719,40 @@ static void test_out_of_memory(void **state)
     }
 }
 
+static int run_nothing(const gpunn_kernel_call *call)
+{
+    (void)call;
+    return 1;
+}
+
+/* A kernel only says that it failed. The device finds the token outside of its embedding, or else names the
+ * labels. */
+static void test_kernel_fails(void **state)
+{
+    static const signed char          rows_and_weight[] = {0, 1};
+    static const gpunn_kernel_operand operands[] = {
+        {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_I64, 0, 0, -1}, VALUE(1, 1, 0), VALUE(-1, 0, 1)};
+    fixture          *f = *state;
+    char              text[3][256];
+    const char *const given[] = {text[1], text[2]};
+    gpunn_tensor     *rows = gpunn_input(f->model, "rows", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor     *e = MADE(f->dev, gpunn_embedding(rows, "e", .num_embeddings = 7, .embedding_dim = 4));
+    gpunn__node_text(e, text[0], sizeof text[0]);
+    for (int i = 0; i < 2; i++) gpunn__external_text(e->inputs[i], text[1 + i], sizeof text[1 + i]);
+    const gpunn_kernel_node node = NODE(text[0], rows_and_weight);
+    gpunn_kernel            kernel = kernels[EXP_SIN];
+    kernel.nodes = &node, kernel.node_count = 1, kernel.externals = given, kernel.external_count = 2;
+    kernel.program[GPUNN_KERNEL_EVALUATION] = (gpunn_kernel_program)PROGRAM(operands, run_nothing);
+    gpunn_kernel_set set = set_of(EXP_SIN, EXP_SIN);
+    set.kernels = &kernel;
+    OK(f->dev, gpunn_use_kernels(f->model, &set));
+    const int64_t bad[] = {3, 9}, good[] = {3, 6};
+    OK(f->dev, gpunn_write(rows, bad, sizeof bad));
+    FAILS(f->dev, gpunn_forward(&e, 1), GPUNN_ERR_ARGUMENT, "token 9 at position 1 is outside 0 .. 6");
+    OK(f->dev, gpunn_write(rows, good, sizeof good));
+    FAILS(f->dev, gpunn_forward(&e, 1), GPUNN_ERR_ARGUMENT, "neither a class nor ignore_index");
+}
+
 static void test_backend_fails(void **state)
 {
     (void)state;
@@ -738,6 +772,7 @@ int main(void)
         test_with_device(test_larger),
         test_with_device(test_policies),
         test_with_device(test_out_of_memory),
+        test_with_device(test_kernel_fails),
         cmocka_unit_test(test_backend_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
