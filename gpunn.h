@@ -26481,11 +26481,10 @@ static void gpunn__exported_free(struct DLManagedTensorVersioned *self)
 
 static uint8_t gpunn__dlpack_code(gpunn_dtype dtype)
 {
-    return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_F64 ? GPUNN_DLPACK_FLOAT
-           : dtype == GPUNN_BF16                                          ? GPUNN_DLPACK_BFLOAT
-           : dtype == GPUNN_U8                                            ? GPUNN_DLPACK_UINT
-           : dtype == GPUNN_BOOL                                          ? GPUNN_DLPACK_BOOL
-                                                                          : GPUNN_DLPACK_INT;
+    return dtype == GPUNN_F32 || dtype == GPUNN_F64 ? GPUNN_DLPACK_FLOAT
+           : dtype == GPUNN_U8                      ? GPUNN_DLPACK_UINT
+           : dtype == GPUNN_BOOL                    ? GPUNN_DLPACK_BOOL
+                                                    : GPUNN_DLPACK_INT;
 }
 
 GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
@@ -28318,15 +28317,9 @@ GPUNN__INTERNAL void gpunn__cpu_cast_values(gpunn__cpu *cpu, void *to, gpunn_dty
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
-    if (action != GPUNN__PREPARE) {
-        gpunn__cpu_cast_values(cpu, step->out.data, to, step->in[0].data, from, step->out.count);
-        return GPUNN_OK;
-    }
-    if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
-        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                               "the CPU cannot cast %s to %s; it supports f32, f64, i64, i32, u8 and bool",
-                               gpunn_dtype_name(from), gpunn_dtype_name(to));
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__cpu_cast_values(cpu, step->out.data, step->out.dtype, step->in[0].data, step->in[0].dtype,
+                           step->out.count);
     return GPUNN_OK;
 }
 
@@ -29528,14 +29521,7 @@ static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    if (action == GPUNN__PREPARE) {
-        gpunn_dtype dtype = step->out.dtype;
-        if (dtype == GPUNN_F16 || dtype == GPUNN_BF16)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot pad %s; cast to f32 first",
-                                   gpunn_dtype_name(dtype));
-        return GPUNN_OK;
-    }
-    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     if (step->attr->mode != GPUNN_PAD_CONSTANT) return gpunn__cpu_pad_own(cpu, step);
     const gpunn_value *out = &step->out;
     const gpunn_value *in = &step->in[0];
@@ -36758,12 +36744,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
     gpunn__pool p = gpunn__pool_shape(step);
     int64_t     outputs = p.volumes * p.z.out * p.y.out * p.x.out, cells = p.volumes * p.z.n * p.y.n * p.x.n;
     if (action == GPUNN__PREPARE) {
-        const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
-        for (int i = 0; i < 3; i++)
-            if (2 * axes[i]->padding > axes[i]->kernel)
-                return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                       "padding %d exceeds half of the window's %d; use a smaller padding",
-                                       (int)axes[i]->padding, (int)axes[i]->kernel);
         if (p.z.span * p.y.span > INT32_MAX / p.x.span)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
                                    "a window has more than 2^31 cells; use smaller windows");

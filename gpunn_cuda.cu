@@ -8610,12 +8610,7 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     bool               taken;
     if (action == GPUNN__PREPARE) {
         const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
-        for (int i = 0; i < 3; i++)
-            if (2 * (int64_t)axes[i]->padding > axes[i]->kernel)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                                        "padding %d exceeds half of the window's %d; use a smaller padding",
-                                        axes[i]->padding, axes[i]->kernel);
-        int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
+        int64_t                 images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
         for (int i = 0; i < 3; i++)
             if (axes[i]->kernel == 0 && axes[i]->out > 65536)
                 return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,

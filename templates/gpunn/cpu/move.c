@@ -386,14 +386,7 @@ static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    if (action == GPUNN__PREPARE) {
-        gpunn_dtype dtype = step->out.dtype;
-        if (dtype == GPUNN_F16 || dtype == GPUNN_BF16)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot pad %s; cast to f32 first",
-                                   gpunn_dtype_name(dtype));
-        return GPUNN_OK;
-    }
-    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     if (step->attr->mode != GPUNN_PAD_CONSTANT) return gpunn__cpu_pad_own(cpu, step);
     const gpunn_value *out = &step->out;
     const gpunn_value *in = &step->in[0];

@@ -396,12 +396,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
     gpunn__pool p = gpunn__pool_shape(step);
     int64_t     outputs = p.volumes * p.z.out * p.y.out * p.x.out, cells = p.volumes * p.z.n * p.y.n * p.x.n;
     if (action == GPUNN__PREPARE) {
-        const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
-        for (int i = 0; i < 3; i++)
-            if (2 * axes[i]->padding > axes[i]->kernel)
-                return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                       "padding %d exceeds half of the window's %d; use a smaller padding",
-                                       (int)axes[i]->padding, (int)axes[i]->kernel);
         if (p.z.span * p.y.span > INT32_MAX / p.x.span)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
                                    "a window has more than 2^31 cells; use smaller windows");

@@ -308,11 +308,10 @@ static void gpunn__exported_free(struct DLManagedTensorVersioned *self)
 
 static uint8_t gpunn__dlpack_code(gpunn_dtype dtype)
 {
-    return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_F64 ? GPUNN_DLPACK_FLOAT
-           : dtype == GPUNN_BF16                                          ? GPUNN_DLPACK_BFLOAT
-           : dtype == GPUNN_U8                                            ? GPUNN_DLPACK_UINT
-           : dtype == GPUNN_BOOL                                          ? GPUNN_DLPACK_BOOL
-                                                                          : GPUNN_DLPACK_INT;
+    return dtype == GPUNN_F32 || dtype == GPUNN_F64 ? GPUNN_DLPACK_FLOAT
+           : dtype == GPUNN_U8                      ? GPUNN_DLPACK_UINT
+           : dtype == GPUNN_BOOL                    ? GPUNN_DLPACK_BOOL
+                                                    : GPUNN_DLPACK_INT;
 }
 
 GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
