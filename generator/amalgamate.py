@@ -46,16 +46,17 @@ def amalgamate(name):
 
 
 def rules():
-    """The ninja rules that compile each part, and link them to build/parts/gpunn.o and
-    build/parts/gpunn_cuda.o."""
-    lines = ["# Written by generator/amalgamate.py: each part compiled by itself, and what they come to."]
+    """The ninja rules that compile each part, and link them to build/$parts/gpunn.o and
+    build/$parts/gpunn_cuda.o."""
+    lines = ["# Written by generator/amalgamate.py: each part compiled by itself, and what they come to.",
+             "parts = $parts", "optimize = $optimize"]
     for name, (rule, needs) in FILES.items():
         folder = name.partition(".")[0]
         sources = re.findall(r'#include "(\w+/\w+\.cu?)"', read("templates", folder, name))
-        objects = [f"build/parts/{folder}/{source.partition('.')[0]}.o" for source in sources]
+        objects = [f"build/$parts/{folder}/{source.partition('.')[0]}.o" for source in sources]
         lines += [f"build {path}: {rule} templates/{folder}/{source}{needs}"
                   for source, path in zip(sources, objects)]
-        lines.append(f"build build/parts/{folder}.o: join " + " $\n  ".join(objects))
+        lines.append(f"build build/$parts/{folder}.o: join " + " $\n  ".join(objects))
     return "\n".join(lines) + "\n"
 
 
