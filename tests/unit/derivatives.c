@@ -68,6 +68,15 @@ CASE(matmul_ab, gpunn_matmul(x, gpunn_sin(x), .transpose_b = true))
 CASE(matmul_ta, gpunn_matmul(weight(model, "w", GPUNN_SHAPE(2, 5), -1, 1), gpunn_sin(x), .transpose_a = true))
 CASE(matmul_tt, gpunn_matmul(gpunn_sin(x), weight(model, "w", GPUNN_SHAPE(5, 2), -1, 1), .transpose_a = true,
                              .transpose_b = true))
+/* [batch, batch]: all pairs of samples */
+static gpunn_tensor *pairs(gpunn_tensor *x)
+{
+    gpunn_tensor *row = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 8));
+    return gpunn_matmul(row, gpunn_sin(row), .transpose_b = true);
+}
+CASE(pairs, gpunn_square(pairs(x)))
+CASE(pairs_mean, gpunn_mean(gpunn_square(pairs(x)), GPUNN_AXES(0, 1), true))
+CASE(pairs_mean_of_rows, gpunn_mean(gpunn_square(pairs(x)), GPUNN_AXES(1), false))
 CASE(conv1d, gpunn_sin(gpunn_conv1d(x, "c", .out_channels = 3, .kernel_size = 2, .padding = 1)))
 CASE(conv1d_long, gpunn_sin(gpunn_conv1d(x, "c", .out_channels = 2, .kernel_size = 130, .padding = 65)))
 CASE(conv2d, gpunn_sin(gpunn_conv2d(x, "c", .out_channels = 6, .kernel_shape = {3, 2}, .strides = {2, 1},
@@ -177,7 +186,8 @@ static const op_case cases[] = {
                             TABLE(cross_entropy_sum, IMAGE) TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE)
                                 TABLE(gather_less, IMAGE) TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE)
                                     TABLE(scatter_add, IMAGE) TABLE(embedding, IMAGE)
-                                        TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS)};
+                                        TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS) TABLE(pairs, ROWS)
+                                            TABLE(pairs_mean, ROWS) TABLE(pairs_mean_of_rows, ROWS)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)
