@@ -7279,7 +7279,8 @@ static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *te
     const int count = gpunn__atoms_by_text(model, term, atoms);
     int64_t   factor = term->factor < 0 ? -term->factor : term->factor, parts = 1;
     for (int i = 0; i < count; i++)
-        if (model->sizes[atoms[i]].name) parts = gpunn__size_product(parts, model->sizes[atoms[i]].multiple);
+        if (atoms[i] != GPUNN__BATCH_ATOM && model->sizes[atoms[i]].name)
+            parts = gpunn__size_product(parts, model->sizes[atoms[i]].multiple);
     const int64_t common = parts ? gpunn__divisor_of_both(factor, parts) : 1;
     factor /= common;
     parts /= common;
@@ -16558,9 +16559,11 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
 
 GPUNN__INTERNAL bool gpunn__joined(gpunn_model *model, int rank, const int64_t *dim, int64_t *joined)
 {
-    int power = 0;
+    int power = 0, batches = 0;
+    for (int i = 0; i < rank; i++) batches += dim[i] < 0;
+    if (batches > 1) return false;
     if (gpunn__any_sized(rank, dim)) return (*joined = gpunn__dim_product(model, rank, dim)) != 0;
-    if (!gpunn__measure(rank, dim, joined, &power) || power > 1) return false;
+    if (!gpunn__measure(rank, dim, joined, &power)) return false;
     if (power == 1) *joined = -*joined;
     return true;
 }
@@ -17864,8 +17867,8 @@ GPUNN_API gpunn_tensor *gpunn_bucketize_(gpunn_tensor *x, gpunn_tensor *boundari
     gpunn__call              call;
     char                     text[128];
     if (!gpunn__begin(&call, "bucketize", NULL, names, in, 2, 0)) return NULL;
-    const int64_t count = gpunn__dim_product(call.model, x->rank, x->dim);
-    if (count == 0)
+    int64_t count;
+    if (!gpunn__joined(call.model, x->rank, x->dim, &count))
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "the axes of x %s cannot be joined; gpunn_reshape it",
                                 gpunn__shape_text(x, text));
     gpunn_tensor *places = gpunn_searchsorted_(boundaries, gpunn_reshape(x, GPUNN_SHAPE(count)), args);

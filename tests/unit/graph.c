@@ -2979,6 +2979,32 @@ static void test_other_sizes(void **state)
     check_other(f, sum, SHAPE(5, 2, 7, 1), SHAPE(5, 1, 7, 1), NULL);
 }
 
+/* What is too large, or has the batch on two axes, is refused by name. */
+static void test_axes_refused(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *row = gpunn_reshape(f->rows, SHAPE(B, 1, 20)), *long_axis = input(f, SHAPE((1 << 24) + 1));
+    gpunn_tensor *twice = gpunn_add(row, gpunn_permute(row, GPUNN_AXES(1, 0, 2)));
+    gpunn_tensor *vast = input(f, SHAPE((int64_t)1 << 58)), *filter = input(f, SHAPE(4, 6, 3, 2));
+    check_shape(f, twice, SHAPE(B, B, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "bucketize: the axes of x [batch, batch, 20] cannot be joined; gpunn_reshape it",
+            gpunn_bucketize(twice, f->three));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "rfft: the axes of x [batch, batch, 20] other than axis 2 hold the batch more than once; "
+            "gpunn_reshape it",
+            gpunn_rfft(twice, 2, GPUNN_FFT_BACKWARD));
+    REFUSED(f, GPUNN_ERR_SHAPE, "flip: axis 0 of [16777217] has more than 2^24 elements",
+            gpunn_flip(long_axis, GPUNN_AXES(0)));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "frequency_encoding: the last axis of [288230376151711744] would be 8 times as long and have more "
+        "than 2^59 elements",
+        gpunn_frequency_encoding(vast, 4));
+    REFUSED(f, GPUNN_ERR_SHAPE, "conv2d 'c': .weight is [4, 6, 3, 2], but [4, 6, 3, 3] is needed",
+            gpunn_conv2d(f->image, "c", .out_channels = 4, .kernel_size = 3, .weight = filter));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -3019,6 +3045,7 @@ int main(void)
         TEST(test_other_sizes),
         TEST(test_other_ends),
         TEST(test_transpose),
+        TEST(test_axes_refused),
         TEST(test_names_left_out),
         TEST(test_expr),
         TEST(test_expr_as_the_generator),

@@ -534,11 +534,33 @@ static void test_many_sets(void **state)
     pair_close(&p);
 }
 
+/* A model without named sizes has formulas of the batch too. */
+static void test_batch_alone(void **state)
+{
+    (void)state;
+    pair p;
+    pair_open(&p);
+    const int64_t next = gpunn_size(p.model, "batch + 1"), square = gpunn_size(p.model, "batch * batch");
+    assert_true(next == gpunn_size(p.model, "1 + batch") && square != next);
+    gpunn_tensor *x = MADE(p.dev, gpunn_input(p.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2))),
+                 *y = MADE(p.dev, gpunn_input(p.model, "y", GPUNN_F32, GPUNN_SHAPE(next, 2)));
+    gpunn_tensor *sum = MADE(
+        p.dev, gpunn_add(gpunn_sum(x, GPUNN_AXES(0), false), gpunn_mean(y, GPUNN_AXES(0), false)));
+    float out[2];
+    OK(p.dev, gpunn_write(x, (float[]){1, 2, 3, 4}, 16));
+    OK(p.dev, gpunn_write_shape(y, (float[]){1, 2, 3, 4, 5, 6}, GPUNN_SHAPE(3, 2)));
+    OK(p.dev, gpunn_forward(&sum, 1));
+    OK(p.dev, gpunn_read(sum, out, sizeof out));
+    assert_true(out[0] == 7 && out[1] == 10);
+    pair_close(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formulas),  cmocka_unit_test(test_summary), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_sequences), cmocka_unit_test(test_images),  cmocka_unit_test(test_specs),
-        cmocka_unit_test(test_plans),     cmocka_unit_test(test_lengths), cmocka_unit_test(test_many_sets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas),  cmocka_unit_test(test_summary),
+                                       cmocka_unit_test(test_refusals),  cmocka_unit_test(test_sequences),
+                                       cmocka_unit_test(test_images),    cmocka_unit_test(test_specs),
+                                       cmocka_unit_test(test_plans),     cmocka_unit_test(test_lengths),
+                                       cmocka_unit_test(test_many_sets), cmocka_unit_test(test_batch_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

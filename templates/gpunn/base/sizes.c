@@ -196,7 +196,8 @@ static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *te
     const int count = gpunn__atoms_by_text(model, term, atoms);
     int64_t   factor = term->factor < 0 ? -term->factor : term->factor, parts = 1;
     for (int i = 0; i < count; i++)
-        if (model->sizes[atoms[i]].name) parts = gpunn__size_product(parts, model->sizes[atoms[i]].multiple);
+        if (atoms[i] != GPUNN__BATCH_ATOM && model->sizes[atoms[i]].name)
+            parts = gpunn__size_product(parts, model->sizes[atoms[i]].multiple);
     const int64_t common = parts ? gpunn__divisor_of_both(factor, parts) : 1;
     factor /= common;
     parts /= common;

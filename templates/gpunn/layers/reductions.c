@@ -331,8 +331,8 @@ GPUNN_API gpunn_tensor *gpunn_bucketize_(gpunn_tensor *x, gpunn_tensor *boundari
     gpunn__call              call;
     char                     text[128];
     if (!gpunn__begin(&call, "bucketize", NULL, names, in, 2, 0)) return NULL;
-    const int64_t count = gpunn__dim_product(call.model, x->rank, x->dim);
-    if (count == 0)
+    int64_t count;
+    if (!gpunn__joined(call.model, x->rank, x->dim, &count))
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "the axes of x %s cannot be joined; gpunn_reshape it",
                                 gpunn__shape_text(x, text));
     gpunn_tensor *places = gpunn_searchsorted_(boundaries, gpunn_reshape(x, GPUNN_SHAPE(count)), args);
