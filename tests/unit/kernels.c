@@ -759,6 +759,20 @@ static void test_backend_fails(void **state)
     every_backend_call(gpunn__cpu_backend());
 }
 
+/* A backend may lack what only gpunn_profile needs. */
+static void test_backend_without_time(void **state)
+{
+    (void)state;
+    gpunn_backend untimed = *gpunn__cpu_backend();
+    untimed.time = NULL;
+    gpunn_device *dev = MADE(NULL, gpunn_device_open(.backend = &untimed));
+    trained       n = make_net(dev, twice_tanh);
+    OK(dev, gpunn_write(n.x, (float[]){1, 2, 3}, 12));
+    FAILS(dev, gpunn_profile(n.model, .outputs = {n.y}), GPUNN_ERR_UNSUPPORTED, "cannot time steps");
+    end_net(&n);
+    gpunn_device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -774,6 +788,7 @@ int main(void)
         test_with_device(test_out_of_memory),
         test_with_device(test_kernel_fails),
         cmocka_unit_test(test_backend_fails),
+        cmocka_unit_test(test_backend_without_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
