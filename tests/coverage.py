@@ -30,7 +30,7 @@ def read(path):
 
 
 class Coverage:
-    """Sums of gcov's counts over all objects. A line, or a branch, of a template counts once for each function
+    """Sums of gcov's counts over all objects. A line or a branch of a template counts once for each function
     that it is part of.
 
     functions: {(part, name): [calls, first line]}. lines: {(part, line, function): [runs, all of it ran]}.
