@@ -1149,7 +1149,12 @@ static void test_store_used(void **state)
                "no such folder");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder, .rank = 2, .size = 2), GPUNN_ERR_ARGUMENT,
                "rank is 2");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder, .type = (gpunn_group_type)9),
+               GPUNN_ERR_ARGUMENT, "type 9 is unknown");
     remove_all(f, names, 1);
+    if (f->backend->type == GPUNN_DEVICE_CPU)
+        FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder, .size = 1, .type = GPUNN_GROUP_NCCL),
+                   GPUNN_ERR_UNSUPPORTED, "NCCL works between GPUs");
 }
 
 static bool check_store_missing(const ranks *r)
