@@ -258,10 +258,14 @@ static void test_images(void **state)
     bool          flags[5] = {true, false, true, true, false};
     gpunn_tensor *label = MADE(f->dev, gpunn_input(f->model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
     gpunn_tensor *flag = MADE(f->dev, gpunn_input(f->model, "flag", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *any = MADE(f->dev, gpunn_input(f->model, "any", GPUNN_BOOL, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *byte = MADE(f->dev, gpunn_input(f->model, "byte", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH)));
     gpunn_loader *loader = MADE(
         f->dev, gpunn_loader_create(f->model, .count = 5, .batch_size = 5,
                                     .fields = {{.input = label, .samples = classes, .dtype = GPUNN_U8},
-                                               {.input = flag, .samples = flags, .dtype = GPUNN_BOOL}}));
+                                               {.input = flag, .samples = flags, .dtype = GPUNN_BOOL},
+                                               {.input = any, .samples = classes, .dtype = GPUNN_U8},
+                                               {.input = byte, .samples = classes, .dtype = GPUNN_BOOL}}));
     int64_t wide[5];
     float   numbers_of_flags[5];
     assert_true(gpunn_next(loader));
@@ -269,6 +273,12 @@ static void test_images(void **state)
     OK(f->dev, gpunn_read(flag, numbers_of_flags, sizeof numbers_of_flags));
     for (int i = 0; i < 5; i++)
         assert_true(wide[i] == classes[i] && numbers_of_flags[i] == (flags[i] ? 1.0f : 0.0f));
+    gpunn_tensor *narrow[] = {any, byte};
+    for (int k = 0; k < 2; k++) {
+        uint8_t ones[5]; /* any byte but 0 is true */
+        OK(f->dev, gpunn_read(narrow[k], ones, sizeof ones));
+        for (int i = 0; i < 5; i++) assert_int_equal(ones[i], classes[i] != 0);
+    }
     gpunn_loader_destroy(loader);
 }
 

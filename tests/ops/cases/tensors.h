@@ -130,6 +130,7 @@
     X(scatter, XS(3, 5, 2), gpunn_mul(x, gpunn_scatter(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 7, 2), 5),                    \
       in->x[1] = B("src", 3, 7, 2))))                                                                                           \
     X(scatter_itself, XS(3, 6), gpunn_square(gpunn_scatter(gpunn_sin(x), 1, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 6), 6), x)))  \
+    X(scatter_source, XS(3, 6), gpunn_mul(x, gpunn_scatter(gpunn_sin(x), 1, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 6), 6), x)))  \
     X(max_with_indices, APART(3, 7), gpunn_mul(gpunn_max_with_indices(x, 1, true, NULL), x))                                    \
     X(min_with_indices, APART(3, 4, 2), gpunn_square(gpunn_min_with_indices(x, 1, false, NULL)))                                \
     X(cummax_with_indices, APART(3, 7), gpunn_mul(gpunn_cummax_with_indices(x, 1, NULL), gpunn_cummin_with_indices(x, 1, NULL))) \
