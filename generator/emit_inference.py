@@ -16,7 +16,7 @@ CASTS = {"f32": "(float)%s", "i64": "(int64_t)%s", "i32": "(int32_t)%s", "u8": "
          "bool": "%s != 0"}
 INDICES = "ijklmnop"
 LOCALS = tuple(INDICES) + tuple("from_" + index for index in INDICES) + (
-    "weights", "scratch", "window", "heads", "r", "in", "out", "ratio", "total", "index", "levels")
+    "weights", "states", "scratch", "window", "heads", "r", "in", "out", "ratio", "total", "index", "levels")
 WIDTH = 110
 # What math.h takes from the C library, and its replacement here.
 HOSTED = {"fabsf": "%s_abs", "floorf": "%s_floor", "copysignf": "%s_copysign", "fmodf": "%s_fmod",
@@ -108,7 +108,7 @@ class Emitter:
         self.quantized = quantized or {}
         self.names, self.fields, self.function_names = scalar.Names(), scalar.Names(), scalar.Names()
         self.names.taken.update(LOCALS)
-        self.field = {t.id: self.fields.new(self.word(t)) for t in plan.weights}
+        self.field = {t.id: self.fields.new(self.word(t)) for t in plan.weights + plan.states}
         outputs = [plan.tensors[i] for i in plan.outputs]
         self.arguments = {("input", t.id): self.names.new(self.word(t)) for t in plan.inputs}
         self.arguments.update({("output", t.id): self.names.new(self.word(t)) for t in outputs})
@@ -130,8 +130,8 @@ class Emitter:
         return self.blocks[block]
 
     def named(self, block):
-        if block.kind == "weight":
-            return "weights->" + self.field[block.tensor.id]
+        if block.kind in ("weight", "state"):
+            return "%ss->%s" % (block.kind, self.field[block.tensor.id])
         if block.kind == "input" or block.output:
             return self.arguments[("output", block.output.id) if block.output else ("input", block.tensor.id)]
         if block.kind == "constant":
@@ -566,6 +566,18 @@ class Emitter:
 
     op_lstm = op_gru = op_rnn
 
+    def op_assign(self, t):
+        _, value, position = t.inputs
+        if position is None:
+            return self.call("copy", self.pointer(t.id), self.pointer(value), self.plan.count(t.id))
+        outer, size, inner = self.line(t.id, t.attrs["axis"])
+        count = self.shape(value)[t.attrs["axis"]]
+        each = outer // self.plan.count(position)  # lines for each number of the position
+        at = self.element(position, "0" if each == outer else "i" if each == 1 else "i / %d" % each)
+        lines = self.call("copy", "%s + (i * %d + (int)%s) * %d" % (self.pointer(t.id), size, at, inner),
+                          "%s + i * %d" % (self.pointer(value), count * inner), count * inner)
+        return loops((outer,), [self.fails("%s < 0 || %s > %d" % (at, at, size - count))] + lines)
+
     # ---- the file ----
     def copies(self):
         """Lines that copy outputs that have no block of their own."""
@@ -634,6 +646,29 @@ class Emitter:
         lines += ["    %s %s[%d];" % (STORED[dtype], dtype, count) for dtype, count in sizes.items()]
         return lines + ["} %s_scratch;" % self.name]
 
+    def states_struct(self):
+        if not self.plan.states:
+            return []
+        lines = ["/* What the model keeps from call to call. Each stream needs its own. %s_reset sets its "
+                 "beginning. */" % self.name, "typedef struct %s_states {" % self.name]
+        lines += ["    float %s[%d]; /* %s %s */" % (
+            self.field[t.id], self.plan.count(t.id), stamp.safe(t.name),
+            shape_text(t.shape).replace(" ", "")) for t in self.plan.states]
+        return lines + ["} %s_states;" % self.name, self.reset_prototype() + ";"]
+
+    def reset_prototype(self):
+        return "void %s_reset(%s_states *states)" % (self.name, self.name)
+
+    def reset(self):
+        """The function that sets the initial values of the states."""
+        if not self.plan.states:
+            return []
+        lines = [self.reset_prototype(), "{"]
+        for t in self.plan.states:
+            lines += ["    " + line for line in self.call(
+                "fill", "states->" + self.field[t.id], number(t.init[1]), self.plan.count(t.id))]
+        return lines + ["}", ""]
+
     def facts(self, weights):
         """The facts in the file's comment."""
         plan = self.plan
@@ -644,6 +679,8 @@ class Emitter:
                          "comment." % self.name)
         elif plan.weights:
             lines.append("Pass &%s_trained as the weights." % self.name)
+        if plan.states:
+            lines.append("%s_reset begins a stream, and each call continues it." % self.name)
         if self.can_fail:
             lines.append("It returns false if an index or a length in its inputs is out of range.")
         return [" * " + line for line in lines]
@@ -654,6 +691,7 @@ class Emitter:
         parts += ["const %s *%s" % (STORED[t.dtype], self.arguments["input", t.id]) for t in plan.inputs]
         parts += ["%s *%s" % (STORED[plan.tensors[i].dtype], self.arguments["output", i])
                   for i in plan.outputs]
+        parts += ["%s_states *states" % self.name] if plan.states else []
         parts += ["%s_scratch *scratch" % self.name] if plan.sizes() else []
         return scalar.wrapped("%s %s_forward(" % ("bool" if self.can_fail else "void", self.name), parts, ")")
 
@@ -725,9 +763,10 @@ def emit_inference(plan, source, name, weights=None, quantized=None):
     if weights is not None and plan.weights:
         declared.append("extern const %s_weights %s_trained;" % (name, name))
         defined = emitter.trained(weights) + [""]
-    declared += emitter.scratch_struct() + prototype[:-1] + [prototype[-1] + ";"]
+    declared += emitter.states_struct() + emitter.scratch_struct() + prototype[:-1] + [prototype[-1] + ";"]
     own = [freestanding(text, name)
-           for text in (functions, "\n".join(constants + [""] + prototype + ["{"] + body + ["}"]))]
+           for text in (functions, "\n".join(constants + [""] + emitter.reset() + prototype + ["{"] + body +
+                                                 ["}"]))]
     lines = library(name, "\n".join(own), bool(quantized))
     return template.load(
         "inference.h", NAME=name.upper(), opening=stamp.lines(source, name + "_inference.h"),

@@ -1,15 +1,15 @@
 """Plans a call of a model as plain C: its steps in order, and the memory of each value.
 
-A value is in a Block: the caller's memory (inputs, weights), constants, or scratch. Reshapes, dropout and
-contiguous slices are views of their operand's block. Scratch blocks whose lifetimes do not overlap share
-memory."""
+A value is in a Block: the caller's memory (inputs, weights, states), constants, or scratch. Reshapes, dropout
+and contiguous slices are views of their operand's block. An assignment is a view of its state, which it writes
+in place. Scratch blocks whose lifetimes do not overlap share memory."""
 import math
 from dataclasses import dataclass
 
 from . import signature, table, template
 from .graph import MAX_INT, shape_text
 
-GIVEN = ("input", "parameter", "buffer", "constant")
+GIVEN = ("input", "parameter", "buffer", "constant", "state")
 VIEWS = ("reshape", "dropout")
 IN_PLACE = ("softmax", "log_softmax", "cumsum", "layer_norm", "rms_norm", "group_norm", "batch_norm",
             "instance_norm")  # and elementwise ops
@@ -23,7 +23,7 @@ REASONS = {
 # Ops that a function of their name computes.
 WRITTEN = tuple(op for op in template.functions("inference_ops.h") if op in table.ops())
 SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + WRITTEN + (
-    "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand",
+    "assign", "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand",
     "gather", "scatter_add", "scatter", "cast", "sum", "max", "argmax", "topk_indices", "interpolate",
     "scaled_dot_product_attention"))
 INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "permute", "concat", "slice", "expand",
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 @dataclass(eq=False)
 class Block:
-    kind: str            # input, weight, constant or scratch
+    kind: str            # input, weight, state, constant or scratch
     dtype: str
     count: int           # number of elements
     tensor: object       # the first value in it; None: workspace of a step
@@ -76,19 +76,32 @@ class Plan:
         self.refuse(check)
         self.inputs = [t for t in self.tensors if t.kind == "input" and t.id in self.needed]
         self.weights = [t for t in self.tensors if t.kind in ("parameter", "buffer") and t.id in self.needed]
+        self.states = [t for t in self.tensors if t.kind == "state" and t.id in self.needed]
         self.steps = self.in_order()
+        self.check_states()
         self.blocks, self.at = [], {}  # at: (Block, offset) by id
         self.lay_out(in_place)
 
     # ---- what there is to do ----
     def reached(self):
+        """The ids of what the outputs need, and of all assignments to states among them."""
         needed, pending = set(), list(self.outputs)
         while pending:
             i = pending.pop()
             if i is not None and i not in needed:
                 needed.add(i)
                 pending.extend(self.tensors[i].inputs)
+            if not pending:
+                pending = [t.id for t in self.tensors if t.op == "assign" and t.id not in needed and
+                           self.state_of(t.id).id in needed]
         return needed
+
+    def state_of(self, i, past_assigns=True):
+        """The state, or the assignment if not `past_assigns`, whose memory a value views. None: neither."""
+        t = self.tensors[i]
+        while t.kind == "value" and (past_assigns and t.op == "assign" or self.is_view(t)):
+            t = self.tensors[t.inputs[0]]
+        return t if t.kind == "state" or t.op == "assign" else None
 
     def refuse(self, check):
         if self.model.sizes:
@@ -105,8 +118,10 @@ class Plan:
                 reason = "not written as plain C of integers"
             elif t.op in WRITTEN and any(self.tensors[i].dtype != "f32" for i in t.inputs if i is not None):
                 reason = "not written as plain C of integers"
-            elif t.kind == "state":
+            elif t.kind == "state" and check:
                 reason = "it changes between calls"
+            elif t.kind == "state" and t.init[0] not in ("zeros", "constant"):
+                reason = "its initial values are random"
             elif t.op == "scaled_dot_product_attention" and len(t.inputs) > 4:
                 reason = "its lengths change between calls"
             elif self.count(t.id) > MAX_INT:
@@ -125,8 +140,8 @@ class Plan:
         return math.prod(self.shape(i))
 
     def in_order(self):
-        """The steps. An elementwise value joins a later step if only that step reads it, and if all values
-        there are elementwise with its shape."""
+        """The steps. An elementwise value joins a later step if only that step reads it, if it reads no state,
+        and if all values there are elementwise with its shape. Assignments that nothing reads come last."""
         readers = {}
         for t in self.tensors:
             if t.id in self.needed:
@@ -137,7 +152,8 @@ class Plan:
             if t.id in self.needed and is_elementwise(t):
                 homes = {home.get(r.id) if self.shape(r.id) == self.shape(t.id) else None
                          for r in readers.get(t.id, ())}
-                inner = t.id not in self.outputs and len(homes) == 1 and None not in homes
+                inner = (t.id not in self.outputs and len(homes) == 1 and None not in homes and
+                         not any(self.state_of(i) for i in t.inputs))
                 home[t.id] = homes.pop() if inner else t.id
         members = {}
         for i in sorted(home):
@@ -150,7 +166,19 @@ class Plan:
             own = tuple(members.get(t.id, ()))
             read = [i for m in own for i in self.tensors[m].inputs if i not in own and not self.is_number(i)]
             steps.append(Step(t, own, tuple(dict.fromkeys(read)) if own else t.inputs))
-        return steps
+        return sorted(steps, key=lambda step: step.tensor.op == "assign" and step.tensor.id not in readers)
+
+    def check_states(self):
+        """Rejects a model that reads a state's value from before an assignment that has been done."""
+        current = {}
+        for step in self.steps:
+            for i in step.operands:
+                seen = None if i is None else self.state_of(i, False)
+                state = seen and self.state_of(i)
+                if seen and current.get(state.id, state) is not seen:
+                    raise Refused("state '%s' is read after an assignment to it" % state.label)
+            if step.tensor.op == "assign":
+                current[self.state_of(step.tensor.id).id] = step.tensor
 
     def is_number(self, i):
         return self.tensors[i].kind == "constant" and self.count(i) == 1
@@ -173,14 +201,15 @@ class Plan:
         for t in self.tensors:
             if t.id not in self.needed:
                 continue
-            if t.kind == "value" and self.is_view(t):
+            if t.op == "assign" or t.kind == "value" and self.is_view(t):
                 block, offset = self.at[t.inputs[0]]
                 if t.op == "slice":
                     offset += t.attrs["start"] * math.prod(self.shape(t.id)[t.attrs["dim"] + 1:])
                 self.at[t.id] = block, offset
             elif t.kind in GIVEN or t.id in numbers:
                 near = "scratch" if self.WHOLE else "input"
-                kind = {"value": "scratch", "input": near, "constant": "constant"}.get(t.kind, "weight")
+                kind = {"value": "scratch", "input": near, "constant": "constant", "state": "state"}.get(
+                    t.kind, "weight")
                 self.at[t.id] = self.block(kind, t.dtype, self.count(t.id), t, numbers.get(t.id, 0)), 0
         for k, step in enumerate(self.steps):
             for i in step.operands:
@@ -265,7 +294,7 @@ class Plan:
         return 0
 
     def products(self):
-        """Multiplications of a call in matrix products and convolutions."""
+        """Multiplications of a call in matrix products, convolutions, recurrent layers and attention."""
         total = 0
         for step in self.steps:
             t = step.tensor
@@ -276,4 +305,10 @@ class Plan:
             elif t.op in CONVOLUTIONS:
                 wide = t.inputs[0] if t.op.startswith("conv_transpose") else t.id
                 total += self.count(wide) * math.prod(self.shape(t.inputs[1])[1:])
+            elif t.op in GATES:
+                steps = math.prod(self.shape(t.inputs[0])[:2])
+                total += steps * sum(self.count(i) for k in (4, 5) for i in t.inputs[k::4])
+            elif t.op == "scaled_dot_product_attention":
+                width = self.shape(t.inputs[0])[-1] + self.shape(t.id)[-1]
+                total += self.count(t.id) // self.shape(t.id)[-1] * self.room(step) * width
         return total

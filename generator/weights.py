@@ -166,6 +166,9 @@ def run(plan, name, library, arguments):
     results = [(KINDS[plan.tensors[i].dtype] * plan.count(i))() for i in plan.outputs]
     words = [ctypes.byref(ctypes.c_char.in_dll(library, name + "_trained"))] if plan.weights else []
     words += arguments + results
+    if plan.states:
+        words.append(ctypes.create_string_buffer(4 * sum(plan.count(t.id) for t in plan.states)))
+        getattr(library, name + "_reset")(words[-1])
     words += [ctypes.create_string_buffer(8 * sum(plan.sizes().values()))] if plan.sizes() else []
     getattr(library, name + "_forward")(*words)
     return [list(result) for result in results]

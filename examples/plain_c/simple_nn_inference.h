@@ -1,6 +1,6 @@
 /* simple_nn_inference.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates 7cf1faf8ab12
+ * gpunn 0.2, templates a031cf82be11
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/plain_c/simple_nn --inference --outputs t9 --weights examples/plain_c/simple_nn.safetensors
  */
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The model as plain C99: no allocation, no library, no state between calls. One C file of the program must
+/* The model as plain C99: no allocation, no library, no hidden state. One C file of the program must
  * define this before it includes this file:
  *     #define SIMPLE_NN_INFERENCE_IMPLEMENTATION
  * A call takes 1050 multiplications for one sample.

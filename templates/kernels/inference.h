@@ -4,7 +4,7 @@ ${opening}
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The model as plain C99: no allocation, no library, no state between calls. One C file of the program must
+/* The model as plain C99: no allocation, no library, no hidden state. One C file of the program must
  * define this before it includes this file:
  *     #define ${NAME}_INFERENCE_IMPLEMENTATION
 ${facts}

@@ -38,7 +38,7 @@ REFUSED = {"pytorch/losses_classes": "a loss",
            "vectors/big": "2\\^31 - 1", "vectors/random_sites": "rand_like: not written",
            "vectors/class_losses": "a loss", "vectors/custom": "no outputs but its loss",
            "vectors/one_input": "no outputs but its loss",
-           "vectors/states": "state 'keys': it changes between calls",
+           "vectors/states": "state 'values': its initial values are random; .*lengths change between calls",
            "vectors/resnet_block": "no outputs but its loss",
            "vectors/sized_images": "sizes vary between calls, 'H'",
            "vectors/sized_sequences": "sizes vary between calls, 'T'"}
@@ -134,6 +134,25 @@ class Inference(unittest.TestCase):
         with self.assertRaisesRegex(inference.Refused,
                                     "searchsorted 'y': not written as plain C of integers"):
             inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": integers})))
+        late = ({"op": "state", "name": "s", "shape": [4]}, {"op": "neg", "id": "x", "inputs": ["s"]},
+                {"op": "assign", "id": "new", "inputs": ["s", "x"]},
+                {"op": "add", "id": "y", "inputs": ["new", "s"]})
+        with self.assertRaisesRegex(inference.Refused, "state 's' is read after an assignment to it"):
+            inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": late})))
+
+    def test_multiplications(self):
+        """Of recurrent layers and attention, too."""
+        gates = [{"op": "parameter", "name": "w%d" % k, "shape": [32, width]}
+                 for k, width in enumerate((3, 8))]
+        lstm = {"op": "lstm", "id": "y", "inputs": ["x"], "weights": ["w0", "w1"], "layer": "l"}
+        heads = {"op": "scaled_dot_product_attention", "id": "y", "inputs": ["q", "k", "v"]}
+        for tensors, count in (
+                ([{"op": "input", "name": "x", "shape": [5, 2, 3]}] + gates + [lstm], 10 * 32 * (3 + 8)),
+                ([{"op": "input", "name": name, "shape": [2, 3, rows, width]}
+                  for name, rows, width in (("q", 4, 8), ("k", 5, 8), ("v", 5, 6))] + [heads],
+                 2 * 3 * 4 * 5 * (8 + 6))):
+            plan = inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": tensors})))
+            self.assertEqual(plan.products(), count)
 
     # ---- against PyTorch ----
     @staticmethod
