@@ -1,8 +1,8 @@
 """Plans a call of a model as plain C: its steps in order, and the memory of each value.
 
-A value is in a Block: the caller's memory (inputs, weights, states), constants, or scratch. Reshapes, dropout
-and contiguous slices are views of their operand's block. An assignment is a view of its state, which it writes
-in place. Scratch blocks whose lifetimes do not overlap share memory."""
+A value is in a Block: the caller's memory (inputs, weights, states), constants, or scratch. Reshapes,
+dropout and contiguous slices are views of their operand's block. An assignment is a view of its state, which
+it writes in place. Scratch blocks whose lifetimes do not overlap share memory."""
 import math
 from dataclasses import dataclass
 
@@ -23,9 +23,9 @@ REASONS = {
 # Ops that a function of their name computes.
 WRITTEN = tuple(op for op in template.functions("inference_ops.h") if op in table.ops())
 SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + WRITTEN + (
-    "assign", "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand",
-    "gather", "scatter_add", "scatter", "cast", "sum", "max", "argmax", "topk_indices", "interpolate",
-    "scaled_dot_product_attention"))
+    "assign", "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad",
+    "expand", "gather", "scatter_add", "scatter", "cast", "sum", "max", "argmax", "topk_indices",
+    "interpolate", "scaled_dot_product_attention"))
 INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "permute", "concat", "slice", "expand",
                    "gather", "scatter") + tuple(
     op for op in WRITTEN if signature.gives_integers(table.ops()[op].signature))
@@ -140,8 +140,9 @@ class Plan:
         return math.prod(self.shape(i))
 
     def in_order(self):
-        """The steps. An elementwise value joins a later step if only that step reads it, if it reads no state,
-        and if all values there are elementwise with its shape. Assignments that nothing reads come last."""
+        """The steps. An elementwise value joins a later step if only that step reads it, if it reads no
+        state, and if all values there are elementwise with its shape. Assignments that nothing reads come
+        last."""
         readers = {}
         for t in self.tensors:
             if t.id in self.needed:
