@@ -285,7 +285,25 @@ class Emitter:
     def block_of(self, lines):
         return ["{"] + ["    " + line for line in lines] + ["}"]
 
+    def conv_product(self, t):
+        """A convolution with one output position: a product with the cells under its window."""
+        x, w, b = t.inputs
+        suffix, weight = self.weight(w)
+        lines, seen = [], self.pointer(x)
+        if not self.plan.takes_all(t):
+            cells, steps = math.prod(self.shape(x)[:2]), strides(self.shape(x))
+            sizes = (cells,) + self.shape(w)[2:]
+            sizes, (to, frm) = joined(sizes, [strides(sizes), [steps[1]] + [
+                step * dilation for step, dilation in zip(steps[2:], t.attrs["dilation"])]])
+            seen, names = self.room, INDICES[:len(sizes)]
+            lines = loops(sizes, ["%s[%s] = %s;" % (seen, place(to, names), self.element(
+                x, place(frm, names)))])
+        return lines + self.call("linear" + suffix, self.pointer(t.id), seen, *weight, self.pointer(b),
+                                 self.shape(x)[0], math.prod(self.shape(w)[1:]), self.shape(w)[0])
+
     def op_conv(self, t):
+        if self.plan.is_product(t):
+            return self.conv_product(t)
         x, w, b = t.inputs
         a, groups, turned = t.attrs, t.attrs["groups"], t.op.startswith("conv_transpose")
         window = [value if isinstance(value, tuple) else (value,)
@@ -741,12 +759,14 @@ def library(name, called, int8):
     def products(**kind):
         return template.load("inference_products.h", space=space, **values, **kind)
     both = [products(suffix="", type="float", scale="", row_scale="", about="", scales=[], scale_ih="",
-                     scale_hh="")]
+                     scale_hh="", weight=[], scale_rows=[])]
     if int8:
         both.append(products(suffix="_int8", type="int8_t", scale="const float *scale, ",
                              row_scale=" * scale[j]", about=" Row j of w is multiplied by scale[j].",
                              scales=["const float *ih_scale, *hh_scale;"],
-                             scale_ih="r->ih_scale, ", scale_hh="r->hh_scale, "))
+                             scale_ih="r->ih_scale, ", scale_hh="r->hh_scale, ",
+                             weight=template.load("inference_bytes.h", **values).splitlines(),
+                             scale_rows=["for (j = 0; j < out; ++j) y[j] *= scale[j];"]))
     ops = template.load("inference_ops.h", space=space, products="\n\n".join(both).splitlines(), **values)
     return template.needed("\n\n".join((own, freestanding(math_h, name), ops, hash_grid(name, values["fn"]))),
                            called)

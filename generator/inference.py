@@ -289,10 +289,22 @@ class Plan:
         if t.op in GATES:
             hidden = self.shape(t.inputs[5])[1]
             return (2 * GATES[t.op] + 2) * hidden
+        if t.op in CONVOLUTIONS and self.is_product(t) and not self.takes_all(t):
+            return self.count(t.inputs[0]) // math.prod(self.shape(t.inputs[0])[2:]) * math.prod(
+                self.shape(t.inputs[1])[2:])
         if t.op == "scaled_dot_product_attention":
             last = t.attrs["heads_last"] or t.inputs[1] is None
             return self.shape(t.inputs[1] if t.inputs[1] is not None else t.inputs[0])[1 if last else 2]
         return 0
+
+    def is_product(self, t):
+        """Whether a convolution has one output position, without padding: a product."""
+        return (not t.op.startswith("conv_transpose") and t.attrs["groups"] == 1 and
+                math.prod(self.shape(t.id)[2:]) == 1 and not any(t.attrs["padding"]))
+
+    def takes_all(self, t):
+        """Whether the window of such a convolution is all of x."""
+        return self.shape(t.inputs[0])[2:] == self.shape(t.inputs[1])[2:]
 
     def products(self):
         """Multiplications of a call in matrix products, convolutions, recurrent layers and attention."""

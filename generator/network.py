@@ -59,6 +59,9 @@ class SamplePlan(Plan):
     def is_number(self, i):
         return False
 
+    def is_product(self, t):
+        return False
+
     def has_images(self):
         return any(self.tensors[i].op in IMAGE_OPS for i in self.needed)
 

@@ -68,8 +68,8 @@ def functions(file_name):
         return re.findall(r"^\S.*?\$\{name\}_(\w+)\(", file.read(), re.M)
 
 
-_DEFINED = re.compile(r"^(?:#define |(?:typedef |template <.*> *)?struct |const \w+ )(\w+)|^(?!#).*?(\w+)\(",
-                      re.M)
+_DEFINED = re.compile(
+    r"^(?:#define |(?:typedef |template <.*> *)?struct |typedef \w+ |const \w+ )(\w+)|^(?!#).*?(\w+)\(", re.M)
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _SAID = re.compile(_COMMENT.pattern + r'|"[^"\n]*"', re.S)  # and strings, such as instructions

@@ -1,6 +1,6 @@
 /* simple_nn_inference.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates a031cf82be11
+ * gpunn 0.2, templates 6c4984f3da2d
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/plain_c/simple_nn --inference --outputs t9 --weights examples/plain_c/simple_nn.safetensors
  */
@@ -117,28 +117,159 @@ SIMPLE_NN_FN float simple_nn_sigmoid(float x)
     return 1 / (1 + simple_nn_exp(-x));
 }
 
-#define SIMPLE_NN_LANES 8 /* independent partial sums, which compilers vectorize */
+/* Vectors of SIMPLE_NN_WIDTH floats, at any alignment. Without vector registers, WIDTH is 1 and a vector is a
+ * float. */
+#if defined(__clang__) || __GNUC__ + 0 >= 9
+#if defined(__AVX__)
+#define SIMPLE_NN_WIDTH 8
+#elif defined(__SSE2__) || defined(__ARM_NEON) || defined(__ALTIVEC__) || defined(__wasm_simd128__)
+#define SIMPLE_NN_WIDTH 4
+#endif
+#endif
+#ifdef SIMPLE_NN_WIDTH
+typedef float simple_nn_vector __attribute__((vector_size(4 * SIMPLE_NN_WIDTH), aligned(4), may_alias));
+typedef int32_t simple_nn_integers __attribute__((vector_size(4 * SIMPLE_NN_WIDTH)));
+#define SIMPLE_NN_INLINE static inline __attribute__((always_inline)) /* with sizes that are constants */
+SIMPLE_NN_FN simple_nn_vector simple_nn_splat(float x)
+{
+    const simple_nn_vector zero = {0};
+    return zero + x;
+}
+#else
+#define SIMPLE_NN_WIDTH 1
+#define SIMPLE_NN_INLINE SIMPLE_NN_FN
+typedef float simple_nn_vector;
+SIMPLE_NN_FN simple_nn_vector simple_nn_splat(float x)
+{
+    return x;
+}
+#endif
 
-/* The sum of a[i] * b[i]: eight interleaved partial sums, added pairwise, plus the rest. */
+SIMPLE_NN_FN simple_nn_vector simple_nn_load(const float *x)
+{
+    return *(const simple_nn_vector *)x;
+}
+
+SIMPLE_NN_FN void simple_nn_store(float *y, simple_nn_vector v)
+{
+    *(simple_nn_vector *)y = v;
+}
+
+/* Full unrolling keeps arrays of vectors in registers. */
+#if defined(__clang__)
+#define SIMPLE_NN_FLAT _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define SIMPLE_NN_FLAT _Pragma("GCC unroll 8")
+#else
+#define SIMPLE_NN_FLAT
+#endif
+
+/* y[8]: the sums of the elements of eight vectors. pairs(a, b) adds neighbours: a0 + a1, ..., b0 + b1, ... */
+#if SIMPLE_NN_WIDTH > 1 && defined(__clang__)
+#define SIMPLE_NN_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif SIMPLE_NN_WIDTH > 1
+#define SIMPLE_NN_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, __extension__(simple_nn_integers){__VA_ARGS__})
+#endif
+#if SIMPLE_NN_WIDTH == 8
+SIMPLE_NN_FN simple_nn_vector simple_nn_pairs(simple_nn_vector a, simple_nn_vector b)
+{
+    return SIMPLE_NN_SHUFFLE(a, b, 0, 2, 8, 10, 4, 6, 12, 14) +
+           SIMPLE_NN_SHUFFLE(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
+}
+SIMPLE_NN_FN simple_nn_vector simple_nn_fours(const simple_nn_vector *v)
+{
+    return simple_nn_pairs(simple_nn_pairs(v[0], v[1]), simple_nn_pairs(v[2], v[3]));
+}
+SIMPLE_NN_FN void simple_nn_totals(float *y, const simple_nn_vector *v)
+{
+    const simple_nn_vector a = simple_nn_fours(v), b = simple_nn_fours(v + 4);
+    simple_nn_store(y, SIMPLE_NN_SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+                         SIMPLE_NN_SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15));
+}
+#elif SIMPLE_NN_WIDTH == 4
+SIMPLE_NN_FN simple_nn_vector simple_nn_pairs(simple_nn_vector a, simple_nn_vector b)
+{
+    return SIMPLE_NN_SHUFFLE(a, b, 0, 2, 4, 6) + SIMPLE_NN_SHUFFLE(a, b, 1, 3, 5, 7);
+}
+SIMPLE_NN_FN simple_nn_vector simple_nn_fours(const simple_nn_vector *v)
+{
+    return simple_nn_pairs(simple_nn_pairs(v[0], v[1]), simple_nn_pairs(v[2], v[3]));
+}
+SIMPLE_NN_FN void simple_nn_totals(float *y, const simple_nn_vector *v)
+{
+    simple_nn_store(y, simple_nn_fours(v));
+    simple_nn_store(y + 4, simple_nn_fours(v + 4));
+}
+#else
+SIMPLE_NN_FN void simple_nn_totals(float *y, const simple_nn_vector *v)
+{
+    for (int i = 0; i < 8; ++i) y[i] = v[i];
+}
+#endif
+
+/* y[n] += x[n] */
+SIMPLE_NN_FN void simple_nn_accumulate(float *y, const float *x, int n)
+{
+    int i = 0;
+    for (; i + SIMPLE_NN_WIDTH <= n; i += SIMPLE_NN_WIDTH)
+        simple_nn_store(y + i, simple_nn_load(y + i) + simple_nn_load(x + i));
+    for (; i < n; ++i) y[i] += x[i];
+}
+
+/* y[8] = w[8][n] x[n]. What is left of a row behind whole vectors is in its last vector, beside elements that
+ * are taken with 0. */
+SIMPLE_NN_INLINE void simple_nn_eight(float *y, const float *x, const float *w, int n)
+{
+    simple_nn_vector sum[8];
+    float          last[SIMPLE_NN_WIDTH];
+    int            i = 0;
+    SIMPLE_NN_FLAT for (int row = 0; row < 8; ++row) sum[row] = simple_nn_splat(0);
+    for (; i + SIMPLE_NN_WIDTH <= n; i += SIMPLE_NN_WIDTH) {
+        const simple_nn_vector own = simple_nn_load(x + i);
+        SIMPLE_NN_FLAT for (int row = 0; row < 8; ++row)
+            sum[row] += own * simple_nn_load(w + row * n + i);
+    }
+    const int from = n - SIMPLE_NN_WIDTH;
+    if (i < n && from >= 0) {
+        for (int j = 0; j < SIMPLE_NN_WIDTH; ++j) last[j] = from + j < i ? 0 : x[from + j];
+        SIMPLE_NN_FLAT for (int row = 0; row < 8; ++row)
+            sum[row] += simple_nn_load(last) * simple_nn_load(w + row * n + from);
+    }
+    simple_nn_totals(y, sum);
+    for (; i < n && from < 0; ++i)
+        for (int row = 0; row < 8; ++row) y[row] += x[i] * (float)w[row * n + i];
+}
+
+/* The sum of a[i] * b[i]: four vectors of partial sums, plus the rest. */
 SIMPLE_NN_FN float simple_nn_dot(const float *a, const float *b, int n)
 {
-    float lane[SIMPLE_NN_LANES] = {0}, rest = 0;
-    int   i = 0;
-    for (; i + SIMPLE_NN_LANES <= n; i += SIMPLE_NN_LANES)
-        for (int j = 0; j < SIMPLE_NN_LANES; ++j) lane[j] += a[i + j] * (float)b[i + j];
-    for (; i < n; ++i) rest += a[i] * (float)b[i];
-    for (int width = SIMPLE_NN_LANES / 2; width > 0; width /= 2)
-        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-    return lane[0] + rest;
+    simple_nn_vector sum[4];
+    float          total = 0, lane[SIMPLE_NN_WIDTH];
+    int            i = 0;
+    SIMPLE_NN_FLAT for (int j = 0; j < 4; ++j) sum[j] = simple_nn_splat(0);
+    for (; i + 4 * SIMPLE_NN_WIDTH <= n; i += 4 * SIMPLE_NN_WIDTH)
+        SIMPLE_NN_FLAT for (int j = 0; j < 4; ++j)
+            sum[j] += simple_nn_load(a + i + j * SIMPLE_NN_WIDTH) *
+                      simple_nn_load(b + i + j * SIMPLE_NN_WIDTH);
+    for (; i + SIMPLE_NN_WIDTH <= n; i += SIMPLE_NN_WIDTH)
+        sum[0] += simple_nn_load(a + i) * simple_nn_load(b + i);
+    simple_nn_store(lane, (sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (; i < n; ++i) total += a[i] * (float)b[i];
+    for (int j = 0; j < SIMPLE_NN_WIDTH; ++j) total += lane[j];
+    return total;
 }
 
 /* y[rows][out] = x[rows][in] w[out][in]^T + b[out]; b may be NULL. */
-SIMPLE_NN_FN void simple_nn_linear(float *y, const float *x, const float *w, const float *b,
-                                   int rows, int in, int out)
+SIMPLE_NN_INLINE void simple_nn_linear(float *y, const float *x, const float *w, 
+                                       const float *b, int rows, int in, int out)
 {
-    for (int i = 0; i < rows; ++i, x += in, y += out)
-        for (int j = 0; j < out; ++j)
-            y[j] = (b ? b[j] : 0) + simple_nn_dot(x, w + j * in, in);
+    for (int i = 0; i < rows; ++i, x += in, y += out) {
+        const float *row = w;
+        int j = 0;
+        for (; j + 8 <= out; j += 8, row += 8 * in) simple_nn_eight(y + j, x, row, in);
+        for (; j < out; ++j, row += in) y[j] = simple_nn_dot(x, row, in);
+        if (b) simple_nn_accumulate(y, b, out);
+    }
 }
 
 SIMPLE_NN_FN void simple_nn_apply_relu(float x, float *result)

@@ -26,9 +26,127 @@ ${fn} float ${name}_squares(const float *x, float mean, int n)
     return lane[0] + rest;
 }
 
+/* Vectors of ${NAME}_WIDTH floats, at any alignment. Without vector registers, WIDTH is 1 and a vector is a
+ * float. */
+#if defined(__clang__) || __GNUC__ + 0 >= 9
+#if defined(__AVX__)
+#define ${NAME}_WIDTH 8
+#elif defined(__SSE2__) || defined(__ARM_NEON) || defined(__ALTIVEC__) || defined(__wasm_simd128__)
+#define ${NAME}_WIDTH 4
+#endif
+#endif
+#ifdef ${NAME}_WIDTH
+typedef float ${name}_vector __attribute__((vector_size(4 * ${NAME}_WIDTH), aligned(4), may_alias));
+typedef int32_t ${name}_integers __attribute__((vector_size(4 * ${NAME}_WIDTH)));
+#define ${NAME}_INLINE static inline __attribute__((always_inline)) /* with sizes that are constants */
+${fn} ${name}_vector ${name}_splat(float x)
+{
+    const ${name}_vector zero = {0};
+    return zero + x;
+}
+#else
+#define ${NAME}_WIDTH 1
+#define ${NAME}_INLINE ${fn}
+typedef float ${name}_vector;
+${fn} ${name}_vector ${name}_splat(float x)
+{
+    return x;
+}
+#endif
+
+${fn} ${name}_vector ${name}_load(const float *x)
+{
+    return *(const ${name}_vector *)x;
+}
+
+${fn} void ${name}_store(float *y, ${name}_vector v)
+{
+    *(${name}_vector *)y = v;
+}
+
+/* The first n floats of x, or WIDTH if that is fewer, and zeros. */
+${fn} ${name}_vector ${name}_load_part(const float *x, int n)
+{
+    float part[${NAME}_WIDTH] = {0};
+    if (n >= ${NAME}_WIDTH) return ${name}_load(x);
+    for (int i = 0; i < n; ++i) part[i] = x[i];
+    return ${name}_load(part);
+}
+
+/* Stores the first n floats of v, or all if there are fewer. */
+${fn} void ${name}_store_part(float *y, ${name}_vector v, int n)
+{
+    float part[${NAME}_WIDTH];
+    ${name}_store(n < ${NAME}_WIDTH ? part : y, v);
+    for (int i = 0; n < ${NAME}_WIDTH && i < n; ++i) y[i] = part[i];
+}
+
+/* Full unrolling keeps arrays of vectors in registers. */
+#if defined(__clang__)
+#define ${NAME}_FLAT _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define ${NAME}_FLAT _Pragma("GCC unroll 8")
+#else
+#define ${NAME}_FLAT
+#endif
+
+/* y[8]: the sums of the elements of eight vectors. pairs(a, b) adds neighbours: a0 + a1, ..., b0 + b1, ... */
+#if ${NAME}_WIDTH > 1 && defined(__clang__)
+#define ${NAME}_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif ${NAME}_WIDTH > 1
+#define ${NAME}_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, __extension__(${name}_integers){__VA_ARGS__})
+#endif
+#if ${NAME}_WIDTH == 8
+${fn} ${name}_vector ${name}_pairs(${name}_vector a, ${name}_vector b)
+{
+    return ${NAME}_SHUFFLE(a, b, 0, 2, 8, 10, 4, 6, 12, 14) +
+           ${NAME}_SHUFFLE(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
+}
+${fn} ${name}_vector ${name}_fours(const ${name}_vector *v)
+{
+    return ${name}_pairs(${name}_pairs(v[0], v[1]), ${name}_pairs(v[2], v[3]));
+}
+${fn} void ${name}_totals(float *y, const ${name}_vector *v)
+{
+    const ${name}_vector a = ${name}_fours(v), b = ${name}_fours(v + 4);
+    ${name}_store(y, ${NAME}_SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+                         ${NAME}_SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15));
+}
+#elif ${NAME}_WIDTH == 4
+${fn} ${name}_vector ${name}_pairs(${name}_vector a, ${name}_vector b)
+{
+    return ${NAME}_SHUFFLE(a, b, 0, 2, 4, 6) + ${NAME}_SHUFFLE(a, b, 1, 3, 5, 7);
+}
+${fn} ${name}_vector ${name}_fours(const ${name}_vector *v)
+{
+    return ${name}_pairs(${name}_pairs(v[0], v[1]), ${name}_pairs(v[2], v[3]));
+}
+${fn} void ${name}_totals(float *y, const ${name}_vector *v)
+{
+    ${name}_store(y, ${name}_fours(v));
+    ${name}_store(y + 4, ${name}_fours(v + 4));
+}
+#else
+${fn} void ${name}_totals(float *y, const ${name}_vector *v)
+{
+    for (int i = 0; i < 8; ++i) y[i] = v[i];
+}
+#endif
+
 ${fn} void ${name}_copy(float *to, const float *from, int n)
 {
-    for (int i = 0; i < n; ++i) to[i] = from[i];
+    int i = 0;
+    for (; i + ${NAME}_WIDTH <= n; i += ${NAME}_WIDTH) ${name}_store(to + i, ${name}_load(from + i));
+    for (; i < n; ++i) to[i] = from[i];
+}
+
+/* y[n] += x[n] */
+${fn} void ${name}_accumulate(float *y, const float *x, int n)
+{
+    int i = 0;
+    for (; i + ${NAME}_WIDTH <= n; i += ${NAME}_WIDTH)
+        ${name}_store(y + i, ${name}_load(y + i) + ${name}_load(x + i));
+    for (; i < n; ++i) y[i] += x[i];
 }
 
 ${fn} void ${name}_fill(float *to, float value, int n)
@@ -49,15 +167,6 @@ ${space}                    int b_row, int b_column, int m, int k, int n)
         }
     }
 }
-
-/* A vector of four floats, at any alignment. */
-#if defined(__GNUC__)
-typedef float ${name}_four __attribute__((vector_size(16), aligned(4), may_alias));
-#define ${name}_add(sum, w, x) ((void)(*(sum) += (w) * *(const ${name}_four *)(x)))
-#else
-typedef struct ${name}_four { float at[4]; } ${name}_four;
-#define ${name}_add(sum, w, x) for (int at = 0; at < 4; ++at) (sum)->at[at] += (w) * (x)[at]
-#endif
 
 /* A sliding window along depth, height and width. kernel[axis] = 0: the window of an adaptive pool. */
 typedef struct ${name}_window {
@@ -444,37 +553,96 @@ ${space}                       const float *add, float *row, const ${name}_heads
     }
 }
 
-/* The cells of recurrent layers. g: gates from x; q: gates from h. The states h[hidden] and c[hidden] are
- * updated. */
-${fn} void ${name}_rnn_cell(float *g, const float *q, float *h, float *c, int hidden)
+/* sigmoid and tanh of a vector, by the formulas of gpunn.h: within 3 ulp. exp_near returns exp(r) - 1 for
+ * x = n ln 2 + r with |r| <= ln 2 / 2; *half = 2^(n - 1). */
+#if ${NAME}_WIDTH > 1
+${fn} ${name}_vector ${name}_choose(${name}_integers which, ${name}_vector a, ${name}_vector b)
 {
-    (void)c;
-    for (int k = 0; k < hidden; ++k) h[k] = ${name}_tanh(g[k] + q[k]);
+    return (${name}_vector)((which & (${name}_integers)a) | (~which & (${name}_integers)b));
+}
+${fn} ${name}_vector ${name}_exp_near(${name}_vector x, ${name}_vector *half)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: adding it rounds x to an integer in the low bits */
+    const ${name}_integers n = (${name}_integers)(x * 1.44269504f + magic) - (int32_t)${name}_bits_of(magic);
+    const ${name}_vector   k = __builtin_convertvector(n, ${name}_vector);
+    const ${name}_vector   r = x - k * 0.693359375f + k * 2.12194440e-4f;
+    const ${name}_vector   p =
+        (0.00139465544f * r + 0.00836664438f) * (r * r) + (0.0416662805f * r + 0.16666542f);
+    *half = (${name}_vector)((n + 126) << 23);
+    return r + r * r * (p * r + 0.5f);
+}
+${fn} ${name}_vector ${name}_sigmoids(${name}_vector x)
+{
+    ${name}_vector half, y = ${name}_choose(x < -89, ${name}_splat(89), -x);
+    y = ${name}_choose(y < -87.3f, ${name}_splat(-87.3f), y);
+    const ${name}_vector e = ${name}_exp_near(y, &half) + 1;
+    return 1 / (1 + (e + e) * half);
+}
+${fn} ${name}_vector ${name}_tanhs(${name}_vector x)
+{
+    const ${name}_integers sign = (${name}_integers)x & INT32_MIN;
+    const ${name}_vector   size = (${name}_vector)((${name}_integers)x ^ sign);
+    ${name}_vector         half;
+    const ${name}_vector   near = ${name}_choose(size > 10, ${name}_splat(10), size);
+    const ${name}_vector   e = ${name}_exp_near(2 * near, &half);
+    const ${name}_vector   q = half * e + (half - 0.5f); /* (exp(2 x) - 1) / 2 */
+    return (${name}_vector)((${name}_integers)(q / (q + 1)) | sign);
+}
+#else
+${fn} ${name}_vector ${name}_sigmoids(${name}_vector x)
+{
+    return ${name}_sigmoid(x);
+}
+${fn} ${name}_vector ${name}_tanhs(${name}_vector x)
+{
+    return ${name}_tanh(x);
+}
+#endif
+
+/* g[k] + q[k] for the n elements from k on, or WIDTH if that is fewer. */
+${fn} ${name}_vector ${name}_gate(const float *g, const float *q, int k, int n)
+{
+    return ${name}_load_part(g + k, n) + ${name}_load_part(q + k, n);
 }
 
-${fn} void ${name}_rnn_relu_cell(float *g, const float *q, float *h, float *c, int hidden)
+/* The cells of recurrent layers. g: gates from x; q: gates from h. The states h[hidden] and c[hidden] are
+ * updated. */
+${fn} void ${name}_rnn_cell(const float *g, const float *q, float *h, float *c, int hidden)
+{
+    (void)c;
+    for (int k = 0; k < hidden; k += ${NAME}_WIDTH)
+        ${name}_store_part(h + k, ${name}_tanhs(${name}_gate(g, q, k, hidden - k)), hidden - k);
+}
+
+${fn} void ${name}_rnn_relu_cell(const float *g, const float *q, float *h, float *c, int hidden)
 {
     (void)c;
     for (int k = 0; k < hidden; ++k) h[k] = ${name}_max(g[k] + q[k], 0);
 }
 
-${fn} void ${name}_lstm_cell(float *g, const float *q, float *h, float *c, int hidden)
+${fn} void ${name}_lstm_cell(const float *g, const float *q, float *h, float *c, int hidden)
 {
-    for (int k = 0; k < 4 * hidden; ++k) g[k] += q[k];
-    for (int k = 0; k < hidden; ++k) {
-        c[k] = ${name}_sigmoid(g[hidden + k]) * c[k] +
-               ${name}_sigmoid(g[k]) * ${name}_tanh(g[2 * hidden + k]);
-        h[k] = ${name}_sigmoid(g[3 * hidden + k]) * ${name}_tanh(c[k]);
+    for (int k = 0; k < hidden; k += ${NAME}_WIDTH) {
+        const int            n = hidden - k;
+        const ${name}_vector add = ${name}_sigmoids(${name}_gate(g, q, k, n)),
+                             keep = ${name}_sigmoids(${name}_gate(g, q, hidden + k, n)),
+                             next = ${name}_tanhs(${name}_gate(g, q, 2 * hidden + k, n)),
+                             show = ${name}_sigmoids(${name}_gate(g, q, 3 * hidden + k, n));
+        const ${name}_vector cell = keep * ${name}_load_part(c + k, n) + add * next;
+        ${name}_store_part(c + k, cell, n);
+        ${name}_store_part(h + k, show * ${name}_tanhs(cell), n);
     }
 }
 
-${fn} void ${name}_gru_cell(float *g, const float *q, float *h, float *c, int hidden)
+${fn} void ${name}_gru_cell(const float *g, const float *q, float *h, float *c, int hidden)
 {
     (void)c;
-    for (int k = 0; k < hidden; ++k) {
-        const float reset = ${name}_sigmoid(g[k] + q[k]),
-                    keep = ${name}_sigmoid(g[hidden + k] + q[hidden + k]);
-        const float next = ${name}_tanh(g[2 * hidden + k] + reset * q[2 * hidden + k]);
-        h[k] = next + keep * (h[k] - next);
+    for (int k = 0; k < hidden; k += ${NAME}_WIDTH) {
+        const int            n = hidden - k;
+        const ${name}_vector reset = ${name}_sigmoids(${name}_gate(g, q, k, n)),
+                             keep = ${name}_sigmoids(${name}_gate(g, q, hidden + k, n));
+        const ${name}_vector next = ${name}_tanhs(${name}_load_part(g + 2 * hidden + k, n) +
+                                                  reset * ${name}_load_part(q + 2 * hidden + k, n));
+        ${name}_store_part(h + k, next + keep * (${name}_load_part(h + k, n) - next), n);
     }
 }

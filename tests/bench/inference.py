@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Times one sample through NAME_inference.h, beside gpunn's forward pass and PyTorch's, and prints a table.
+"""Times one sample through NAME_inference.h, beside gpunn's forward pass, PyTorch's and RTNeural's, and
+prints a table.
 
-    ninja build/gpunn.o && python3 tests/bench/inference.py build/gpunn.o [--python PYTHON] [--rounds 5]
+    ninja build/gpunn.o && python3 tests/bench/inference.py build/gpunn.o [--python PYTHON]
+        [--rtneural FOLDER --xsimd FOLDER] [--cc "gcc -O2 -mavx2 -mfma"] [--only lstm] [--rounds 5]
 
-PYTHON is an interpreter with torch; without it that column stays empty. Each peer has one thread. us: the
-median over rounds, in which the peers alternate, of each process's best of 400 repeats. Ratios are within a
-round. gpunn's time is gpunn_forward alone, PyTorch's a call of the module under inference_mode. Standard
-library only."""
+PYTHON is an interpreter with torch. The folders are checkouts of RTNeural and of its xsimd; RTNeural has the
+layers alone, compiled by g++ -O3 with the -m options of --cc. Columns of absent peers stay empty. Each peer
+has one thread. us: the median over rounds, in which the peers alternate, of each process's best of 400
+repeats. Ratios are within a round. gpunn's time is gpunn_forward alone, PyTorch's a call of the module under
+inference_mode. Layers have states. Standard library only."""
 import argparse
 import json
 import os
@@ -51,8 +54,51 @@ def lenet():
             "nn.Linear(400, 120)", "nn.ReLU()", "nn.Linear(120, 84)", "nn.ReLU()", "nn.Linear(84, 10)"])
 
 
+def state(name, shape, value):
+    """The entries of a state and of its assignment."""
+    return ({"op": "state", "name": name, "shape": shape},
+            {"op": "assign", "inputs": [name, value], "in_training": True})
+
+
+def dense(n):
+    return [1, n], [{"op": "linear", "name": "y", "inputs": ["x"], "out_features": n}]
+
+
+def conv1d(n):
+    past, keep = state("past", [1, n, 2], "last")
+    return [1, n, 1], [
+        past, {"op": "concat", "id": "seen", "inputs": ["past", "x"], "dim": 2},
+        {"op": "conv1d", "name": "y", "inputs": ["seen"], "out_channels": n, "kernel_size": 3},
+        {"op": "slice", "id": "last", "inputs": ["seen"], "dim": 2, "start": 1}, keep]
+
+
+def recurrent(op, gates):
+    names = ["h", "c"][:gates - 2]
+
+    def layer(n):
+        states = [state(name, [1, 1, n], name + "_n") for name in names]
+        weights = [{"op": "parameter", "name": "w%d" % k, "shape": [gates * n] + [n] * (k < 2),
+                    "init": {"kind": "uniform", "a": -0.4, "b": 0.4}} for k in range(4)]
+        node = dict({"op": op, "id": "all", "inputs": ["x"], "layer": "layer", "states": True,
+                     "weights": [w["name"] for w in weights]}, **{name + "_0": name for name in names})
+        rows = [{"op": "slice", "id": "row%d" % k, "inputs": ["all"], "dim": 0, "start": k, "end": k + 1}
+                for k in range(len(names) + 1)]
+        ends = [{"op": "reshape", "id": name + "_n", "inputs": ["row%d" % (k + 1)], "shape": [1, 1, n]}
+                for k, name in enumerate(names)]
+        return [1, 1, n], ([first for first, _ in states] + weights + [node] + rows + ends +
+                           [last for _, last in states] +
+                           [{"op": "reshape", "id": "y", "inputs": ["row0"], "shape": [n]}])
+    return layer
+
+
+CALLS = 200  # of a repeat
 NETWORKS = {"mlp_20_50_1": perceptron(20, 50, 1), "mlp_64x4": perceptron(64, 64, 64, 64, 64),
             "lenet": lenet()}
+LAYERS = {"dense": (dense, "DenseT<float, %d, %d>", "randomise_dense<float>(layer)"),
+          "conv1d": (conv1d, "Conv1DT<float, %d, %d, 3, 1>", "randomise_conv1d<float>(layer, 3)"),
+          "gru": (recurrent("gru", 3), "GRULayerT<float, %d, %d>", "randomise_gru<float>(layer)"),
+          "lstm": (recurrent("lstm", 4), "LSTMLayerT<float, %d, %d>", "randomise_lstm<float>(layer)")}
+SIZES = (8, 16, 24, 32, 40, 64)
 
 PROGRAM = r"""#define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -64,7 +110,7 @@ PROGRAM = r"""#define _POSIX_C_SOURCE 200809L
 #include "m_inference.h"
 
 static m_weights weights;
-static m_scratch scratch;
+%(memory)s
 static float     x[%(in)d], y[%(out)d], right[%(out)d];
 
 static double now(void)
@@ -85,7 +131,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < %(in)d; ++i) x[i] = sinf((float)i);
     if (gpunn_write(gpunn_input_at(model, 0), x, sizeof x) || gpunn_forward(&result, 1) ||
         gpunn_read(result, right, sizeof right)) return 4;
-    m_forward(&weights, x, y, &scratch);
+    %(reset)s
+    m_forward(%(arguments)s);
     for (int i = 0; i < %(out)d; ++i)
         if (!(fabsf(y[i] - right[i]) <= 1e-5f)) return 5;
     double best = 1e30;
@@ -95,7 +142,7 @@ int main(int argc, char **argv)
             if (argc > 2)
                 (void)gpunn_forward(&result, 1);
             else
-                m_forward(&weights, x, y, &scratch);
+                m_forward(%(arguments)s);
             x[0] = 0.5f * y[0]; /* so that each call is needed */
         }
         best = fmin(best, (now() - begin) / CALLS);
@@ -119,27 +166,67 @@ print(1e6 * best)
 """
 
 
-def prepared(name, folder, library, calls):
-    """The commands of the peers without torch, and torch's text."""
-    shape, entries, layers = NETWORKS[name]
-    text = json.dumps({"gpunn_spec": 1,
-                       "tensors": [{"op": "input", "name": "x", "shape": ["N"] + shape}] + entries})
-    plan, path = inference.Plan(spec.parse(text)), os.path.join(folder, name)
-    sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0]), "calls": calls}
+def entries_of(name):
+    """The entries of a network or of a layer of some size."""
+    if name in NETWORKS:
+        shape, entries, _ = NETWORKS[name]
+        return ["N"] + shape, entries
+    layer, size = name.split()
+    return LAYERS[layer][0](int(size))
+
+
+def prepared(name, folder, library, options):
+    """The commands of NAME_inference.h and of gpunn."""
+    shape, entries = entries_of(name)
+    text = json.dumps({"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": shape}] + entries,
+                       "outputs": [entries[-1]["id" if "id" in entries[-1] else "name"]
+                                   if name in NETWORKS else "y"]})
+    plan, path = inference.Plan(spec.parse(text)), os.path.join(folder, name.replace(" ", "_"))
+    kept = [one for one, used in (("states", plan.states), ("scratch", plan.sizes())) if used]
     emitter = emit_inference.Emitter(plan, "m")
-    sizes["reads"] = " || ".join('gpunn_read(gpunn_find(model, "%s"), weights.%s, sizeof weights.%s)' % (
+    words = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0]), "calls": CALLS,
+             "memory": "\n".join("static m_%s %s;" % (one, one) for one in kept),
+             "arguments": ", ".join(["&weights", "x", "y"] + ["&" + one for one in kept]),
+             "reset": "m_reset(&states);" if plan.states else ""}
+    words["reads"] = " || ".join('gpunn_read(gpunn_find(model, "%s"), weights.%s, sizeof weights.%s)' % (
         t.name, emitter.field[t.id], emitter.field[t.id]) for t in plan.weights)
     os.mkdir(path)
-    for file_name, content in (("model.json", text), ("bench.c", PROGRAM % sizes), (
+    for file_name, content in (("model.json", text), ("bench.c", PROGRAM % words), (
             "m_inference.h", emit_inference.emit_inference(plan, stamp.Source("", ""), "m"))):
         with open(os.path.join(path, file_name), "w", encoding="ascii") as file:
             file.write(content)
     program = os.path.join(path, "bench")
-    subprocess.run(["gcc", "-std=c99", "-O3", "-march=native", "-I" + ROOT, os.path.join(path, "bench.c"),
-                    library, "-o", program, "-lz", "-lm"], check=True)
+    subprocess.run(shlex.split(options.cc) + ["-std=gnu99", "-I" + ROOT, os.path.join(path, "bench.c"),
+                                              library, "-o", program, "-lz", "-lm"], check=True)
     own = [program, os.path.join(path, "model.json")]
-    return own, own + ["gpunn"], TWIN % {"layers": ", ".join(layers),
-                                         "shape": ", ".join(map(str, [1] + shape)), "calls": calls // 10}
+    return own, own + ["gpunn"]
+
+
+def twin(name, options):
+    """The command of PyTorch, or None."""
+    if not options.python or name not in NETWORKS:
+        return None
+    shape, _, layers = NETWORKS[name]
+    text = TWIN % {"layers": ", ".join(layers), "shape": ", ".join(map(str, [1] + shape)),
+                   "calls": CALLS // 10}
+    return shlex.split(options.python) + ["-c", text]
+
+
+def rtneural(name, folder, options):
+    """The command of RTNeural, or None."""
+    if not options.rtneural or name in NETWORKS:
+        return None
+    layer, size = name.split()
+    _, kind, initial = LAYERS[layer]
+    machine = [word for word in shlex.split(options.cc) if word.startswith("-m")]
+    program = os.path.join(folder, name.replace(" ", "_") + "_rtneural")
+    places = [os.path.join(options.rtneural, part) for part in ("", "RTNeural", "modules/json", "bench")]
+    defined = {"LAYER": kind % (int(size), int(size)), "INITIAL": initial, "SIZE": size,
+               "RTNEURAL_USE_XSIMD": 1, "RTNEURAL_DEFAULT_ALIGNMENT": 64}
+    subprocess.run(["g++", "-std=c++17", "-O3"] + machine + ["-D%s=%s" % one for one in defined.items()] + [
+        "-I" + place for place in places + [os.path.join(options.xsimd, "include")]] + [
+            os.path.join(ROOT, "tests", "bench", "rtneural.cpp"), "-o", program], check=True)
+    return [program]
 
 
 def timed(command):
@@ -151,19 +238,28 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library", help="build/gpunn.o")
     parser.add_argument("--python", help="an interpreter with torch, and its arguments")
+    parser.add_argument("--rtneural", help="a checkout of RTNeural")
+    parser.add_argument("--xsimd", help="a checkout of xsimd")
+    parser.add_argument("--cc", default="gcc -O3 -march=native", help="the C compiler and its options")
+    parser.add_argument("--only", default="", help="the networks whose names contain this")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    print("| network | plain C us | gpunn us | ratio | PyTorch us | ratio |\n|---|---|---|---|---|---|")
+    names = list(NETWORKS) + ["%s %d" % (layer, size) for layer in LAYERS for size in SIZES]
+    print("| network | plain C us | gpunn us | ratio | PyTorch us | ratio | RTNeural us | ratio |\n"
+          "|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for name in NETWORKS:
-            own, gpunn, twin = prepared(name, folder, os.path.abspath(options.library), 200)
-            commands = [own, gpunn] + ([shlex.split(options.python) + ["-c", twin]] if options.python else [])
-            rounds = [[timed(command) for command in commands] for _ in range(options.rounds)]
-            medians = [statistics.median(column) for column in zip(*rounds)]
-            ratios = [statistics.median(row[k] / row[0] for row in rounds) for k in range(1, len(commands))]
-            cells = ["%.3g" % medians[0]] + [text for k, ratio in enumerate(ratios, 1)
-                                             for text in ("%.3g" % medians[k], "%.3g" % ratio)]
-            print("| %s |" % " | ".join([name] + (cells + ["", ""])[:5]), flush=True)
+        for name in names:
+            if options.only not in name:
+                continue
+            commands = [*prepared(name, folder, os.path.abspath(options.library), options),
+                        twin(name, options), rtneural(name, folder, options)]
+            rounds = [[command and timed(command) for command in commands] for _ in range(options.rounds)]
+            cells = ["%.3g" % statistics.median(row[0] for row in rounds)]
+            for k in range(1, len(commands)):
+                cells += ["%.3g" % statistics.median(row[k] for row in rounds),
+                          "%.3g" % statistics.median(row[k] / row[0] for row in rounds)
+                          ] if commands[k] else ["", ""]
+            print("| %s |" % " | ".join([name] + cells), flush=True)
 
 
 if __name__ == "__main__":

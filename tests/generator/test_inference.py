@@ -5,7 +5,9 @@ import glob
 import json
 import math
 import os
+import platform
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -140,19 +142,37 @@ class Inference(unittest.TestCase):
         with self.assertRaisesRegex(inference.Refused, "state 's' is read after an assignment to it"):
             inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": late})))
 
+    @staticmethod
+    def plan(*tensors):
+        return inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": tensors})))
+
+    @staticmethod
+    def lstm(steps, batch, width, hidden):
+        return ({"op": "input", "name": "x", "shape": [steps, batch, width]},
+                {"op": "parameter", "name": "w0", "shape": [4 * hidden, width]},
+                {"op": "parameter", "name": "w1", "shape": [4 * hidden, hidden]},
+                {"op": "lstm", "id": "y", "inputs": ["x"], "weights": ["w0", "w1"], "layer": "l"})
+
     def test_multiplications(self):
         """Of recurrent layers and attention, too."""
-        gates = [{"op": "parameter", "name": "w%d" % k, "shape": [32, width]}
-                 for k, width in enumerate((3, 8))]
-        lstm = {"op": "lstm", "id": "y", "inputs": ["x"], "weights": ["w0", "w1"], "layer": "l"}
+        self.assertEqual(self.plan(*self.lstm(5, 2, 3, 8)).products(), 10 * 32 * (3 + 8))
         heads = {"op": "scaled_dot_product_attention", "id": "y", "inputs": ["q", "k", "v"]}
-        for tensors, count in (
-                ([{"op": "input", "name": "x", "shape": [5, 2, 3]}] + gates + [lstm], 10 * 32 * (3 + 8)),
-                ([{"op": "input", "name": name, "shape": [2, 3, rows, width]}
-                  for name, rows, width in (("q", 4, 8), ("k", 5, 8), ("v", 5, 6))] + [heads],
-                 2 * 3 * 4 * 5 * (8 + 6))):
-            plan = inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": tensors})))
-            self.assertEqual(plan.products(), count)
+        inputs = [{"op": "input", "name": name, "shape": [2, 3, rows, width]}
+                  for name, rows, width in (("q", 4, 8), ("k", 5, 8), ("v", 5, 6))]
+        self.assertEqual(self.plan(*inputs, heads).products(), 2 * 3 * 4 * 5 * (8 + 6))
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "counts instructions of x86-64")
+    def test_vectors(self):
+        """At -O2 compilers make vectors of the products and gates of a layer."""
+        text = emit_inference.emit_inference(self.plan(*self.lstm(2, 1, 16, 16)),
+                                             stamp.Source("0" * 64, "command"), "m")
+        source = self.write("m.c", "#define M_INFERENCE_IMPLEMENTATION\n" + text)
+        for compiler in (["gcc"], ["clang"], ["gcc", "-mavx2", "-mfma"], ["clang", "-mavx2", "-mfma"]):
+            with self.subTest(" ".join(compiler)):
+                call(*compiler, "-std=c99", "-O2", "-S", source, "-o", self.path("m.s"))
+                with open(self.path("m.s"), encoding="ascii") as file:
+                    made = re.findall(r"\s(?:v?mul|vfmadd\d+)([ps])s\s", file.read())
+                self.assertGreater(made.count("p"), 4 * made.count("s"))
 
     # ---- against PyTorch ----
     @staticmethod
@@ -334,6 +354,19 @@ class Inference(unittest.TestCase):
             self.assertTrue(error <= TOLERANCE, "%s differs by %.2g" % (label, error))
             if os.path.basename(path) in EXACT:
                 self.assertEqual(own[2], other[2], label)
+
+
+    def test_one_position(self):
+        """Convolutions with one output position: the window is all of x, or a part by dilation."""
+        conv = {"op": "conv2d", "inputs": ["x"], "out_channels": 9}
+        self.check_random(self.write("one_position.json", json.dumps({"gpunn_spec": 1, "tensors": [
+            {"op": "input", "name": "x", "shape": ["N", 3, 4, 5]},
+            {"op": "input", "name": "sound", "shape": ["N", 6, 5]},
+            dict(conv, name="all", kernel_size=[4, 5]), dict(conv, name="part", kernel_size=2,
+                                                            dilation=[3, 4]),
+            dict(conv, name="odd", kernel_size=[3, 3], dilation=[1, 2], stride=[2, 3]),
+            {"op": "conv1d", "name": "heard", "inputs": ["sound"], "out_channels": 4, "kernel_size": 3,
+             "dilation": 2}]})))
 
 
 def without_infinities(one, other):
