@@ -55,6 +55,69 @@ static void test_sum(void **state)
     expect(f, sum, FLOATS(6, 7), 2);
 }
 
+/* Blocks of several lengths through a streaming convolution give the values of the whole sequence. */
+static void test_stream(void **state)
+{
+    enum { N = 2, IN = 6, OUT = 4, LENGTH = 23, PADDED = LENGTH + 4 }; /* of the whole's result: 4 behind */
+    static const int blocks[] = {1, 4, 1, 7, 10};
+    fixture         *f = *state;
+    const int64_t    length = gpunn_size(f->model, "T");
+    gpunn_tensor    *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(N, IN, length)));
+    gpunn_tensor    *y = MADE(f->dev, gpunn_conv1d(x, "conv", .out_channels = OUT, .kernel_size = 3,
+                                                   .dilation = 2, .groups = 2, .stateful = true));
+    gpunn_tensor    *whole = MADE(f->dev, gpunn_conv1d(x, NULL, .out_channels = OUT, .kernel_size = 3,
+                                                       .dilation = 2, .groups = 2, .padding = 4,
+                                                       .weight = gpunn_find(f->model, "conv.weight"),
+                                                       .bias = gpunn_find(f->model, "conv.bias")));
+    gpunn_tensor    *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    float all[N * IN * LENGTH], part[N * IN * LENGTH], wanted[N * OUT * PADDED], got[N * OUT * LENGTH];
+    for (int i = 0; i < COUNT(all); i++) all[i] = sinf(1.3f * (float)i);
+    OK(f->dev, gpunn_write_shape(x, all, GPUNN_SHAPE(N, IN, LENGTH)));
+    run(f, whole);
+    OK(f->dev, gpunn_read(whole, wanted, sizeof wanted));
+    for (int round = 0, begin = 0; round < 2 * COUNT(blocks); begin += blocks[round++ % COUNT(blocks)]) {
+        const int size = blocks[round % COUNT(blocks)];
+        if (round == COUNT(blocks)) begin = 0, OK(f->dev, gpunn_reset_states(f->model));
+        for (int row = 0; row < N * IN; row++)
+            memcpy(part + row * size, all + row * LENGTH + begin, (size_t)size * sizeof *part);
+        OK(f->dev, gpunn_write_shape(x, part, GPUNN_SHAPE(N, IN, size)));
+        OK(f->dev, round % 2 ? gpunn_backward(loss) : gpunn_forward(&y, 1)); /* both continue the stream */
+        if (round % 2) continue;
+        OK(f->dev, gpunn_read(y, got, (size_t)(N * OUT * size) * sizeof *got));
+        for (int i = 0; i < N * OUT * size; i++)
+            assert_true(fabsf(got[i] - wanted[i / size * PADDED + begin + i % size]) <= 2e-6f);
+    }
+}
+
+static void test_bad_streams(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, 3, 8)));
+    gpunn_tensor *any = MADE(f->dev, gpunn_input(f->model, "any", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 8)));
+    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(2, 3, 8, 8)));
+    FAILS_NULL(f->dev, gpunn_conv1d(any, "c", .out_channels = 4, .kernel_size = 3, .stateful = true),
+               GPUNN_ERR_SHAPE, "fixed number of sequences");
+    FAILS_NULL(f->dev, gpunn_conv1d(x, NULL, .out_channels = 4, .kernel_size = 3, .stateful = true),
+               GPUNN_ERR_ARGUMENT, "give the layer a name");
+    FAILS_NULL(f->dev,
+               gpunn_conv1d(x, "c", .out_channels = 4, .kernel_size = 3, .stride = 2, .stateful = true),
+               GPUNN_ERR_ARGUMENT, "a stride of 1");
+    FAILS_NULL(f->dev, gpunn_conv1d(x, "c", .out_channels = 4, .stateful = true), GPUNN_ERR_ARGUMENT,
+               "kernel_size is 0");
+    FAILS_NULL(f->dev,
+               gpunn_conv1d(x, "c", .out_channels = 4, .kernel_size = 3, .padding = 1, .stateful = true),
+               GPUNN_ERR_ARGUMENT, "padding is not used");
+    FAILS_NULL(f->dev,
+               gpunn_conv1d(x, "c", .out_channels = 5, .kernel_size = 3, .groups = 3, .stateful = true),
+               GPUNN_ERR_ARGUMENT, "groups is 3");
+    FAILS_NULL(f->dev, gpunn_conv2d(image, "c", .out_channels = 4, .kernel_size = 3, .stateful = true),
+               GPUNN_ERR_ARGUMENT, "stateful is for gpunn_conv1d");
+    assert_null(gpunn_find(f->model, "c.past"));
+    MADE(f->dev,
+         gpunn_conv1d(x, "c", .out_channels = 4, .kernel_size = 1, .stateful = true)); /* keeps nothing */
+    assert_null(gpunn_find(f->model, "c.past"));
+}
+
 /* Two states that exchange their values, by copies; without these one would be read too late. */
 static void test_order(void **state)
 {
@@ -707,12 +770,25 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {{"sum", test_sum},           {"order", test_order},        {"places", test_places},
-                {"sample", test_sample},     {"text", test_text},          {"refusals", test_refusals},
-                {"two ways", test_two_ways}, {"training", test_training},  {"saved", test_saved},
-                {"stateful", test_stateful}, {"reset", test_reset},        {"lengths", test_lengths},
-                {"cache", test_cache},       {"sessions", test_sessions},  {"checkpoint", test_checkpoint},
-                {"spec", test_spec},         {"bad specs", test_bad_specs}};
+    } list[] = {{"sum", test_sum},
+                {"order", test_order},
+                {"places", test_places},
+                {"sample", test_sample},
+                {"text", test_text},
+                {"refusals", test_refusals},
+                {"two ways", test_two_ways},
+                {"training", test_training},
+                {"saved", test_saved},
+                {"stream", test_stream},
+                {"bad streams", test_bad_streams},
+                {"stateful", test_stateful},
+                {"reset", test_reset},
+                {"lengths", test_lengths},
+                {"cache", test_cache},
+                {"sessions", test_sessions},
+                {"checkpoint", test_checkpoint},
+                {"spec", test_spec},
+                {"bad specs", test_bad_specs}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++)

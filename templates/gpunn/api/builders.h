@@ -179,6 +179,11 @@ typedef struct gpunn_conv_args {
     /* Padding after each axis; default: the padding before it (padding, paddings). If they differ, a
      * gpunn_pad comes first. Not for transposed convolutions. */
     int padding_end, paddings_end[3];
+    /* gpunn_conv1d: each run continues the sequence of the previous one, in training too. The state name.past
+     * [n, in, dilation (kernel - 1)] holds the last elements of x, 0 at first, and stands before x in place
+     * of padding. So the result is as long as x, and blocks of any lengths give the values of the whole
+     * sequence. No gradient flows between runs. n must be fixed and the stride 1. */
+    bool stateful;
 } gpunn_conv_args;
 /* Convolution. x [n, in, length] (1d), [n, in, height, width] (2d) or [n, in, depth, height, width] (3d) ->
  * [n, out, ...]. The size along each axis becomes (size + padding + padding_end - dilation (kernel - 1) - 1)

@@ -2,6 +2,7 @@
 #include "base/tables.h"
 #include "base/shapes.h"
 #include "base/model.h"
+#include "base/text.h"
 #include "graph/nodes.h"
 #include "graph/expr.h"
 
@@ -335,6 +336,8 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
                                     more, 2 + i, attr.stride[i], attr.dilation[i]);
     }
     const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
+    if (args->stateful)
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "stateful is for gpunn_conv1d; leave it out");
     if (uneven && transposed)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
@@ -365,8 +368,58 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
                          !args->no_bias, out);
 }
 
+/* The number of elements that a streaming convolution keeps. Returns -1 on failure. */
+static int64_t gpunn__conv_past(const gpunn__call *call, const gpunn_tensor *x, const gpunn_conv_args *args)
+{
+    const int64_t kernel = args->kernel_shape[0] ? args->kernel_shape[0] : args->kernel_size;
+    const int64_t dilation = args->dilations[0] ? args->dilations[0] : gpunn__default_int(args->dilation, 1);
+    const int     stride = args->strides[0] ? args->strides[0] : gpunn__default_int(args->stride, 1);
+    char          text[128];
+    if (x->rank != 3 || x->dim[0] < 1 || x->dim[1] < 1)
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "x is %s, but .stateful needs three axes and a fixed number of sequences",
+                               gpunn__shape_text(x, text));
+    else if (call->layer == NULL)
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "with .stateful give the layer a name, since its state's name begins with it");
+    else if (kernel < 1 || dilation < 1 || stride != 1)
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "kernel_size is %lld, dilation %lld and stride %d, but .stateful needs 1 or "
+                               "more and a stride of 1",
+                               (long long)kernel, (long long)dilation, stride);
+    else if (args->padding || args->paddings[0] || args->padding_end || args->paddings_end[0])
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_ARGUMENT,
+            "padding is not used with .stateful, whose state stands before x; leave it out");
+    else
+        return dilation * (kernel - 1);
+    return -1;
+}
+
+/* Makes a convolution that continues the sequence of the previous run. */
+static gpunn_tensor *gpunn__conv_stream(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+{
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor    *both[2] = {NULL, x}, *last = NULL;
+    char             own_name[GPUNN__TEXT_SIZE];
+    gpunn__call      call;
+    if (!gpunn__begin_x(&call, "conv1d", name, x, true)) return NULL;
+    const int64_t past = gpunn__conv_past(&call, x, &args);
+    if (past < 0) return NULL;
+    args.stateful = false;
+    if (past == 0) return gpunn__conv_node(&gpunn__operation_conv1d, x, name, &args);
+    (void)snprintf(own_name, sizeof own_name, "%s.past", name);
+    both[0] = gpunn_state(x->model, own_name, GPUNN_SHAPE(x->dim[0], x->dim[1], past), zeros);
+    gpunn_tensor *whole = both[0] ? gpunn_concat(both, 2, 2) : NULL;
+    gpunn_tensor *y = whole ? gpunn__conv_node(&gpunn__operation_conv1d, whole, name, &args) : NULL;
+    if (y) last = gpunn_slice(whole, 2, x->dim[2], GPUNN_END_OF_AXIS, 1);
+    const bool kept = last && gpunn_assign(both[0], last, .in_training = true);
+    return gpunn__call_finish(&call, kept ? y : NULL);
+}
+
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
+    if (args.stateful) return gpunn__conv_stream(x, name, args);
     return gpunn__conv_node(&gpunn__operation_conv1d, x, name, &args);
 }
 
