@@ -449,6 +449,7 @@
  *         gpunn_read(h, hidden, sizeof hidden);
  *     gpunn_forward_training is the same with dropout, anew in each call, and with running statistics that
  *     are updated. After the first call nothing is allocated, which suits a game or a control loop.
+ *     gpunn_forward_prepare does the same without computing, before a real-time thread starts.
  *     gpunn_keep makes an intermediate value readable after every run, gpunn_retain_grad its gradient. This
  *     computes how an output depends on the inputs, for a saliency map or an adversarial example, without
  *     affecting training:
@@ -2989,9 +2990,18 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
 /* Runs the model in evaluation mode and computes only what the outputs need. All inputs must have been
  * written. */
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
-/* The same in training mode, without gradients. Dropout is active, with new random elements in each call.
- * batch_norm uses its batch's statistics and updates the running ones. Use it to adapt the statistics to
- * other data, or to sample several predictions of one network. */
+/* Prepares gpunn_forward for the same outputs and the sizes that the inputs have now: makes the plan and
+ * allocates all memory, but computes nothing. States stay as they are. Nothing can be read before the next
+ * run. A program with blocks of several sizes writes a block of each size, of any values, and prepares it.
+ * Up to 32 preparations are kept (gpunn_set_plan_limit).
+ * Real-time threads: on a CPU device with .threads = 1, later calls of gpunn_write, gpunn_forward and
+ * gpunn_read for prepared sizes allocate nothing, take no lock, make no system call and read no clock. This
+ * does not hold for calls that fail, for custom ops of the program, or after the model has been changed. On a
+ * GPU the first run after the preparation still captures its graph. */
+GPUNN_API gpunn_status gpunn_forward_prepare(gpunn_tensor *const *outputs, int count);
+/* gpunn_forward in training mode, without gradients. Dropout is active, with new random elements in each
+ * call. batch_norm uses its batch's statistics and updates the running ones. Use it to adapt the statistics
+ * to other data, or to sample several predictions of one network. */
 GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count);
 /* How layers behave that differ in training: dropout and batch_norm. */
 typedef enum gpunn_mode {
@@ -25205,14 +25215,22 @@ GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status st
     return status;
 }
 
-static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller,
+/* The plan for outputs of a model. Returns NULL on failure. */
+static gpunn__plan *gpunn__forward_plan(gpunn_tensor *const *outputs, int count, const char *caller,
                                         gpunn__aim aim)
 {
     gpunn_model *model = outputs[0]->model;
-    if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
+    if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return NULL;
     gpunn__request request = gpunn__request_of(outputs, count, aim);
-    gpunn__plan   *plan = gpunn__plan_for(model, &request);
-    gpunn_device  *dev = model->dev;
+    return gpunn__plan_for(model, &request);
+}
+
+static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller,
+                                        gpunn__aim aim)
+{
+    gpunn_model  *model = outputs[0]->model;
+    gpunn__plan  *plan = gpunn__forward_plan(outputs, count, caller, aim);
+    gpunn_device *dev = model->dev;
     if (plan == NULL) return dev->error.status;
     gpunn_status status = gpunn__before_communication(model, plan, caller);
     if (status != GPUNN_OK) return status;
@@ -25231,12 +25249,18 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
     return status;
 }
 
-static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller,
-                                    gpunn__aim aim)
+static GPUNN__STATUS gpunn__check_first_output(gpunn_tensor *const *outputs, int count, const char *caller)
 {
     if (outputs == NULL || count < 1)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: there are no outputs; pass at least one", caller);
-    if (outputs[0] == NULL) return gpunn__fail_null(NULL, caller, "first output");
+    return outputs[0] ? GPUNN_OK : gpunn__fail_null(NULL, caller, "first output");
+}
+
+static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller,
+                                    gpunn__aim aim)
+{
+    const gpunn_status fault = gpunn__check_first_output(outputs, count, caller);
+    if (fault != GPUNN_OK) return fault;
     gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__communicating_group(outputs[0]->model) : NULL;
     const int64_t reductions = group ? group->reductions : 0;
     return gpunn__report_to_ranks(group, reductions, gpunn__forward_run(outputs, count, caller, aim));
@@ -25245,6 +25269,17 @@ static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, con
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
 {
     return gpunn__forward(outputs, count, "gpunn_forward", GPUNN__EVALUATE);
+}
+
+GPUNN_API gpunn_status gpunn_forward_prepare(gpunn_tensor *const *outputs, int count)
+{
+    static const char *const caller = "gpunn_forward_prepare";
+    const gpunn_status       fault = gpunn__check_first_output(outputs, count, caller);
+    if (fault != GPUNN_OK) return fault;
+    gpunn_model *model = outputs[0]->model;
+    if (gpunn__forward_plan(outputs, count, caller, GPUNN__EVALUATE) == NULL) return model->dev->error.status;
+    model->last = NULL; /* nothing can be read until a run */
+    return GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count)
@@ -33328,10 +33363,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
      * memory bandwidth hides its cost; with many rows its share vanishes. */
     const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
     g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
-    const int    threads = gpunn__gemm_threads(cpu, &g);
-    const size_t scratch = gpunn__gemm_workspace(&g, threads);
+    const int threads = gpunn__gemm_threads(cpu, &g);
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = 2 * head + scratch;
+        step->workspace_bytes = 2 * head + gpunn__gemm_workspace(&g, threads);
         if (keeps) step->cache_bytes = head + gpunn__gemm_packed_b_bytes(gpunn__gemm_steps(&g, in), out);
         return GPUNN_OK;
     }

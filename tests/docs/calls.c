@@ -145,6 +145,7 @@ static void custom(gpunn_device *dev, gpunn_model *model)
     gpunn_tensor                *x = gpunn_constant(model, GPUNN_SHAPE(2), numbers), *gradients[1] = {NULL};
     gpunn_register_custom(dev, &op);
     gpunn_tensor *y = gpunn_custom(gpunn_find_custom(dev, "negate"), &x);
+    gpunn_forward_prepare(&y, 1);
     gpunn_forward_training(&y, 1);
     gpunn_tensor *weight = gpunn_parameter(model, "scale", GPUNN_SHAPE(2),
                                            (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0});

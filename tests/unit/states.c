@@ -55,6 +55,34 @@ static void test_sum(void **state)
     expect(f, sum, FLOATS(6, 7), 2);
 }
 
+/* A preparation allocates what the run needs, but computes nothing. */
+static void test_prepare(void **state)
+{
+    fixture      *f = *state;
+    float         out[4];
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2)));
+    gpunn_tensor *sum = MADE(f->dev, gpunn_state(f->model, "sum", GPUNN_SHAPE(2), fives));
+    gpunn_tensor *y = MADE(f->dev, gpunn_add(sum, gpunn_sum(x, GPUNN_AXES(0), false)));
+    gpunn_tensor *both[] = {y, NULL};
+    MADE(f->dev, gpunn_assign(sum, y));
+    for (int samples = 1; samples <= 2; samples++) {
+        OK(f->dev, gpunn_write(x, FLOATS(1, 2, 3, 4), (size_t)samples * 8));
+        OK(f->dev, gpunn_forward_prepare(&y, 1));
+        FAILS(f->dev, gpunn_read(y, out, 8), GPUNN_ERR_STATE, "has not been computed");
+        expect(f, sum, FLOATS(5, 5), 2);
+    }
+    const long calls = f->memory.calls;
+    for (int samples = 1; samples <= 2; samples++) {
+        OK(f->dev, gpunn_write(x, FLOATS(1, 2, 3, 4), (size_t)samples * 8));
+        run(f, y);
+    }
+    expect(f, y, FLOATS(10, 13), 2);
+    if (f->backend->type == GPUNN_DEVICE_CPU) assert_int_equal(f->memory.calls, calls);
+    FAILS(NULL, gpunn_forward_prepare(NULL, 1), GPUNN_ERR_ARGUMENT, "gpunn_forward_prepare: there are no");
+    FAILS(NULL, gpunn_forward_prepare(both + 1, 1), GPUNN_ERR_ARGUMENT, "gpunn_forward_prepare");
+    FAILS(f->dev, gpunn_forward_prepare(both, 2), GPUNN_ERR_ARGUMENT, "gpunn_forward_prepare: output 1");
+}
+
 /* Blocks of several lengths through a streaming convolution give the values of the whole sequence. */
 static void test_stream(void **state)
 {
@@ -770,25 +798,13 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {{"sum", test_sum},
-                {"order", test_order},
-                {"places", test_places},
-                {"sample", test_sample},
-                {"text", test_text},
-                {"refusals", test_refusals},
-                {"two ways", test_two_ways},
-                {"training", test_training},
-                {"saved", test_saved},
-                {"stream", test_stream},
-                {"bad streams", test_bad_streams},
-                {"stateful", test_stateful},
-                {"reset", test_reset},
-                {"lengths", test_lengths},
-                {"cache", test_cache},
-                {"sessions", test_sessions},
-                {"checkpoint", test_checkpoint},
-                {"spec", test_spec},
-                {"bad specs", test_bad_specs}};
+    } list[] = {{"sum", test_sum},           {"order", test_order},        {"places", test_places},
+                {"sample", test_sample},     {"text", test_text},          {"refusals", test_refusals},
+                {"two ways", test_two_ways}, {"training", test_training},  {"saved", test_saved},
+                {"prepare", test_prepare},   {"stream", test_stream},      {"bad streams", test_bad_streams},
+                {"stateful", test_stateful}, {"reset", test_reset},        {"lengths", test_lengths},
+                {"cache", test_cache},       {"sessions", test_sessions},  {"checkpoint", test_checkpoint},
+                {"spec", test_spec},         {"bad specs", test_bad_specs}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++)

@@ -449,6 +449,7 @@
  *         gpunn_read(h, hidden, sizeof hidden);
  *     gpunn_forward_training is the same with dropout, anew in each call, and with running statistics that
  *     are updated. After the first call nothing is allocated, which suits a game or a control loop.
+ *     gpunn_forward_prepare does the same without computing, before a real-time thread starts.
  *     gpunn_keep makes an intermediate value readable after every run, gpunn_retain_grad its gradient. This
  *     computes how an output depends on the inputs, for a saliency map or an adversarial example, without
  *     affecting training:

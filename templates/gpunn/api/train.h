@@ -9,9 +9,18 @@
 /* Runs the model in evaluation mode and computes only what the outputs need. All inputs must have been
  * written. */
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
-/* The same in training mode, without gradients. Dropout is active, with new random elements in each call.
- * batch_norm uses its batch's statistics and updates the running ones. Use it to adapt the statistics to
- * other data, or to sample several predictions of one network. */
+/* Prepares gpunn_forward for the same outputs and the sizes that the inputs have now: makes the plan and
+ * allocates all memory, but computes nothing. States stay as they are. Nothing can be read before the next
+ * run. A program with blocks of several sizes writes a block of each size, of any values, and prepares it.
+ * Up to 32 preparations are kept (gpunn_set_plan_limit).
+ * Real-time threads: on a CPU device with .threads = 1, later calls of gpunn_write, gpunn_forward and
+ * gpunn_read for prepared sizes allocate nothing, take no lock, make no system call and read no clock. This
+ * does not hold for calls that fail, for custom ops of the program, or after the model has been changed. On a
+ * GPU the first run after the preparation still captures its graph. */
+GPUNN_API gpunn_status gpunn_forward_prepare(gpunn_tensor *const *outputs, int count);
+/* gpunn_forward in training mode, without gradients. Dropout is active, with new random elements in each
+ * call. batch_norm uses its batch's statistics and updates the running ones. Use it to adapt the statistics
+ * to other data, or to sample several predictions of one network. */
 GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count);
 /* How layers behave that differ in training: dropout and batch_norm. */
 typedef enum gpunn_mode {

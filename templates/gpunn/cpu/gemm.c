@@ -844,10 +844,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
      * memory bandwidth hides its cost; with many rows its share vanishes. */
     const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
     g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
-    const int    threads = gpunn__gemm_threads(cpu, &g);
-    const size_t scratch = gpunn__gemm_workspace(&g, threads);
+    const int threads = gpunn__gemm_threads(cpu, &g);
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = 2 * head + scratch;
+        step->workspace_bytes = 2 * head + gpunn__gemm_workspace(&g, threads);
         if (keeps) step->cache_bytes = head + gpunn__gemm_packed_b_bytes(gpunn__gemm_steps(&g, in), out);
         return GPUNN_OK;
     }

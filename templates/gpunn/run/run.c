@@ -395,14 +395,22 @@ GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status st
     return status;
 }
 
-static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller,
+/* The plan for outputs of a model. Returns NULL on failure. */
+static gpunn__plan *gpunn__forward_plan(gpunn_tensor *const *outputs, int count, const char *caller,
                                         gpunn__aim aim)
 {
     gpunn_model *model = outputs[0]->model;
-    if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
+    if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return NULL;
     gpunn__request request = gpunn__request_of(outputs, count, aim);
-    gpunn__plan   *plan = gpunn__plan_for(model, &request);
-    gpunn_device  *dev = model->dev;
+    return gpunn__plan_for(model, &request);
+}
+
+static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller,
+                                        gpunn__aim aim)
+{
+    gpunn_model  *model = outputs[0]->model;
+    gpunn__plan  *plan = gpunn__forward_plan(outputs, count, caller, aim);
+    gpunn_device *dev = model->dev;
     if (plan == NULL) return dev->error.status;
     gpunn_status status = gpunn__before_communication(model, plan, caller);
     if (status != GPUNN_OK) return status;
@@ -421,12 +429,18 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
     return status;
 }
 
-static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller,
-                                    gpunn__aim aim)
+static GPUNN__STATUS gpunn__check_first_output(gpunn_tensor *const *outputs, int count, const char *caller)
 {
     if (outputs == NULL || count < 1)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: there are no outputs; pass at least one", caller);
-    if (outputs[0] == NULL) return gpunn__fail_null(NULL, caller, "first output");
+    return outputs[0] ? GPUNN_OK : gpunn__fail_null(NULL, caller, "first output");
+}
+
+static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller,
+                                    gpunn__aim aim)
+{
+    const gpunn_status fault = gpunn__check_first_output(outputs, count, caller);
+    if (fault != GPUNN_OK) return fault;
     gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__communicating_group(outputs[0]->model) : NULL;
     const int64_t reductions = group ? group->reductions : 0;
     return gpunn__report_to_ranks(group, reductions, gpunn__forward_run(outputs, count, caller, aim));
@@ -435,6 +449,17 @@ static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, con
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
 {
     return gpunn__forward(outputs, count, "gpunn_forward", GPUNN__EVALUATE);
+}
+
+GPUNN_API gpunn_status gpunn_forward_prepare(gpunn_tensor *const *outputs, int count)
+{
+    static const char *const caller = "gpunn_forward_prepare";
+    const gpunn_status       fault = gpunn__check_first_output(outputs, count, caller);
+    if (fault != GPUNN_OK) return fault;
+    gpunn_model *model = outputs[0]->model;
+    if (gpunn__forward_plan(outputs, count, caller, GPUNN__EVALUATE) == NULL) return model->dev->error.status;
+    model->last = NULL; /* nothing can be read until a run */
+    return GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count)
