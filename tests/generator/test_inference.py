@@ -140,7 +140,10 @@ class Inference(unittest.TestCase):
                 {"op": "assign", "id": "new", "inputs": ["s", "x"]},
                 {"op": "add", "id": "y", "inputs": ["new", "s"]})
         with self.assertRaisesRegex(inference.Refused, "state 's' is read after an assignment to it"):
-            inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": late})))
+            self.plan(*late)
+        unread = late[:2] + ({"op": "assign", "inputs": ["s", "x"]},
+                             {"op": "add", "id": "y", "inputs": ["x", "s"]})
+        self.assertEqual([step.tensor.op for step in self.plan(*unread).steps], ["neg", "add", "assign"])
 
     @staticmethod
     def plan(*tensors):
