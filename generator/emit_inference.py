@@ -109,6 +109,7 @@ class Emitter:
         self.names, self.fields, self.function_names = scalar.Names(), scalar.Names(), scalar.Names()
         self.names.taken.update(LOCALS)
         self.field = {t.id: self.fields.new(self.word(t)) for t in plan.weights + plan.states}
+        self.next = {state: self.fields.new(self.field[state] + "_next") for state, _ in plan.rings.values()}
         outputs = [plan.tensors[i] for i in plan.outputs]
         self.arguments = {("input", t.id): self.names.new(self.word(t)) for t in plan.inputs}
         self.arguments.update({("output", t.id): self.names.new(self.word(t)) for t in outputs})
@@ -289,8 +290,15 @@ class Emitter:
         """A convolution with one output position: a product with the cells under its window."""
         x, w, b = t.inputs
         suffix, weight = self.weight(w)
-        lines, seen = [], self.pointer(x)
-        if not self.plan.takes_all(t):
+        if t.id in self.plan.rings:
+            state, new = self.plan.rings[t.id]
+            seen = self.room
+            lines = self.call("stream", seen, self.pointer(state), "&states->" + self.next[state],
+                              self.pointer(new), math.prod(self.shape(new)), self.shape(w)[2],
+                              *t.attrs["dilation"])
+        elif self.plan.takes_all(t):
+            lines, seen = [], self.pointer(x)
+        else:
             cells, steps = math.prod(self.shape(x)[:2]), strides(self.shape(x))
             sizes = (cells,) + self.shape(w)[2:]
             sizes, (to, frm) = joined(sizes, [strides(sizes), [steps[1]] + [
@@ -672,6 +680,8 @@ class Emitter:
         lines += ["    float %s[%d]; /* %s %s */" % (
             self.field[t.id], self.plan.count(t.id), stamp.safe(t.name),
             shape_text(t.shape).replace(" ", "")) for t in self.plan.states]
+        lines += ["    int32_t %s; /* the place of the oldest elements of %s, a ring */" % (
+            name, self.field[state]) for state, name in self.next.items()]
         return lines + ["} %s_states;" % self.name, self.reset_prototype() + ";"]
 
     def reset_prototype(self):
@@ -685,6 +695,7 @@ class Emitter:
         for t in self.plan.states:
             lines += ["    " + line for line in self.call(
                 "fill", "states->" + self.field[t.id], number(t.init[1]), self.plan.count(t.id))]
+        lines += ["    states->%s = 0;" % name for name in self.next.values()]
         return lines + ["}", ""]
 
     def facts(self, weights):

@@ -76,6 +76,7 @@ class Plan:
         self.refuse(check)
         self.inputs = [t for t in self.tensors if t.kind == "input" and t.id in self.needed]
         self.weights = [t for t in self.tensors if t.kind in ("parameter", "buffer") and t.id in self.needed]
+        self.rings = self.find_rings()  # (id of the state, id of x) by id of a streaming convolution
         self.states = [t for t in self.tensors if t.kind == "state" and t.id in self.needed]
         self.steps = self.in_order()
         self.check_states()
@@ -139,15 +140,56 @@ class Plan:
     def count(self, i):
         return math.prod(self.shape(i))
 
+    def read(self, t):
+        """The ids of what a value is computed from."""
+        return self.rings[t.id][1:] + t.inputs[1:] if t.id in self.rings else t.inputs
+
+    def readers(self):
+        """The values that read a value, by its id."""
+        result = {}
+        for t in self.tensors:
+            if t.id in self.needed:
+                for i in set(self.read(t)) - {None}:
+                    result.setdefault(i, []).append(t)
+        return result
+
+    def find_rings(self):
+        """Finds the convolutions of a state and one new element of each sequence. Their state becomes a ring,
+        so that its elements stay where they are. The other values of the pattern are not needed then."""
+        self.rings = {}
+        readers, found = self.readers(), {}
+        for t in self.tensors:
+            pattern = self.ring_of(t, readers) if t.id in self.needed and t.op == "conv1d" else None
+            if pattern:
+                found[t.id], rest = pattern
+                self.needed -= rest
+        return found
+
+    def ring_of(self, t, readers):
+        """((id of the state, id of x), ids that are not needed), or None: the convolution reads
+        seen = concat(state, x), and seen[:, :, 1:] is assigned to the state."""
+        seen = self.tensors[t.inputs[0]]
+        if (seen.op != "concat" or len(seen.inputs) != 2 or self.tensors[seen.inputs[0]].kind != "state" or
+            not self.is_product(t)):
+            return None
+        state, x = seen.inputs
+        (past,), (dilation,) = self.shape(state)[2:], t.attrs["dilation"]
+        last = [one for one in readers[seen.id] if one is not t]
+        assigns = readers.get(last[0].id, ()) if len(last) == 1 else ()
+        rest = {seen.id} | {one.id for one in (*last, *assigns)}
+        if ([one.op for one in (*last, *assigns)] == ["slice", "assign"] and
+            assigns[0].inputs == (state, last[0].id, None) and self.shape(last[0].id) == self.shape(state) and
+            last[0].attrs["start"] == self.shape(x)[2] == 1 and
+            past == dilation * (self.shape(t.inputs[1])[2] - 1) and
+            {one.id for one in readers[state]} == rest - {last[0].id} and not rest & set(self.outputs)):
+            return (state, x), rest
+        return None
+
     def in_order(self):
         """The steps. An elementwise value joins a later step if only that step reads it, if it reads no
         state, and if all values there are elementwise with its shape. Assignments that nothing reads come
         last."""
-        readers = {}
-        for t in self.tensors:
-            if t.id in self.needed:
-                for i in set(t.inputs) - {None}:
-                    readers.setdefault(i, []).append(t)
+        readers = self.readers()
         home = {}  # by id of an elementwise value, the value that its step computes
         for t in reversed(self.tensors):
             if t.id in self.needed and is_elementwise(t):
@@ -166,7 +208,7 @@ class Plan:
                 continue
             own = tuple(members.get(t.id, ()))
             read = [i for m in own for i in self.tensors[m].inputs if i not in own and not self.is_number(i)]
-            steps.append(Step(t, own, tuple(dict.fromkeys(read)) if own else t.inputs))
+            steps.append(Step(t, own, tuple(dict.fromkeys(read)) if own else self.read(t)))
         return sorted(steps, key=lambda step: step.tensor.op == "assign" and step.tensor.id not in readers)
 
     def check_states(self):
@@ -289,9 +331,8 @@ class Plan:
         if t.op in GATES:
             hidden = self.shape(t.inputs[5])[1]
             return (2 * GATES[t.op] + 2) * hidden
-        if t.op in CONVOLUTIONS and self.is_product(t) and not self.takes_all(t):
-            return self.count(t.inputs[0]) // math.prod(self.shape(t.inputs[0])[2:]) * math.prod(
-                self.shape(t.inputs[1])[2:])
+        if t.op in CONVOLUTIONS and self.is_product(t) and (t.id in self.rings or not self.takes_all(t)):
+            return math.prod(self.shape(t.inputs[0])[:2] + self.shape(t.inputs[1])[2:])
         if t.op == "scaled_dot_product_attention":
             last = t.attrs["heads_last"] or t.inputs[1] is None
             return self.shape(t.inputs[1] if t.inputs[1] is not None else t.inputs[0])[1 if last else 2]

@@ -167,7 +167,8 @@ def run(plan, name, library, arguments):
     words = [ctypes.byref(ctypes.c_char.in_dll(library, name + "_trained"))] if plan.weights else []
     words += arguments + results
     if plan.states:
-        words.append(ctypes.create_string_buffer(4 * sum(plan.count(t.id) for t in plan.states)))
+        count = sum(plan.count(t.id) for t in plan.states) + len(plan.rings)
+        words.append(ctypes.create_string_buffer(4 * count))
         getattr(library, name + "_reset")(words[-1])
     words += [ctypes.create_string_buffer(8 * sum(plan.sizes().values()))] if plan.sizes() else []
     getattr(library, name + "_forward")(*words)

@@ -303,6 +303,22 @@ ${space}                         const float ratio[3], int taps, bool half)
     }
 }
 
+/* The cells seen[rows][kernel] that a streaming convolution reads for one new element x[rows]. ring: the
+ * elements before, [(kernel - 1) * dilation][rows]. x takes the place *next of the oldest ones. */
+${fn} void ${name}_stream(float *seen, float *ring, int32_t *next, const float *x, int rows, int kernel,
+${space}                    int dilation)
+{
+    const int past = (kernel - 1) * dilation;
+    for (int k = 0; k < kernel - 1; ++k) {
+        const int    ahead = *next + k * dilation;
+        const float *from = ring + (ahead < past ? ahead : ahead - past) * rows;
+        for (int i = 0; i < rows; ++i) seen[i * kernel + k] = from[i];
+    }
+    for (int i = 0; i < rows; ++i) seen[i * kernel + kernel - 1] = x[i];
+    ${name}_copy(ring + *next * rows, x, rows);
+    *next = *next + 1 < past ? *next + 1 : 0;
+}
+
 /* y = (x - mean) * scale * w + b. w[n / each] and b[n / each] apply to `each` elements per number; both may
  * be NULL. */
 ${fn} void ${name}_affine(float *y, const float *x, float mean, float scale, const float *w, const float *b,

@@ -1,6 +1,7 @@
 """NAME_inference.h against PyTorch (expected/pytorch/) and against run_model: freestanding C99 without a
 warning, run under sanitizers and on a microcontroller, with weights given, within and of 8 bits."""
 import array
+import ctypes
 import glob
 import json
 import math
@@ -247,6 +248,49 @@ class Inference(unittest.TestCase):
              self.path("classify"))
         said = subprocess.run([self.path("classify")], stdout=subprocess.PIPE, universal_newlines=True).stdout
         self.assertRegex(said, r"\A99\.\d % of 1000 samples, with 200 bytes of scratch\n\Z")
+
+    def test_ring(self):
+        """Streaming convolutions, sample by sample, give the values of one block."""
+        def entries(layer, x, channels, kernel, dilation, steps):
+            return [{"op": "state", "name": layer + ".past", "shape": [2, channels, dilation * (kernel - 1)],
+                     "init": {"kind": "constant", "a": 0.5}},
+                    {"op": "concat", "id": layer + " seen", "inputs": [layer + ".past", x], "dim": 2},
+                    {"op": "conv1d", "name": layer, "inputs": [layer + " seen"], "out_channels": 5,
+                     "kernel_size": kernel, "dilation": dilation},
+                    {"op": "slice", "id": layer + " last", "inputs": [layer + " seen"], "dim": 2,
+                     "start": steps},
+                    {"op": "assign", "inputs": [layer + ".past", layer + " last"]}]
+
+        def plan(steps):
+            return self.plan({"op": "input", "name": "x", "shape": [2, 3, steps]},
+                             *entries("a", "x", 3, 3, 4, steps), {"op": "tanh", "id": "b", "inputs": ["a"]},
+                             *entries("c", "b", 5, 2, 1, steps),
+                             {"op": "add", "id": "y", "inputs": ["b", "c"]})
+        steps, numbers = 23, random.Random(1)
+        one, whole = plan(1), plan(steps)
+        self.assertEqual((len(one.rings), len(whole.rings)), (2, 0))
+        values = {t.id: [floats.f32(numbers.uniform(-1, 1)) for _ in range(one.count(t.id))]
+                  for t in one.weights}
+        x = [[numbers.uniform(-1, 1) for _ in range(steps)] for _ in range(6)]
+        results = []
+        for name, own in (("one", one), ("whole", whole)):
+            text = emit_inference.emit_inference(own, stamp.Source("0" * 64, "command"), name, values)
+            library = weights.compiled(self.folder, name, name, text)
+            states = ctypes.create_string_buffer(4 * (sum(map(own.count, (t.id for t in own.states))) + 2))
+            getattr(library, name + "_reset")(states)
+            scratch, length = ctypes.create_string_buffer(4 * own.sizes()["f32"]), own.shape(0)[2]
+            rows = [[] for _ in range(10)]
+            for start in range(0, steps, length):
+                given = (ctypes.c_float * (6 * length))(*[v for row in x for v in row[start:start + length]])
+                got = (ctypes.c_float * (10 * length))()
+                trained = ctypes.byref(ctypes.c_char.in_dll(library, name + "_trained"))
+                getattr(library, name + "_forward")(trained, given, got, states, scratch)
+                for k, row in enumerate(rows):
+                    row += got[k * length:(k + 1) * length]
+            results.append([v for row in rows for v in row])
+        self.assertGreater(max(results[0]), 1)
+        for a, b in zip(*results):
+            self.assertLessEqual(abs(a - b), 1e-6)
 
     # ---- a microcontroller ----
     def test_cortex_m(self):
