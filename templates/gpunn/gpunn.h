@@ -59,6 +59,8 @@ extern "C" {
 #include "base/memory.c"
 #include "base/math.h"
 #include "base/math.c"
+#include "base/blocks.h"
+#include "base/blocks.c"
 #ifdef GPUNN__COLD
 #pragma GCC push_options
 #pragma GCC optimize("Og", "inline-functions-called-once")

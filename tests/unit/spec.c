@@ -1426,6 +1426,64 @@ static void arrays(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* ---- blocks of quantised numbers, against GGUF's package ---- */
+static const struct {
+    const char *name;
+    gpunn_dtype format;
+} block_formats[] = {
+#define X(id, name, length, bytes) {name, id},
+    GPUNN_BLOCK_LIST(X)
+#undef X
+};
+
+static void golden_blocks(void **state)
+{
+    golden               g = golden_open("tests/golden/blocks.safetensors");
+    const golden_tensor *given = golden_find(&g, "values");
+    assert_non_null(given);
+    for (size_t i = 0; i < sizeof block_formats / sizeof *block_formats; i++) {
+        const gpunn_dtype    format = block_formats[i].format;
+        const golden_tensor *blocks = golden_find(&g, "%s/blocks", block_formats[i].name),
+                            *values = golden_find(&g, "%s/values", block_formats[i].name);
+        assert_true(gpunn__is_blocks(format) && blocks && values);
+        assert_int_equal(gpunn__block_bytes(format, values->count), blocks->bytes);
+        float *read = malloc(values->bytes);
+        gpunn__dequantize(format, blocks->data, read, values->count);
+        assert_memory_equal(read, values->data, values->bytes);
+        if (gpunn__quantizes(format)) {
+            unsigned char *rounded = malloc(blocks->bytes);
+            gpunn__quantize(format, given->data, rounded, given->count);
+            assert_memory_equal(rounded, blocks->data, blocks->bytes);
+            free(rounded);
+        }
+        free(read);
+    }
+    golden_close(&g);
+    (void)state;
+}
+
+/* What is not finite, and sizes at the ends of the range, stay in their block and are defined. */
+static void extreme_blocks(void **state)
+{
+    static const float extremes[] = {NAN, -NAN, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX, 1e-45f, 1e-38f};
+    for (size_t i = 0; i < sizeof block_formats / sizeof *block_formats; i++)
+        for (size_t e = 0; e < sizeof extremes / sizeof *extremes; e++) {
+            const gpunn_dtype format = block_formats[i].format;
+            float             values[64];
+            unsigned char     blocks[68];
+            if (!gpunn__quantizes(format)) continue;
+            for (int j = 0; j < 64; j++) values[j] = (float)(j % 32);
+            values[7] = extremes[e];
+            for (int j = 0; j < 32 && fabsf(extremes[e]) < 1; j++) values[j] = extremes[e];
+            gpunn__quantize(format, values, blocks, 64);
+            gpunn__dequantize(format, blocks, values, 64);
+            for (int j = 0; j < 32; j++)
+                assert_true(fabsf(extremes[e]) < 1 ? values[j] == 0 : !(fabsf(values[j]) <= FLT_MAX));
+            for (int j = 32; j < 64; j++) assert_true(fabsf(values[j] - (float)(j - 32)) <= 2.1f);
+        }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1440,6 +1498,7 @@ int main(void)
         test_with_device(failing_memory),      test_with_device(places_end),
         test_with_device(other_words),         test_with_device(arrays),
         test_with_device(large_specs),         test_with_device(found_names),
+        cmocka_unit_test(golden_blocks),       cmocka_unit_test(extreme_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,8 +29,8 @@
  *   templates/gpunn, from which this file is written (python3 -m generator.amalgamate). gpunn_cuda.cu
  *   includes those of common/ too.
  *     common/   traits geometry numbers places updates
- *     base/     platform structs forward_declarations errors memory math tables sizes shapes device model
- *               time json text
+ *     base/     platform structs forward_declarations errors memory math blocks tables sizes shapes device
+ *               model time json text
  *     ranks/    slices mpi store tcp group
  *     graph/    arguments tensors infer nodes expr differentiate
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas

@@ -167,13 +167,30 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_BOOL, "bool", "BOOL", 1) \
     X(GPUNN_F64, "f64", "F64", 8) /* of the program's values only: nothing is computed in it */
 
+/* Formats of quantised weights, bit for bit those of GGUF files. A block of consecutive numbers shares scales.
+ * X(id, GGUF's name, numbers in a block, bytes of a block) */
+#define GPUNN_BLOCK_LIST(X)         \
+    X(GPUNN_Q8_0, "Q8_0", 32, 34)   \
+    X(GPUNN_Q4_0, "Q4_0", 32, 18)   \
+    X(GPUNN_Q4_1, "Q4_1", 32, 20)   \
+    X(GPUNN_Q5_0, "Q5_0", 32, 22)   \
+    X(GPUNN_Q5_1, "Q5_1", 32, 24)   \
+    X(GPUNN_Q4_K, "Q4_K", 256, 144) \
+    X(GPUNN_Q5_K, "Q5_K", 256, 176) \
+    X(GPUNN_Q6_K, "Q6_K", 256, 210)
+
 /* clang-format off */
 typedef enum gpunn_dtype {
     GPUNN_DTYPE_DEFAULT = 0,
 #define GPUNN__X(id, text, file_name, bytes) id,
     GPUNN_DTYPE_LIST(GPUNN__X)
 #undef GPUNN__X
-    GPUNN_DTYPE_COUNT
+    GPUNN_DTYPE_COUNT,
+    GPUNN__BLOCKS = 63, /* formats of blocks follow */
+#define GPUNN__X(id, name, length, bytes) id,
+    GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    GPUNN__BLOCKS_END
 } gpunn_dtype;
 /* clang-format on */
 

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Writes blocks.safetensors: blocks of quantised numbers by GGUF's own package (gguf 0.17 or later), which is
+tested against ggml. python3 tests/golden/blocks.py
+
+    values             numbers to round
+    FORMAT/blocks      their blocks, for the formats that the package rounds to; for others random blocks
+    FORMAT/values      the numbers for which the blocks stand"""
+import gguf
+import numpy
+import torch
+from gguf.quants import dequantize, quantize
+from make_golden import save
+
+ROUNDED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+READ = ("Q4_K", "Q5_K", "Q6_K")
+HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # bytes of F16 scales in a block
+
+
+def numbers():
+    """Blocks of random numbers of several scales, ties, one sign, zeros and scales below F16's."""
+    draw = numpy.random.default_rng(41)
+    rows = [draw.standard_normal(32) * 10.0 ** power for power in (0, 0, 0, 0, -2, -5, -7, 3)]
+    rows += [numpy.arange(32) - 16, numpy.arange(32) * 0.5, numpy.arange(-32, 0) * 0.25, numpy.zeros(32),
+             numpy.full(32, -3.0), numpy.tile([127, -126.5, 0.5, -0.5], 8), numpy.tile([8, -8], 16)]
+    return numpy.concatenate(rows).astype(numpy.float32).reshape(-1, 32)
+
+
+def random_blocks(name, count=3):
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][1]
+    draw = numpy.random.default_rng(len(name) + size)
+    blocks = draw.integers(0, 256, (count, size), dtype=numpy.uint8)
+    for at in HALVES[name]:
+        scales = (draw.standard_normal((count, 1)) * 0.01).astype(numpy.float16)
+        blocks[:, at:at + 2] = scales.view(numpy.uint8)
+    return blocks
+
+
+def main():
+    values = numbers()
+    out = {"values": torch.from_numpy(values)}
+    for name in ROUNDED + READ:
+        kind = gguf.GGMLQuantizationType[name]
+        blocks = quantize(values, kind) if name in ROUNDED else random_blocks(name)
+        out[f"{name}/blocks"] = torch.from_numpy(blocks)
+        out[f"{name}/values"] = torch.from_numpy(dequantize(blocks, kind))
+    save("blocks.safetensors", out)
+
+
+if __name__ == "__main__":
+    main()
