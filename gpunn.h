@@ -36,8 +36,8 @@
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
  *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
- *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing gemm
- *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
+ *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
+ *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader model_file datasets
  *
@@ -781,7 +781,7 @@
  *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run
  *        assigns.
  *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
- *      4. gpunn__find_half_storage: weights of an inference model that are kept in 16 bits alone.
+ *      4. gpunn__find_narrow_storage: weights of an inference model kept in 16 bits or blocks alone.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
  *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each
@@ -1139,8 +1139,9 @@ template <typename... Numbers> constexpr gpunn_axes gpunn__axes(Numbers... axis)
 #define GPUNN_AXES(...) ((gpunn_axes){{__VA_ARGS__, GPUNN_END}})
 #endif
 
-GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for an invalid dtype */
-/* Name of a dtype, such as "f32"; "no gpunn_dtype" for an invalid one. */
+/* Bytes per element; 0 for formats of blocks and for an invalid dtype. */
+GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype);
+/* Name of a dtype, such as "f32" or "Q4_0"; "no gpunn_dtype" for an invalid one. */
 GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 
 typedef struct gpunn_model_args {
@@ -1154,6 +1155,14 @@ typedef struct gpunn_model_args {
      * gpunn_data is not available for them. Another op that reads such a weight later is
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
+    /* Only with .inference, on a CPU. Weights that only linear layers and embeddings read are stored in this
+     * format: Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and
+     * gpunn_save give F32. A weight whose rows are no multiple of a block stays wider, as do biases and
+     * norms. Products with at most 8 rows round those to 8 bits and F32 scales, a scale for 32 numbers;
+     * products with more rows compute in F32. Default: F32, or 16 bits as above. gpunn_set_storage chooses
+     * for a single weight. GPUNN_ERR_STATE: without .inference, as blocks are not trained.
+     * GPUNN_ERR_UNSUPPORTED: the device is no CPU. */
+    gpunn_dtype weights;
 } gpunn_model_args;
 /* Creates a model without tensors. Returns NULL on failure. */
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
@@ -1240,6 +1249,13 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
  * GPUNN_INIT_KAIMING_UNIFORM with a = 0 needs rank 2 or more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
+/* Stores a parameter of an evaluation model as .weights of gpunn_model_create describes, or as GPUNN_F32,
+ * whatever the model's .weights is. Call it before weights are written, loaded or run. A parameter that an op
+ * other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
+ * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the model can be trained, or the
+ * parameter has values already. GPUNN_ERR_UNSUPPORTED: blocks on a device that is no CPU. */
+GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype);
+
 /* The input, parameter, buffer or named value of that name. NULL: there is none. */
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name);
 /* Names a value, by which gpunn_find and specs know it. Returns t; NULL if the name is taken. */
@@ -1286,7 +1302,10 @@ GPUNN_API float gpunn_item(gpunn_tensor *t);
 /* gpunn_write, gpunn_read and gpunn_read_grad of memory that holds elements of `dtype`. They are converted as
  * by gpunn_cast: doubles become the nearest floats, for example. The dtype may be F32, F64, I64, I32, U8 or
  * BOOL. bytes are those of host. gpunn_write cannot know what host points to. It reads doubles as twice as
- * many floats, which an input with a batch accepts; gpunn_write_as cannot be mistaken in this way. */
+ * many floats, which an input with a batch accepts; gpunn_write_as cannot be mistaken in this way.
+ * The dtype may also be a format of blocks, such as GPUNN_Q4_0, for a parameter whose rows are whole blocks.
+ * gpunn_write_as copies the blocks if the parameter is stored in that format, else converts their numbers.
+ * gpunn_read_as gives the blocks as they are; GPUNN_ERR_DTYPE: the parameter is stored otherwise. */
 GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
@@ -1308,7 +1327,11 @@ GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, vo
  * bytes. GPUNN_ERR_STATE: a constant. */
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
 /* The same, but GPUNN_ERR_DTYPE unless the tensor's dtype is this one: gpunn_bind cannot know what memory
- * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype. */
+ * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype.
+ * With a format of blocks, such as GPUNN_Q4_K, a parameter of an evaluation model is bound to its blocks,
+ * those of a mapped file for example. It has no other memory then, so that it cannot be unbound. Runs only
+ * read the memory, which needs no alignment; linear layers and embeddings can read it, on a CPU. Bind all
+ * blocks before weights are written, loaded or run. Errors are those of gpunn_set_storage. */
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes);
 /* The same for the F32 gradient of a parameter, which is overwritten (`=`) or, without gpunn_zero_grad, added
  * to (`+=`). For an input or value it acts as gpunn_retain_grad too. */
@@ -5987,7 +6010,10 @@ struct gpunn_tensor {
     bool           doubles; /* F32 inputs and values: the program holds them as F64 */
     /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
     bool shared;
-    bool half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
+    /* parameters: the dtype of 16 bits or blocks in which alone it is stored, see
+     * gpunn__find_narrow_storage; GPUNN_DTYPE_DEFAULT: none */
+    gpunn_dtype narrow;
+    gpunn_dtype asked; /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
     /* used instead of its own memory: [0] for the value, [1] for the gradient */
     gpunn__user_memory user_memory[2];
     /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
@@ -5999,7 +6025,7 @@ struct gpunn_tensor {
     bool  trainable, decay;
     bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
     bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
-    bool  bound;        /* bound before it was laid out, so it stays F32 */
+    bool  bound;        /* bound before it was laid out, so it stays F32, or blocks: gpunn__is_lent */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
     float lr_scale;
     /* in the model's weights, in floats; -1: not laid out */
@@ -6080,6 +6106,7 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     bool             inference;
+    gpunn_dtype      storage;    /* .weights of gpunn_model_create */
     bool             has_sparse; /* some tensor is sparse */
     gpunn_optimizer *optimizers; /* linked list */
     int              children;   /* number of loaders and sessions */
@@ -6882,22 +6909,60 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
 }
 
 /* ==== >>base/blocks ====================================================================================== *
- * Blocks of quantised numbers, bit for bit those of ggml. Numbers of scales are F16. A block of 32 numbers q
- * stands for d q, in Q4_1 and Q5_1 for d q + m. A block of 256 numbers has 8 groups of 32 with scales and
- * minimums of 6 bits, d s q - dmin m, or, in Q6_K, 16 groups of 16 with scales of 8 bits, d s q. */
-enum { GPUNN__BLOCK_LENGTH = 256 }; /* of the longest block */
+ * Blocks of quantised numbers, bit for bit those of ggml. All formats have groups of 32 numbers q. A group
+ * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
+ * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two numbers in
+ * F16 are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for each
+ * half of a group. */
+enum { GPUNN__GROUP = 32 };
 
 /* Whether the dtype is a format of blocks. */
-GPUNN__INLINE bool gpunn__is_blocks(gpunn_dtype format)
+GPUNN__INLINE bool gpunn__is_blocks(gpunn_dtype dtype)
 {
-    return format > GPUNN__BLOCKS && format < GPUNN__BLOCKS_END;
+    return dtype > GPUNN__BLOCKS && dtype < GPUNN__BLOCKS_END;
 }
 
-/* Numbers in a block. */
-GPUNN__INTERNAL int64_t gpunn__block_length(gpunn_dtype format);
+GPUNN__PRIVATE const struct {
+    uint16_t length, bytes;
+} gpunn__block_infos[] = {
+#define GPUNN__X(id, name, length, bytes) {length, bytes},
+    GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+};
 
-/* Bytes of n numbers, a multiple of the block's length. */
-GPUNN__INTERNAL size_t gpunn__block_bytes(gpunn_dtype format, int64_t n);
+/* Numbers in a block. 1 for other dtypes. */
+GPUNN__INLINE int64_t gpunn__block_length(gpunn_dtype format)
+{
+    return gpunn__is_blocks(format) ? gpunn__block_infos[format - GPUNN__BLOCKS - 1].length : 1;
+}
+
+/* Bytes of n numbers, a multiple of the block's length. Also right for dtypes without blocks. */
+GPUNN__INLINE size_t gpunn__block_bytes(gpunn_dtype format, int64_t n)
+{
+    if (!gpunn__is_blocks(format)) return (size_t)n * gpunn_dtype_size(format);
+    return (size_t)(n / gpunn__block_length(format)) * gpunn__block_infos[format - GPUNN__BLOCKS - 1].bytes;
+}
+
+/* An unpacked group: scale q + minimum. */
+typedef struct gpunn__group {
+    int8_t q[GPUNN__GROUP];
+    float  scale[2]; /* of each half */
+    float  minimum;  /* -0 if the format has none, which changes no number */
+} gpunn__group;
+
+/* Unpacks group `index` of blocks. */
+GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index);
+
+/* Scale and minimum of group j of a block of Q4_K or Q5_K: 6 bits each in 12 bytes. */
+GPUNN__INLINE void gpunn__group_scales(const uint8_t *packed, int64_t j, int *scale, int *minimum)
+{
+    *scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4;
+    *minimum = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | packed[j] >> 6 << 4;
+}
+
+/* Writes n numbers of blocks from number `at` on. Both are multiples of GPUNN__GROUP. */
+GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *blocks, int64_t at, float *values,
+                                            int64_t n);
 
 /* Writes the numbers of n / length blocks. n is a multiple of the block's length. */
 GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, float *values, int64_t n);
@@ -6909,23 +6974,11 @@ GPUNN__INTERNAL bool gpunn__quantizes(gpunn_dtype format);
  * NaN gets the scale NaN, and one with an infinity an infinite scale. */
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n);
 
-static const struct {
-    uint16_t length, bytes;
-} gpunn__block_infos[] = {
-#define GPUNN__X(id, name, length, bytes) {length, bytes},
-    GPUNN_BLOCK_LIST(GPUNN__X)
-#undef GPUNN__X
-};
+/* Stores n values as a dtype of 16 bits or as blocks. `to` may be the memory of values. */
+GPUNN__INTERNAL void gpunn__narrow_values(gpunn_dtype dtype, const float *values, void *to, int64_t n);
 
-GPUNN__INTERNAL int64_t gpunn__block_length(gpunn_dtype format)
-{
-    return gpunn__block_infos[format - GPUNN__BLOCKS - 1].length;
-}
-
-GPUNN__INTERNAL size_t gpunn__block_bytes(gpunn_dtype format, int64_t n)
-{
-    return (size_t)(n / gpunn__block_length(format)) * gpunn__block_infos[format - GPUNN__BLOCKS - 1].bytes;
-}
+/* Reads n values of F32, 16 bits or blocks. */
+GPUNN__INTERNAL void gpunn__widen_values(gpunn_dtype dtype, const void *from, float *values, int64_t n);
 
 /* ---- blocks of 32 -------------------------------------------------------------------------------------- */
 
@@ -6950,31 +7003,19 @@ static float gpunn__block_half(const uint8_t *at)
     return value;
 }
 
-/* Adds bit `bit` of 32 numbers, which is bit i % 8 of byte i / 8. */
-static void gpunn__block_add_bits(const uint8_t *bits, int bit, uint8_t *numbers)
+static gpunn__group gpunn__unpack32(gpunn__block32 layout, const uint8_t *block)
 {
-    for (int i = 0; i < 32; i++) numbers[i] = (uint8_t)(numbers[i] | (bits[i / 8] >> i % 8 & 1) << bit);
-}
-
-static void gpunn__dequantize32(gpunn__block32 layout, const uint8_t *block, float *values)
-{
-    const float    d = gpunn__block_half(block), m = layout.minimum ? gpunn__block_half(block + 2) : 0;
+    const float    d = gpunn__block_half(block);
     const uint8_t *packed = block + (layout.minimum ? 4 : 2);
+    const uint8_t *high = layout.bits == 5 ? packed : NULL, *low = high ? packed + 4 : packed;
     const int      zero = layout.minimum ? 0 : 1 << (layout.bits - 1);
-    uint8_t        numbers[32] = {0};
-    if (layout.bits == 5) {
-        gpunn__block_add_bits(packed, 4, numbers);
-        packed += 4;
+    gpunn__group   group = {{0}, {d, d}, layout.minimum ? gpunn__block_half(block + 2) : -0.0f};
+    if (layout.bits == 8) memcpy(group.q, packed, sizeof group.q);
+    for (int i = 0; layout.bits < 8 && i < GPUNN__GROUP; i++) {
+        const int more = high ? (high[i / 8] >> i % 8 & 1) << 4 : 0;
+        group.q[i] = (int8_t)((low[i % 16] >> i / 16 * 4 & 15) + more - zero);
     }
-    for (int i = 0; layout.bits < 8 && i < 16; i++) {
-        numbers[i] = (uint8_t)(numbers[i] | (packed[i] & 15));
-        numbers[i + 16] = (uint8_t)(numbers[i + 16] | packed[i] >> 4);
-    }
-    for (int i = 0; layout.bits == 8 && i < 32; i++) numbers[i] = packed[i] ^ 128;
-    if (layout.minimum)
-        for (int i = 0; i < 32; i++) values[i] = d * (float)numbers[i] + m;
-    else
-        for (int i = 0; i < 32; i++) values[i] = d * (float)(numbers[i] - zero);
+    return group;
 }
 
 /* The first value of the largest size, or NaN if there is one. */
@@ -7024,11 +7065,11 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
     else
         d = gpunn__block_farthest(values) / (float)(-levels / 2);
     const float scale = d != 0 ? 1 / d : 0, half = layout.minimum ? 0.5f : (float)(levels / 2) + 0.5f;
-    gpunn__round_floats(GPUNN_F16, &d, 1, block);
-    if (layout.minimum) gpunn__round_floats(GPUNN_F16, &least, 1, block + 2);
     for (int i = 0; i < 32; i++)
         number[i] = layout.bits == 8 ? gpunn__block_round8(values[i], scale)
                                      : gpunn__block_round(values[i] - least, scale, half, levels - 1);
+    gpunn__round_floats(GPUNN_F16, &d, 1, block);
+    if (layout.minimum) gpunn__round_floats(GPUNN_F16, &least, 1, block + 2);
     if (layout.bits == 5) {
         memset(packed, 0, 4);
         for (int i = 0; i < 32; i++) packed[i / 8] = (uint8_t)(packed[i / 8] | number[i] >> 4 << i % 8);
@@ -7042,60 +7083,55 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
 
 /* ---- blocks of 256 ------------------------------------------------------------------------------------- */
 
-/* Scale and minimum of group j of 8: 6 bits each in 12 bytes. */
-static void gpunn__block_scales(const uint8_t *packed, int j, float *scale, float *minimum)
-{
-    int s = packed[j] & 63, m = packed[j + 4] & 63;
-    if (j >= 4) {
-        s = (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4;
-        m = packed[j + 4] >> 4 | packed[j] >> 6 << 4;
-    }
-    *scale = (float)s;
-    *minimum = (float)m;
-}
-
 /* Q4_K and, with the highest bits in 32 bytes, Q5_K. */
-static void gpunn__dequantize_q4_k(const uint8_t *block, bool five, float *values)
+static gpunn__group gpunn__unpack_q4_k(const uint8_t *block, int64_t j, bool five)
 {
-    const float    d = gpunn__block_half(block), dmin = gpunn__block_half(block + 2);
-    const uint8_t *high = block + 16, *low = high + (five ? 32 : 0);
-    for (int j = 0; j < 8; j++) {
-        float s, m;
-        gpunn__block_scales(block + 4, j, &s, &m);
-        for (int i = 0; i < 32; i++) {
-            int q = low[j / 2 * 32 + i] >> j % 2 * 4 & 15;
-            if (five) q |= (high[i] >> j & 1) << 4;
-            values[32 * j + i] = d * s * (float)q - dmin * m;
-        }
-    }
+    const uint8_t *high = block + 16, *low = high + (five ? 32 : 0) + j / 2 * 32;
+    int            s, m;
+    gpunn__group_scales(block + 4, j, &s, &m);
+    const float  d = gpunn__block_half(block) * (float)s;
+    gpunn__group group = {{0}, {d, d}, -gpunn__block_half(block + 2) * (float)m};
+    for (int i = 0; i < GPUNN__GROUP; i++)
+        group.q[i] = (int8_t)((low[i] >> j % 2 * 4 & 15) | (five ? (high[i] >> j & 1) << 4 : 0));
+    return group;
 }
 
-static void gpunn__dequantize_q6_k(const uint8_t *block, float *values)
+static gpunn__group gpunn__unpack_q6_k(const uint8_t *block, int64_t j)
 {
-    const float d = gpunn__block_half(block + 208);
-    for (int i = 0; i < 256; i++) {
-        const int      half = i / 128, group = i % 128 / 32;
-        const uint8_t *low = block + 64 * half + 32 * (group & 1), *high = block + 128 + 32 * half;
-        const int      q = (low[i % 32] >> group / 2 * 4 & 15) | (high[i % 32] >> 2 * group & 3) << 4;
-        values[i] = d * (float)(int8_t)block[192 + i / 16] * (float)(q - 32);
-    }
+    const uint8_t *low = block + 64 * (j / 4) + 32 * (j & 1), *high = block + 128 + 32 * (j / 4);
+    const float    d = gpunn__block_half(block + 208);
+    const int8_t  *scale = (const int8_t *)block + 192 + 2 * j;
+    gpunn__group   group = {{0}, {d * (float)scale[0], d * (float)scale[1]}, -0.0f};
+    for (int i = 0; i < GPUNN__GROUP; i++)
+        group.q[i] = (int8_t)(((low[i] >> j % 4 / 2 * 4 & 15) | (high[i] >> j % 4 * 2 & 3) << 4) - 32);
+    return group;
 }
 
 /* ---- all formats --------------------------------------------------------------------------------------- */
 
+GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index)
+{
+    const int64_t  groups = gpunn__block_length(format) / GPUNN__GROUP, j = index % groups;
+    const uint8_t *block = (const uint8_t *)blocks +
+                           gpunn__block_bytes(format, index / groups * groups * GPUNN__GROUP);
+    if (groups == 1) return gpunn__unpack32(gpunn__block32_of(format), block);
+    return format == GPUNN_Q6_K ? gpunn__unpack_q6_k(block, j)
+                                : gpunn__unpack_q4_k(block, j, format == GPUNN_Q5_K);
+}
+
+GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *blocks, int64_t at, float *values,
+                                            int64_t n)
+{
+    for (int64_t i = 0; i < n; i += GPUNN__GROUP) {
+        const gpunn__group group = gpunn__unpack_group(format, blocks, (at + i) / GPUNN__GROUP);
+        for (int k = 0; k < GPUNN__GROUP; k++)
+            values[i + k] = group.scale[k / 16] * (float)group.q[k] + group.minimum;
+    }
+}
+
 GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, float *values, int64_t n)
 {
-    const int64_t  length = gpunn__block_length(format);
-    const size_t   bytes = gpunn__block_bytes(format, length);
-    const uint8_t *block = (const uint8_t *)blocks;
-    for (int64_t i = 0; i < n; i += length, block += bytes) {
-        if (format == GPUNN_Q6_K)
-            gpunn__dequantize_q6_k(block, values + i);
-        else if (length == 256)
-            gpunn__dequantize_q4_k(block, format == GPUNN_Q5_K, values + i);
-        else
-            gpunn__dequantize32(gpunn__block32_of(format), block, values + i);
-    }
+    gpunn__dequantize_from(format, blocks, 0, values, n);
 }
 
 GPUNN__INTERNAL bool gpunn__quantizes(gpunn_dtype format)
@@ -7108,6 +7144,22 @@ GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, vo
     const gpunn__block32 layout = gpunn__block32_of(format);
     for (int64_t i = 0; i < n; i += 32)
         gpunn__quantize32(layout, values + i, (uint8_t *)blocks + gpunn__block_bytes(format, i));
+}
+
+GPUNN__INTERNAL void gpunn__narrow_values(gpunn_dtype dtype, const float *values, void *to, int64_t n)
+{
+    if (gpunn__is_blocks(dtype))
+        gpunn__quantize(dtype, values, to, n);
+    else
+        gpunn__round_floats(dtype, values, n, to);
+}
+
+GPUNN__INTERNAL void gpunn__widen_values(gpunn_dtype dtype, const void *from, float *values, int64_t n)
+{
+    if (gpunn__is_blocks(dtype))
+        gpunn__dequantize(dtype, from, values, n);
+    else
+        gpunn__widen_floats(dtype, from, n, values);
 }
 
 #ifdef GPUNN__COLD
@@ -7877,6 +7929,12 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
                                         GPUNN_DTYPE_LIST(GPUNN__X)
 #undef GPUNN__X
     };
+    static const char *const formats[] = {
+#define GPUNN__X(id, name, length, bytes) name,
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    if (gpunn__is_blocks(dtype)) return formats[dtype - GPUNN__BLOCKS - 1];
     return (int)dtype >= 0 && dtype < GPUNN_DTYPE_COUNT ? names[dtype] : names[0];
 }
 
@@ -8531,12 +8589,36 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
 
+/* Whether a model on this device can store its weights as .weights says. */
+static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
+{
+    const char *const name = gpunn_dtype_name(args->weights);
+    if (args->weights == GPUNN_DTYPE_DEFAULT || args->weights == GPUNN_F32) return true;
+    if (!gpunn__is_blocks(args->weights) || !gpunn__quantizes(args->weights))
+        (void)gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                          "gpunn_model_create: .weights cannot be %s; use GPUNN_F32, _Q8_0, _Q4_0, _Q4_1, "
+                          "_Q5_0 or _Q5_1",
+                          name);
+    else if (!args->inference)
+        (void)gpunn__fail(dev, GPUNN_ERR_STATE,
+                          "gpunn_model_create: weights of %s cannot be trained; set .inference = true", name);
+    else if (dev->info.type != GPUNN_DEVICE_CPU)
+        (void)gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                          "gpunn_model_create: %s computes with no weights of %s; use the CPU, or leave "
+                          ".weights out",
+                          dev->info.name, name);
+    else
+        return true;
+    return false;
+}
+
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
 {
     if (dev == NULL) { /* keeps the message of an earlier failed gpunn_device_open */
         if (gpunn_last_status(NULL) == GPUNN_OK) (void)gpunn__fail_null(NULL, "gpunn_model_create", "device");
         return NULL;
     }
+    if (!gpunn__weights_fit(dev, &args)) return NULL;
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
     if (model == NULL) return NULL;
     if ((int)args.precision < GPUNN_PRECISION_F32 || args.precision > GPUNN_PRECISION_F16) {
@@ -8549,6 +8631,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     model->dev = dev;
     model->precision = args.precision;
     model->inference = args.inference;
+    model->storage = args.weights;
     model->max_plans = GPUNN__MAX_PLANS;
     model->tensor_limit = GPUNN__MOST_TENSORS;
     model->state.seed = dev->args.seed;
@@ -21085,8 +21168,8 @@ enum {
 GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count);
 
 /* The range of a weight in the model's memory: parameters that decay, other parameters, buffers and
- * constants, weights in 16-bit storage. -1: t is no weight. */
-enum { GPUNN__HALF_RANGE = 3, GPUNN__WEIGHT_RANGES };
+ * constants, weights stored in 16 bits or blocks. -1: t is no weight. */
+enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
 /* Which of these ranges holds t. */
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 
@@ -21194,17 +21277,25 @@ GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
-/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only
- * model of precision BF16 or F16 that only products and embeddings read. Considers weights that have no
- * memory yet. */
-GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
+/* Sets `narrow` of weights that are stored only in 16 bits or only as blocks. These are weights of an
+ * inference-only model that only products and embeddings read. The dtype is that of gpunn_set_storage or of
+ * the model, or 16 bits with precision BF16 or F16. Weights whose rows are no whole blocks stay wider.
+ * Considers weights that have no memory yet. */
+GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model);
 
 /* The dtype of a weight in memory. */
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
 
-/* Fails if an op of this plan cannot read a weight in 16-bit storage. This happens
- * after ops are added or the device changes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b);
+/* Bytes of a weight in memory. */
+GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t);
+
+/* Whether a parameter is bound to blocks in memory of the program, which is only read. It has no memory of
+ * its own. */
+GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
+
+/* Fails if an op of this plan cannot read a weight as it is stored. This happens after ops are added or the
+ * device changes. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b);
 
 /* Chooses each tensor's dtype and channel order in memory. */
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
@@ -21228,46 +21319,69 @@ GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
 }
 
-/* Whether node t can read operand i, a weight, in 16 bits. */
-static bool gpunn__takes_half_storage(const gpunn_tensor *t, int i)
+/* Whether node t can read operand i, a weight, in 16 bits or blocks. */
+static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype)
 {
     const gpunn_backend_info *info = &t->model->dev->info;
     const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
-    return i == 1 && ((info->half && gpunn__op_is(t->op, GPUNN__PRODUCT)) ||
-                      (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
+    if (i != 1) return false;
+    if (everywhere && info->type == GPUNN_DEVICE_CPU) return true;
+    return info->half && !gpunn__is_blocks(dtype) && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
 }
 
-GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model)
+/* The dtype in which a weight is stored if all its readers take it. */
+static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
 {
-    if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
+    const gpunn_model *model = weight->model;
+    const gpunn_dtype  asked = weight->asked ? weight->asked : model->storage;
+    if (asked && weight->rank > 0 && weight->dim[weight->rank - 1] % gpunn__block_length(asked) == 0)
+        return asked;
+    return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
+}
+
+GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model)
+{
+    if (!model->inference || model->laid_out == model->tensor_count) return;
     for (int pass = 0; pass < 2; pass++)
         for (int id = 0; id < model->tensor_count; id++)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
-                if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out &&
-                    !weight->bound && gpunn__takes_half_storage(model->tensors[id], i) == (pass == 0))
-                    weight->half_storage = pass == 0;
+                if (weight == NULL || weight->kind != GPUNN__PARAMETER || weight->id < model->laid_out ||
+                    weight->bound)
+                    continue;
+                const gpunn_dtype wanted = gpunn__wanted_storage(weight);
+                if (wanted != GPUNN_F32 && gpunn__takes_storage(model->tensors[id], i, wanted) == (pass == 0))
+                    weight->narrow = pass == 0 ? wanted : GPUNN_DTYPE_DEFAULT;
             }
 }
 
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
 {
-    return t->half_storage ? gpunn__half_of(t->model) : t->dtype;
+    return t->narrow ? t->narrow : t->dtype;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
+GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t)
+{
+    return gpunn__block_bytes(gpunn__kept_as(t), gpunn__count(t, 1));
+}
+
+GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
+{
+    return t->bound && t->narrow;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count && b->model->inference; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
-            if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
+            if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_storage(t, i, t->inputs[i]->narrow))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
                     "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
                     t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
-                    gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op),
-                    b->model->dev->info.name);
+                    gpunn_dtype_name(t->inputs[i]->narrow), gpunn_op_name(t->op), b->model->dev->info.name);
     }
     return GPUNN_OK;
 }
@@ -21303,7 +21417,7 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
     if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
     if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
-    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->half_storage) return gpunn__half_of(t->model);
+    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->narrow) return gpunn__half_of(t->model);
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
@@ -22283,7 +22397,7 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
             gpunn__communicates(b->plan, b->model->tensors[tensors[k]]))
             return false;
     for (int i = 0; i < kernel->external_count; i++)
-        if (gpunn__member(b, fused, i)->half_storage) return false;
+        if (gpunn__member(b, fused, i)->narrow) return false;
     for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].fused = index;
     bool fits = gpunn__fused_layout_fits(b, fused) && gpunn__fused_values_fit(b, index) &&
                 (!b->plan->training || gpunn__fused_gradients_fit(b, index));
@@ -22419,15 +22533,15 @@ GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 {
-    if (t->half_storage) return GPUNN__HALF_RANGE;
+    if (t->narrow) return GPUNN__NARROW_RANGE;
     if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
     return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
 }
 
 GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t)
 {
-    const int64_t count = gpunn__count(t, 1);
-    return t->half_storage ? (count + 1) / 2 : count;
+    const size_t size = sizeof(float);
+    return gpunn__is_lent(t) ? 0 : (int64_t)((gpunn__kept_bytes(t) + size - 1) / size);
 }
 
 GPUNN__INTERNAL bool gpunn__is_user_owned(const gpunn_tensor *t)
@@ -22441,8 +22555,8 @@ static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, co
 {
     if (gpunn__is_user_owned(y) || gpunn__is_user_owned(z)) return false;
     if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) ||
-        y->id >= z->id || y->half_storage != z->half_storage ||
-        gpunn__count(y, 1) % (y->half_storage ? 2 * GPUNN__WEIGHT_ALIGN : GPUNN__WEIGHT_ALIGN) != 0)
+        y->id >= z->id || y->narrow != z->narrow ||
+        gpunn__kept_bytes(y) % (GPUNN__WEIGHT_ALIGN * sizeof(float)) != 0)
         return false;
     if (y->id < model->laid_out)
         return z->id < model->laid_out && z->offset == y->offset + gpunn__floats_of(y);
@@ -24566,9 +24680,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
     if (b->nodes == NULL) return GPUNN_ERR_MEMORY;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
-    gpunn__find_half_storage(model);
-    const gpunn_status half_storage = gpunn__check_half_storage(b);
-    if (half_storage != GPUNN_OK) return half_storage;
+    gpunn__find_narrow_storage(model);
+    const gpunn_status narrow_storage = gpunn__check_narrow_storage(b);
+    if (narrow_storage != GPUNN_OK) return narrow_storage;
     gpunn__list_readers(b);
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
@@ -24677,7 +24791,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count, model->sparse_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
-    gpunn__find_half_storage(model);
+    gpunn__find_narrow_storage(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
@@ -24688,7 +24802,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
                 t->gradient_offset = at.weight_count - at.sparse_count;
             }
             at.weight_count += floats;
-            if (pass != GPUNN__HALF_RANGE) at.wide_count = at.weight_count;
+            if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
             if (t->sparse)
                 at.sparse_count += floats;
             else if (t->kind == GPUNN__PARAMETER)
@@ -24704,7 +24818,8 @@ GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
 
 static bool gpunn__is_user_owned_weight(const gpunn_tensor *t)
 {
-    return t->user_memory[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
+    return t->user_memory[0].data && !gpunn__is_lent(t) &&
+           (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_user_weights(gpunn_model *model, bool back)
@@ -24751,16 +24866,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values,
                                                  int64_t count)
 {
-    const size_t bytes = gpunn_dtype_size(gpunn__kept_as(t));
-    if (t->half_storage) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
-    return gpunn__upload_weights(t->model, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
+    const gpunn_dtype kept = gpunn__kept_as(t);
+    if (t->narrow) gpunn__narrow_values(kept, values, values, count);
+    return gpunn__upload_weights(t->model, (char *)to + gpunn__block_bytes(kept, at), values,
+                                 gpunn__block_bytes(kept, count));
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
 {
     gpunn_status status = GPUNN_OK;
     int64_t      count = gpunn__count(t, 1);
-    if (t->model->dev->backend->draw && !t->half_storage) {
+    if (t->model->dev->backend->draw && !t->narrow) {
         status = gpunn__draw_on_device(t, to);
         return status == GPUNN_OK ? status : gpunn__backend_fail(t->model->dev, "drawing weights", status);
     }
@@ -24792,7 +24908,7 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
     }
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (t->offset < 0) continue;
+        if (t->offset < 0 || gpunn__is_lent(t)) continue;
         if (t->constant)
             status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn_tensor_bytes(t));
         else if (draw)
@@ -26020,6 +26136,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
                                               size_t bytes, int64_t *held);
 
+/* Fails unless the rows of a parameter are whole blocks. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const char *caller,
+                                                 gpunn_dtype format);
+
 /* Records the shape of an input's contents, and its batch. */
 GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
 
@@ -26168,6 +26288,20 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     return backend->run(dev->context, &step);
 }
 
+/* Copies a parameter that is stored as blocks to host memory: the blocks, or its numbers as floats. */
+static GPUNN__STATUS gpunn__read_blocks(const gpunn_tensor *t, bool as_floats, void *host)
+{
+    gpunn_device *dev = t->model->dev;
+    const size_t  bytes = gpunn__kept_bytes(t);
+    void         *copy = as_floats ? gpunn__realloc(dev, NULL, 0, bytes) : host;
+    if (copy == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = dev->backend->download(dev->context, copy, gpunn__weights(t), bytes);
+    if (status == GPUNN_OK && as_floats)
+        gpunn__dequantize(t->narrow, copy, (float *)host, gpunn__count(t, 1));
+    if (as_floats) gpunn__free(dev, copy, bytes);
+    return status;
+}
+
 /* Copies a value or gradient to memory of the program, or beside it, without a conversion of the dtype. */
 static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, bool near, const void *memory,
                                      size_t bytes)
@@ -26176,6 +26310,7 @@ static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, b
     if (!gradient && gpunn__is_bound_to_doubles(t))
         return dev->backend->download(dev->context, to, memory, bytes);
     if (gradient && t->sparse) return gpunn__read_sparse(t, to, bytes);
+    if (!gradient && gpunn__is_blocks(t->narrow)) return gpunn__read_blocks(t, true, to);
     if (near) return gpunn__read_on_device(t, gradient, to, memory, bytes);
     gpunn_dtype stored = gpunn__stored_as(t, gradient);
     size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
@@ -26245,6 +26380,23 @@ static GPUNN__STATUS gpunn__read_count(gpunn_tensor *t, bool gradient, gpunn_dty
     return status;
 }
 
+/* Copies a parameter that is stored in this format to host memory, as blocks. */
+static GPUNN__STATUS gpunn__read_as_blocks(gpunn_tensor *t, gpunn_dtype format, void *host, size_t bytes,
+                                           const char *caller)
+{
+    gpunn_device *dev = t->model->dev;
+    gpunn_status  status = gpunn__commit(t->model);
+    if (status != GPUNN_OK) return status;
+    if (t->narrow != format)
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s '%s': it is stored as %s, not as %s", caller,
+                           gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)), gpunn_dtype_name(format));
+    if (bytes != gpunn__kept_bytes(t))
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu", caller,
+                           gpunn__called(t), bytes, gpunn__kept_bytes(t));
+    status = gpunn__read_blocks(t, false, host);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+}
+
 static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, gpunn_dtype dtype, void *host, size_t bytes,
                                  const char *caller)
 {
@@ -26252,7 +26404,8 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, gpunn_dtype dty
         return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
     size_t        own_bytes;
-    gpunn_status  status = gpunn__check_as(t, caller, dtype);
+    if (!gradient && gpunn__is_blocks(dtype)) return gpunn__read_as_blocks(t, dtype, host, bytes, caller);
+    gpunn_status status = gpunn__check_as(t, caller, dtype);
     if (status != GPUNN_OK) return status;
     const void *memory = gpunn__memory_of(t, gradient, &own_bytes);
     if (memory == NULL) return dev->error.status;
@@ -26462,14 +26615,27 @@ static GPUNN__STATUS gpunn__write_pieces(const gpunn_tensor *t, gpunn_dtype dtyp
     gpunn_device *dev = t->model->dev;
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     gpunn_status  status = staging ? GPUNN_OK : GPUNN_ERR_MEMORY;
-    const size_t  size = gpunn_dtype_size(dtype);
     for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && status == GPUNN_OK; at += part) {
         part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
-        gpunn__cast_values(staging, GPUNN_F32, (const char *)host + (size_t)at * size, dtype, 0, part);
+        const char *from = (const char *)host + gpunn__block_bytes(dtype, at);
+        if (gpunn__is_blocks(dtype))
+            gpunn__dequantize(dtype, from, staging, part);
+        else
+            gpunn__cast_values(staging, GPUNN_F32, from, dtype, 0, part);
         status = gpunn__upload_part(t, gpunn__weights(t), at, staging, part);
     }
     if (staging) gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
     return status;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const char *caller,
+                                                 gpunn_dtype format)
+{
+    const int64_t row = t->rank > 0 ? t->dim[t->rank - 1] : 1, length = gpunn__block_length(format);
+    if (row % length == 0) return GPUNN_OK;
+    return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
+                       "%s '%s': its rows of %lld numbers are no multiple of the %lld in a block of %s",
+                       caller, gpunn__called(t), (long long)row, (long long)length, gpunn_dtype_name(format));
 }
 
 static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes,
@@ -26478,7 +26644,8 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
     if (t == NULL || host == NULL)
         return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
-    gpunn_status  status = gpunn__check_as(t, caller, dtype);
+    const bool    blocks = gpunn__is_blocks(dtype) && t->kind == GPUNN__PARAMETER;
+    gpunn_status  status = blocks ? gpunn__fits_blocks(t, caller, dtype) : gpunn__check_as(t, caller, dtype);
     if (status != GPUNN_OK) return status;
     if (t->kind == GPUNN__INPUT) {
         int64_t held[GPUNN_MAX_RANK];
@@ -26491,7 +26658,7 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s '%s': only inputs, parameters, buffers and states can be written", caller,
                            gpunn__called(t));
-    size_t expected = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
+    size_t expected = gpunn__block_bytes(dtype, gpunn__count(t, 1));
     if (bytes != expected) {
         char text[128];
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %zu", caller,
@@ -26499,9 +26666,13 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
     }
     status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
+    if (gpunn__is_lent(t))
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s '%s': it is bound to blocks, which are only read",
+                           caller, gpunn__called(t));
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    if ((t->half_storage || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
+    if (blocks && t->narrow == dtype) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    if ((t->narrow || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
         return gpunn__write_pieces(t, dtype, host);
     return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,
                           gpunn__count(t, 1));
@@ -26573,7 +26744,7 @@ static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user
     gpunn_model *model = t->model;
     if (t->id >= model->laid_out) {
         t->bound = true;
-        t->half_storage = false;
+        t->narrow = GPUNN_DTYPE_DEFAULT;
     }
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK && user_memory->data == NULL) status = gpunn__copy_user_weights(model, false);
@@ -26605,7 +26776,11 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
                            "%s '%s': its gradient is sparse and has no dense memory; leave .sparse out",
                            caller, gpunn__called(t));
-    if (!gradient && t->half_storage && t->id < model->laid_out)
+    if (!gradient && gpunn__is_lent(t))
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s '%s': its blocks have no other memory; give gpunn_bind_as other blocks",
+                           caller, gpunn__called(t));
+    if (!gradient && t->narrow && t->id < model->laid_out)
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
             "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run",
@@ -26748,6 +26923,73 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session)
     gpunn__model_release(model);
 }
 
+/* Fails unless t can be stored in this dtype from now on. Blocks are for parameters of an evaluation model on
+ * a CPU. */
+static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *caller, gpunn_dtype format)
+{
+    const gpunn_model *model = t->model;
+    if (t->kind != GPUNN__PARAMETER)
+        return gpunn__fail(model->dev, GPUNN_ERR_DTYPE,
+                           "%s '%s': it is no parameter, so it cannot be stored as %s", caller,
+                           gpunn__called(t), gpunn_dtype_name(format));
+    if (gpunn__is_blocks(format) && !model->inference)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "%s '%s': numbers of %s cannot be trained; create the model with .inference = true", caller,
+            gpunn__called(t), gpunn_dtype_name(format));
+    if (gpunn__is_blocks(format) && model->dev->info.type != GPUNN_DEVICE_CPU)
+        return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': %s computes with no blocks of %s; use the CPU, or another dtype", caller,
+                           gpunn__called(t), model->dev->info.name, gpunn_dtype_name(format));
+    if (t->id < model->laid_out && !gpunn__is_lent(t) && gpunn__kept_as(t) != format)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "%s '%s': it is already stored as %s; call it before weights are written, loaded or run", caller,
+            gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
+    return gpunn__fits_blocks(t, caller, format);
+}
+
+/* Binds a parameter to blocks, which runs only read. */
+static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
+{
+    static const char  caller[] = "gpunn_bind_as";
+    const gpunn_status status = gpunn__may_store_as(t, caller, format);
+    if (status != GPUNN_OK) return status;
+    const size_t expected = gpunn__block_bytes(format, gpunn__count(t, 1));
+    char         text[128];
+    if (bytes != expected)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %zu",
+                           caller, gpunn__called(t), bytes, gpunn_dtype_name(format),
+                           gpunn__shape_text(t, text), expected);
+    t->bound = true;
+    t->narrow = format;
+    t->user_memory[0].data = memory;
+    t->user_memory[0].bytes = bytes;
+    t->model->user_memory_version++;
+    gpunn__invalidate(t->model);
+    GPUNN__WEIGHTS_CHANGED(t->model);
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype)
+{
+    static const char caller[] = "gpunn_set_storage";
+    if (parameter == NULL) return gpunn__fail_null(NULL, caller, "tensor");
+    if (dtype != GPUNN_F32 && !(gpunn__is_blocks(dtype) && gpunn__quantizes(dtype)))
+        return gpunn__fail(parameter->model->dev, GPUNN_ERR_DTYPE,
+                           "%s '%s': nothing can be stored as %s; use f32, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1",
+                           caller, gpunn__called(parameter), gpunn_dtype_name(dtype));
+    if (parameter->bound)
+        return gpunn__fail(parameter->model->dev, GPUNN_ERR_STATE, "%s '%s': it is bound, as %s", caller,
+                           gpunn__called(parameter), gpunn_dtype_name(gpunn__kept_as(parameter)));
+    const gpunn_status status = gpunn__may_store_as(parameter, caller, dtype);
+    if (status != GPUNN_OK || parameter->id < parameter->model->laid_out) return status;
+    parameter->asked = dtype;
+    parameter->narrow = GPUNN_DTYPE_DEFAULT;
+    gpunn__invalidate(parameter->model);
+    return GPUNN_OK;
+}
+
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 {
     if (t && t->state && t->model->own)
@@ -26759,6 +27001,7 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes)
 {
     const gpunn_dtype own = gpunn_tensor_dtype(t);
+    if (t && memory && gpunn__is_blocks(dtype)) return gpunn__lend_blocks(t, dtype, memory, bytes);
     if (t && memory && dtype != own)
         return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",
@@ -29066,6 +29309,14 @@ typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
 #endif
 
+/* Prefetches `bytes` bytes and returns their end. */
+GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
+{
+    GPUNN__UNROLL
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+    return from + bytes;
+}
+
 /* Transposes a 4 x 4 square. */
 GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 {
@@ -30647,7 +30898,7 @@ static void gpunn__pick_ahead(const gpunn__pick *p, int64_t at)
     if (at >= p->m) return;
     const int64_t row = gpunn__picked(p, at);
     if (row >= 0 && row < p->n)
-        __builtin_prefetch((const char *)p->from + (size_t)(row * p->inner) * gpunn_dtype_size(p->dtype));
+        __builtin_prefetch((const char *)p->from + gpunn__block_bytes(p->dtype, row * p->inner));
 #else
     (void)p, (void)at;
 #endif
@@ -30670,9 +30921,8 @@ static void gpunn__pick_part(gpunn__pick *p, int64_t part)
         }
         if (p->rows) {
             gpunn__pick_ahead(p, at + GPUNN__PICK_AHEAD);
-            gpunn__widen_floats(p->dtype,
-                                (const char *)from + (size_t)(index * p->inner) * gpunn_dtype_size(p->dtype),
-                                p->inner, p->to + at * p->inner);
+            gpunn__widen_values(p->dtype, (const char *)from + gpunn__block_bytes(p->dtype, index * p->inner),
+                                p->to + at * p->inner, p->inner);
             continue;
         }
         if (whole)
@@ -31292,6 +31542,466 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_searchsorted(gpunn__cpu *cpu, gpunn_ste
     return GPUNN_OK;
 }
 
+/* ==== >>cpu/blocks ======================================================================================= *
+ * Products of few rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers, as
+ * in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. */
+typedef struct gpunn__rounded { /* a group of A: scale q */
+    float   scale, sum;         /* sum: of the rounded numbers */
+    int32_t shift;              /* -zero times the sum of q; see gpunn__block_zero */
+    int8_t  q[GPUNN__GROUP];
+} gpunn__rounded;
+
+/* Floats that `count` rounded numbers take, for the scratch of gpunn__block_dots. */
+GPUNN__INLINE int64_t gpunn__rounded_floats(int64_t count)
+{
+    return count / GPUNN__GROUP * (int64_t)(sizeof(gpunn__rounded) / sizeof(float));
+}
+
+/* C (=, or += if add) A B^T, for at most 8 rows of A [m, k] and rows of B [n, k] in blocks. a_row and c_row are
+ * the strides of A and C. The result depends neither on m nor on n. */
+GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
+                                       int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
+                                       gpunn__rounded *scratch);
+
+/* Rounds n numbers to groups. The scale of a group with a NaN or an infinity is NaN. zero: see
+ * gpunn__block_zero. */
+GPUNN__VECTORIZED(gpunn__round_groups, (const float *a, int64_t n, int zero, gpunn__rounded *to),
+                  (a, n, zero, to))
+{
+    for (int64_t i = 0; i < n; i += GPUNN__GROUP, to++) {
+        float most = 0;
+        for (int k = 0; k < GPUNN__GROUP; k++) most = gpunn__max(most, fabsf(a[i + k]));
+        const float   scale = most <= FLT_MAX ? most / 127 : NAN, inverse = most > 0 ? 127 / most : 0;
+        const int32_t limit = 127;
+        int32_t       sum = 0;
+        for (int k = 0; k < GPUNN__GROUP; k++) {
+            const int32_t x = gpunn__nearest(a[i + k] * inverse), low = x < -limit ? -limit : x;
+            const int32_t q = low > limit ? limit : low;
+            to->q[k] = (int8_t)q;
+            sum += q;
+        }
+        to->scale = scale;
+        to->sum = scale * (float)sum;
+        to->shift = -zero * sum;
+    }
+}
+
+/* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */
+typedef void (*gpunn__block_kernel)(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
+                                    const gpunn__rounded *a, const char *b, float *c, int64_t c_row,
+                                    bool add);
+
+#if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
+#define GPUNN__B(name) gpunn__maddubs_##name
+#define GPUNN__SATURATES 1
+#ifdef GPUNN__AVX2
+#define GPUNN__TARGET GPUNN__AVX2
+#else
+#define GPUNN__TARGET GPUNN__AVX512
+#endif
+GPUNN__TARGET GPUNN__INLINE __m256i gpunn__maddubs_sums(__m256i sums, __m256i u, __m256i s)
+{
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+}
+/* Products with weights of blocks, for one set of instructions. GPUNN__B(sums)(sums, u, s) adds products
+ * of unsigned and signed bytes to eight sums, each of four products. With GPUNN__SATURATES sums of two
+ * products may be at most 32767. GPUNN__TARGET is an attribute of the functions. */
+
+/* The numbers of group j of a block, without `zero` of gpunn__block_zero. Signed, if gpunn__is_signed. */
+GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, const uint8_t *block, int j)
+{
+    const __m256i four = _mm256_set1_epi8(15);
+    if (format == GPUNN_Q8_0) {
+        const __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)(block + 2));
+        return GPUNN__SATURATES ? q : _mm256_xor_si256(q, _mm256_set1_epi8((char)-128));
+    }
+    if (gpunn__block_length(format) == GPUNN__GROUP) {
+        const bool     five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
+        const uint8_t *at = block + (format == GPUNN_Q4_1 || format == GPUNN_Q5_1 ? 4 : 2) + (five ? 4 : 0);
+        const __m128i  packed = _mm_loadu_si128((const __m128i *)(const void *)at);
+        const __m256i  q = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(packed, 4), packed), four);
+        if (!five) return q;
+        int32_t bits; /* bit i is the highest of number i */
+        memcpy(&bits, at - 4, sizeof bits);
+        const __m256i bytes = _mm256_shuffle_epi8(
+            _mm256_set1_epi32(bits),
+            _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+        const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
+        const __m256i high = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+        return _mm256_or_si256(q, _mm256_and_si256(high, _mm256_set1_epi8(16)));
+    }
+    const bool     six = format == GPUNN_Q6_K;
+    const uint8_t *low = six ? block + 64 * (j / 4) + 32 * (j & 1)
+                             : block + 16 + (format == GPUNN_Q5_K ? 32 : 0) + j / 2 * 32;
+    const int      shift = six ? j % 4 / 2 * 4 : j % 2 * 4;
+    const __m256i  packed = _mm256_loadu_si256((const __m256i *)(const void *)low);
+    const __m256i  q = _mm256_and_si256(_mm256_srl_epi16(packed, _mm_cvtsi32_si128(shift)), four);
+    if (format == GPUNN_Q4_K) return q;
+    const uint8_t *more = six ? block + 128 + 32 * (j / 4) : block + 16;
+    const __m256i  bits = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)(const void *)more),
+                                           _mm_cvtsi32_si128(six ? j % 4 * 2 : j));
+    const __m256i  high = _mm256_slli_epi16(_mm256_and_si256(bits, _mm256_set1_epi8(six ? 3 : 1)), 4);
+    const __m256i  all = _mm256_or_si256(q, high);
+    return six ? _mm256_sub_epi8(all, _mm256_set1_epi8(32)) : all;
+}
+
+GPUNN__TARGET GPUNN__INLINE float GPUNN__B(half)(const uint8_t *at)
+{
+    uint16_t bits;
+    memcpy(&bits, at, sizeof bits);
+    return _cvtsh_ss(bits);
+}
+
+/* Scales and minimum of group j of a block. The scale of a half of the group is in half of the vector. */
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(scales)(const gpunn_dtype format, const uint8_t *block, int j,
+                                                    float *minimum)
+{
+    if (format == GPUNN_Q6_K) {
+        const float   d = GPUNN__B(half)(block + 208);
+        const int8_t *scale = (const int8_t *)block + 192 + 2 * j;
+        return _mm256_set_m128(_mm_set1_ps(d * (float)scale[1]), _mm_set1_ps(d * (float)scale[0]));
+    }
+    const float d = GPUNN__B(half)(block);
+    if (format == GPUNN_Q4_1 || format == GPUNN_Q5_1) *minimum = GPUNN__B(half)(block + 2);
+    if (gpunn__block_length(format) == GPUNN__GROUP) return _mm256_set1_ps(d);
+    int s, m;
+    gpunn__group_scales(block + 4, j, &s, &m);
+    *minimum = -GPUNN__B(half)(block + 2) * (float)m;
+    return _mm256_set1_ps(d * (float)s);
+}
+
+GPUNN__TARGET GPUNN__INLINE float GPUNN__B(total)(__m256 v)
+{
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+
+/* Four products: of one row of A with four of B, or of four rows of A with one of B. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(four)(const gpunn_dtype format, const bool one_a, int64_t groups,
+                                                const gpunn__rounded *const a[4], const char *const b[4],
+                                                const char *ahead, float *sums)
+{
+    const int  each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
+    const int  bytes = (int)gpunn__block_bytes(format, gpunn__block_length(format));
+    const bool sign = format == GPUNN_Q6_K || (format == GPUNN_Q8_0 && GPUNN__SATURATES);
+    const bool zero = gpunn__block_length(format) == GPUNN__GROUP && format != GPUNN_Q4_1 &&
+                      format != GPUNN_Q5_1 && !sign;
+    __m256        sum[4];
+    float         least[4] = {0, 0, 0, 0};
+    const int64_t blocks = groups / each;
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) sum[e] = _mm256_setzero_ps();
+    for (int64_t x = 0, g = 0; x < blocks; x++) {
+        if (ahead) ahead = gpunn__prefetch(ahead, (one_a ? 4 : 1) * bytes);
+        for (int j = 0; j < each; j++, g++) {
+            __m256i q = _mm256_setzero_si256();
+            __m256  scale = _mm256_setzero_ps();
+            float   minimum = 0;
+            GPUNN__UNROLL
+            for (int e = 0; e < 4; e++) {
+                const gpunn__rounded *r = a[one_a ? 0 : e] + g;
+                if (one_a || e == 0) {
+                    const uint8_t *block = (const uint8_t *)b[e] + x * bytes;
+                    q = GPUNN__B(load)(format, block, j);
+                    scale = GPUNN__B(scales)(format, block, j, &minimum);
+                }
+                const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)r->q);
+                const __m256i from = zero ? _mm256_zextsi128_si256(_mm_cvtsi32_si128(r->shift))
+                                          : _mm256_setzero_si256();
+                const __m256i dots = sign ? GPUNN__B(sums)(from, _mm256_abs_epi8(q), _mm256_sign_epi8(y, q))
+                                          : GPUNN__B(sums)(from, q, y);
+                sum[e] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots),
+                                         _mm256_mul_ps(scale, _mm256_set1_ps(r->scale)), sum[e]);
+                least[e] += minimum * r->sum;
+            }
+        }
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) sums[e] = GPUNN__B(total)(sum[e]) + least[e];
+}
+
+/* C [m, n] of one format. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(format)(const gpunn_dtype format, int64_t m, int64_t n,
+                                                  int64_t groups, const gpunn__rounded *a, const char *b,
+                                                  float *c, int64_t c_row, bool add)
+{
+    const size_t row = gpunn__block_bytes(format, groups * GPUNN__GROUP);
+    float        sums[4];
+    for (int64_t j = 0; j < n; j += 4) {
+        const gpunn__rounded *rows[4];
+        const char           *columns[4], *ahead = n - j < 8 ? NULL : b + (size_t)(j + 4) * row;
+        const int64_t         count = n - j < 4 ? n - j : 4, most = m - m % 4;
+        for (int64_t e = 0; e < 4; e++) columns[e] = b + (size_t)(j + (e < count ? e : 0)) * row;
+        for (int64_t i = 0; i < most; i += 4)
+            for (int64_t x = 0; x < count; x++) {
+                for (int64_t e = 0; e < 4; e++) rows[e] = a + (i + e) * groups;
+                GPUNN__B(four)(format, false, groups, rows, columns + x, NULL, sums);
+                for (int64_t e = 0; e < 4; e++) {
+                    float *to = c + (i + e) * c_row + j + x;
+                    *to = add ? *to + sums[e] : sums[e];
+                }
+            }
+        for (int64_t i = most; i < m; i++) {
+            rows[0] = a + i * groups;
+            GPUNN__B(four)(format, true, groups, rows, columns, ahead, sums);
+            for (int64_t x = 0; x < count; x++) {
+                float *to = c + i * c_row + j + x;
+                *to = add ? *to + sums[x] : sums[x];
+            }
+        }
+    }
+}
+
+GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
+                                             const gpunn__rounded *a, const char *b, float *c, int64_t c_row,
+                                             bool add)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add); return;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return;
+    }
+}
+#undef GPUNN__B
+#undef GPUNN__SATURATES
+#undef GPUNN__TARGET
+#endif
+
+#ifdef GPUNN__AVX512
+#define GPUNN__B(name) gpunn__vnni_##name
+#define GPUNN__SATURATES 0
+#define GPUNN__TARGET                                                                                   \
+    __attribute__((target("avx512vnni,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt," \
+                          "popcnt"),                                                                    \
+                   GPUNN__KERNEL))
+GPUNN__TARGET GPUNN__INLINE __m256i gpunn__vnni_sums(__m256i sums, __m256i u, __m256i s)
+{
+    return _mm256_dpbusd_epi32(sums, u, s);
+}
+/* Products with weights of blocks, for one set of instructions. GPUNN__B(sums)(sums, u, s) adds products
+ * of unsigned and signed bytes to eight sums, each of four products. With GPUNN__SATURATES sums of two
+ * products may be at most 32767. GPUNN__TARGET is an attribute of the functions. */
+
+/* The numbers of group j of a block, without `zero` of gpunn__block_zero. Signed, if gpunn__is_signed. */
+GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, const uint8_t *block, int j)
+{
+    const __m256i four = _mm256_set1_epi8(15);
+    if (format == GPUNN_Q8_0) {
+        const __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)(block + 2));
+        return GPUNN__SATURATES ? q : _mm256_xor_si256(q, _mm256_set1_epi8((char)-128));
+    }
+    if (gpunn__block_length(format) == GPUNN__GROUP) {
+        const bool     five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
+        const uint8_t *at = block + (format == GPUNN_Q4_1 || format == GPUNN_Q5_1 ? 4 : 2) + (five ? 4 : 0);
+        const __m128i  packed = _mm_loadu_si128((const __m128i *)(const void *)at);
+        const __m256i  q = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(packed, 4), packed), four);
+        if (!five) return q;
+        int32_t bits; /* bit i is the highest of number i */
+        memcpy(&bits, at - 4, sizeof bits);
+        const __m256i bytes = _mm256_shuffle_epi8(
+            _mm256_set1_epi32(bits),
+            _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+        const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
+        const __m256i high = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+        return _mm256_or_si256(q, _mm256_and_si256(high, _mm256_set1_epi8(16)));
+    }
+    const bool     six = format == GPUNN_Q6_K;
+    const uint8_t *low = six ? block + 64 * (j / 4) + 32 * (j & 1)
+                             : block + 16 + (format == GPUNN_Q5_K ? 32 : 0) + j / 2 * 32;
+    const int      shift = six ? j % 4 / 2 * 4 : j % 2 * 4;
+    const __m256i  packed = _mm256_loadu_si256((const __m256i *)(const void *)low);
+    const __m256i  q = _mm256_and_si256(_mm256_srl_epi16(packed, _mm_cvtsi32_si128(shift)), four);
+    if (format == GPUNN_Q4_K) return q;
+    const uint8_t *more = six ? block + 128 + 32 * (j / 4) : block + 16;
+    const __m256i  bits = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)(const void *)more),
+                                           _mm_cvtsi32_si128(six ? j % 4 * 2 : j));
+    const __m256i  high = _mm256_slli_epi16(_mm256_and_si256(bits, _mm256_set1_epi8(six ? 3 : 1)), 4);
+    const __m256i  all = _mm256_or_si256(q, high);
+    return six ? _mm256_sub_epi8(all, _mm256_set1_epi8(32)) : all;
+}
+
+GPUNN__TARGET GPUNN__INLINE float GPUNN__B(half)(const uint8_t *at)
+{
+    uint16_t bits;
+    memcpy(&bits, at, sizeof bits);
+    return _cvtsh_ss(bits);
+}
+
+/* Scales and minimum of group j of a block. The scale of a half of the group is in half of the vector. */
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(scales)(const gpunn_dtype format, const uint8_t *block, int j,
+                                                    float *minimum)
+{
+    if (format == GPUNN_Q6_K) {
+        const float   d = GPUNN__B(half)(block + 208);
+        const int8_t *scale = (const int8_t *)block + 192 + 2 * j;
+        return _mm256_set_m128(_mm_set1_ps(d * (float)scale[1]), _mm_set1_ps(d * (float)scale[0]));
+    }
+    const float d = GPUNN__B(half)(block);
+    if (format == GPUNN_Q4_1 || format == GPUNN_Q5_1) *minimum = GPUNN__B(half)(block + 2);
+    if (gpunn__block_length(format) == GPUNN__GROUP) return _mm256_set1_ps(d);
+    int s, m;
+    gpunn__group_scales(block + 4, j, &s, &m);
+    *minimum = -GPUNN__B(half)(block + 2) * (float)m;
+    return _mm256_set1_ps(d * (float)s);
+}
+
+GPUNN__TARGET GPUNN__INLINE float GPUNN__B(total)(__m256 v)
+{
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+
+/* Four products: of one row of A with four of B, or of four rows of A with one of B. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(four)(const gpunn_dtype format, const bool one_a, int64_t groups,
+                                                const gpunn__rounded *const a[4], const char *const b[4],
+                                                const char *ahead, float *sums)
+{
+    const int  each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
+    const int  bytes = (int)gpunn__block_bytes(format, gpunn__block_length(format));
+    const bool sign = format == GPUNN_Q6_K || (format == GPUNN_Q8_0 && GPUNN__SATURATES);
+    const bool zero = gpunn__block_length(format) == GPUNN__GROUP && format != GPUNN_Q4_1 &&
+                      format != GPUNN_Q5_1 && !sign;
+    __m256        sum[4];
+    float         least[4] = {0, 0, 0, 0};
+    const int64_t blocks = groups / each;
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) sum[e] = _mm256_setzero_ps();
+    for (int64_t x = 0, g = 0; x < blocks; x++) {
+        if (ahead) ahead = gpunn__prefetch(ahead, (one_a ? 4 : 1) * bytes);
+        for (int j = 0; j < each; j++, g++) {
+            __m256i q = _mm256_setzero_si256();
+            __m256  scale = _mm256_setzero_ps();
+            float   minimum = 0;
+            GPUNN__UNROLL
+            for (int e = 0; e < 4; e++) {
+                const gpunn__rounded *r = a[one_a ? 0 : e] + g;
+                if (one_a || e == 0) {
+                    const uint8_t *block = (const uint8_t *)b[e] + x * bytes;
+                    q = GPUNN__B(load)(format, block, j);
+                    scale = GPUNN__B(scales)(format, block, j, &minimum);
+                }
+                const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)r->q);
+                const __m256i from = zero ? _mm256_zextsi128_si256(_mm_cvtsi32_si128(r->shift))
+                                          : _mm256_setzero_si256();
+                const __m256i dots = sign ? GPUNN__B(sums)(from, _mm256_abs_epi8(q), _mm256_sign_epi8(y, q))
+                                          : GPUNN__B(sums)(from, q, y);
+                sum[e] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots),
+                                         _mm256_mul_ps(scale, _mm256_set1_ps(r->scale)), sum[e]);
+                least[e] += minimum * r->sum;
+            }
+        }
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) sums[e] = GPUNN__B(total)(sum[e]) + least[e];
+}
+
+/* C [m, n] of one format. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(format)(const gpunn_dtype format, int64_t m, int64_t n,
+                                                  int64_t groups, const gpunn__rounded *a, const char *b,
+                                                  float *c, int64_t c_row, bool add)
+{
+    const size_t row = gpunn__block_bytes(format, groups * GPUNN__GROUP);
+    float        sums[4];
+    for (int64_t j = 0; j < n; j += 4) {
+        const gpunn__rounded *rows[4];
+        const char           *columns[4], *ahead = n - j < 8 ? NULL : b + (size_t)(j + 4) * row;
+        const int64_t         count = n - j < 4 ? n - j : 4, most = m - m % 4;
+        for (int64_t e = 0; e < 4; e++) columns[e] = b + (size_t)(j + (e < count ? e : 0)) * row;
+        for (int64_t i = 0; i < most; i += 4)
+            for (int64_t x = 0; x < count; x++) {
+                for (int64_t e = 0; e < 4; e++) rows[e] = a + (i + e) * groups;
+                GPUNN__B(four)(format, false, groups, rows, columns + x, NULL, sums);
+                for (int64_t e = 0; e < 4; e++) {
+                    float *to = c + (i + e) * c_row + j + x;
+                    *to = add ? *to + sums[e] : sums[e];
+                }
+            }
+        for (int64_t i = most; i < m; i++) {
+            rows[0] = a + i * groups;
+            GPUNN__B(four)(format, true, groups, rows, columns, ahead, sums);
+            for (int64_t x = 0; x < count; x++) {
+                float *to = c + i * c_row + j + x;
+                *to = add ? *to + sums[x] : sums[x];
+            }
+        }
+    }
+}
+
+GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
+                                             const gpunn__rounded *a, const char *b, float *c, int64_t c_row,
+                                             bool add)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add); return;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return;
+    }
+}
+#undef GPUNN__B
+#undef GPUNN__SATURATES
+#undef GPUNN__TARGET
+#endif
+
+/* Any processor. */
+GPUNN__PRIVATE void gpunn__plain_block_products(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
+                                                const gpunn__rounded *a, const char *b, float *c,
+                                                int64_t c_row, bool add)
+{
+    const size_t row = gpunn__block_bytes(format, groups * GPUNN__GROUP);
+    for (int64_t j = 0; j < n; j++, b += row)
+        for (int64_t i = 0; i < m; i++) {
+            float sum = 0;
+            for (int64_t g = 0; g < groups; g++) {
+                const gpunn__rounded *x = &a[i * groups + g];
+                const gpunn__group    y = gpunn__unpack_group(format, b, g);
+                int32_t               half[2] = {0, 0};
+                for (int k = 0; k < GPUNN__GROUP; k++) half[k / 16] += x->q[k] * y.q[k];
+                sum += x->scale * (y.scale[0] * (float)half[0] + y.scale[1] * (float)half[1]);
+                sum += y.minimum * x->sum;
+            }
+            c[i * c_row + j] = add ? c[i * c_row + j] + sum : sum;
+        }
+}
+
+static gpunn__block_kernel gpunn__block_choose(void)
+{
+#ifdef GPUNN__LEVELS
+    const int level = gpunn__level();
+    if (level < GPUNN__LEVEL_AVX2) return gpunn__plain_block_products;
+    if (level < GPUNN__LEVEL_AVX512) return gpunn__maddubs_products;
+#endif
+#ifdef GPUNN__AVX512
+    if (__builtin_cpu_supports("avx512vnni")) return gpunn__vnni_products;
+#endif
+#if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
+    return gpunn__maddubs_products;
+#else
+    return gpunn__plain_block_products;
+#endif
+}
+
+/* What kernels subtract from unsigned numbers of this format, by `shift`. */
+static int gpunn__block_zero(gpunn_dtype format)
+{
+    return format == GPUNN_Q8_0 ? 128 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+}
+
+GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
+                                       int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
+                                       gpunn__rounded *scratch)
+{
+    const int64_t groups = k / GPUNN__GROUP;
+    for (int64_t i = 0; i < m; i++)
+        gpunn__round_groups(a + i * a_row, k, gpunn__block_zero(format), scratch + i * groups);
+    gpunn__block_choose()(format, m, n, groups, scratch, (const char *)b, c, c_row, add);
+}
+
 /* ==== >>cpu/gemm ========================================================================================= *
  * Matrix products. C is cut into panels, each as wide as three vectors. A panel of B, at most `depth` rows
  * deep, is packed and stays in the cache while rows of A stream past it. A is read in place at any stride, by
@@ -31303,7 +32013,7 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     int64_t      a_row, a_col; /* A(i, p) = a[i * a_row + p * a_col] */
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
-    gpunn_dtype  b_dtype;      /* GPUNN_F16, GPUNN_BF16: b has this type, and b_row is 1; otherwise F32 */
+    gpunn_dtype  b_dtype;      /* 16 bits or blocks: b has this type, and b_row is 1; otherwise F32 */
     /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
      * column], and 0 in columns jc .. width. Several threads call it at the same time. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width,
@@ -31406,10 +32116,11 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
  * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
- * A. */
-enum { GPUNN__NARROW_ROWS = 16 };
+ * A. With B of blocks, A's few rows are rounded to 8 bits. */
+enum { GPUNN__NARROW_ROWS = 16, GPUNN__BLOCK_ROWS = 8 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
+    if (gpunn__is_blocks(g->b_dtype)) return g->m <= GPUNN__BLOCK_ROWS;
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
@@ -31439,6 +32150,7 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
  * chunk of A, or, for dot products with B of 16 bits, the words of A. */
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
+    if (gpunn__is_blocks(g->b_dtype) && gpunn__gemm_is_dots(g)) return gpunn__rounded_floats(g->m * g->k);
     if (g->b_dtype && gpunn__gemm_is_dots(g)) return g->bf16 ? GPUNN__NARROW_ROWS * g->k / 2 : 0;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
@@ -31536,14 +32248,6 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
 }
 
 #ifdef GPUNN__VECTORS
-/* Prefetches `bytes` bytes and returns their end. */
-GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
-{
-    GPUNN__UNROLL
-    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
-    return from + bytes;
-}
-
 /* The four rows behind rows j .. j + 4 of B [n, k], to prefetch while dot products read those: four streams
  * are more than a processor prefetches by itself. NULL if B fits the second-level cache. size: bytes of an
  * element. */
@@ -33120,14 +33824,16 @@ GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void)
 GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
 {
     int64_t parts = g->k / 2048;
-    if (g->m > 128 || g->n > 128 || parts < 2 || (g->bf16 && g->b_dtype)) return 1;
+    if (g->m > 128 || g->n > 128 || parts < 2 || (g->bf16 && g->b_dtype) || gpunn__is_blocks(g->b_dtype))
+        return 1;
     return parts < 16 ? parts : 16;
 }
 
 /* Address of B's element (p, j). Must not be used if B exists only in packed form. */
 GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
 {
-    return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
+    const int64_t at = p * g->b_row + j * g->b_col;
+    return (const char *)g->b + gpunn__block_bytes(g->b_dtype ? g->b_dtype : GPUNN_F32, at);
 }
 
 /* Whether C has few columns, as the gradient of the weights of two features does. Then C^T = B^T A^T fills
@@ -33160,9 +33866,9 @@ GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
 
-/* Packs columns of a panel of B in 16-bit storage, widening some rows at a time. */
-static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p,
-                                  int64_t pc, int64_t j, int64_t jc, float *packed)
+/* Packs columns of a panel of B of 16 bits or blocks, widening some rows at a time. */
+static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p,
+                                    int64_t pc, int64_t j, int64_t jc, float *packed)
 {
     enum { ROWS = 64, COLUMNS = 48 };
     float         wide[COLUMNS * ROWS];
@@ -33170,23 +33876,32 @@ static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernel
     for (int64_t x = 0; x < pc; x += ROWS) {
         const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
         for (int64_t y = 0; y < jc; y++)
-            kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
+            if (gpunn__is_blocks(g->b_dtype))
+                gpunn__dequantize_from(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), p + x, wide + y * ROWS,
+                                       rows);
+            else
+                kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
         kernels->copy_transposed(wide, ROWS, rows, jc, width, packed + x * width);
     }
 }
 
-/* Dot products with columns of B in 16-bit storage. BF16 words are used as they are. */
+/* Dot products with columns of B of 16 bits or blocks. BF16 words are used as they are. */
 GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
-static void gpunn__gemm_half_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
-                                  int64_t i1, int64_t j0, int64_t j1, float *a_words)
+static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
+                                    int64_t i1, int64_t j0, int64_t j1, float *a_words)
 {
     const int64_t     m = i1 - i0, n = j1 - j0, words = g->k / 2;
     const float      *a = g->a + i0 * g->a_row;
     const void *const b = gpunn__gemm_b_at(g, 0, j0);
     float *const      c = g->c + i0 * g->c_row + j0;
+    if (gpunn__is_blocks(g->b_dtype)) {
+        gpunn__block_dots(g->b_dtype, m, n, g->k, a, g->a_row, b, c, g->c_row, g->accumulate,
+                          (gpunn__rounded *)a_words);
+        return;
+    }
     if (!gpunn__gemm_b_is_words(g) || m > GPUNN__NARROW_ROWS) {
         kernels->half_dots(g->b_dtype, m, n, g->k, a, g->a_row, b, g->b_col, c, g->c_row, g->accumulate);
         return;
@@ -33205,7 +33920,7 @@ static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kern
     if (g->pack_b)
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
     else if (g->b_dtype)
-        gpunn__gemm_pack_half(g, kernels, p, pc, j, jc, packed);
+        gpunn__gemm_pack_narrow(g, kernels, p, pc, j, jc, packed);
     else if (g->b_col == 1)
         kernels->copy(b, g->b_row, pc, jc, width, packed);
     else if (g->b_row == 1)
@@ -33326,7 +34041,7 @@ GPUNN__NOINLINE void gpunn__gemm_by_dots(const gpunn__gemm *g, const gpunn__gemm
                                          int64_t i1, int64_t j0, int64_t j1, float *packed)
 {
     if (g->b_dtype)
-        gpunn__gemm_half_dots(g, kernels, i0, i1, j0, j1, packed);
+        gpunn__gemm_narrow_dots(g, kernels, i0, i1, j0, j1, packed);
     else
         kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
                       g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
@@ -46624,20 +47339,21 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
     return status;
 }
 
-/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype or a float type. */
+/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype, a float type or blocks.
+ * Of blocks, count and the piece are whole ones. */
 static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
 {
     float      piece[2048];
-    const bool half = item->as == GPUNN_F16 || item->as == GPUNN_BF16;
+    const bool half = item->as == GPUNN_F16 || item->as == GPUNN_BF16, blocks = gpunn__is_blocks(item->as);
     const bool same = item->encoding->id == (item->as == GPUNN_F16 ? GPUNN__F16 : GPUNN__BF16);
     char      *at = (char *)to;
-    if (!half) return gpunn__read_elements(r, item->encoding, item->as, false, count, to);
-    if (same) return gpunn__reader_read(r, to, count * 2);
-    for (size_t part; count > 0; count -= part, at += 2 * part) {
+    if (!half && !blocks) return gpunn__read_elements(r, item->encoding, item->as, false, count, to);
+    if (same && half) return gpunn__reader_read(r, to, count * 2);
+    for (size_t part; count > 0; count -= part, at += gpunn__block_bytes(item->as, (int64_t)part)) {
         part = count < sizeof piece / sizeof *piece ? count : sizeof piece / sizeof *piece;
         gpunn_status status = gpunn__read_elements(r, item->encoding, GPUNN_F32, false, part, piece);
         if (status != GPUNN_OK) return status;
-        gpunn__round_floats(item->as, piece, (int64_t)part, at);
+        gpunn__narrow_values(item->as, piece, at, (int64_t)part);
     }
     return GPUNN_OK;
 }
@@ -46645,15 +47361,16 @@ static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, 
 /* Reads count elements of a tensor into device memory, through a chunk of host memory. */
 static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *item, size_t count, void *chunk)
 {
-    const size_t  bytes = gpunn_dtype_size(item->as);
+    const size_t  size = gpunn__is_blocks(item->as) ? sizeof(float) : gpunn_dtype_size(item->as);
     char         *to = (char *)item->to;
     gpunn_device *dev = r->dev;
     gpunn_status  status = GPUNN_OK;
-    for (size_t part; count > 0 && status == GPUNN_OK; count -= part, to += part * bytes) {
-        part = count < GPUNN__CHUNK / bytes ? count : GPUNN__CHUNK / bytes;
+    for (size_t part, bytes; count > 0 && status == GPUNN_OK; count -= part, to += bytes) {
+        part = count < GPUNN__CHUNK / size ? count : GPUNN__CHUNK / size;
+        bytes = gpunn__block_bytes(item->as, (int64_t)part);
         status = gpunn__read_as(r, item, part, chunk);
         if (status != GPUNN_OK) return status;
-        status = dev->backend->upload(dev->context, to, chunk, part * bytes);
+        status = dev->backend->upload(dev->context, to, chunk, bytes);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "loading weights", status);
     }
     return status;
@@ -46813,7 +47530,9 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     char          shown[128], type[128];
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
-    if (item == NULL)
+    if (gpunn__is_lent(t))
+        gpunn__mismatch(m, GPUNN_ERR_STATE, "%s%s: bound to blocks, which are only read", prefix, shown);
+    else if (item == NULL)
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
     else if (!gpunn__reads_as(item->encoding, dtype))
         gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown,
@@ -46825,7 +47544,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
                         gpunn__entry_shape(item, file), scalar ? "[]" : gpunn__shape_text(t, model));
     } else {
         item->to = to;
-        item->as = t->half_storage ? gpunn__half_of(t->model) : dtype;
+        item->as = t->narrow ? t->narrow : dtype;
     }
 }
 
@@ -47007,7 +47726,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
-        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && (item == NULL || item->to == NULL))
+        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && !gpunn__is_lent(t) &&
+            (item == NULL || item->to == NULL))
             status = gpunn__fill_tensor(t, model->weights + t->offset, (float *)chunk);
     }
     if (status == GPUNN_OK) status = gpunn__archive_read(a, chunk);
@@ -47407,6 +48127,25 @@ static void gpunn__emit_floats(gpunn__writer *w, const float *from, size_t bytes
     }
 }
 
+/* Writes a parameter that is stored as blocks, as floats. The last half of the chunk holds the blocks. */
+static void gpunn__emit_blocks(gpunn__writer *w, const gpunn_tensor *t)
+{
+    enum { MOST = GPUNN__CHUNK / 8 };
+    char *const half = w->chunk + GPUNN__CHUNK / 2;
+    for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && w->status == GPUNN_OK; at += part) {
+        part = count - at < MOST ? count - at : (int64_t)MOST;
+        const char *from = (const char *)gpunn__weights(t) + gpunn__block_bytes(t->narrow, at);
+        w->status = w->dev->backend->download(w->dev->context, half, from,
+                                              gpunn__block_bytes(t->narrow, part));
+        if (w->status != GPUNN_OK) {
+            w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
+            return;
+        }
+        gpunn__dequantize(t->narrow, half, (float *)(void *)w->chunk, part);
+        w->status = gpunn__file_write(w->file, w->chunk, (size_t)part * sizeof(float));
+    }
+}
+
 GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name,
                                        gpunn_dtype dtype, int rank, const int64_t *dim, size_t bytes)
 {
@@ -47428,11 +48167,14 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
                                const float *floats, const int64_t *number)
 {
-    const gpunn_dtype dtype = number ? GPUNN_I64 : gpunn__kept_as(t);
+    const bool        blocks = floats && gpunn__is_blocks(t->narrow);
+    const gpunn_dtype dtype = number ? GPUNN_I64 : blocks ? GPUNN_F32 : gpunn__kept_as(t);
     size_t            bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
     if (w->pass == GPUNN__TENSORS) {
         if (number)
             (void)gpunn__file_write(w->file, number, bytes);
+        else if (blocks)
+            gpunn__emit_blocks(w, t);
         else
             gpunn__emit_floats(w, floats, bytes);
         return;
@@ -47491,10 +48233,10 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model)
 {
     /* 16-bit weights last, so that the others stay aligned */
-    for (int half_storage = 0; half_storage < 2; half_storage++)
+    for (int half = 0; half < 2; half++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && t->half_storage == half_storage)
+            if (gpunn__is_saved(t) && (gpunn_dtype_size(t->narrow) == 2) == half)
                 gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
 }
@@ -49454,7 +50196,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
         !gpunn__get_choice(l, 0, "precision", GPUNN__WORDS(gpunn__precision_names), &kind))
         return false;
     gpunn__stand_at(l, 0);
-    gpunn_model_args args = {0, (gpunn_precision)kind, false};
+    gpunn_model_args args = {0, (gpunn_precision)kind, false, GPUNN_DTYPE_DEFAULT};
     l->model = gpunn_model_create_(l->dev, args);
     if (l->model == NULL) return false;
     l->model->tensor_limit = GPUNN__SPEC_TENSORS;

@@ -164,6 +164,8 @@ extern "C" {
 #include "cpu/reduce.c"
 #include "cpu/indexing.h"
 #include "cpu/indexing.c"
+#include "cpu/blocks.h"
+#include "cpu/blocks.c"
 #include "cpu/gemm.h"
 #include "cpu/gemm.c"
 #include "cpu/conv.h"

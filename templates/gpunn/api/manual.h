@@ -36,8 +36,8 @@
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
  *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
- *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing gemm
- *               depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
+ *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
+ *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader model_file datasets
  *
@@ -781,7 +781,7 @@
  *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run
  *        assigns.
  *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
- *      4. gpunn__find_half_storage: weights of an inference model that are kept in 16 bits alone.
+ *      4. gpunn__find_narrow_storage: weights of an inference model kept in 16 bits or blocks alone.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
  *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each

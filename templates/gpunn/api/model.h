@@ -226,8 +226,9 @@ template <typename... Numbers> constexpr gpunn_axes gpunn__axes(Numbers... axis)
 #define GPUNN_AXES(...) ((gpunn_axes){{__VA_ARGS__, GPUNN_END}})
 #endif
 
-GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for an invalid dtype */
-/* Name of a dtype, such as "f32"; "no gpunn_dtype" for an invalid one. */
+/* Bytes per element; 0 for formats of blocks and for an invalid dtype. */
+GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype);
+/* Name of a dtype, such as "f32" or "Q4_0"; "no gpunn_dtype" for an invalid one. */
 GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 
 typedef struct gpunn_model_args {
@@ -241,6 +242,14 @@ typedef struct gpunn_model_args {
      * gpunn_data is not available for them. Another op that reads such a weight later is
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
+    /* Only with .inference, on a CPU. Weights that only linear layers and embeddings read are stored in this
+     * format: Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and
+     * gpunn_save give F32. A weight whose rows are no multiple of a block stays wider, as do biases and
+     * norms. Products with at most 8 rows round those to 8 bits and F32 scales, a scale for 32 numbers;
+     * products with more rows compute in F32. Default: F32, or 16 bits as above. gpunn_set_storage chooses
+     * for a single weight. GPUNN_ERR_STATE: without .inference, as blocks are not trained.
+     * GPUNN_ERR_UNSUPPORTED: the device is no CPU. */
+    gpunn_dtype weights;
 } gpunn_model_args;
 /* Creates a model without tensors. Returns NULL on failure. */
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
@@ -327,6 +336,13 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
  * GPUNN_INIT_KAIMING_UNIFORM with a = 0 needs rank 2 or more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
+/* Stores a parameter of an evaluation model as .weights of gpunn_model_create describes, or as GPUNN_F32,
+ * whatever the model's .weights is. Call it before weights are written, loaded or run. A parameter that an op
+ * other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
+ * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the model can be trained, or the
+ * parameter has values already. GPUNN_ERR_UNSUPPORTED: blocks on a device that is no CPU. */
+GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype);
+
 /* The input, parameter, buffer or named value of that name. NULL: there is none. */
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name);
 /* Names a value, by which gpunn_find and specs know it. Returns t; NULL if the name is taken. */
@@ -373,7 +389,10 @@ GPUNN_API float gpunn_item(gpunn_tensor *t);
 /* gpunn_write, gpunn_read and gpunn_read_grad of memory that holds elements of `dtype`. They are converted as
  * by gpunn_cast: doubles become the nearest floats, for example. The dtype may be F32, F64, I64, I32, U8 or
  * BOOL. bytes are those of host. gpunn_write cannot know what host points to. It reads doubles as twice as
- * many floats, which an input with a batch accepts; gpunn_write_as cannot be mistaken in this way. */
+ * many floats, which an input with a batch accepts; gpunn_write_as cannot be mistaken in this way.
+ * The dtype may also be a format of blocks, such as GPUNN_Q4_0, for a parameter whose rows are whole blocks.
+ * gpunn_write_as copies the blocks if the parameter is stored in that format, else converts their numbers.
+ * gpunn_read_as gives the blocks as they are; GPUNN_ERR_DTYPE: the parameter is stored otherwise. */
 GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
@@ -395,7 +414,11 @@ GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, vo
  * bytes. GPUNN_ERR_STATE: a constant. */
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
 /* The same, but GPUNN_ERR_DTYPE unless the tensor's dtype is this one: gpunn_bind cannot know what memory
- * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype. */
+ * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype.
+ * With a format of blocks, such as GPUNN_Q4_K, a parameter of an evaluation model is bound to its blocks,
+ * those of a mapped file for example. It has no other memory then, so that it cannot be unbound. Runs only
+ * read the memory, which needs no alignment; linear layers and embeddings can read it, on a CPU. Bind all
+ * blocks before weights are written, loaded or run. Errors are those of gpunn_set_storage. */
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes);
 /* The same for the F32 gradient of a parameter, which is overwritten (`=`) or, without gpunn_zero_grad, added
  * to (`+=`). For an input or value it acts as gpunn_retain_grad too. */

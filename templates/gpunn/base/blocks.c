@@ -1,24 +1,6 @@
 #include "base/blocks.h"
 #include "base/math.h"
 
-static const struct {
-    uint16_t length, bytes;
-} gpunn__block_infos[] = {
-#define GPUNN__X(id, name, length, bytes) {length, bytes},
-    GPUNN_BLOCK_LIST(GPUNN__X)
-#undef GPUNN__X
-};
-
-GPUNN__INTERNAL int64_t gpunn__block_length(gpunn_dtype format)
-{
-    return gpunn__block_infos[format - GPUNN__BLOCKS - 1].length;
-}
-
-GPUNN__INTERNAL size_t gpunn__block_bytes(gpunn_dtype format, int64_t n)
-{
-    return (size_t)(n / gpunn__block_length(format)) * gpunn__block_infos[format - GPUNN__BLOCKS - 1].bytes;
-}
-
 /* ---- blocks of 32 -------------------------------------------------------------------------------------- */
 
 /* A block holds d, m if `minimum`, the highest bits of 5, then two numbers a byte or, of 8 bits, one. */
@@ -42,31 +24,19 @@ static float gpunn__block_half(const uint8_t *at)
     return value;
 }
 
-/* Adds bit `bit` of 32 numbers, which is bit i % 8 of byte i / 8. */
-static void gpunn__block_add_bits(const uint8_t *bits, int bit, uint8_t *numbers)
+static gpunn__group gpunn__unpack32(gpunn__block32 layout, const uint8_t *block)
 {
-    for (int i = 0; i < 32; i++) numbers[i] = (uint8_t)(numbers[i] | (bits[i / 8] >> i % 8 & 1) << bit);
-}
-
-static void gpunn__dequantize32(gpunn__block32 layout, const uint8_t *block, float *values)
-{
-    const float    d = gpunn__block_half(block), m = layout.minimum ? gpunn__block_half(block + 2) : 0;
+    const float    d = gpunn__block_half(block);
     const uint8_t *packed = block + (layout.minimum ? 4 : 2);
+    const uint8_t *high = layout.bits == 5 ? packed : NULL, *low = high ? packed + 4 : packed;
     const int      zero = layout.minimum ? 0 : 1 << (layout.bits - 1);
-    uint8_t        numbers[32] = {0};
-    if (layout.bits == 5) {
-        gpunn__block_add_bits(packed, 4, numbers);
-        packed += 4;
+    gpunn__group   group = {{0}, {d, d}, layout.minimum ? gpunn__block_half(block + 2) : -0.0f};
+    if (layout.bits == 8) memcpy(group.q, packed, sizeof group.q);
+    for (int i = 0; layout.bits < 8 && i < GPUNN__GROUP; i++) {
+        const int more = high ? (high[i / 8] >> i % 8 & 1) << 4 : 0;
+        group.q[i] = (int8_t)((low[i % 16] >> i / 16 * 4 & 15) + more - zero);
     }
-    for (int i = 0; layout.bits < 8 && i < 16; i++) {
-        numbers[i] = (uint8_t)(numbers[i] | (packed[i] & 15));
-        numbers[i + 16] = (uint8_t)(numbers[i + 16] | packed[i] >> 4);
-    }
-    for (int i = 0; layout.bits == 8 && i < 32; i++) numbers[i] = packed[i] ^ 128;
-    if (layout.minimum)
-        for (int i = 0; i < 32; i++) values[i] = d * (float)numbers[i] + m;
-    else
-        for (int i = 0; i < 32; i++) values[i] = d * (float)(numbers[i] - zero);
+    return group;
 }
 
 /* The first value of the largest size, or NaN if there is one. */
@@ -116,11 +86,11 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
     else
         d = gpunn__block_farthest(values) / (float)(-levels / 2);
     const float scale = d != 0 ? 1 / d : 0, half = layout.minimum ? 0.5f : (float)(levels / 2) + 0.5f;
-    gpunn__round_floats(GPUNN_F16, &d, 1, block);
-    if (layout.minimum) gpunn__round_floats(GPUNN_F16, &least, 1, block + 2);
     for (int i = 0; i < 32; i++)
         number[i] = layout.bits == 8 ? gpunn__block_round8(values[i], scale)
                                      : gpunn__block_round(values[i] - least, scale, half, levels - 1);
+    gpunn__round_floats(GPUNN_F16, &d, 1, block);
+    if (layout.minimum) gpunn__round_floats(GPUNN_F16, &least, 1, block + 2);
     if (layout.bits == 5) {
         memset(packed, 0, 4);
         for (int i = 0; i < 32; i++) packed[i / 8] = (uint8_t)(packed[i / 8] | number[i] >> 4 << i % 8);
@@ -134,60 +104,55 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
 
 /* ---- blocks of 256 ------------------------------------------------------------------------------------- */
 
-/* Scale and minimum of group j of 8: 6 bits each in 12 bytes. */
-static void gpunn__block_scales(const uint8_t *packed, int j, float *scale, float *minimum)
-{
-    int s = packed[j] & 63, m = packed[j + 4] & 63;
-    if (j >= 4) {
-        s = (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4;
-        m = packed[j + 4] >> 4 | packed[j] >> 6 << 4;
-    }
-    *scale = (float)s;
-    *minimum = (float)m;
-}
-
 /* Q4_K and, with the highest bits in 32 bytes, Q5_K. */
-static void gpunn__dequantize_q4_k(const uint8_t *block, bool five, float *values)
+static gpunn__group gpunn__unpack_q4_k(const uint8_t *block, int64_t j, bool five)
 {
-    const float    d = gpunn__block_half(block), dmin = gpunn__block_half(block + 2);
-    const uint8_t *high = block + 16, *low = high + (five ? 32 : 0);
-    for (int j = 0; j < 8; j++) {
-        float s, m;
-        gpunn__block_scales(block + 4, j, &s, &m);
-        for (int i = 0; i < 32; i++) {
-            int q = low[j / 2 * 32 + i] >> j % 2 * 4 & 15;
-            if (five) q |= (high[i] >> j & 1) << 4;
-            values[32 * j + i] = d * s * (float)q - dmin * m;
-        }
-    }
+    const uint8_t *high = block + 16, *low = high + (five ? 32 : 0) + j / 2 * 32;
+    int            s, m;
+    gpunn__group_scales(block + 4, j, &s, &m);
+    const float  d = gpunn__block_half(block) * (float)s;
+    gpunn__group group = {{0}, {d, d}, -gpunn__block_half(block + 2) * (float)m};
+    for (int i = 0; i < GPUNN__GROUP; i++)
+        group.q[i] = (int8_t)((low[i] >> j % 2 * 4 & 15) | (five ? (high[i] >> j & 1) << 4 : 0));
+    return group;
 }
 
-static void gpunn__dequantize_q6_k(const uint8_t *block, float *values)
+static gpunn__group gpunn__unpack_q6_k(const uint8_t *block, int64_t j)
 {
-    const float d = gpunn__block_half(block + 208);
-    for (int i = 0; i < 256; i++) {
-        const int      half = i / 128, group = i % 128 / 32;
-        const uint8_t *low = block + 64 * half + 32 * (group & 1), *high = block + 128 + 32 * half;
-        const int      q = (low[i % 32] >> group / 2 * 4 & 15) | (high[i % 32] >> 2 * group & 3) << 4;
-        values[i] = d * (float)(int8_t)block[192 + i / 16] * (float)(q - 32);
-    }
+    const uint8_t *low = block + 64 * (j / 4) + 32 * (j & 1), *high = block + 128 + 32 * (j / 4);
+    const float    d = gpunn__block_half(block + 208);
+    const int8_t  *scale = (const int8_t *)block + 192 + 2 * j;
+    gpunn__group   group = {{0}, {d * (float)scale[0], d * (float)scale[1]}, -0.0f};
+    for (int i = 0; i < GPUNN__GROUP; i++)
+        group.q[i] = (int8_t)(((low[i] >> j % 4 / 2 * 4 & 15) | (high[i] >> j % 4 * 2 & 3) << 4) - 32);
+    return group;
 }
 
 /* ---- all formats --------------------------------------------------------------------------------------- */
 
+GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index)
+{
+    const int64_t  groups = gpunn__block_length(format) / GPUNN__GROUP, j = index % groups;
+    const uint8_t *block = (const uint8_t *)blocks +
+                           gpunn__block_bytes(format, index / groups * groups * GPUNN__GROUP);
+    if (groups == 1) return gpunn__unpack32(gpunn__block32_of(format), block);
+    return format == GPUNN_Q6_K ? gpunn__unpack_q6_k(block, j)
+                                : gpunn__unpack_q4_k(block, j, format == GPUNN_Q5_K);
+}
+
+GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *blocks, int64_t at, float *values,
+                                            int64_t n)
+{
+    for (int64_t i = 0; i < n; i += GPUNN__GROUP) {
+        const gpunn__group group = gpunn__unpack_group(format, blocks, (at + i) / GPUNN__GROUP);
+        for (int k = 0; k < GPUNN__GROUP; k++)
+            values[i + k] = group.scale[k / 16] * (float)group.q[k] + group.minimum;
+    }
+}
+
 GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, float *values, int64_t n)
 {
-    const int64_t  length = gpunn__block_length(format);
-    const size_t   bytes = gpunn__block_bytes(format, length);
-    const uint8_t *block = (const uint8_t *)blocks;
-    for (int64_t i = 0; i < n; i += length, block += bytes) {
-        if (format == GPUNN_Q6_K)
-            gpunn__dequantize_q6_k(block, values + i);
-        else if (length == 256)
-            gpunn__dequantize_q4_k(block, format == GPUNN_Q5_K, values + i);
-        else
-            gpunn__dequantize32(gpunn__block32_of(format), block, values + i);
-    }
+    gpunn__dequantize_from(format, blocks, 0, values, n);
 }
 
 GPUNN__INTERNAL bool gpunn__quantizes(gpunn_dtype format)
@@ -200,4 +165,20 @@ GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, vo
     const gpunn__block32 layout = gpunn__block32_of(format);
     for (int64_t i = 0; i < n; i += 32)
         gpunn__quantize32(layout, values + i, (uint8_t *)blocks + gpunn__block_bytes(format, i));
+}
+
+GPUNN__INTERNAL void gpunn__narrow_values(gpunn_dtype dtype, const float *values, void *to, int64_t n)
+{
+    if (gpunn__is_blocks(dtype))
+        gpunn__quantize(dtype, values, to, n);
+    else
+        gpunn__round_floats(dtype, values, n, to);
+}
+
+GPUNN__INTERNAL void gpunn__widen_values(gpunn_dtype dtype, const void *from, float *values, int64_t n)
+{
+    if (gpunn__is_blocks(dtype))
+        gpunn__dequantize(dtype, from, values, n);
+    else
+        gpunn__widen_floats(dtype, from, n, values);
 }

@@ -2,6 +2,7 @@
 #include "base/forward_declarations.h"
 #include "base/errors.h"
 #include "base/memory.h"
+#include "base/blocks.h"
 #include "base/shapes.h"
 #include "base/device.h"
 
@@ -29,12 +30,36 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
 
+/* Whether a model on this device can store its weights as .weights says. */
+static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
+{
+    const char *const name = gpunn_dtype_name(args->weights);
+    if (args->weights == GPUNN_DTYPE_DEFAULT || args->weights == GPUNN_F32) return true;
+    if (!gpunn__is_blocks(args->weights) || !gpunn__quantizes(args->weights))
+        (void)gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                          "gpunn_model_create: .weights cannot be %s; use GPUNN_F32, _Q8_0, _Q4_0, _Q4_1, "
+                          "_Q5_0 or _Q5_1",
+                          name);
+    else if (!args->inference)
+        (void)gpunn__fail(dev, GPUNN_ERR_STATE,
+                          "gpunn_model_create: weights of %s cannot be trained; set .inference = true", name);
+    else if (dev->info.type != GPUNN_DEVICE_CPU)
+        (void)gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                          "gpunn_model_create: %s computes with no weights of %s; use the CPU, or leave "
+                          ".weights out",
+                          dev->info.name, name);
+    else
+        return true;
+    return false;
+}
+
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
 {
     if (dev == NULL) { /* keeps the message of an earlier failed gpunn_device_open */
         if (gpunn_last_status(NULL) == GPUNN_OK) (void)gpunn__fail_null(NULL, "gpunn_model_create", "device");
         return NULL;
     }
+    if (!gpunn__weights_fit(dev, &args)) return NULL;
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
     if (model == NULL) return NULL;
     if ((int)args.precision < GPUNN_PRECISION_F32 || args.precision > GPUNN_PRECISION_F16) {
@@ -47,6 +72,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     model->dev = dev;
     model->precision = args.precision;
     model->inference = args.inference;
+    model->storage = args.weights;
     model->max_plans = GPUNN__MAX_PLANS;
     model->tensor_limit = GPUNN__MOST_TENSORS;
     model->state.seed = dev->args.seed;

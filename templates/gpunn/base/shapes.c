@@ -1,4 +1,5 @@
 #include "base/shapes.h"
+#include "base/blocks.h"
 #include "base/sizes.h"
 
 GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype)
@@ -18,6 +19,12 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
                                         GPUNN_DTYPE_LIST(GPUNN__X)
 #undef GPUNN__X
     };
+    static const char *const formats[] = {
+#define GPUNN__X(id, name, length, bytes) name,
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    if (gpunn__is_blocks(dtype)) return formats[dtype - GPUNN__BLOCKS - 1];
     return (int)dtype >= 0 && dtype < GPUNN_DTYPE_COUNT ? names[dtype] : names[0];
 }
 

@@ -95,7 +95,10 @@ struct gpunn_tensor {
     bool           doubles; /* F32 inputs and values: the program holds them as F64 */
     /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
     bool shared;
-    bool half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
+    /* parameters: the dtype of 16 bits or blocks in which alone it is stored, see
+     * gpunn__find_narrow_storage; GPUNN_DTYPE_DEFAULT: none */
+    gpunn_dtype narrow;
+    gpunn_dtype asked; /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
     /* used instead of its own memory: [0] for the value, [1] for the gradient */
     gpunn__user_memory user_memory[2];
     /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
@@ -107,7 +110,7 @@ struct gpunn_tensor {
     bool  trainable, decay;
     bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
     bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
-    bool  bound;        /* bound before it was laid out, so it stays F32 */
+    bool  bound;        /* bound before it was laid out, so it stays F32, or blocks: gpunn__is_lent */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
     float lr_scale;
     /* in the model's weights, in floats; -1: not laid out */
@@ -188,6 +191,7 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     bool             inference;
+    gpunn_dtype      storage;    /* .weights of gpunn_model_create */
     bool             has_sparse; /* some tensor is sparse */
     gpunn_optimizer *optimizers; /* linked list */
     int              children;   /* number of loaders and sessions */

@@ -3,14 +3,6 @@
 #include "cpu/vectors.h"
 
 #ifdef GPUNN__VECTORS
-/* Prefetches `bytes` bytes and returns their end. */
-GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
-{
-    GPUNN__UNROLL
-    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
-    return from + bytes;
-}
-
 /* The four rows behind rows j .. j + 4 of B [n, k], to prefetch while dot products read those: four streams
  * are more than a processor prefetches by itself. NULL if B fits the second-level cache. size: bytes of an
  * element. */
@@ -355,14 +347,16 @@ GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void)
 GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
 {
     int64_t parts = g->k / 2048;
-    if (g->m > 128 || g->n > 128 || parts < 2 || (g->bf16 && g->b_dtype)) return 1;
+    if (g->m > 128 || g->n > 128 || parts < 2 || (g->bf16 && g->b_dtype) || gpunn__is_blocks(g->b_dtype))
+        return 1;
     return parts < 16 ? parts : 16;
 }
 
 /* Address of B's element (p, j). Must not be used if B exists only in packed form. */
 GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
 {
-    return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
+    const int64_t at = p * g->b_row + j * g->b_col;
+    return (const char *)g->b + gpunn__block_bytes(g->b_dtype ? g->b_dtype : GPUNN_F32, at);
 }
 
 /* Whether C has few columns, as the gradient of the weights of two features does. Then C^T = B^T A^T fills
@@ -395,9 +389,9 @@ GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
 
-/* Packs columns of a panel of B in 16-bit storage, widening some rows at a time. */
-static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p,
-                                  int64_t pc, int64_t j, int64_t jc, float *packed)
+/* Packs columns of a panel of B of 16 bits or blocks, widening some rows at a time. */
+static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p,
+                                    int64_t pc, int64_t j, int64_t jc, float *packed)
 {
     enum { ROWS = 64, COLUMNS = 48 };
     float         wide[COLUMNS * ROWS];
@@ -405,23 +399,32 @@ static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernel
     for (int64_t x = 0; x < pc; x += ROWS) {
         const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
         for (int64_t y = 0; y < jc; y++)
-            kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
+            if (gpunn__is_blocks(g->b_dtype))
+                gpunn__dequantize_from(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), p + x, wide + y * ROWS,
+                                       rows);
+            else
+                kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
         kernels->copy_transposed(wide, ROWS, rows, jc, width, packed + x * width);
     }
 }
 
-/* Dot products with columns of B in 16-bit storage. BF16 words are used as they are. */
+/* Dot products with columns of B of 16 bits or blocks. BF16 words are used as they are. */
 GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
-static void gpunn__gemm_half_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
-                                  int64_t i1, int64_t j0, int64_t j1, float *a_words)
+static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
+                                    int64_t i1, int64_t j0, int64_t j1, float *a_words)
 {
     const int64_t     m = i1 - i0, n = j1 - j0, words = g->k / 2;
     const float      *a = g->a + i0 * g->a_row;
     const void *const b = gpunn__gemm_b_at(g, 0, j0);
     float *const      c = g->c + i0 * g->c_row + j0;
+    if (gpunn__is_blocks(g->b_dtype)) {
+        gpunn__block_dots(g->b_dtype, m, n, g->k, a, g->a_row, b, c, g->c_row, g->accumulate,
+                          (gpunn__rounded *)a_words);
+        return;
+    }
     if (!gpunn__gemm_b_is_words(g) || m > GPUNN__NARROW_ROWS) {
         kernels->half_dots(g->b_dtype, m, n, g->k, a, g->a_row, b, g->b_col, c, g->c_row, g->accumulate);
         return;
@@ -440,7 +443,7 @@ static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kern
     if (g->pack_b)
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
     else if (g->b_dtype)
-        gpunn__gemm_pack_half(g, kernels, p, pc, j, jc, packed);
+        gpunn__gemm_pack_narrow(g, kernels, p, pc, j, jc, packed);
     else if (g->b_col == 1)
         kernels->copy(b, g->b_row, pc, jc, width, packed);
     else if (g->b_row == 1)
@@ -561,7 +564,7 @@ GPUNN__NOINLINE void gpunn__gemm_by_dots(const gpunn__gemm *g, const gpunn__gemm
                                          int64_t i1, int64_t j0, int64_t j1, float *packed)
 {
     if (g->b_dtype)
-        gpunn__gemm_half_dots(g, kernels, i0, i1, j0, j1, packed);
+        gpunn__gemm_narrow_dots(g, kernels, i0, i1, j0, j1, packed);
     else
         kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
                       g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);

@@ -1,5 +1,6 @@
 #ifndef GPUNN__CPU_GEMM_H
 #define GPUNN__CPU_GEMM_H
+#include "cpu/blocks.h"
 #include "cpu/context.h"
 
 /* ==== >>cpu/gemm ========================================================================================= *
@@ -13,7 +14,7 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     int64_t      a_row, a_col; /* A(i, p) = a[i * a_row + p * a_col] */
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
-    gpunn_dtype  b_dtype;      /* GPUNN_F16, GPUNN_BF16: b has this type, and b_row is 1; otherwise F32 */
+    gpunn_dtype  b_dtype;      /* 16 bits or blocks: b has this type, and b_row is 1; otherwise F32 */
     /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
      * column], and 0 in columns jc .. width. Several threads call it at the same time. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width,
@@ -116,10 +117,11 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
  * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
- * A. */
-enum { GPUNN__NARROW_ROWS = 16 };
+ * A. With B of blocks, A's few rows are rounded to 8 bits. */
+enum { GPUNN__NARROW_ROWS = 16, GPUNN__BLOCK_ROWS = 8 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
+    if (gpunn__is_blocks(g->b_dtype)) return g->m <= GPUNN__BLOCK_ROWS;
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
@@ -149,6 +151,7 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
  * chunk of A, or, for dot products with B of 16 bits, the words of A. */
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
+    if (gpunn__is_blocks(g->b_dtype) && gpunn__gemm_is_dots(g)) return gpunn__rounded_floats(g->m * g->k);
     if (g->b_dtype && gpunn__gemm_is_dots(g)) return g->bf16 ? GPUNN__NARROW_ROWS * g->k / 2 : 0;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;

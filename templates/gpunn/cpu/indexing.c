@@ -1,4 +1,5 @@
 #include "cpu/indexing.h"
+#include "base/blocks.h"
 #include "cpu/reduce.h"
 
 /* ---- embedding and gather: read elements at integer indices --------------------------------------------- *
@@ -19,7 +20,7 @@ static void gpunn__pick_ahead(const gpunn__pick *p, int64_t at)
     if (at >= p->m) return;
     const int64_t row = gpunn__picked(p, at);
     if (row >= 0 && row < p->n)
-        __builtin_prefetch((const char *)p->from + (size_t)(row * p->inner) * gpunn_dtype_size(p->dtype));
+        __builtin_prefetch((const char *)p->from + gpunn__block_bytes(p->dtype, row * p->inner));
 #else
     (void)p, (void)at;
 #endif
@@ -42,9 +43,8 @@ static void gpunn__pick_part(gpunn__pick *p, int64_t part)
         }
         if (p->rows) {
             gpunn__pick_ahead(p, at + GPUNN__PICK_AHEAD);
-            gpunn__widen_floats(p->dtype,
-                                (const char *)from + (size_t)(index * p->inner) * gpunn_dtype_size(p->dtype),
-                                p->inner, p->to + at * p->inner);
+            gpunn__widen_values(p->dtype, (const char *)from + gpunn__block_bytes(p->dtype, index * p->inner),
+                                p->to + at * p->inner, p->inner);
             continue;
         }
         if (whole)

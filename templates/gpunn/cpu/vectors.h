@@ -28,6 +28,14 @@ typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
 #endif
 
+/* Prefetches `bytes` bytes and returns their end. */
+GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
+{
+    GPUNN__UNROLL
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+    return from + bytes;
+}
+
 /* Transposes a 4 x 4 square. */
 GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 {

@@ -66,7 +66,9 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     char          shown[128], type[128];
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
-    if (item == NULL)
+    if (gpunn__is_lent(t))
+        gpunn__mismatch(m, GPUNN_ERR_STATE, "%s%s: bound to blocks, which are only read", prefix, shown);
+    else if (item == NULL)
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
     else if (!gpunn__reads_as(item->encoding, dtype))
         gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown,
@@ -78,7 +80,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
                         gpunn__entry_shape(item, file), scalar ? "[]" : gpunn__shape_text(t, model));
     } else {
         item->to = to;
-        item->as = t->half_storage ? gpunn__half_of(t->model) : dtype;
+        item->as = t->narrow ? t->narrow : dtype;
     }
 }
 
@@ -260,7 +262,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
-        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && (item == NULL || item->to == NULL))
+        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && !gpunn__is_lent(t) &&
+            (item == NULL || item->to == NULL))
             status = gpunn__fill_tensor(t, model->weights + t->offset, (float *)chunk);
     }
     if (status == GPUNN_OK) status = gpunn__archive_read(a, chunk);

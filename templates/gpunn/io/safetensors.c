@@ -2,6 +2,7 @@
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/math.h"
+#include "base/blocks.h"
 #include "base/device.h"
 
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */
@@ -498,20 +499,21 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
     return status;
 }
 
-/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype or a float type. */
+/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype, a float type or blocks.
+ * Of blocks, count and the piece are whole ones. */
 static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
 {
     float      piece[2048];
-    const bool half = item->as == GPUNN_F16 || item->as == GPUNN_BF16;
+    const bool half = item->as == GPUNN_F16 || item->as == GPUNN_BF16, blocks = gpunn__is_blocks(item->as);
     const bool same = item->encoding->id == (item->as == GPUNN_F16 ? GPUNN__F16 : GPUNN__BF16);
     char      *at = (char *)to;
-    if (!half) return gpunn__read_elements(r, item->encoding, item->as, false, count, to);
-    if (same) return gpunn__reader_read(r, to, count * 2);
-    for (size_t part; count > 0; count -= part, at += 2 * part) {
+    if (!half && !blocks) return gpunn__read_elements(r, item->encoding, item->as, false, count, to);
+    if (same && half) return gpunn__reader_read(r, to, count * 2);
+    for (size_t part; count > 0; count -= part, at += gpunn__block_bytes(item->as, (int64_t)part)) {
         part = count < sizeof piece / sizeof *piece ? count : sizeof piece / sizeof *piece;
         gpunn_status status = gpunn__read_elements(r, item->encoding, GPUNN_F32, false, part, piece);
         if (status != GPUNN_OK) return status;
-        gpunn__round_floats(item->as, piece, (int64_t)part, at);
+        gpunn__narrow_values(item->as, piece, at, (int64_t)part);
     }
     return GPUNN_OK;
 }
@@ -519,15 +521,16 @@ static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, 
 /* Reads count elements of a tensor into device memory, through a chunk of host memory. */
 static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *item, size_t count, void *chunk)
 {
-    const size_t  bytes = gpunn_dtype_size(item->as);
+    const size_t  size = gpunn__is_blocks(item->as) ? sizeof(float) : gpunn_dtype_size(item->as);
     char         *to = (char *)item->to;
     gpunn_device *dev = r->dev;
     gpunn_status  status = GPUNN_OK;
-    for (size_t part; count > 0 && status == GPUNN_OK; count -= part, to += part * bytes) {
-        part = count < GPUNN__CHUNK / bytes ? count : GPUNN__CHUNK / bytes;
+    for (size_t part, bytes; count > 0 && status == GPUNN_OK; count -= part, to += bytes) {
+        part = count < GPUNN__CHUNK / size ? count : GPUNN__CHUNK / size;
+        bytes = gpunn__block_bytes(item->as, (int64_t)part);
         status = gpunn__read_as(r, item, part, chunk);
         if (status != GPUNN_OK) return status;
-        status = dev->backend->upload(dev->context, to, chunk, part * bytes);
+        status = dev->backend->upload(dev->context, to, chunk, bytes);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "loading weights", status);
     }
     return status;

@@ -1,6 +1,7 @@
 #include "io/save.h"
 #include "base/errors.h"
 #include "base/memory.h"
+#include "base/blocks.h"
 #include "base/shapes.h"
 #include "ranks/group.h"
 #include "graph/tensors.h"
@@ -74,6 +75,25 @@ static void gpunn__emit_floats(gpunn__writer *w, const float *from, size_t bytes
     }
 }
 
+/* Writes a parameter that is stored as blocks, as floats. The last half of the chunk holds the blocks. */
+static void gpunn__emit_blocks(gpunn__writer *w, const gpunn_tensor *t)
+{
+    enum { MOST = GPUNN__CHUNK / 8 };
+    char *const half = w->chunk + GPUNN__CHUNK / 2;
+    for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && w->status == GPUNN_OK; at += part) {
+        part = count - at < MOST ? count - at : (int64_t)MOST;
+        const char *from = (const char *)gpunn__weights(t) + gpunn__block_bytes(t->narrow, at);
+        w->status = w->dev->backend->download(w->dev->context, half, from,
+                                              gpunn__block_bytes(t->narrow, part));
+        if (w->status != GPUNN_OK) {
+            w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
+            return;
+        }
+        gpunn__dequantize(t->narrow, half, (float *)(void *)w->chunk, part);
+        w->status = gpunn__file_write(w->file, w->chunk, (size_t)part * sizeof(float));
+    }
+}
+
 GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name,
                                        gpunn_dtype dtype, int rank, const int64_t *dim, size_t bytes)
 {
@@ -95,11 +115,14 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
                                const float *floats, const int64_t *number)
 {
-    const gpunn_dtype dtype = number ? GPUNN_I64 : gpunn__kept_as(t);
+    const bool        blocks = floats && gpunn__is_blocks(t->narrow);
+    const gpunn_dtype dtype = number ? GPUNN_I64 : blocks ? GPUNN_F32 : gpunn__kept_as(t);
     size_t            bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
     if (w->pass == GPUNN__TENSORS) {
         if (number)
             (void)gpunn__file_write(w->file, number, bytes);
+        else if (blocks)
+            gpunn__emit_blocks(w, t);
         else
             gpunn__emit_floats(w, floats, bytes);
         return;
@@ -158,10 +181,10 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model)
 {
     /* 16-bit weights last, so that the others stay aligned */
-    for (int half_storage = 0; half_storage < 2; half_storage++)
+    for (int half = 0; half < 2; half++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && t->half_storage == half_storage)
+            if (gpunn__is_saved(t) && (gpunn_dtype_size(t->narrow) == 2) == half)
                 gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
 }

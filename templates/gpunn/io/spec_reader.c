@@ -1014,7 +1014,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
         !gpunn__get_choice(l, 0, "precision", GPUNN__WORDS(gpunn__precision_names), &kind))
         return false;
     gpunn__stand_at(l, 0);
-    gpunn_model_args args = {0, (gpunn_precision)kind, false};
+    gpunn_model_args args = {0, (gpunn_precision)kind, false, GPUNN_DTYPE_DEFAULT};
     l->model = gpunn_model_create_(l->dev, args);
     if (l->model == NULL) return false;
     l->model->tensor_limit = GPUNN__SPEC_TENSORS;

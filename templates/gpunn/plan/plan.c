@@ -1,4 +1,5 @@
 #include "plan/plan.h"
+#include "base/blocks.h"
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/math.h"
@@ -702,9 +703,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
     if (b->nodes == NULL) return GPUNN_ERR_MEMORY;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
-    gpunn__find_half_storage(model);
-    const gpunn_status half_storage = gpunn__check_half_storage(b);
-    if (half_storage != GPUNN_OK) return half_storage;
+    gpunn__find_narrow_storage(model);
+    const gpunn_status narrow_storage = gpunn__check_narrow_storage(b);
+    if (narrow_storage != GPUNN_OK) return narrow_storage;
     gpunn__list_readers(b);
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
@@ -813,7 +814,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count, model->sparse_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
-    gpunn__find_half_storage(model);
+    gpunn__find_narrow_storage(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
@@ -824,7 +825,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
                 t->gradient_offset = at.weight_count - at.sparse_count;
             }
             at.weight_count += floats;
-            if (pass != GPUNN__HALF_RANGE) at.wide_count = at.weight_count;
+            if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
             if (t->sparse)
                 at.sparse_count += floats;
             else if (t->kind == GPUNN__PARAMETER)
@@ -840,7 +841,8 @@ GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
 
 static bool gpunn__is_user_owned_weight(const gpunn_tensor *t)
 {
-    return t->user_memory[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
+    return t->user_memory[0].data && !gpunn__is_lent(t) &&
+           (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_user_weights(gpunn_model *model, bool back)
@@ -887,16 +889,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values,
                                                  int64_t count)
 {
-    const size_t bytes = gpunn_dtype_size(gpunn__kept_as(t));
-    if (t->half_storage) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
-    return gpunn__upload_weights(t->model, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
+    const gpunn_dtype kept = gpunn__kept_as(t);
+    if (t->narrow) gpunn__narrow_values(kept, values, values, count);
+    return gpunn__upload_weights(t->model, (char *)to + gpunn__block_bytes(kept, at), values,
+                                 gpunn__block_bytes(kept, count));
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
 {
     gpunn_status status = GPUNN_OK;
     int64_t      count = gpunn__count(t, 1);
-    if (t->model->dev->backend->draw && !t->half_storage) {
+    if (t->model->dev->backend->draw && !t->narrow) {
         status = gpunn__draw_on_device(t, to);
         return status == GPUNN_OK ? status : gpunn__backend_fail(t->model->dev, "drawing weights", status);
     }
@@ -928,7 +931,7 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
     }
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (t->offset < 0) continue;
+        if (t->offset < 0 || gpunn__is_lent(t)) continue;
         if (t->constant)
             status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn_tensor_bytes(t));
         else if (draw)

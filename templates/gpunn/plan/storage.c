@@ -1,5 +1,6 @@
 #include "plan/storage.h"
 #include "base/errors.h"
+#include "base/blocks.h"
 #include "base/model.h"
 #include "base/shapes.h"
 #include "base/tables.h"
@@ -11,46 +12,69 @@ GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
 }
 
-/* Whether node t can read operand i, a weight, in 16 bits. */
-static bool gpunn__takes_half_storage(const gpunn_tensor *t, int i)
+/* Whether node t can read operand i, a weight, in 16 bits or blocks. */
+static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype)
 {
     const gpunn_backend_info *info = &t->model->dev->info;
     const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
-    return i == 1 && ((info->half && gpunn__op_is(t->op, GPUNN__PRODUCT)) ||
-                      (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
+    if (i != 1) return false;
+    if (everywhere && info->type == GPUNN_DEVICE_CPU) return true;
+    return info->half && !gpunn__is_blocks(dtype) && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
 }
 
-GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model)
+/* The dtype in which a weight is stored if all its readers take it. */
+static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
 {
-    if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
+    const gpunn_model *model = weight->model;
+    const gpunn_dtype  asked = weight->asked ? weight->asked : model->storage;
+    if (asked && weight->rank > 0 && weight->dim[weight->rank - 1] % gpunn__block_length(asked) == 0)
+        return asked;
+    return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
+}
+
+GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model)
+{
+    if (!model->inference || model->laid_out == model->tensor_count) return;
     for (int pass = 0; pass < 2; pass++)
         for (int id = 0; id < model->tensor_count; id++)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
-                if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out &&
-                    !weight->bound && gpunn__takes_half_storage(model->tensors[id], i) == (pass == 0))
-                    weight->half_storage = pass == 0;
+                if (weight == NULL || weight->kind != GPUNN__PARAMETER || weight->id < model->laid_out ||
+                    weight->bound)
+                    continue;
+                const gpunn_dtype wanted = gpunn__wanted_storage(weight);
+                if (wanted != GPUNN_F32 && gpunn__takes_storage(model->tensors[id], i, wanted) == (pass == 0))
+                    weight->narrow = pass == 0 ? wanted : GPUNN_DTYPE_DEFAULT;
             }
 }
 
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
 {
-    return t->half_storage ? gpunn__half_of(t->model) : t->dtype;
+    return t->narrow ? t->narrow : t->dtype;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
+GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t)
+{
+    return gpunn__block_bytes(gpunn__kept_as(t), gpunn__count(t, 1));
+}
+
+GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
+{
+    return t->bound && t->narrow;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count && b->model->inference; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
-            if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
+            if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_storage(t, i, t->inputs[i]->narrow))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
                     "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
                     t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
-                    gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op),
-                    b->model->dev->info.name);
+                    gpunn_dtype_name(t->inputs[i]->narrow), gpunn_op_name(t->op), b->model->dev->info.name);
     }
     return GPUNN_OK;
 }
@@ -86,7 +110,7 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
     if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
     if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
-    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->half_storage) return gpunn__half_of(t->model);
+    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->narrow) return gpunn__half_of(t->model);
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];

@@ -15,17 +15,25 @@
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
-/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only
- * model of precision BF16 or F16 that only products and embeddings read. Considers weights that have no
- * memory yet. */
-GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
+/* Sets `narrow` of weights that are stored only in 16 bits or only as blocks. These are weights of an
+ * inference-only model that only products and embeddings read. The dtype is that of gpunn_set_storage or of
+ * the model, or 16 bits with precision BF16 or F16. Weights whose rows are no whole blocks stay wider.
+ * Considers weights that have no memory yet. */
+GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model);
 
 /* The dtype of a weight in memory. */
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
 
-/* Fails if an op of this plan cannot read a weight in 16-bit storage. This happens
- * after ops are added or the device changes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b);
+/* Bytes of a weight in memory. */
+GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t);
+
+/* Whether a parameter is bound to blocks in memory of the program, which is only read. It has no memory of
+ * its own. */
+GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
+
+/* Fails if an op of this plan cannot read a weight as it is stored. This happens after ops are added or the
+ * device changes. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b);
 
 /* Chooses each tensor's dtype and channel order in memory. */
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);

@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "base/sizes.h"
 #include "base/shapes.h"
+#include "base/blocks.h"
 #include "base/model.h"
 #include "plan/plan.h"
 #include "run/run.h"
@@ -59,7 +60,7 @@ static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user
     gpunn_model *model = t->model;
     if (t->id >= model->laid_out) {
         t->bound = true;
-        t->half_storage = false;
+        t->narrow = GPUNN_DTYPE_DEFAULT;
     }
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK && user_memory->data == NULL) status = gpunn__copy_user_weights(model, false);
@@ -91,7 +92,11 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
                            "%s '%s': its gradient is sparse and has no dense memory; leave .sparse out",
                            caller, gpunn__called(t));
-    if (!gradient && t->half_storage && t->id < model->laid_out)
+    if (!gradient && gpunn__is_lent(t))
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s '%s': its blocks have no other memory; give gpunn_bind_as other blocks",
+                           caller, gpunn__called(t));
+    if (!gradient && t->narrow && t->id < model->laid_out)
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
             "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run",
@@ -234,6 +239,73 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session)
     gpunn__model_release(model);
 }
 
+/* Fails unless t can be stored in this dtype from now on. Blocks are for parameters of an evaluation model on
+ * a CPU. */
+static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *caller, gpunn_dtype format)
+{
+    const gpunn_model *model = t->model;
+    if (t->kind != GPUNN__PARAMETER)
+        return gpunn__fail(model->dev, GPUNN_ERR_DTYPE,
+                           "%s '%s': it is no parameter, so it cannot be stored as %s", caller,
+                           gpunn__called(t), gpunn_dtype_name(format));
+    if (gpunn__is_blocks(format) && !model->inference)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "%s '%s': numbers of %s cannot be trained; create the model with .inference = true", caller,
+            gpunn__called(t), gpunn_dtype_name(format));
+    if (gpunn__is_blocks(format) && model->dev->info.type != GPUNN_DEVICE_CPU)
+        return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': %s computes with no blocks of %s; use the CPU, or another dtype", caller,
+                           gpunn__called(t), model->dev->info.name, gpunn_dtype_name(format));
+    if (t->id < model->laid_out && !gpunn__is_lent(t) && gpunn__kept_as(t) != format)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "%s '%s': it is already stored as %s; call it before weights are written, loaded or run", caller,
+            gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
+    return gpunn__fits_blocks(t, caller, format);
+}
+
+/* Binds a parameter to blocks, which runs only read. */
+static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
+{
+    static const char  caller[] = "gpunn_bind_as";
+    const gpunn_status status = gpunn__may_store_as(t, caller, format);
+    if (status != GPUNN_OK) return status;
+    const size_t expected = gpunn__block_bytes(format, gpunn__count(t, 1));
+    char         text[128];
+    if (bytes != expected)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %zu",
+                           caller, gpunn__called(t), bytes, gpunn_dtype_name(format),
+                           gpunn__shape_text(t, text), expected);
+    t->bound = true;
+    t->narrow = format;
+    t->user_memory[0].data = memory;
+    t->user_memory[0].bytes = bytes;
+    t->model->user_memory_version++;
+    gpunn__invalidate(t->model);
+    GPUNN__WEIGHTS_CHANGED(t->model);
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype)
+{
+    static const char caller[] = "gpunn_set_storage";
+    if (parameter == NULL) return gpunn__fail_null(NULL, caller, "tensor");
+    if (dtype != GPUNN_F32 && !(gpunn__is_blocks(dtype) && gpunn__quantizes(dtype)))
+        return gpunn__fail(parameter->model->dev, GPUNN_ERR_DTYPE,
+                           "%s '%s': nothing can be stored as %s; use f32, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1",
+                           caller, gpunn__called(parameter), gpunn_dtype_name(dtype));
+    if (parameter->bound)
+        return gpunn__fail(parameter->model->dev, GPUNN_ERR_STATE, "%s '%s': it is bound, as %s", caller,
+                           gpunn__called(parameter), gpunn_dtype_name(gpunn__kept_as(parameter)));
+    const gpunn_status status = gpunn__may_store_as(parameter, caller, dtype);
+    if (status != GPUNN_OK || parameter->id < parameter->model->laid_out) return status;
+    parameter->asked = dtype;
+    parameter->narrow = GPUNN_DTYPE_DEFAULT;
+    gpunn__invalidate(parameter->model);
+    return GPUNN_OK;
+}
+
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 {
     if (t && t->state && t->model->own)
@@ -245,6 +317,7 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes)
 {
     const gpunn_dtype own = gpunn_tensor_dtype(t);
+    if (t && memory && gpunn__is_blocks(dtype)) return gpunn__lend_blocks(t, dtype, memory, bytes);
     if (t && memory && dtype != own)
         return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",

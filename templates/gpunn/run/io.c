@@ -2,6 +2,7 @@
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/math.h"
+#include "base/blocks.h"
 #include "base/shapes.h"
 #include "base/device.h"
 #include "base/model.h"
@@ -149,6 +150,20 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     return backend->run(dev->context, &step);
 }
 
+/* Copies a parameter that is stored as blocks to host memory: the blocks, or its numbers as floats. */
+static GPUNN__STATUS gpunn__read_blocks(const gpunn_tensor *t, bool as_floats, void *host)
+{
+    gpunn_device *dev = t->model->dev;
+    const size_t  bytes = gpunn__kept_bytes(t);
+    void         *copy = as_floats ? gpunn__realloc(dev, NULL, 0, bytes) : host;
+    if (copy == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = dev->backend->download(dev->context, copy, gpunn__weights(t), bytes);
+    if (status == GPUNN_OK && as_floats)
+        gpunn__dequantize(t->narrow, copy, (float *)host, gpunn__count(t, 1));
+    if (as_floats) gpunn__free(dev, copy, bytes);
+    return status;
+}
+
 /* Copies a value or gradient to memory of the program, or beside it, without a conversion of the dtype. */
 static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, bool near, const void *memory,
                                      size_t bytes)
@@ -157,6 +172,7 @@ static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, b
     if (!gradient && gpunn__is_bound_to_doubles(t))
         return dev->backend->download(dev->context, to, memory, bytes);
     if (gradient && t->sparse) return gpunn__read_sparse(t, to, bytes);
+    if (!gradient && gpunn__is_blocks(t->narrow)) return gpunn__read_blocks(t, true, to);
     if (near) return gpunn__read_on_device(t, gradient, to, memory, bytes);
     gpunn_dtype stored = gpunn__stored_as(t, gradient);
     size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
@@ -226,6 +242,23 @@ static GPUNN__STATUS gpunn__read_count(gpunn_tensor *t, bool gradient, gpunn_dty
     return status;
 }
 
+/* Copies a parameter that is stored in this format to host memory, as blocks. */
+static GPUNN__STATUS gpunn__read_as_blocks(gpunn_tensor *t, gpunn_dtype format, void *host, size_t bytes,
+                                           const char *caller)
+{
+    gpunn_device *dev = t->model->dev;
+    gpunn_status  status = gpunn__commit(t->model);
+    if (status != GPUNN_OK) return status;
+    if (t->narrow != format)
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s '%s': it is stored as %s, not as %s", caller,
+                           gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)), gpunn_dtype_name(format));
+    if (bytes != gpunn__kept_bytes(t))
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu", caller,
+                           gpunn__called(t), bytes, gpunn__kept_bytes(t));
+    status = gpunn__read_blocks(t, false, host);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+}
+
 static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, gpunn_dtype dtype, void *host, size_t bytes,
                                  const char *caller)
 {
@@ -233,7 +266,8 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, gpunn_dtype dty
         return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
     size_t        own_bytes;
-    gpunn_status  status = gpunn__check_as(t, caller, dtype);
+    if (!gradient && gpunn__is_blocks(dtype)) return gpunn__read_as_blocks(t, dtype, host, bytes, caller);
+    gpunn_status status = gpunn__check_as(t, caller, dtype);
     if (status != GPUNN_OK) return status;
     const void *memory = gpunn__memory_of(t, gradient, &own_bytes);
     if (memory == NULL) return dev->error.status;
@@ -443,14 +477,27 @@ static GPUNN__STATUS gpunn__write_pieces(const gpunn_tensor *t, gpunn_dtype dtyp
     gpunn_device *dev = t->model->dev;
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     gpunn_status  status = staging ? GPUNN_OK : GPUNN_ERR_MEMORY;
-    const size_t  size = gpunn_dtype_size(dtype);
     for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && status == GPUNN_OK; at += part) {
         part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
-        gpunn__cast_values(staging, GPUNN_F32, (const char *)host + (size_t)at * size, dtype, 0, part);
+        const char *from = (const char *)host + gpunn__block_bytes(dtype, at);
+        if (gpunn__is_blocks(dtype))
+            gpunn__dequantize(dtype, from, staging, part);
+        else
+            gpunn__cast_values(staging, GPUNN_F32, from, dtype, 0, part);
         status = gpunn__upload_part(t, gpunn__weights(t), at, staging, part);
     }
     if (staging) gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
     return status;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const char *caller,
+                                                 gpunn_dtype format)
+{
+    const int64_t row = t->rank > 0 ? t->dim[t->rank - 1] : 1, length = gpunn__block_length(format);
+    if (row % length == 0) return GPUNN_OK;
+    return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
+                       "%s '%s': its rows of %lld numbers are no multiple of the %lld in a block of %s",
+                       caller, gpunn__called(t), (long long)row, (long long)length, gpunn_dtype_name(format));
 }
 
 static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes,
@@ -459,7 +506,8 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
     if (t == NULL || host == NULL)
         return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
-    gpunn_status  status = gpunn__check_as(t, caller, dtype);
+    const bool    blocks = gpunn__is_blocks(dtype) && t->kind == GPUNN__PARAMETER;
+    gpunn_status  status = blocks ? gpunn__fits_blocks(t, caller, dtype) : gpunn__check_as(t, caller, dtype);
     if (status != GPUNN_OK) return status;
     if (t->kind == GPUNN__INPUT) {
         int64_t held[GPUNN_MAX_RANK];
@@ -472,7 +520,7 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s '%s': only inputs, parameters, buffers and states can be written", caller,
                            gpunn__called(t));
-    size_t expected = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
+    size_t expected = gpunn__block_bytes(dtype, gpunn__count(t, 1));
     if (bytes != expected) {
         char text[128];
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %zu", caller,
@@ -480,9 +528,13 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
     }
     status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
+    if (gpunn__is_lent(t))
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s '%s': it is bound to blocks, which are only read",
+                           caller, gpunn__called(t));
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    if ((t->half_storage || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
+    if (blocks && t->narrow == dtype) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    if ((t->narrow || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
         return gpunn__write_pieces(t, dtype, host);
     return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,
                           gpunn__count(t, 1));

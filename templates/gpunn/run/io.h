@@ -27,6 +27,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
                                               size_t bytes, int64_t *held);
 
+/* Fails unless the rows of a parameter are whole blocks. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const char *caller,
+                                                 gpunn_dtype format);
+
 /* Records the shape of an input's contents, and its batch. */
 GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
 

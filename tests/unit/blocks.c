@@ -1,0 +1,370 @@
+/* Weights stored as blocks of 4 to 8 bits: products and embeddings against those of the dequantised weights,
+ * storage, files, bound memory, and what is refused. */
+#include "../test.h"
+
+static const struct {
+    gpunn_dtype dtype;
+    int64_t     length;
+    size_t      bytes;
+    bool        rounds; /* .weights takes it */
+} formats[] = {
+#define X(id, name, length, bytes) {id, length, bytes, length == 32},
+    GPUNN_BLOCK_LIST(X)
+#undef X
+};
+
+/* ---- a linear layer whose weight is bound to random blocks ---- */
+typedef struct layer {
+    gpunn_device *dev;
+    gpunn_model  *model;
+    gpunn_tensor *x, *y, *weight;
+} layer;
+
+/* dtype: of .weights. */
+static layer layer_open(int threads, gpunn_dtype dtype, int k, int n)
+{
+    layer l;
+    l.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 3, .threads = threads);
+    assert_non_null(l.dev);
+    l.model = MADE(l.dev, gpunn_model_create(l.dev, .inference = true, .weights = dtype));
+    l.x = MADE(l.dev, gpunn_input(l.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, k)));
+    l.y = MADE(l.dev, gpunn_linear(l.x, "l", .out_features = n));
+    l.weight = gpunn_find(l.model, "l.weight");
+    return l;
+}
+
+static void layer_close(layer *l)
+{
+    gpunn_model_destroy(l->model);
+    gpunn_device_close(l->dev);
+}
+
+/* y [m, n] of x [m, k]. */
+static void layer_run(layer *l, const float *x, int m, int k, float *y, int n)
+{
+    OK(l->dev, gpunn_write(l->x, x, (size_t)(m * k) * sizeof *x));
+    OK(l->dev, gpunn_forward(&l->y, 1));
+    OK(l->dev, gpunn_read(l->y, y, (size_t)(m * n) * sizeof *y));
+}
+
+/* Blocks of random bits, with scales of about 2^-7. */
+static unsigned char *random_blocks(int f, int64_t count, uint32_t seed)
+{
+    const size_t   bytes = formats[f].bytes, size = (size_t)(count / formats[f].length) * bytes;
+    unsigned char *blocks = malloc(size + 1); /* at an odd address below */
+    for (size_t i = 0; i < size; i++) blocks[i] = (unsigned char)(128 + 127 * test_random(&seed));
+    for (unsigned char *b = blocks; b < blocks + size; b += bytes) {
+        unsigned char *scale = formats[f].dtype == GPUNN_Q6_K ? b + 208 : b;
+        for (int i = 1; i < (scale == b && (formats[f].length == 256 || bytes % 4 == 0) ? 4 : 2); i += 2)
+            scale[i] = (unsigned char)(0x1c | (scale[i] & 0x83));
+    }
+    return blocks;
+}
+
+/* y = x w^T + bias in double, and how far rounding x to 8 bits by groups of 32 may move each element. */
+static void expected_product(const float *x, const float *w, const float *bias, int m, int k, int n,
+                             bool rounds, double *y, double *allowed)
+{
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++) {
+            double sum = bias[j], size = fabs((double)bias[j]), error = 0;
+            for (int g = 0; g < k; g += 32) {
+                double most = 0, weights = 0;
+                for (int p = g; p < g + 32; p++) {
+                    most = fmax(most, fabs((double)x[i * k + p]));
+                    weights += fabs((double)w[j * k + p]);
+                    sum += (double)x[i * k + p] * (double)w[j * k + p];
+                    size += fabs((double)x[i * k + p] * (double)w[j * k + p]);
+                }
+                error += most / 254 * weights;
+            }
+            y[i * n + j] = sum;
+            allowed[i * n + j] = (rounds ? 1.001 * error : 0) + 1e-5 * size;
+        }
+}
+
+static void check_product(int f, int m, int k, int n)
+{
+    layer one = layer_open(1, GPUNN_DTYPE_DEFAULT, k, n), four = layer_open(4, GPUNN_DTYPE_DEFAULT, k, n);
+    unsigned char *blocks = random_blocks(f, (int64_t)k * n, (uint32_t)(k + n));
+    const size_t   size = (size_t)(k / formats[f].length * n) * formats[f].bytes;
+    memmove(blocks + 1, blocks, size); /* memory of a file has any alignment */
+    OK(one.dev, gpunn_bind_as(one.weight, formats[f].dtype, blocks + 1, size));
+    OK(four.dev, gpunn_bind_as(four.weight, formats[f].dtype, blocks + 1, size));
+    float *x = test_randoms((int64_t)m * k, 7, 2), *w = malloc((size_t)(n * k) * sizeof *w),
+          *bias = malloc((size_t)n * sizeof *bias), *y = malloc((size_t)(m * n) * sizeof *y),
+          *shared = malloc((size_t)(m * n) * sizeof *y);
+    double *expected = malloc((size_t)(m * n) * sizeof *expected),
+           *allowed = malloc((size_t)(m * n) * sizeof *allowed);
+    memset(x, 0, 32 * sizeof *x); /* a group without a scale */
+    layer_run(&one, x, m, k, y, n);
+    layer_run(&four, x, m, k, shared, n);
+    assert_memory_equal(y, shared, (size_t)(m * n) * sizeof *y);
+    OK(one.dev, gpunn_read(one.weight, w, (size_t)(n * k) * sizeof *w));
+    OK(one.dev, gpunn_read(gpunn_find(one.model, "l.bias"), bias, (size_t)n * sizeof *bias));
+    expected_product(x, w, bias, m, k, n, m <= 8, expected, allowed);
+    for (int i = 0; i < m * n; i++)
+        if (!(fabs((double)y[i] - expected[i]) <= allowed[i]))
+            fail_msg("%s, m %d, k %d, n %d: [%d] is %g, expected %g within %g",
+                     gpunn_dtype_name(formats[f].dtype), m, k, n, i, (double)y[i], expected[i], allowed[i]);
+    free(x), free(w), free(bias), free(y), free(shared), free(expected), free(allowed), free(blocks);
+    layer_close(&one);
+    layer_close(&four);
+}
+
+static void products(void **state)
+{
+    static const int sizes[][3] = {{1, 256, 1}, {1, 768, 67}, {2, 512, 5},  {3, 256, 4},   {4, 256, 130},
+                                   {5, 256, 3}, {8, 512, 33}, {9, 256, 17}, {33, 768, 50}, {70, 512, 7}};
+    (void)state;
+    for (int f = 0; f < COUNT(formats); f++) {
+        for (int i = 0; i < COUNT(sizes); i++) check_product(f, sizes[i][0], sizes[i][1], sizes[i][2]);
+        for (int k = 32; k <= 96 && formats[f].length == 32; k += 32)
+            for (int m = 1; m <= 9; m += 4) check_product(f, m, k, 9);
+    }
+}
+
+/* One row is computed as in any batch of at most 8 rows. */
+static void rows_alone(void **state)
+{
+    enum { M = 7, K = 96, N = 10 };
+    (void)state;
+    for (int f = 0; f < COUNT(formats) && formats[f].rounds; f++) {
+        layer  l = layer_open(2, formats[f].dtype, K, N);
+        float *x = test_randoms(M * K, 5, 1), together[M * N], alone[N];
+        layer_run(&l, x, M, K, together, N);
+        for (int i = 0; i < M; i++) {
+            layer_run(&l, x + i * K, 1, K, alone, N);
+            assert_memory_equal(alone, together + i * N, sizeof alone);
+        }
+        free(x);
+        layer_close(&l);
+    }
+}
+
+/* What is not finite stays in its row of x, or its row of the weight. */
+static void not_finite(void **state)
+{
+    enum { K = 256, N = 6 };
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    (void)state;
+    for (int f = 0; f < COUNT(formats); f++)
+        for (int m = 5; m <= 12; m += 7)
+            for (int e = 0; e < COUNT(bad); e++) {
+                layer          l = layer_open(1, GPUNN_DTYPE_DEFAULT, K, N);
+                unsigned char *blocks = random_blocks(f, K * N, 9);
+                const size_t   size = (size_t)(K / formats[f].length * N) * formats[f].bytes;
+                unsigned char *scale = blocks + 2 * (size / N) + (formats[f].dtype == GPUNN_Q6_K ? 208 : 0);
+                float         *x = test_randoms(m * K, 7, 2), y[12 * N];
+                scale[0] = 0;
+                scale[1] = 0x7e; /* NaN in the third row of the weight */
+                x[3 * K + 11] = bad[e];
+                OK(l.dev, gpunn_bind_as(l.weight, formats[f].dtype, blocks, size));
+                layer_run(&l, x, m, K, y, N);
+                for (int i = 0; i < m * N; i++) {
+                    if (i % N == 2) assert_true(isnan(y[i]));
+                    if (i / N != 3 && i % N != 2) assert_true(isfinite(y[i]));
+                    if (i / N == 3) assert_false(isfinite(y[i]));
+                }
+                free(x), free(blocks);
+                layer_close(&l);
+            }
+}
+
+/* ---- storage ---- */
+static void embeddings(void **state)
+{
+    static const int64_t tokens[] = {6, 0, 3, 3, 5};
+    enum { ROWS = 7, WIDTH = 256, TOKENS = 5 };
+    (void)state;
+    for (int f = 0; f < COUNT(formats); f++) {
+        gpunn_device  *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2);
+        gpunn_model   *model = MADE(dev, gpunn_model_create(dev, .inference = true));
+        gpunn_tensor  *x = MADE(dev, gpunn_input(model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+        gpunn_tensor  *y = MADE(dev, gpunn_embedding(x, "e", .num_embeddings = ROWS, .embedding_dim = WIDTH));
+        unsigned char *blocks = random_blocks(f, ROWS * WIDTH, 4);
+        static float   table[ROWS][WIDTH], rows[TOKENS][WIDTH];
+        OK(dev, gpunn_bind_as(gpunn_find(model, "e.weight"), formats[f].dtype, blocks,
+                              (size_t)(ROWS * WIDTH / formats[f].length) * formats[f].bytes));
+        OK(dev, gpunn_write(x, tokens, sizeof tokens));
+        OK(dev, gpunn_forward(&y, 1));
+        OK(dev, gpunn_read(y, rows, sizeof rows));
+        OK(dev, gpunn_read(gpunn_find(model, "e.weight"), table, sizeof table));
+        for (int i = 0; i < TOKENS; i++) assert_memory_equal(rows[i], table[tokens[i]], sizeof *table);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+        free(blocks);
+    }
+}
+
+/* Written, loaded and drawn values are rounded; reading and saving give the numbers of the blocks. */
+static void storage(void **state)
+{
+    enum { K = 64, N = 5 };
+    fixture *f = *state;
+    for (int i = 0; i < COUNT(formats) && formats[i].rounds; i++) {
+        layer l = layer_open(1, formats[i].dtype, K, N), other = layer_open(1, formats[i].dtype, K, N),
+              plain = layer_open(1, GPUNN_F32, K, N);
+        const size_t  size = (size_t)(K * N / 32) * formats[i].bytes;
+        float        *w = test_randoms(K * N, 3, 1), got[K * N], again[K * N], wide[K * N];
+        unsigned char blocks[K * N * 2], loaded[K * N * 2];
+        const char   *path = test_path(f, "w.safetensors");
+        OK(l.dev, gpunn_read_as(l.weight, formats[i].dtype, blocks, size)); /* initial values */
+        OK(l.dev, gpunn_write(l.weight, w, sizeof got));
+        OK(l.dev, gpunn_read(l.weight, got, sizeof got));
+        OK(l.dev, gpunn_read_as(l.weight, formats[i].dtype, blocks, size));
+        assert_int_equal(gpunn_tensor_dtype(l.weight), GPUNN_F32);
+        for (int e = 0; e < K * N; e++)
+            assert_true(fabsf(got[e] - w[e]) <= (formats[i].bytes > 30 ? 0.005f : 0.16f));
+        OK(plain.dev, gpunn_write(plain.weight, w, sizeof got));
+        OK(plain.dev, gpunn_save(plain.model, path));
+        OK(other.dev, gpunn_load(other.model, path)); /* before it has values */
+        OK(other.dev, gpunn_read_as(other.weight, formats[i].dtype, loaded, size));
+        assert_memory_equal(blocks, loaded, size);
+        OK(l.dev, gpunn_load(l.model, path)); /* over its values */
+        OK(l.dev, gpunn_read_as(l.weight, formats[i].dtype, loaded, size));
+        assert_memory_equal(blocks, loaded, size);
+        OK(l.dev, gpunn_save(l.model, path)); /* as F32 */
+        OK(plain.dev, gpunn_load(plain.model, path));
+        OK(plain.dev, gpunn_read(plain.weight, wide, sizeof wide));
+        assert_memory_equal(wide, got, sizeof got);
+        memset(blocks, 0, size);
+        OK(l.dev, gpunn_write_as(l.weight, formats[i].dtype, blocks, size));
+        OK(l.dev, gpunn_read(l.weight, again, sizeof again));
+        for (int e = 0; e < K * N; e++) assert_true(again[e] == 0);
+        OK(plain.dev, gpunn_write_as(plain.weight, formats[i].dtype, loaded, size));
+        OK(plain.dev, gpunn_read(plain.weight, again, sizeof again));
+        assert_memory_equal(again, got, sizeof got);
+        assert_int_equal(unlink(path), 0);
+        free(w);
+        layer_close(&l), layer_close(&other), layer_close(&plain);
+    }
+}
+
+static void weights_of_summary(void *user, const char *text)
+{
+    const char *at = strstr(text, "weights ");
+    if (at) *(size_t *)user = (size_t)strtoull(at + 8, NULL, 10);
+}
+
+/* The summary counts blocks; a bound weight has no memory, and a weight with other rows stays F32. */
+static void bytes_of_summary(void **state)
+{
+    enum { K = 256, N = 64 };
+    static unsigned char blocks[K * N / 32 * 18];
+    const size_t         head = 64, bias = N * sizeof(float);
+    size_t               weights;
+    (void)state;
+    layer l = layer_open(1, GPUNN_Q4_0, K, N), lent = layer_open(1, GPUNN_DTYPE_DEFAULT, K, N),
+          odd = layer_open(1, GPUNN_Q4_0, K + 16, N), chosen = layer_open(1, GPUNN_Q4_0, K, N);
+    OK(l.dev, gpunn_model_summary(l.model, .write = weights_of_summary, .user = &weights));
+    assert_int_equal(weights, head + bias + sizeof blocks);
+    OK(lent.dev, gpunn_bind_as(lent.weight, GPUNN_Q4_0, blocks, sizeof blocks));
+    OK(lent.dev, gpunn_model_summary(lent.model, .write = weights_of_summary, .user = &weights));
+    assert_int_equal(weights, head + bias);
+    OK(odd.dev, gpunn_model_summary(odd.model, .write = weights_of_summary, .user = &weights));
+    assert_int_equal(weights, head + bias + (K + 16) * N * sizeof(float));
+    OK(chosen.dev, gpunn_set_storage(chosen.weight, GPUNN_Q8_0));
+    OK(chosen.dev, gpunn_model_summary(chosen.model, .write = weights_of_summary, .user = &weights));
+    assert_int_equal(weights, head + bias + K * N / 32 * 34);
+    OK(chosen.dev, gpunn_set_storage(chosen.weight, GPUNN_F32));
+    OK(chosen.dev, gpunn_model_summary(chosen.model, .write = weights_of_summary, .user = &weights));
+    assert_int_equal(weights, head + bias + K * N * sizeof(float));
+    layer_close(&l), layer_close(&lent), layer_close(&odd), layer_close(&chosen);
+}
+
+/* q, k and v, which one product computes where their weights are adjacent. */
+static gpunn_tensor *attention_of(gpunn_tensor *x, int width)
+{
+    static const char *const names[] = {"q", "k", "v"};
+    gpunn_tensor            *part[3];
+    for (int i = 0; i < 3; i++)
+        part[i] = gpunn_reshape(gpunn_linear(x, names[i], .out_features = width),
+                                GPUNN_SHAPE(GPUNN_BATCH, 5, 2, width / 2));
+    return gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .heads_last = true);
+}
+
+static void attention(void **state)
+{
+    enum { WIDTH = 64, NUMBERS = 2 * 5 * WIDTH };
+    fixture    *f = *state;
+    const char *path = test_path(f, "qkv.safetensors");
+    float      *values = test_randoms(NUMBERS, 6, 1), got[NUMBERS], expected[NUMBERS];
+    for (int i = 0; i < 2; i++) {
+        gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 2, .threads = 1);
+        gpunn_model  *model = MADE(
+             dev, gpunn_model_create(dev, .inference = true, .weights = i == 0 ? GPUNN_Q8_0 : GPUNN_F32));
+        gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5, WIDTH)));
+        gpunn_tensor *y = MADE(dev, attention_of(x, WIDTH));
+        if (i == 1) OK(dev, gpunn_load(model, path)); /* the numbers of the blocks */
+        OK(dev, gpunn_write(x, values, NUMBERS * sizeof *values));
+        OK(dev, gpunn_forward(&y, 1));
+        OK(dev, gpunn_read(y, i == 0 ? got : expected, sizeof got));
+        if (i == 0) OK(dev, gpunn_save(model, path));
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+    check_close(got, expected, NUMBERS, 1e-4, 1e-5);
+    assert_int_equal(unlink(path), 0);
+    free(values);
+}
+
+/* ---- what is refused ---- */
+static void refused(void **state)
+{
+    static unsigned char blocks[4096];
+    fixture             *f = *state;
+    gpunn_device        *dev = f->dev;
+    float                w[64 * 4] = {0};
+    gpunn_tensor *trained = MADE(dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(4, 64), (gpunn_init){0}));
+    gpunn_tensor *x = MADE(dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(4, 64)));
+    FAILS_NULL(dev, gpunn_model_create(dev, .weights = GPUNN_Q4_0), GPUNN_ERR_STATE, "Q4_0", ".inference");
+    FAILS_NULL(dev, gpunn_model_create(dev, .inference = true, .weights = GPUNN_Q4_K), GPUNN_ERR_DTYPE,
+               "Q4_K");
+    FAILS_NULL(dev, gpunn_model_create(dev, .inference = true, .weights = GPUNN_I64), GPUNN_ERR_DTYPE, "i64");
+    FAILS(dev, gpunn_set_storage(trained, GPUNN_Q8_0), GPUNN_ERR_STATE, "'w'", "trained");
+    FAILS(dev, gpunn_bind_as(trained, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_STATE, "'w'", "trained");
+    FAILS(dev, gpunn_set_storage(x, GPUNN_Q8_0), GPUNN_ERR_DTYPE, "'x'");
+    FAILS(dev, gpunn_set_storage(trained, GPUNN_Q6_K), GPUNN_ERR_DTYPE, "Q6_K");
+    FAILS(dev, gpunn_write_as(x, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_DTYPE, "'x'");
+    FAILS(dev, gpunn_read_as(trained, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_DTYPE, "f32", "Q8_0");
+    OK(dev, gpunn_set_storage(trained, GPUNN_F32));
+    if (f->backend->type != GPUNN_DEVICE_CPU) {
+        FAILS_NULL(dev, gpunn_model_create(dev, .inference = true, .weights = GPUNN_Q4_0),
+                   GPUNN_ERR_UNSUPPORTED, "Q4_0", "CPU");
+        return;
+    }
+    layer late = layer_open(1, GPUNN_Q8_0, 64, 4), l = layer_open(1, GPUNN_DTYPE_DEFAULT, 64, 4),
+          odd = layer_open(1, GPUNN_DTYPE_DEFAULT, 40, 4);
+    FAILS(odd.dev, gpunn_set_storage(odd.weight, GPUNN_Q8_0), GPUNN_ERR_SHAPE, "40", "32");
+    FAILS(odd.dev, gpunn_write_as(odd.weight, GPUNN_Q8_0, blocks, 170), GPUNN_ERR_SHAPE, "40", "32");
+    FAILS(l.dev, gpunn_bind_as(l.weight, GPUNN_Q4_K, blocks, 144), GPUNN_ERR_SHAPE, "64", "256");
+    FAILS(l.dev, gpunn_bind_as(l.weight, GPUNN_Q8_0, blocks, 271), GPUNN_ERR_SHAPE, "271", "272");
+    OK(l.dev, gpunn_bind_as(l.weight, GPUNN_Q8_0, blocks, 272));
+    OK(l.dev, gpunn_bind_as(l.weight, GPUNN_Q8_0, blocks + 272, 272)); /* other blocks */
+    FAILS(l.dev, gpunn_set_storage(l.weight, GPUNN_F32), GPUNN_ERR_STATE, "bound", "Q8_0");
+    FAILS(l.dev, gpunn_write(l.weight, w, sizeof w), GPUNN_ERR_STATE, "only read");
+    FAILS(l.dev, gpunn_bind(l.weight, NULL, 0), GPUNN_ERR_STATE, "other blocks");
+    FAILS(l.dev, gpunn_bind(l.weight, w, sizeof w), GPUNN_ERR_STATE, "other blocks");
+    OK(odd.dev, gpunn_write(odd.weight, w, 160 * sizeof *w));
+    FAILS(odd.dev, gpunn_set_storage(odd.weight, GPUNN_BF16), GPUNN_ERR_DTYPE, "bf16");
+    OK(late.dev, gpunn_write(late.weight, w, sizeof w));
+    FAILS(late.dev, gpunn_set_storage(late.weight, GPUNN_F32), GPUNN_ERR_STATE, "already", "Q8_0");
+    FAILS(late.dev, gpunn_bind_as(late.weight, GPUNN_Q4_0, blocks, 144), GPUNN_ERR_STATE, "already", "Q8_0");
+    const char *path = test_path(f, "w.safetensors");
+    OK(l.dev, gpunn_save(l.model, path));
+    FAILS(l.dev, gpunn_load(l.model, path), GPUNN_ERR_STATE, "l.weight", "blocks");
+    OK(l.dev, gpunn_load(l.model, path, .partial = true)); /* the bias */
+    assert_int_equal(unlink(path), 0);
+    layer_close(&l), layer_close(&odd), layer_close(&late);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products),   cmocka_unit_test(rows_alone),       cmocka_unit_test(not_finite),
+        cmocka_unit_test(embeddings), cmocka_unit_test(bytes_of_summary), test_with_device(storage),
+        test_with_device(attention),  test_with_device(refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
