@@ -620,6 +620,9 @@
  *     only, rounded when written or loaded; on the CPU those of linear layers and embeddings. On a GPU its
  *     values between layers are 16-bit too: adding an F32 input or an embedding does not make the sum F32, as
  *     after torch's net.half().
+ *     On a CPU such a model can store these weights as blocks of 4 to 8 bits, in GGUF's formats: .weights of
+ *     gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses blocks of a mapped file
+ *     where they are. Products of few rows then round the rows to 8 bits.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
  *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works
@@ -1080,7 +1083,7 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_BOOL, "bool", "BOOL", 1) \
     X(GPUNN_F64, "f64", "F64", 8) /* of the program's values only: nothing is computed in it */
 
-/* Formats of quantised weights, bit for bit those of GGUF files. A block of consecutive numbers shares scales.
+/* Formats of quantised weights, bit for bit those of GGUF files. Consecutive numbers in a block share scales.
  * X(id, GGUF's name, numbers in a block, bytes of a block) */
 #define GPUNN_BLOCK_LIST(X)         \
     X(GPUNN_Q8_0, "Q8_0", 32, 34)   \
@@ -1158,7 +1161,7 @@ typedef struct gpunn_model_args {
     /* Only with .inference, on a CPU. Weights that only linear layers and embeddings read are stored in this
      * format: Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and
      * gpunn_save give F32. A weight whose rows are no multiple of a block stays wider, as do biases and
-     * norms. Products with at most 8 rows round those to 8 bits and F32 scales, a scale for 32 numbers;
+     * norms. Products with at most 16 rows round those to 8 bits, with an F32 scale for 32 numbers;
      * products with more rows compute in F32. Default: F32, or 16 bits as above. gpunn_set_storage chooses
      * for a single weight. GPUNN_ERR_STATE: without .inference, as blocks are not trained.
      * GPUNN_ERR_UNSUPPORTED: the device is no CPU. */
@@ -6911,8 +6914,8 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
 /* ==== >>base/blocks ====================================================================================== *
  * Blocks of quantised numbers, bit for bit those of ggml. All formats have groups of 32 numbers q. A group
  * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
- * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two numbers in
- * F16 are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for each
+ * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
+ * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for each
  * half of a group. */
 enum { GPUNN__GROUP = 32 };
 
@@ -31543,8 +31546,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_searchsorted(gpunn__cpu *cpu, gpunn_ste
 }
 
 /* ==== >>cpu/blocks ======================================================================================= *
- * Products of few rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers, as
- * in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. */
+ * Products of few rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers,
+ * as in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. */
 typedef struct gpunn__rounded { /* a group of A: scale q */
     float   scale, sum;         /* sum: of the rounded numbers */
     int32_t shift;              /* -zero times the sum of q; see gpunn__block_zero */
@@ -31557,11 +31560,15 @@ GPUNN__INLINE int64_t gpunn__rounded_floats(int64_t count)
     return count / GPUNN__GROUP * (int64_t)(sizeof(gpunn__rounded) / sizeof(float));
 }
 
-/* C (=, or += if add) A B^T, for at most 8 rows of A [m, k] and rows of B [n, k] in blocks. a_row and c_row are
- * the strides of A and C. The result depends neither on m nor on n. */
+/* C (=, or += if add) A B^T, for A [m, k] and rows of B [n, k] in blocks. a_row and c_row are the strides of A
+ * and C. scratch: m k numbers. The result depends neither on m nor on n. */
 GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
                                        int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
                                        gpunn__rounded *scratch);
+
+/* gpunn__dequantize_from, with vectors. */
+GPUNN__INTERNAL void gpunn__block_widen(gpunn_dtype format, const void *blocks, int64_t at, float *values,
+                                        int64_t n);
 
 /* Rounds n numbers to groups. The scale of a group with a NaN or an infinity is NaN. zero: see
  * gpunn__block_zero. */
@@ -31584,6 +31591,12 @@ GPUNN__VECTORIZED(gpunn__round_groups, (const float *a, int64_t n, int zero, gpu
         to->sum = scale * (float)sum;
         to->shift = -zero * sum;
     }
+}
+
+/* What kernels subtract from unsigned numbers of this format, by `shift`. */
+static int gpunn__block_zero(gpunn_dtype format)
+{
+    return format == GPUNN_Q8_0 ? 128 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
 }
 
 /* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */
@@ -31765,6 +31778,48 @@ GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int6
     default: return;
     }
 }
+
+#if GPUNN__SATURATES
+/* Numbers of group j of a block. The product with a scale is exact, or there is no minimum. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(numbers)(const gpunn_dtype format, const uint8_t *block, int j,
+                                                   float *to)
+{
+    float         minimum = -0.0f;
+    const int     zero = format == GPUNN_Q8_0 ? 0 : gpunn__block_zero(format);
+    const __m256  scale = GPUNN__B(scales)(format, block, j, &minimum);
+    const __m256i q = _mm256_sub_epi8(GPUNN__B(load)(format, block, j), _mm256_set1_epi8((char)zero));
+    GPUNN__UNROLL
+    for (int i = 0; i < 4; i++) {
+        __m128i      part = i < 2 ? _mm256_castsi256_si128(q) : _mm256_extracti128_si256(q, 1);
+        const __m256 own = i < 2 ? _mm256_permute2f128_ps(scale, scale, 0)
+                                 : _mm256_permute2f128_ps(scale, scale, 0x11);
+        if (i % 2) part = _mm_srli_si128(part, 8);
+        const __m256 numbers = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(part)), own);
+        _mm256_storeu_ps(to + 8 * i, _mm256_add_ps(numbers, _mm256_set1_ps(minimum)));
+    }
+}
+
+/* As gpunn__dequantize_from, for one format. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(widen_format)(const gpunn_dtype format, const uint8_t *blocks,
+                                                        int64_t at, float *values, int64_t n)
+{
+    const int64_t length = gpunn__block_length(format);
+    for (int64_t i = at; i < at + n; i += GPUNN__GROUP, values += GPUNN__GROUP) GPUNN__B(numbers)
+    (format, blocks + gpunn__block_bytes(format, i - i % length), (int)(i % length / GPUNN__GROUP), values);
+}
+
+GPUNN__TARGET static void GPUNN__B(widen)(gpunn_dtype format, const uint8_t *blocks, int64_t at,
+                                          float *values, int64_t n)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: GPUNN__B(widen_format)(id, blocks, at, values, n); return;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return;
+    }
+}
+#endif
 #undef GPUNN__B
 #undef GPUNN__SATURATES
 #undef GPUNN__TARGET
@@ -31943,6 +31998,48 @@ GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int6
     default: return;
     }
 }
+
+#if GPUNN__SATURATES
+/* Numbers of group j of a block. The product with a scale is exact, or there is no minimum. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(numbers)(const gpunn_dtype format, const uint8_t *block, int j,
+                                                   float *to)
+{
+    float         minimum = -0.0f;
+    const int     zero = format == GPUNN_Q8_0 ? 0 : gpunn__block_zero(format);
+    const __m256  scale = GPUNN__B(scales)(format, block, j, &minimum);
+    const __m256i q = _mm256_sub_epi8(GPUNN__B(load)(format, block, j), _mm256_set1_epi8((char)zero));
+    GPUNN__UNROLL
+    for (int i = 0; i < 4; i++) {
+        __m128i      part = i < 2 ? _mm256_castsi256_si128(q) : _mm256_extracti128_si256(q, 1);
+        const __m256 own = i < 2 ? _mm256_permute2f128_ps(scale, scale, 0)
+                                 : _mm256_permute2f128_ps(scale, scale, 0x11);
+        if (i % 2) part = _mm_srli_si128(part, 8);
+        const __m256 numbers = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(part)), own);
+        _mm256_storeu_ps(to + 8 * i, _mm256_add_ps(numbers, _mm256_set1_ps(minimum)));
+    }
+}
+
+/* As gpunn__dequantize_from, for one format. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(widen_format)(const gpunn_dtype format, const uint8_t *blocks,
+                                                        int64_t at, float *values, int64_t n)
+{
+    const int64_t length = gpunn__block_length(format);
+    for (int64_t i = at; i < at + n; i += GPUNN__GROUP, values += GPUNN__GROUP) GPUNN__B(numbers)
+    (format, blocks + gpunn__block_bytes(format, i - i % length), (int)(i % length / GPUNN__GROUP), values);
+}
+
+GPUNN__TARGET static void GPUNN__B(widen)(gpunn_dtype format, const uint8_t *blocks, int64_t at,
+                                          float *values, int64_t n)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: GPUNN__B(widen_format)(id, blocks, at, values, n); return;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return;
+    }
+}
+#endif
 #undef GPUNN__B
 #undef GPUNN__SATURATES
 #undef GPUNN__TARGET
@@ -31986,10 +32083,21 @@ static gpunn__block_kernel gpunn__block_choose(void)
 #endif
 }
 
-/* What kernels subtract from unsigned numbers of this format, by `shift`. */
-static int gpunn__block_zero(gpunn_dtype format)
+GPUNN__INTERNAL void gpunn__block_widen(gpunn_dtype format, const void *blocks, int64_t at, float *values,
+                                        int64_t n)
 {
-    return format == GPUNN_Q8_0 ? 128 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+#if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
+#ifdef GPUNN__LEVELS
+    if (gpunn__level() >= GPUNN__LEVEL_AVX2)
+#endif
+    {
+        gpunn__maddubs_widen(format, (const uint8_t *)blocks, at, values, n);
+        return;
+    }
+#endif
+#if !(defined(GPUNN__AVX2) || defined(GPUNN__AVX512)) || defined(GPUNN__LEVELS)
+    gpunn__dequantize_from(format, blocks, at, values, n);
+#endif
 }
 
 GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
@@ -32117,10 +32225,10 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
  * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
  * A. With B of blocks, A's few rows are rounded to 8 bits. */
-enum { GPUNN__NARROW_ROWS = 16, GPUNN__BLOCK_ROWS = 8 };
+enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
-    if (gpunn__is_blocks(g->b_dtype)) return g->m <= GPUNN__BLOCK_ROWS;
+    if (gpunn__is_blocks(g->b_dtype)) return g->m <= GPUNN__NARROW_ROWS;
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
@@ -33877,8 +33985,7 @@ static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kern
         const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
         for (int64_t y = 0; y < jc; y++)
             if (gpunn__is_blocks(g->b_dtype))
-                gpunn__dequantize_from(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), p + x, wide + y * ROWS,
-                                       rows);
+                gpunn__block_widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), p + x, wide + y * ROWS, rows);
             else
                 kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
         kernels->copy_transposed(wide, ROWS, rows, jc, width, packed + x * width);
@@ -47339,8 +47446,8 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
     return status;
 }
 
-/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype, a float type or blocks.
- * Of blocks, count and the piece are whole ones. */
+/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype, a float type or
+ * blocks. Of blocks, count and the piece are whole ones. */
 static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
 {
     float      piece[2048];

@@ -296,6 +296,20 @@ static void doubles(gpunn_model *model)
     gpunn_write_as(x, GPUNN_TYPED(cells), sizeof cells);
 }
 
+static void blocks(gpunn_device *dev)
+{
+    static unsigned char mapped[16 * 64 / 32 * 34]; /* of a .gguf file */
+    gpunn_model         *model = gpunn_model_create(dev, .inference = true, .weights = GPUNN_Q4_0);
+    gpunn_tensor        *x = floats(model, "x", GPUNN_SHAPE(GPUNN_BATCH, 64));
+    gpunn_tensor *y = gpunn_linear(gpunn_linear(x, "l", .out_features = 64), "head", .out_features = 16);
+    gpunn_set_storage(gpunn_find(model, "l.weight"), GPUNN_Q8_0); /* 8 bits here, 4 elsewhere */
+    gpunn_bind_as(gpunn_find(model, "head.weight"), GPUNN_Q8_0, mapped, sizeof mapped);
+    static float one[64];
+    gpunn_write(x, one, sizeof one);
+    gpunn_forward(&y, 1);
+    gpunn_model_destroy(model);
+}
+
 int main(void)
 {
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
@@ -308,6 +322,7 @@ int main(void)
     custom(dev, model);
     states(model);
     doubles(model);
+    blocks(dev);
     memory(dev, model);
     files(dev);
     train(dev);

@@ -102,7 +102,7 @@ static void check_product(int f, int m, int k, int n)
     assert_memory_equal(y, shared, (size_t)(m * n) * sizeof *y);
     OK(one.dev, gpunn_read(one.weight, w, (size_t)(n * k) * sizeof *w));
     OK(one.dev, gpunn_read(gpunn_find(one.model, "l.bias"), bias, (size_t)n * sizeof *bias));
-    expected_product(x, w, bias, m, k, n, m <= 8, expected, allowed);
+    expected_product(x, w, bias, m, k, n, m <= 16, expected, allowed);
     for (int i = 0; i < m * n; i++)
         if (!(fabs((double)y[i] - expected[i]) <= allowed[i]))
             fail_msg("%s, m %d, k %d, n %d: [%d] is %g, expected %g within %g",
@@ -114,17 +114,17 @@ static void check_product(int f, int m, int k, int n)
 
 static void products(void **state)
 {
-    static const int sizes[][3] = {{1, 256, 1}, {1, 768, 67}, {2, 512, 5},  {3, 256, 4},   {4, 256, 130},
-                                   {5, 256, 3}, {8, 512, 33}, {9, 256, 17}, {33, 768, 50}, {70, 512, 7}};
+    static const int sizes[][3] = {{1, 256, 1}, {1, 768, 67}, {2, 512, 5},   {3, 256, 4},   {4, 256, 130},
+                                   {5, 256, 3}, {8, 512, 33}, {17, 256, 17}, {33, 768, 50}, {70, 512, 7}};
     (void)state;
     for (int f = 0; f < COUNT(formats); f++) {
         for (int i = 0; i < COUNT(sizes); i++) check_product(f, sizes[i][0], sizes[i][1], sizes[i][2]);
         for (int k = 32; k <= 96 && formats[f].length == 32; k += 32)
-            for (int m = 1; m <= 9; m += 4) check_product(f, m, k, 9);
+            for (int m = 1; m <= 17; m += 8) check_product(f, m, k, 9);
     }
 }
 
-/* One row is computed as in any batch of at most 8 rows. */
+/* One row is computed as in any batch of at most 16 rows. */
 static void rows_alone(void **state)
 {
     enum { M = 7, K = 96, N = 10 };
@@ -149,13 +149,13 @@ static void not_finite(void **state)
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     (void)state;
     for (int f = 0; f < COUNT(formats); f++)
-        for (int m = 5; m <= 12; m += 7)
+        for (int m = 5; m <= 18; m += 13)
             for (int e = 0; e < COUNT(bad); e++) {
                 layer          l = layer_open(1, GPUNN_DTYPE_DEFAULT, K, N);
                 unsigned char *blocks = random_blocks(f, K * N, 9);
                 const size_t   size = (size_t)(K / formats[f].length * N) * formats[f].bytes;
                 unsigned char *scale = blocks + 2 * (size / N) + (formats[f].dtype == GPUNN_Q6_K ? 208 : 0);
-                float         *x = test_randoms(m * K, 7, 2), y[12 * N];
+                float         *x = test_randoms(m * K, 7, 2), y[18 * N];
                 scale[0] = 0;
                 scale[1] = 0x7e; /* NaN in the third row of the weight */
                 x[3 * K + 11] = bad[e];
@@ -280,13 +280,13 @@ static gpunn_tensor *attention_of(gpunn_tensor *x, int width)
     gpunn_tensor            *part[3];
     for (int i = 0; i < 3; i++)
         part[i] = gpunn_reshape(gpunn_linear(x, names[i], .out_features = width),
-                                GPUNN_SHAPE(GPUNN_BATCH, 5, 2, width / 2));
+                                GPUNN_SHAPE(GPUNN_BATCH, 9, 2, width / 2));
     return gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .heads_last = true);
 }
 
 static void attention(void **state)
 {
-    enum { WIDTH = 64, NUMBERS = 2 * 5 * WIDTH };
+    enum { WIDTH = 64, NUMBERS = 2 * 9 * WIDTH };
     fixture    *f = *state;
     const char *path = test_path(f, "qkv.safetensors");
     float      *values = test_randoms(NUMBERS, 6, 1), got[NUMBERS], expected[NUMBERS];
@@ -294,7 +294,7 @@ static void attention(void **state)
         gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 2, .threads = 1);
         gpunn_model  *model = MADE(
              dev, gpunn_model_create(dev, .inference = true, .weights = i == 0 ? GPUNN_Q8_0 : GPUNN_F32));
-        gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5, WIDTH)));
+        gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 9, WIDTH)));
         gpunn_tensor *y = MADE(dev, attention_of(x, WIDTH));
         if (i == 1) OK(dev, gpunn_load(model, path)); /* the numbers of the blocks */
         OK(dev, gpunn_write(x, values, NUMBERS * sizeof *values));
@@ -312,7 +312,7 @@ static void attention(void **state)
 /* ---- what is refused ---- */
 static void refused(void **state)
 {
-    static unsigned char blocks[4096];
+    static unsigned char blocks[4096] = {0, 0x38}; /* scale 0.5 */
     fixture             *f = *state;
     gpunn_device        *dev = f->dev;
     float                w[64 * 4] = {0};
@@ -329,6 +329,11 @@ static void refused(void **state)
     FAILS(dev, gpunn_write_as(x, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_DTYPE, "'x'");
     FAILS(dev, gpunn_read_as(trained, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_DTYPE, "f32", "Q8_0");
     OK(dev, gpunn_set_storage(trained, GPUNN_F32));
+    for (int i = 2; i < COUNT(blocks); i++)
+        blocks[i] = (unsigned char)(i % 34 < 2 ? blocks[i - 34 * (i > 33)] : i);
+    OK(dev, gpunn_write_as(trained, GPUNN_Q8_0, blocks, 272)); /* as floats */
+    OK(dev, gpunn_read(trained, w, sizeof w));
+    assert_true(w[0] == 2 * 0.5f && w[33] == 37 * 0.5f);
     if (f->backend->type != GPUNN_DEVICE_CPU) {
         FAILS_NULL(dev, gpunn_model_create(dev, .inference = true, .weights = GPUNN_Q4_0),
                    GPUNN_ERR_UNSUPPORTED, "Q4_0", "CPU");

@@ -620,6 +620,9 @@
  *     only, rounded when written or loaded; on the CPU those of linear layers and embeddings. On a GPU its
  *     values between layers are 16-bit too: adding an F32 input or an embedding does not make the sum F32, as
  *     after torch's net.half().
+ *     On a CPU such a model can store these weights as blocks of 4 to 8 bits, in GGUF's formats: .weights of
+ *     gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses blocks of a mapped file
+ *     where they are. Products of few rows then round the rows to 8 bits.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
  *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works

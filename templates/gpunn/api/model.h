@@ -167,7 +167,7 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_BOOL, "bool", "BOOL", 1) \
     X(GPUNN_F64, "f64", "F64", 8) /* of the program's values only: nothing is computed in it */
 
-/* Formats of quantised weights, bit for bit those of GGUF files. A block of consecutive numbers shares scales.
+/* Formats of quantised weights, bit for bit those of GGUF files. Consecutive numbers in a block share scales.
  * X(id, GGUF's name, numbers in a block, bytes of a block) */
 #define GPUNN_BLOCK_LIST(X)         \
     X(GPUNN_Q8_0, "Q8_0", 32, 34)   \
@@ -245,7 +245,7 @@ typedef struct gpunn_model_args {
     /* Only with .inference, on a CPU. Weights that only linear layers and embeddings read are stored in this
      * format: Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and
      * gpunn_save give F32. A weight whose rows are no multiple of a block stays wider, as do biases and
-     * norms. Products with at most 8 rows round those to 8 bits and F32 scales, a scale for 32 numbers;
+     * norms. Products with at most 16 rows round those to 8 bits, with an F32 scale for 32 numbers;
      * products with more rows compute in F32. Default: F32, or 16 bits as above. gpunn_set_storage chooses
      * for a single weight. GPUNN_ERR_STATE: without .inference, as blocks are not trained.
      * GPUNN_ERR_UNSUPPORTED: the device is no CPU. */

@@ -24,6 +24,12 @@ GPUNN__VECTORIZED(gpunn__round_groups, (const float *a, int64_t n, int zero, gpu
     }
 }
 
+/* What kernels subtract from unsigned numbers of this format, by `shift`. */
+static int gpunn__block_zero(gpunn_dtype format)
+{
+    return format == GPUNN_Q8_0 ? 128 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+}
+
 /* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */
 typedef void (*gpunn__block_kernel)(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
                                     const gpunn__rounded *a, const char *b, float *c, int64_t c_row,
@@ -96,10 +102,21 @@ static gpunn__block_kernel gpunn__block_choose(void)
 #endif
 }
 
-/* What kernels subtract from unsigned numbers of this format, by `shift`. */
-static int gpunn__block_zero(gpunn_dtype format)
+GPUNN__INTERNAL void gpunn__block_widen(gpunn_dtype format, const void *blocks, int64_t at, float *values,
+                                        int64_t n)
 {
-    return format == GPUNN_Q8_0 ? 128 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+#if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
+#ifdef GPUNN__LEVELS
+    if (gpunn__level() >= GPUNN__LEVEL_AVX2)
+#endif
+    {
+        gpunn__maddubs_widen(format, (const uint8_t *)blocks, at, values, n);
+        return;
+    }
+#endif
+#if !(defined(GPUNN__AVX2) || defined(GPUNN__AVX512)) || defined(GPUNN__LEVELS)
+    gpunn__dequantize_from(format, blocks, at, values, n);
+#endif
 }
 
 GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,

@@ -4,8 +4,8 @@
 #include "cpu/vectors.h"
 
 /* ==== >>cpu/blocks ======================================================================================= *
- * Products of few rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers, as
- * in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. */
+ * Products of few rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers,
+ * as in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. */
 typedef struct gpunn__rounded { /* a group of A: scale q */
     float   scale, sum;         /* sum: of the rounded numbers */
     int32_t shift;              /* -zero times the sum of q; see gpunn__block_zero */
@@ -18,10 +18,14 @@ GPUNN__INLINE int64_t gpunn__rounded_floats(int64_t count)
     return count / GPUNN__GROUP * (int64_t)(sizeof(gpunn__rounded) / sizeof(float));
 }
 
-/* C (=, or += if add) A B^T, for at most 8 rows of A [m, k] and rows of B [n, k] in blocks. a_row and c_row are
- * the strides of A and C. The result depends neither on m nor on n. */
+/* C (=, or += if add) A B^T, for A [m, k] and rows of B [n, k] in blocks. a_row and c_row are the strides of A
+ * and C. scratch: m k numbers. The result depends neither on m nor on n. */
 GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
                                        int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
                                        gpunn__rounded *scratch);
+
+/* gpunn__dequantize_from, with vectors. */
+GPUNN__INTERNAL void gpunn__block_widen(gpunn_dtype format, const void *blocks, int64_t at, float *values,
+                                        int64_t n);
 
 #endif /* GPUNN__CPU_BLOCKS_H */

@@ -400,8 +400,7 @@ static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kern
         const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
         for (int64_t y = 0; y < jc; y++)
             if (gpunn__is_blocks(g->b_dtype))
-                gpunn__dequantize_from(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), p + x, wide + y * ROWS,
-                                       rows);
+                gpunn__block_widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), p + x, wide + y * ROWS, rows);
             else
                 kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
         kernels->copy_transposed(wide, ROWS, rows, jc, width, packed + x * width);

@@ -118,10 +118,10 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
  * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
  * A. With B of blocks, A's few rows are rounded to 8 bits. */
-enum { GPUNN__NARROW_ROWS = 16, GPUNN__BLOCK_ROWS = 8 };
+enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
-    if (gpunn__is_blocks(g->b_dtype)) return g->m <= GPUNN__BLOCK_ROWS;
+    if (gpunn__is_blocks(g->b_dtype)) return g->m <= GPUNN__NARROW_ROWS;
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&

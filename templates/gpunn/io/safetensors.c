@@ -499,8 +499,8 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
     return status;
 }
 
-/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype, a float type or blocks.
- * Of blocks, count and the piece are whole ones. */
+/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype, a float type or
+ * blocks. Of blocks, count and the piece are whole ones. */
 static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
 {
     float      piece[2048];
