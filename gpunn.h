@@ -6915,8 +6915,8 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
  * Blocks of quantised numbers, bit for bit those of ggml. All formats have groups of 32 numbers q. A group
  * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
  * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
- * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for each
- * half of a group. */
+ * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
+ * each half of a group. */
 enum { GPUNN__GROUP = 32 };
 
 /* Whether the dtype is a format of blocks. */
@@ -31560,8 +31560,8 @@ GPUNN__INLINE int64_t gpunn__rounded_floats(int64_t count)
     return count / GPUNN__GROUP * (int64_t)(sizeof(gpunn__rounded) / sizeof(float));
 }
 
-/* C (=, or += if add) A B^T, for A [m, k] and rows of B [n, k] in blocks. a_row and c_row are the strides of A
- * and C. scratch: m k numbers. The result depends neither on m nor on n. */
+/* C (=, or += if add) A B^T, for A [m, k] and rows of B [n, k] in blocks. a_row and c_row are the strides of
+ * A and C. scratch: m k numbers. The result depends neither on m nor on n. */
 GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
                                        int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
                                        gpunn__rounded *scratch);
@@ -32045,6 +32045,139 @@ GPUNN__TARGET static void GPUNN__B(widen)(gpunn_dtype format, const uint8_t *blo
 #undef GPUNN__TARGET
 #endif
 
+#if defined(GPUNN__VECTORS) && defined(__aarch64__)
+/* Products with weights of blocks on NEON. Numbers are signed; zero is subtracted from them. */
+
+/* Twice 16 numbers of group j of a block. */
+GPUNN__INLINE void gpunn__neon_load(const gpunn_dtype format, const uint8_t *block, int j, int8x16_t q[2])
+{
+    const bool  small = gpunn__block_length(format) == GPUNN__GROUP, six = format == GPUNN_Q6_K;
+    const bool  five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1 || format == GPUNN_Q5_K;
+    const int   zero = six ? 32 : gpunn__block_zero(format); /* Q8_0 is signed already */
+    uint8x16_t  low[2], high[2];
+    const void *at = block + (format == GPUNN_Q4_1 || format == GPUNN_Q5_1 ? 4 : 2) + (five ? 4 : 0);
+    if (format == GPUNN_Q8_0) {
+        q[0] = vld1q_s8((const int8_t *)block + 2);
+        q[1] = vld1q_s8((const int8_t *)block + 18);
+        return;
+    }
+    if (small) {
+        const uint8x16_t packed = vld1q_u8((const uint8_t *)at);
+        low[0] = packed;
+        low[1] = vshrq_n_u8(packed, 4);
+    } else {
+        const uint8_t  *from = six ? block + 64 * (j / 4) + 32 * (j & 1)
+                                   : block + 16 + (five ? 32 : 0) + j / 2 * 32;
+        const int8x16_t shift = vdupq_n_s8((int8_t)(six ? -(j % 4 / 2 * 4) : -(j % 2 * 4)));
+        for (int i = 0; i < 2; i++) low[i] = vshlq_u8(vld1q_u8(from + 16 * i), shift);
+    }
+    for (int i = 0; i < 2; i++) low[i] = vandq_u8(low[i], vdupq_n_u8(15));
+    if (small && five) { /* bit i is the highest of number i */
+        const uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+        for (int i = 0; i < 2; i++) {
+            const uint8_t   *bits = (const uint8_t *)at - 4 + 2 * i;
+            const uint8x16_t bytes = vcombine_u8(vdup_n_u8(bits[0]), vdup_n_u8(bits[1]));
+            high[i] = vandq_u8(vtstq_u8(bytes, bit), vdupq_n_u8(16));
+        }
+    } else {
+        const uint8_t   *from = six ? block + 128 + 32 * (j / 4) : block + 16;
+        const int8x16_t  shift = vdupq_n_s8((int8_t)(six ? -(j % 4 * 2) : -j));
+        const uint8x16_t mask = vdupq_n_u8(six ? 3 : five ? 1 : 0);
+        for (int i = 0; i < 2 && (six || five); i++)
+            high[i] = vshlq_n_u8(vandq_u8(vshlq_u8(vld1q_u8(from + 16 * i), shift), mask), 4);
+    }
+    for (int i = 0; i < 2; i++) {
+        const uint8x16_t all = six || five ? vorrq_u8(low[i], high[i]) : low[i];
+        q[i] = vsubq_s8(vreinterpretq_s8_u8(all), vdupq_n_s8((int8_t)zero));
+    }
+}
+
+GPUNN__INLINE float gpunn__neon_half(const uint8_t *at)
+{
+    float value;
+    gpunn__widen_floats(GPUNN_F16, at, 1, &value);
+    return value;
+}
+
+/* The scale of each half of group j of a block, and its minimum. */
+GPUNN__INLINE void gpunn__neon_scales(const gpunn_dtype format, const uint8_t *block, int j, float scale[2],
+                                      float *minimum)
+{
+    const float d = gpunn__neon_half(format == GPUNN_Q6_K ? block + 208 : block);
+    int         s = 1, m = 0;
+    if (format == GPUNN_Q4_K || format == GPUNN_Q5_K) gpunn__group_scales(block + 4, j, &s, &m);
+    for (int i = 0; i < 2; i++)
+        scale[i] = d * (float)(format == GPUNN_Q6_K ? ((const int8_t *)block)[192 + 2 * j + i] : s);
+    if (format == GPUNN_Q4_1 || format == GPUNN_Q5_1) *minimum = gpunn__neon_half(block + 2);
+    if (format == GPUNN_Q4_K || format == GPUNN_Q5_K) *minimum = -gpunn__neon_half(block + 2) * (float)m;
+}
+
+/* Four sums, each of four products. */
+GPUNN__INLINE int32x4_t gpunn__neon_dot(int8x16_t a, int8x16_t b)
+{
+#ifdef __ARM_FEATURE_DOTPROD
+    return vdotq_s32(vdupq_n_s32(0), a, b);
+#else
+    return vpaddlq_s16(vmlal_high_s8(vmull_s8(vget_low_s8(a), vget_low_s8(b)), a, b));
+#endif
+}
+
+/* Up to four rows of A with one of B. */
+GPUNN__INLINE void gpunn__neon_rows(const gpunn_dtype format, int64_t rows, int64_t groups,
+                                    const gpunn__rounded *a, const uint8_t *b, float sums[4])
+{
+    const int   each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
+    float32x4_t sum[4];
+    float       least[4] = {0, 0, 0, 0};
+    for (int i = 0; i < 4; i++) sum[i] = vdupq_n_f32(0);
+    for (int64_t g = 0; g < groups; g++) {
+        const uint8_t *block = b + gpunn__block_bytes(format, (g - g % each) * GPUNN__GROUP);
+        int8x16_t      q[2];
+        float          scale[2], minimum = 0;
+        gpunn__neon_load(format, block, (int)(g % each), q);
+        gpunn__neon_scales(format, block, (int)(g % each), scale, &minimum);
+        for (int64_t i = 0; i < rows; i++) {
+            const gpunn__rounded *x = &a[i * groups + g];
+            for (int half = 0; half < 2; half++)
+                sum[i] = vfmaq_n_f32(sum[i],
+                                     vcvtq_f32_s32(gpunn__neon_dot(q[half], vld1q_s8(x->q + 16 * half))),
+                                     scale[half] * x->scale);
+            least[i] += minimum * x->sum;
+        }
+    }
+    for (int i = 0; i < 4; i++) sums[i] = vaddvq_f32(sum[i]) + least[i];
+}
+
+GPUNN__INLINE void gpunn__neon_format(const gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
+                                      const gpunn__rounded *a, const char *b, float *c, int64_t c_row,
+                                      bool add)
+{
+    const size_t row = gpunn__block_bytes(format, groups * GPUNN__GROUP);
+    float        sums[4];
+    for (int64_t j = 0; j < n; j++, b += row)
+        for (int64_t i = 0; i < m; i += 4) {
+            const int64_t rows = m - i < 4 ? m - i : 4;
+            gpunn__neon_rows(format, rows, groups, a + i * groups, (const uint8_t *)b, sums);
+            for (int64_t e = 0; e < rows; e++) {
+                float *to = c + (i + e) * c_row + j;
+                *to = add ? *to + sums[e] : sums[e];
+            }
+        }
+}
+
+static void gpunn__neon_products(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
+                                 const gpunn__rounded *a, const char *b, float *c, int64_t c_row, bool add)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: gpunn__neon_format(id, m, n, groups, a, b, c, c_row, add); return;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return;
+    }
+}
+#endif
+
 /* Any processor. */
 GPUNN__PRIVATE void gpunn__plain_block_products(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
                                                 const gpunn__rounded *a, const char *b, float *c,
@@ -32078,6 +32211,8 @@ static gpunn__block_kernel gpunn__block_choose(void)
 #endif
 #if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
     return gpunn__maddubs_products;
+#elif defined(GPUNN__VECTORS) && defined(__aarch64__)
+    return gpunn__neon_products;
 #else
     return gpunn__plain_block_products;
 #endif

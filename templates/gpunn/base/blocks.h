@@ -6,8 +6,8 @@
  * Blocks of quantised numbers, bit for bit those of ggml. All formats have groups of 32 numbers q. A group
  * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
  * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
- * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for each
- * half of a group. */
+ * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
+ * each half of a group. */
 enum { GPUNN__GROUP = 32 };
 
 /* Whether the dtype is a format of blocks. */

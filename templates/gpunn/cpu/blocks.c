@@ -64,6 +64,10 @@ GPUNN__TARGET GPUNN__INLINE __m256i gpunn__vnni_sums(__m256i sums, __m256i u, __
 #include "cpu/blocks_products.inc"
 #endif
 
+#if defined(GPUNN__VECTORS) && defined(__aarch64__)
+#include "cpu/blocks_neon.inc"
+#endif
+
 /* Any processor. */
 GPUNN__PRIVATE void gpunn__plain_block_products(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
                                                 const gpunn__rounded *a, const char *b, float *c,
@@ -97,6 +101,8 @@ static gpunn__block_kernel gpunn__block_choose(void)
 #endif
 #if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
     return gpunn__maddubs_products;
+#elif defined(GPUNN__VECTORS) && defined(__aarch64__)
+    return gpunn__neon_products;
 #else
     return gpunn__plain_block_products;
 #endif

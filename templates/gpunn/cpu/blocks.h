@@ -18,8 +18,8 @@ GPUNN__INLINE int64_t gpunn__rounded_floats(int64_t count)
     return count / GPUNN__GROUP * (int64_t)(sizeof(gpunn__rounded) / sizeof(float));
 }
 
-/* C (=, or += if add) A B^T, for A [m, k] and rows of B [n, k] in blocks. a_row and c_row are the strides of A
- * and C. scratch: m k numbers. The result depends neither on m nor on n. */
+/* C (=, or += if add) A B^T, for A [m, k] and rows of B [n, k] in blocks. a_row and c_row are the strides of
+ * A and C. scratch: m k numbers. The result depends neither on m nor on n. */
 GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
                                        int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
                                        gpunn__rounded *scratch);
