@@ -500,6 +500,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const ch
                        caller, gpunn__called(t), (long long)row, (long long)length, gpunn_dtype_name(format));
 }
 
+/* Copies blocks to a parameter, or their numbers if it is stored otherwise. */
+static GPUNN__STATUS gpunn__write_blocks(const gpunn_tensor *t, gpunn_dtype format, const void *host,
+                                         size_t bytes, const char *caller)
+{
+    if (gpunn__is_on_device(t->model->dev, host))
+        return gpunn__fail(t->model->dev, GPUNN_ERR_UNSUPPORTED,
+                           "%s '%s': blocks are written from host memory only", caller, gpunn__called(t));
+    if (t->narrow == format) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    return gpunn__write_pieces(t, format, host);
+}
+
 static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes,
                                   const char *caller)
 {
@@ -533,7 +544,7 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
                            caller, gpunn__called(t));
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    if (blocks && t->narrow == dtype) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    if (blocks) return gpunn__write_blocks(t, dtype, host, bytes, caller);
     if ((t->narrow || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
         return gpunn__write_pieces(t, dtype, host);
     return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,

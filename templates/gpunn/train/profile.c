@@ -1,5 +1,6 @@
 #include "base/errors.h"
 #include "base/memory.h"
+#include "base/blocks.h"
 #include "base/shapes.h"
 #include "base/device.h"
 #include "base/time.h"
@@ -68,7 +69,7 @@ static double gpunn__step_flops(const gpunn_step *step)
 
 static double gpunn__value_bytes(const gpunn_value *value)
 {
-    return value->data ? (double)value->count * (double)gpunn_dtype_size(value->dtype) : 0;
+    return value->data ? (double)gpunn__block_bytes(value->dtype, value->count) : 0;
 }
 
 static double gpunn__step_bytes(const gpunn_step *step)
