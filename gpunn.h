@@ -31581,7 +31581,7 @@ GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n,
 GPUNN__INTERNAL void gpunn__block_widen(gpunn_dtype format, const void *blocks, int64_t at, float *values,
                                         int64_t n);
 
-/* Rounds n numbers to groups. The scale of a group with a NaN or an infinity is NaN. zero: see
+/* Rounds n numbers to groups. The scale of a group with a NaN or an infinity is that. zero: see
  * gpunn__block_zero. */
 GPUNN__VECTORIZED(gpunn__round_groups, (const float *a, int64_t n, int zero, gpunn__rounded *to),
                   (a, n, zero, to))
@@ -31589,7 +31589,7 @@ GPUNN__VECTORIZED(gpunn__round_groups, (const float *a, int64_t n, int zero, gpu
     for (int64_t i = 0; i < n; i += GPUNN__GROUP, to++) {
         float most = 0;
         for (int k = 0; k < GPUNN__GROUP; k++) most = gpunn__max(most, fabsf(a[i + k]));
-        const float   scale = most <= FLT_MAX ? most / 127 : NAN, inverse = most > 0 ? 127 / most : 0;
+        const float   scale = most / 127, inverse = most > 0 ? 127 / most : 0;
         const int32_t limit = 127;
         int32_t       sum = 0;
         for (int k = 0; k < GPUNN__GROUP; k++) {

@@ -114,8 +114,9 @@ static void check_product(int f, int m, int k, int n)
 
 static void products(void **state)
 {
-    static const int sizes[][3] = {{1, 256, 1}, {1, 768, 67}, {2, 512, 5},   {3, 256, 4},   {4, 256, 130},
-                                   {5, 256, 3}, {8, 512, 33}, {17, 256, 17}, {33, 768, 50}, {70, 512, 7}};
+    static const int sizes[][3] = {{1, 256, 1},   {1, 768, 67}, {2, 512, 5},  {3, 256, 4},
+                                   {4, 256, 130}, {5, 256, 3},  {8, 512, 33}, {17, 256, 17},
+                                   {33, 768, 50}, {70, 512, 7}, {3, 4352, 5}};
     (void)state;
     for (int f = 0; f < COUNT(formats); f++) {
         for (int i = 0; i < COUNT(sizes); i++) check_product(f, sizes[i][0], sizes[i][1], sizes[i][2]);
