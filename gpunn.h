@@ -20,6 +20,7 @@
  *     group    several processes that train one model
  *     data     loaders
  *     files    weights, checkpoints, dataset readers
+ *     lora     low-rank adapters, for fine-tuning
  *     spec     models as JSON
  *     fit      the training loop, progress, history
  *     profile  where the time of a run goes
@@ -38,7 +39,7 @@
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
  *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
- *     train/    optimizer step ranks schedule loader fit profile
+ *     train/    optimizer step ranks schedule lora loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader model_file datasets
  *
  * >>doc
@@ -784,7 +785,8 @@
  *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run
  *        assigns.
  *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
- *      4. gpunn__find_narrow_storage: weights of an inference model kept in 16 bits or blocks alone.
+ *      4. gpunn__find_narrow_storage: weights that are kept in 16 bits or blocks alone: see gpunn_lora,
+ *         .inference.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
  *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each
@@ -1449,7 +1451,9 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
  * the program. */
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
-GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
+/* false freezes it. GPUNN_ERR_STATE: gpunn_lora has frozen it, and an optimizer was created since, or its
+ * values are stored in 16 bits. */
+GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable);
 /* Whether a batch_norm, or an instance_norm with running statistics, uses these in training too and leaves
  * them unchanged. t: its result or its running_mean. Specs do not contain this. */
 GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);
@@ -3694,6 +3698,49 @@ GPUNN_API double gpunn_strtod(const char *text, char **end);
 /* Returns the bytes that gpunn_save would write, as U8 [bytes]; free with gpunn_array_free. After a failure
  * out is empty. */
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out);
+
+/* ==== >>lora ============================================================================================= *
+ * Fine-tuning with low-rank adapters (LoRA; Hu et al., 2021), in the files of Hugging Face's PEFT. A layer
+ * with an adapter computes
+ *     y = x W^T + bias + alpha / rank dropout(x) A^T B^T       A [rank, in], B [out, rank]
+ * and only A and B are trained. Not thread-safe per device. */
+typedef struct gpunn_lora_args {
+    int         args_;
+    int         rank;    /* peft's r, default 8 */
+    float       alpha;   /* peft's lora_alpha, default 8 */
+    float       dropout; /* probability of an element of x to be dropped in training, default 0 */
+    const char *name;    /* of the adapter, without dots; NULL: "default" */
+} gpunn_lora_args;
+/* Adds an adapter to the linear layers and embeddings of a built model whose names match the pattern, and
+ * enables it. A name is that of the weight without ".weight", as "model.layers.0.self_attn.q_proj". The
+ * pattern matches all of it, or its end after a dot; * is any text, {a,b} is a or b:
+ *     gpunn_lora(model, "layers.*.self_attn.{q,v}_proj", .rank = 8, .alpha = 16, .dropout = 0.05f);
+ * Tensors that the program holds stay valid: the layer's result now has the adapter's part in it.
+ *
+ * The first call freezes all parameters of the model. They then have neither gradients nor optimizer states.
+ * To train some of them too, as peft's modules_to_save, call gpunn_set_trainable on them afterwards, before
+ * an optimizer is created.
+ * A of a linear layer starts as U(+-1/sqrt(in)), B as zeros; A of an embedding as zeros, B as N(0, 1). Both
+ * are F32. They are parameters named layer.lora_A.name.weight and layer.lora_B.name.weight (embeddings:
+ * lora_embedding_A, which is stored transposed, and lora_embedding_B). gpunn_save and checkpoints contain
+ * them. gpunn_load leaves them as they are if the file does not.
+ *
+ * Call it when the layers and the losses are built, before optimizers are created, before gpunn_recompute and
+ * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
+ * precision BF16 or F16, frozen weights that only products and embeddings read are stored in 16 bits only, if
+ * they have no values yet: call it before gpunn_load.
+ * GPUNN_ERR_ARGUMENT: no layer matches, or the model has an adapter of that name. GPUNN_ERR_STATE: there is
+ * an optimizer, or gpunn_recompute was called. GPUNN_ERR_UNSUPPORTED: another op reads a layer's weight. */
+GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpunn_lora_args args);
+#define gpunn_lora(model, ...) gpunn_lora_((model), GPUNN_NAMED(gpunn_lora_args, __VA_ARGS__))
+/* Uses the adapter of that name from the next run on, and no other. NULL: none; the model then computes what
+ * it did without adapters. Each adapter keeps its values. GPUNN_ERR_ARGUMENT: no adapter has this name. */
+GPUNN_API gpunn_status gpunn_lora_enable(gpunn_model *model, const char *name);
+/* Adds alpha / rank B A of the enabled adapter to the weights, and removes all adapters with their tensors,
+ * which must not be used any more. The other weights stay frozen. A 16-bit weight is rounded once.
+ * GPUNN_ERR_STATE: no adapter is enabled, or there is an optimizer; destroy it first.
+ * GPUNN_ERR_UNSUPPORTED: several layers share a weight; no weight has changed then. */
+GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model);
 
 /* ==== >>spec ============================================================================================= *
  * A model as JSON (generator/model.schema.json), for the code generator, other programs and imported
@@ -6016,7 +6063,8 @@ struct gpunn_tensor {
     /* parameters: the dtype of 16 bits or blocks in which alone it is stored, see
      * gpunn__find_narrow_storage; GPUNN_DTYPE_DEFAULT: none */
     gpunn_dtype narrow;
-    gpunn_dtype asked; /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
+    gpunn_dtype asked;   /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
+    int         adapter; /* 1 + the index of the adapter that gpunn_lora made it for; 0: none */
     /* used instead of its own memory: [0] for the value, [1] for the gradient */
     gpunn__user_memory user_memory[2];
     /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
@@ -6027,6 +6075,7 @@ struct gpunn_tensor {
     /* Parameters, buffers and constants only: */
     bool  trainable, decay;
     bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
+    bool  base;         /* frozen by gpunn_lora: has neither gradient nor optimizer state */
     bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
     bool  bound;        /* bound before it was laid out, so it stays F32, or blocks: gpunn__is_lent */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
@@ -6071,6 +6120,19 @@ typedef struct gpunn__spec {
     gpunn__metadata *metadata;
     int              metadata_count, metadata_capacity;
 } gpunn__spec;
+
+/* An adapter on a layer: sum = product + scaled, where `product` is the layer itself and scaled =
+ * alpha / rank B A dropout(x). While the adapter is not enabled, sum is another name of product. */
+typedef struct gpunn__branch {
+    gpunn_tensor *sum, *product, *scaled;
+} gpunn__branch;
+typedef struct gpunn__adapter { /* by gpunn_lora */
+    char          *name;
+    int            rank;
+    float          alpha, dropout;
+    gpunn__branch *branches; /* in the order of the graph */
+    int            branch_count, capacity;
+} gpunn__adapter;
 
 enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* per model */
 
@@ -6127,13 +6189,13 @@ struct gpunn_model {
     int              size_count, size_capacity;
     uint32_t         random_streams;
     /* Flat buffers: parameters (decayed ones first if laid out together), buffers and constants. Gradients
-     * stand in the same order, without those of sparse tables. */
+     * stand in the same order, without those of sparse tables and of weights that gpunn_lora froze. */
     float *weights, *gradients;
-    /* floats laid out; sparse_count: of weights without a place among the gradients */
+    /* floats laid out; sparse_count: of values without a place among the gradients */
     int64_t weight_count, gradient_count, sparse_count;
     /* floats up to the last tensor that has F32 storage */
     int64_t wide_count;
-    int     laid_out;                           /* number of tensors considered so far */
+    int     laid_out;                           /* the first tensors, which have all been considered */
     int64_t weight_capacity, gradient_capacity; /* floats allocated */
     /* 16-bit copy of the weights, at the same offsets, for products of 16-bit plans; NULL: none */
     void   *half;
@@ -6165,6 +6227,10 @@ struct gpunn_model {
     int                     parts;         /* number of checkpoint segments */
     const gpunn_kernel_set *kernels;       /* NULL: none */
     bool                    kernels_exact; /* the kernels' list of instances is for exactly this model */
+    gpunn__adapter         *adapters;
+    int                     adapter_count, adapter_capacity;
+    int                     enabled;  /* 1 + the index of the enabled adapter; 0: none */
+    bool                    has_base; /* some tensor is or was `base` */
     gpunn__spec             spec;
 };
 
@@ -6266,6 +6332,9 @@ struct gpunn_optimizer {
  * Functions that later parts define and earlier parts call. */
 /* Frees the model's plans (>>plan/steps). Call it after changing anything that plans depend on. */
 GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model);
+/* Assigns places among the gradients anew, after a change of which parameters have one. The gradients and the
+ * plans are freed. scratch: tensor_count pointers (>>plan/plan). */
+GPUNN__INTERNAL void gpunn__place_gradients(gpunn_model *model, gpunn_tensor **scratch);
 /* Parts of a training step (>>train/optimizer). prepare allocates the optimizer's state. update makes all
  * updates at once, from the gradients of `parts` calls. collect adds the updates to a run instead; advance
  * counts that run. */
@@ -8410,9 +8479,9 @@ GPUNN__INTERNAL int64_t gpunn__gradient_count(const gpunn_tensor *parameter)
 static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float *gradient)
 {
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
-        for (int id = 0; id < model->laid_out; id++) {
+        for (int id = 0; id < model->tensor_count; id++) {
             const gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER ||
+            if (t->kind != GPUNN__PARAMETER || t->offset < 0 || t->base ||
                 (model->gradients == NULL && t->user_memory[1].data == NULL && !t->sparse))
                 continue;
             const float *own = gpunn__gradient_of(t);
@@ -8564,6 +8633,9 @@ struct gpunn_session {
 
 /* Frees a session and its values; NULL is allowed. */
 GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *session);
+
+/* Frees the record of an adapter, whose tensors stay. */
+GPUNN__INTERNAL void gpunn__adapter_free(gpunn_device *dev, gpunn__adapter *adapter);
 
 /* Frees a model that is closed and has no optimizers, loaders or sessions left. */
 GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model);
@@ -8753,6 +8825,12 @@ GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *sessi
     gpunn__free(dev, session, sizeof *session);
 }
 
+GPUNN__INTERNAL void gpunn__adapter_free(gpunn_device *dev, gpunn__adapter *adapter)
+{
+    gpunn__free_text(dev, adapter->name);
+    gpunn__free(dev, adapter->branches, (size_t)adapter->capacity * sizeof *adapter->branches);
+}
+
 GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
 {
     if (!model->closed || model->optimizers || model->children) return;
@@ -8768,6 +8846,8 @@ GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
         gpunn__free_text(dev, model->sizes[i].text);
     }
     gpunn__free(dev, model->sizes, (size_t)model->size_capacity * sizeof *model->sizes);
+    for (int i = 0; i < model->adapter_count; i++) gpunn__adapter_free(dev, &model->adapters[i]);
+    gpunn__free(dev, model->adapters, (size_t)model->adapter_capacity * sizeof *model->adapters);
     for (int key = 0; key < 2; key++)
         gpunn__free(dev, model->index[key].chains,
                     model->index[key].capacity * sizeof *model->index[key].chains);
@@ -13047,10 +13127,39 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
     return status;
 }
 
+/* Makes a weight that gpunn_lora froze one like others again, before optimizers have left it out. */
+static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *parameter)
+{
+    const gpunn_model *model = parameter->model;
+    const char        *fault = NULL;
+    if (model->optimizers)
+        fault = "gpunn_lora froze it, so the optimizer has no state for it; unfreeze it before the optimizer "
+                "is created";
+    else if (parameter->narrow && parameter->offset >= 0)
+        fault = "gpunn_lora froze it, and its values are stored in 16 bits; unfreeze it before weights are "
+                "written, loaded or run";
+    if (fault) {
+        (void)gpunn__call_fail(call, GPUNN_ERR_STATE, "%s", fault);
+        return GPUNN_ERR_STATE;
+    }
+    const size_t   bytes = (size_t)model->tensor_count * sizeof *model->tensors;
+    gpunn_tensor **scratch = (gpunn_tensor **)gpunn__realloc(model->dev, NULL, 0, bytes);
+    if (scratch == NULL) return GPUNN_ERR_MEMORY;
+    parameter->base = false;
+    parameter->narrow = GPUNN_DTYPE_DEFAULT;
+    gpunn__place_gradients(parameter->model, scratch);
+    gpunn__free(model->dev, scratch, bytes);
+    return GPUNN_OK;
+}
+
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable)
 {
     gpunn__call call;
     if (!gpunn__begin_setting(&call, parameter, "gpunn_set_trainable")) return GPUNN_ERR_ARGUMENT;
+    if (parameter->base && trainable) {
+        const gpunn_status status = gpunn__release_base(&call, parameter);
+        if (status != GPUNN_OK) return status;
+    }
     if (parameter->trainable != trainable) gpunn__invalidate(parameter->model);
     parameter->trainable = trainable;
     return GPUNN_OK;
@@ -21275,16 +21384,19 @@ GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_
  * losses, affine_grid, gradient_energy and recurrent layers always give F32. If products read the F32 result
  * of a norm over rows, the norm writes it in 16 bits too, or only in 16 bits if nothing else reads it. An
  * inference-only model follows torch's net.half(): rows of embeddings have their table's 16 bits, and F32
- * inputs do not make results F32. */
+ * inputs do not make results F32. The former holds for tables in 16-bit storage in training, too. */
 
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
 /* Sets `narrow` of weights that are stored only in 16 bits or only as blocks. These are weights of an
- * inference-only model that only products and embeddings read. The dtype is that of gpunn_set_storage or of
- * the model, or 16 bits with precision BF16 or F16. Weights whose rows are no whole blocks stay wider.
- * Considers weights that have no memory yet. */
+ * inference-only model, or those that gpunn_lora froze, that only products and embeddings read. The dtype is
+ * that of gpunn_set_storage or of the model, or 16 bits with precision BF16 or F16. Weights whose rows are no
+ * whole blocks stay wider. Considers weights that have no memory yet. */
 GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model);
+
+/* Why a model has weights with narrow storage, for messages. */
+GPUNN__INTERNAL const char *gpunn__narrowed_by(const gpunn_model *model);
 
 /* The dtype of a weight in memory. */
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
@@ -21342,16 +21454,27 @@ static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
     return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
 }
 
+/* Whether a weight has narrow storage if its readers and its wanted dtype allow it. */
+static bool gpunn__may_be_narrow(const gpunn_tensor *weight)
+{
+    return weight->kind == GPUNN__PARAMETER && (weight->model->inference || weight->base) &&
+           weight->offset < 0 && !weight->bound;
+}
+
+GPUNN__INTERNAL const char *gpunn__narrowed_by(const gpunn_model *model)
+{
+    return model->inference ? ".inference = true" : "gpunn_lora";
+}
+
 GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model)
 {
-    if (!model->inference || model->laid_out == model->tensor_count) return;
+    const bool some = model->inference || model->has_base;
+    if (!some || model->laid_out == model->tensor_count) return;
     for (int pass = 0; pass < 2; pass++)
         for (int id = 0; id < model->tensor_count; id++)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
-                if (weight == NULL || weight->kind != GPUNN__PARAMETER || weight->id < model->laid_out ||
-                    weight->bound)
-                    continue;
+                if (weight == NULL || !gpunn__may_be_narrow(weight)) continue;
                 const gpunn_dtype wanted = gpunn__wanted_storage(weight);
                 if (wanted != GPUNN_F32 && gpunn__takes_storage(model->tensors[id], i, wanted) == (pass == 0))
                     weight->narrow = pass == 0 ? wanted : GPUNN_DTYPE_DEFAULT;
@@ -21375,16 +21498,18 @@ GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b)
 {
-    for (int id = 0; id < b->plan->tensor_count && b->model->inference; id++) {
+    const bool some = b->model->inference || b->model->has_base;
+    for (int id = 0; id < b->plan->tensor_count && some; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_storage(t, i, t->inputs[i]->narrow))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build the whole "
+                    "%s: %s keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
-                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
-                    gpunn_dtype_name(t->inputs[i]->narrow), gpunn_op_name(t->op), b->model->dev->info.name);
+                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__narrowed_by(b->model),
+                    gpunn__called(t->inputs[i]), gpunn_dtype_name(t->inputs[i]->narrow),
+                    gpunn_op_name(t->op), b->model->dev->info.name);
     }
     return GPUNN_OK;
 }
@@ -22561,8 +22686,8 @@ static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, co
         y->id >= z->id || y->narrow != z->narrow ||
         gpunn__kept_bytes(y) % (GPUNN__WEIGHT_ALIGN * sizeof(float)) != 0)
         return false;
-    if (y->id < model->laid_out)
-        return z->id < model->laid_out && z->offset == y->offset + gpunn__floats_of(y);
+    if (y->offset >= 0 || z->offset >= 0)
+        return y->offset >= 0 && z->offset == y->offset + gpunn__floats_of(y);
     for (int id = y->id + 1; id < z->id; id++)
         if (gpunn__weight_range(model->tensors[id]) == gpunn__weight_range(y)) return false;
     return true;
@@ -23937,6 +24062,9 @@ typedef struct gpunn__layout { /* counts of floats; see gpunn_model */
  * false it only returns the counts. */
 GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply);
 
+/* Compares two tensors, given by pointers to their pointers, by their offsets. */
+GPUNN__INTERNAL int gpunn__by_offset(const void *a, const void *b);
+
 /* Memory of a parameter, buffer or constant: user-owned or in the model's weights. */
 GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t);
 
@@ -24790,6 +24918,12 @@ GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model)
     return model->weights + (model->precision == GPUNN_PRECISION_F16 && model->dev->info.half);
 }
 
+/* Whether t has a place among the model's gradients. */
+static bool gpunn__has_place(const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__PARAMETER && !t->sparse && !t->base;
+}
+
 GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count, model->sparse_count};
@@ -24798,7 +24932,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
-            if (pass != gpunn__weight_range(t)) continue;
+            if (pass != gpunn__weight_range(t) || t->offset >= 0) continue;
             const int64_t floats = gpunn__aligned(gpunn__floats_of(t));
             if (apply) {
                 t->offset = at.weight_count;
@@ -24806,12 +24940,40 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
             }
             at.weight_count += floats;
             if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
-            if (t->sparse)
-                at.sparse_count += floats;
-            else if (t->kind == GPUNN__PARAMETER)
+            if (gpunn__has_place(t))
                 at.gradient_count = at.weight_count - at.sparse_count;
+            else
+                at.sparse_count += floats;
         }
     return at;
+}
+
+GPUNN__INTERNAL int gpunn__by_offset(const void *a, const void *b)
+{
+    int64_t x = (*(gpunn_tensor *const *)a)->offset, y = (*(gpunn_tensor *const *)b)->offset;
+    return (x > y) - (x < y);
+}
+
+GPUNN__INTERNAL void gpunn__place_gradients(gpunn_model *model, gpunn_tensor **sorted)
+{
+    memcpy(sorted, model->tensors, (size_t)model->tensor_count * sizeof *sorted);
+    qsort(sorted, (size_t)model->tensor_count, sizeof *sorted, gpunn__by_offset);
+    model->gradient_count = model->sparse_count = 0;
+    for (int i = 0; i < model->tensor_count; i++) {
+        gpunn_tensor *t = sorted[i];
+        t->grad_reached = false;
+        if (t->offset < 0) continue;
+        const int64_t floats = gpunn__aligned(gpunn__floats_of(t));
+        t->gradient_offset = t->offset - model->sparse_count;
+        if (gpunn__has_place(t))
+            model->gradient_count = t->gradient_offset + floats;
+        else
+            model->sparse_count += floats;
+    }
+    gpunn__device_free(model->dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    model->gradients = NULL;
+    model->gradient_capacity = 0;
+    gpunn__invalidate(model);
 }
 
 GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
@@ -24911,7 +25073,7 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
     }
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (t->offset < 0 || gpunn__is_lent(t)) continue;
+        if (t->offset < model->weight_count || gpunn__is_lent(t)) continue; /* no weight, or not a new one */
         if (t->constant)
             status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn_tensor_bytes(t));
         else if (draw)
@@ -24942,7 +25104,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     }
     gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
     if (status != GPUNN_OK) {
-        for (int id = model->laid_out; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
+        for (int id = model->laid_out; id < model->tensor_count; id++)
+            if (model->tensors[id]->offset >= model->weight_count) model->tensors[id]->offset = -1;
         gpunn__device_free(dev, fresh, (size_t)count * sizeof(float));
         return status;
     }
@@ -25683,7 +25846,7 @@ GPUNN__INTERNAL bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_te
 
 GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
 {
-    return t->kind == GPUNN__PARAMETER && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
+    return t->kind == GPUNN__PARAMETER && !t->base && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
 }
 
 static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_backward_args *args)
@@ -26756,7 +26919,7 @@ static GPUNN__STATUS gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_
 static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory)
 {
     gpunn_model *model = t->model;
-    if (t->id >= model->laid_out) {
+    if (t->offset < 0) {
         t->bound = true;
         t->narrow = GPUNN_DTYPE_DEFAULT;
     }
@@ -26794,11 +26957,11 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': its blocks have no other memory; give gpunn_bind_as other blocks",
                            caller, gpunn__called(t));
-    if (!gradient && t->narrow && t->id < model->laid_out)
-        return gpunn__fail(
-            model->dev, GPUNN_ERR_STATE,
-            "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run",
-            caller, gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
+    if (!gradient && t->narrow && t->offset >= 0)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s '%s': %s keeps it in %s; bind it before weights are written, loaded or run",
+                           caller, gpunn__called(t), gpunn__narrowed_by(model),
+                           gpunn_dtype_name(gpunn__kept_as(t)));
     if (memory) status = gpunn__check_user_memory(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
     if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL)
@@ -34534,6 +34697,19 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
         cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
+/* Rows p .. p + pc and columns j .. j + jc of a weight in 16-bit storage, widened for a product that needs it
+ * row by row (pack_b of gpunn__gemm). */
+static void gpunn__pack_half_rows(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc,
+                                  int64_t width, float *packed)
+{
+    const gpunn_value *weight = (const gpunn_value *)user;
+    for (int64_t x = 0; x < pc; x++, packed += width) {
+        const char *row = (const char *)weight->data + ((p + x) * weight->dim[1] + j) * 2;
+        gpunn__gemm_choose()->widen(weight->dtype, row, jc, packed);
+        for (int64_t y = jc; y < width; y++) packed[y] = 0;
+    }
+}
+
 /* dX = dY W, dW = dY^T X, dbias = 1^T dY, for rows x [rows, in]. */
 static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
@@ -34543,6 +34719,11 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
     gpunn__gemm g[3];
     g[0] = gpunn__gemm_make(rows, in, out, dy, false, weight, false, step->grad_in[0].data,
                             step->accumulate[0]);
+    if (step->in[1].dtype != GPUNN_F32) {
+        g[0].b = NULL;
+        g[0].pack_b = gpunn__pack_half_rows;
+        g[0].pack_user = &step->in[1];
+    }
     g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
     g[2] = gpunn__gemm_make(1, out, rows, &one, false, dy, false, step->grad_in[2].data, step->accumulate[2]);
     g[2].a_col = 0;
@@ -43109,12 +43290,6 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-static int gpunn__by_offset(const void *a, const void *b)
-{
-    int64_t x = (*(gpunn_tensor *const *)a)->offset, y = (*(gpunn_tensor *const *)b)->offset;
-    return (x > y) - (x < y);
-}
-
 GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt)
 {
     return opt->model->precision == GPUNN_PRECISION_F16 && opt->model->dev->info.half;
@@ -43980,12 +44155,12 @@ static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__
     while (*id < model->tensor_count && model->tensors[*id]->kind != kind) ++*id;
     if (*id == model->tensor_count) return NULL;
     const gpunn_tensor *first = model->tensors[(*id)++];
-    int64_t             end = first->offset + gpunn__count(first, 1);
+    int64_t             end = first->offset + gpunn__floats_of(first);
     for (; *id < model->tensor_count && !gpunn__is_user_owned(first); ++*id) {
         const gpunn_tensor *t = model->tensors[*id];
         if (t->kind != kind) continue;
         if (t->offset != gpunn__aligned(end) || gpunn__is_user_owned(t)) break;
-        end = t->offset + gpunn__count(t, 1);
+        end = t->offset + gpunn__floats_of(t);
     }
     *count = end - first->offset;
     return first;
@@ -44859,6 +45034,544 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
     opt->schedule_step++;
     if (opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) gpunn__plateau_step(opt, metric);
     return GPUNN_OK;
+}
+
+/* ==== >>train/lora ======================================================================================= *
+ * Low-rank adapters: gpunn_lora adds nodes to a built graph, gpunn_lora_merge removes them. The tensor by
+ * which the program knows a layer's result stays the result, with the adapter's part in it. */
+
+/* Which layers get an adapter. */
+typedef struct gpunn__lora_wanted {
+    bool (*wants)(const void *what, const char *layer);
+    const void *what;
+} gpunn__lora_wanted;
+
+/* The first tensor from `id` on that can get an adapter and that is wanted: the result of a linear layer or
+ * of an embedding. NULL: there are no more. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__lora_next(const gpunn_model *model, const gpunn__lora_wanted *wanted,
+                                               int id);
+
+/* The adapter of that name; NULL: there is none. */
+GPUNN__INTERNAL gpunn__adapter *gpunn__adapter_called(const gpunn_model *model, const char *name);
+
+/* Fills the default of what is 0, and fails if a value is not possible. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_settle(gpunn_model *model, const char *function,
+                                                 gpunn_lora_args *args);
+
+/* Adds adapters to all layers that are wanted, of which there must be one, and enables them. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_add(gpunn_model *model, const char *function,
+                                              const gpunn_lora_args *args, const gpunn__lora_wanted *wanted);
+
+/* Removes the adapter that was added last, with its tensors. */
+GPUNN__INTERNAL void gpunn__lora_pop(gpunn_model *model);
+
+/* The matrices of a branch: A [rank, in], B [out, rank]. A of an embedding is stored transposed, [in, rank]. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__lora_a(const gpunn__branch *branch);
+GPUNN__INTERNAL gpunn_tensor *gpunn__lora_b(const gpunn__branch *branch);
+
+/* ---- patterns ------------------------------------------------------------------------------------------ */
+
+static bool gpunn__glob(const char *pattern, const char *text);
+
+/* Whether one of the alternatives in the braces at `pattern`, with what follows them, matches text. */
+static bool gpunn__glob_choice(const char *pattern, const char *text)
+{
+    const char *end = strchr(pattern, '}');
+    for (const char *at = pattern + 1; at <= end;) {
+        char         whole[GPUNN__NAME_SIZE];
+        const size_t length = strcspn(at, ",}");
+        (void)snprintf(whole, sizeof whole, "%.*s%s", (int)length, at, end + 1);
+        if (gpunn__glob(whole, text)) return true;
+        at += length + 1;
+    }
+    return false;
+}
+
+/* Whether the pattern matches all of text: * is any text, {a,b} is a or b. */
+static bool gpunn__glob(const char *pattern, const char *text)
+{
+    for (; *pattern && *pattern != '*' && *pattern != '{'; pattern++, text++)
+        if (*pattern != *text) return false;
+    if (*pattern == '{') return gpunn__glob_choice(pattern, text);
+    if (*pattern == 0) return *text == 0;
+    bool found = false;
+    for (bool more = true; more && !found; text++) {
+        found = gpunn__glob(pattern + 1, text);
+        more = *text != 0;
+    }
+    return found;
+}
+
+/* Whether the pattern matches a layer's name, or the end of it that follows a dot. */
+static bool gpunn__pattern_wants(const void *pattern, const char *layer)
+{
+    const char *at = layer, *dot;
+    while (!gpunn__glob((const char *)pattern, at)) {
+        if ((dot = strchr(at, '.')) == NULL) return false;
+        at = dot + 1;
+    }
+    return true;
+}
+
+/* What is wrong with a pattern; NULL: nothing. */
+static const char *gpunn__pattern_fault(const char *pattern)
+{
+    const char *open = NULL;
+    if (*pattern == 0) return "it is empty";
+    if (strlen(pattern) >= GPUNN__NAME_SIZE) return "it is longer than 255 bytes";
+    for (const char *c = pattern; *c; c++) {
+        if (*c == (open ? '{' : '}')) return "its braces do not come in pairs";
+        if (*c == '{') open = c;
+        if (*c == '}') open = NULL;
+    }
+    return open ? "its braces do not come in pairs" : NULL;
+}
+
+/* ---- adding -------------------------------------------------------------------------------------------- */
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__lora_next(const gpunn_model *model, const gpunn__lora_wanted *wanted,
+                                               int id)
+{
+    for (; id < model->tensor_count; id++) {
+        gpunn_tensor *t = model->tensors[id];
+        if ((t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING) && t->adapter == 0 && t->layer &&
+            t->inputs[1]->kind == GPUNN__PARAMETER && wanted->wants(wanted->what, t->layer))
+            return t;
+    }
+    return NULL;
+}
+
+GPUNN__INTERNAL gpunn__adapter *gpunn__adapter_called(const gpunn_model *model, const char *name)
+{
+    for (int i = 0; i < model->adapter_count; i++)
+        if (strcmp(model->adapters[i].name, name) == 0) return &model->adapters[i];
+    return NULL;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__lora_b(const gpunn__branch *branch)
+{
+    return branch->scaled->inputs[0]->inputs[1];
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__lora_a(const gpunn__branch *branch)
+{
+    return branch->scaled->inputs[0]->inputs[0]->inputs[1];
+}
+
+/* An op other than a linear layer or an embedding that reads the weight; NULL: there is none. */
+static const gpunn_tensor *gpunn__other_reader(const gpunn_tensor *weight)
+{
+    const gpunn_model *model = weight->model;
+    for (int id = weight->id; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        for (int i = 0; i < t->input_count; i++)
+            if (t->inputs[i] == weight &&
+                (i != 1 || (t->op != GPUNN_OP_LINEAR && t->op != GPUNN_OP_EMBEDDING)))
+                return t;
+    }
+    return NULL;
+}
+
+/* B A dropout(x) of a layer, with peft's names and initial values. */
+static gpunn_tensor *gpunn__low_rank(const gpunn_tensor *layer, const gpunn__adapter *adapter)
+{
+    const bool           table = layer->op == GPUNN_OP_EMBEDDING;
+    const gpunn_init     zeros = {GPUNN_INIT_ZEROS, 0, 0}, normal = {GPUNN_INIT_NORMAL, 0, 1};
+    const gpunn_tensor  *weight = layer->inputs[1];
+    const char          *part = table ? "lora_embedding" : "lora";
+    char                 name[2 * GPUNN__NAME_SIZE];
+    gpunn_tensor        *x = layer->inputs[0], *a, *b;
+    gpunn_linear_args    linear;
+    gpunn_embedding_args embedding;
+    memset(&linear, 0, sizeof linear);
+    memset(&embedding, 0, sizeof embedding);
+    (void)snprintf(name, sizeof name, "%s.%s_A.%s", layer->layer, part, adapter->name);
+    linear.no_bias = true;
+    linear.out_features = embedding.embedding_dim = adapter->rank;
+    embedding.num_embeddings = (int)weight->dim[0];
+    if (!table && adapter->dropout > 0) x = gpunn_dropout(x, adapter->dropout);
+    a = table ? gpunn_embedding_(x, name, embedding) : gpunn_linear_(x, name, linear);
+    (void)snprintf(name, sizeof name, "%s.%s_B.%s", layer->layer, part, adapter->name);
+    linear.out_features = (int)weight->dim[table ? 1 : 0];
+    b = gpunn_linear_(a, name, linear);
+    if (b == NULL) return NULL;
+    (table ? a : b)->inputs[1]->init = zeros;
+    if (table) {
+        b->inputs[1]->init = normal;
+        a->attr.ignore_index = layer->attr.ignore_index;
+    }
+    return gpunn_mul_scalar(b, adapter->alpha / (float)adapter->rank);
+}
+
+/* The sum that a layer with other adapters has; NULL: it has none. */
+static gpunn_tensor *gpunn__adapted_sum(const gpunn_tensor *product)
+{
+    const gpunn_model *model = product->model;
+    for (int i = 0; i < model->adapter_count; i++)
+        for (int k = 0; k < model->adapters[i].branch_count; k++)
+            if (model->adapters[i].branches[k].product == product) return model->adapters[i].branches[k].sum;
+    return NULL;
+}
+
+/* Appends the nodes of a layer's adapter. On a layer without adapters `sum` is the layer itself so far and
+ * `product` will be it: gpunn__swap_nodes. */
+static bool gpunn__branch_make(const gpunn__call *call, gpunn_tensor *layer, gpunn__adapter *adapter)
+{
+    const gpunn_tensor *other = gpunn__other_reader(layer->inputs[1]);
+    if (other) {
+        (void)gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
+                               "'%s' is also read by %s, which an adapter would not change; adapt it before "
+                               "such ops are added, or leave '%s' out",
+                               layer->inputs[1]->name, gpunn_op_name(other->op), layer->layer);
+        return false;
+    }
+    gpunn__branch *grown = (gpunn__branch *)gpunn__grow(
+        call->model->dev, adapter->branches, adapter->branch_count, &adapter->capacity, sizeof *grown);
+    if (grown == NULL) return false;
+    adapter->branches = grown;
+    gpunn__branch *branch = &grown[adapter->branch_count];
+    branch->sum = gpunn__adapted_sum(layer);
+    branch->product = layer;
+    branch->scaled = gpunn__low_rank(layer, adapter);
+    if (branch->scaled && branch->sum == NULL) {
+        branch->sum = layer;
+        branch->product = gpunn_add(layer, branch->scaled);
+    }
+    if (branch->scaled == NULL || branch->product == NULL) return false;
+    adapter->branch_count++;
+    return true;
+}
+
+/* Exchanges what two nodes compute, but not who reads them, nor their names. */
+static void gpunn__swap_nodes(gpunn_tensor *a, gpunn_tensor *b)
+{
+    const gpunn_tensor was = *a;
+    gpunn__index_remove(a, GPUNN__BY_LAYER);
+    gpunn__index_remove(b, GPUNN__BY_LAYER);
+#define GPUNN__SWAP(field) a->field = b->field, b->field = was.field
+    GPUNN__SWAP(op);
+    GPUNN__SWAP(operation);
+    GPUNN__SWAP(attr);
+    GPUNN__SWAP(inputs);
+    GPUNN__SWAP(input_count);
+    GPUNN__SWAP(layer);
+    GPUNN__SWAP(built_by);
+#undef GPUNN__SWAP
+    if (a->layer) gpunn__index_add(a, GPUNN__BY_LAYER);
+    if (b->layer) gpunn__index_add(b, GPUNN__BY_LAYER);
+}
+
+/* Makes the sum of a layer product + scaled or, with scaled NULL, another name of product. */
+static void gpunn__set_sum(const gpunn__branch *branch, gpunn_tensor *scaled)
+{
+    gpunn_tensor *sum = branch->sum;
+    sum->op = scaled ? GPUNN_OP_ADD : GPUNN_OP_RESHAPE;
+    sum->operation = scaled ? &gpunn__operation_add : &gpunn__operation_reshape;
+    memset(&sum->attr, 0, sizeof sum->attr);
+    if (scaled == NULL) memcpy(sum->attr.shape.dim, sum->dim, sizeof sum->dim);
+    sum->inputs[0] = branch->product;
+    sum->inputs[1] = scaled;
+}
+
+/* Moves the nodes from `mark` on, which are those of the adapter's branches, before the layers' sums.
+ * Afterwards the memory of the list that it replaces holds no list. Returns the first id that has changed. */
+static int gpunn__insert(const gpunn_model *model, const gpunn__adapter *adapter, int mark,
+                         gpunn_tensor **order)
+{
+    int from = mark, to = 0, first = mark;
+    for (int id = 0, k = 0; id < mark; id++) {
+        const gpunn__branch *branch = &adapter->branches[k];
+        if (k < adapter->branch_count && model->tensors[id] == branch->sum) {
+            const int last = branch->product->id > branch->scaled->id ? branch->product->id
+                                                                      : branch->scaled->id;
+            if (k++ == 0) first = to;
+            while (from <= last) order[to++] = model->tensors[from++];
+        }
+        order[to++] = model->tensors[id];
+    }
+    return first;
+}
+
+/* Gives every tensor its place in the list as its id. */
+static void gpunn__renumber(gpunn_model *model)
+{
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->id = id;
+}
+
+/* Freezes everything but adapters. */
+static void gpunn__freeze_base(gpunn_model *model)
+{
+    for (int id = 0; id < model->tensor_count; id++) {
+        gpunn_tensor *t = model->tensors[id];
+        if (t->kind == GPUNN__PARAMETER && t->adapter == 0) t->trainable = false, t->base = true;
+    }
+    model->has_base = true;
+}
+
+static void gpunn__enable(gpunn_model *model, int enabled)
+{
+    for (int i = 0; i < model->adapter_count; i++)
+        for (int k = 0; k < model->adapters[i].branch_count; k++)
+            gpunn__set_sum(&model->adapters[i].branches[k], NULL);
+    const gpunn__adapter *chosen = enabled ? &model->adapters[enabled - 1] : NULL;
+    for (int k = 0; chosen && k < chosen->branch_count; k++)
+        gpunn__set_sum(&chosen->branches[k], chosen->branches[k].scaled);
+    model->enabled = enabled;
+    gpunn__invalidate(model);
+}
+
+/* Takes the nodes from `mark` on into the graph. order: memory for another list of tensors. */
+static void gpunn__lora_commit(gpunn_model *model, const gpunn__adapter *adapter, int mark,
+                               gpunn_tensor **order)
+{
+    gpunn_tensor **old = model->tensors;
+    const int      first = gpunn__insert(model, adapter, mark, order);
+    const bool     freezes = model->adapter_count == 0;
+    for (int id = mark; id < model->tensor_count; id++) old[id]->adapter = model->adapter_count + 1;
+    for (int k = 0; k < adapter->branch_count; k++) {
+        gpunn__branch *branch = &adapter->branches[k];
+        if (branch->product->id < mark) continue;
+        gpunn__swap_nodes(branch->sum, branch->product);
+        branch->product->adapter = 0;
+    }
+    model->tensors = order;
+    gpunn__renumber(model);
+    if (model->laid_out > first) model->laid_out = first;
+    model->adapters[model->adapter_count++] = *adapter;
+    if (freezes) {
+        gpunn__freeze_base(model);
+        gpunn__place_gradients(model, old);
+    }
+    model->kernels_exact = false;
+    gpunn__enable(model, model->adapter_count);
+}
+
+/* Fails if the model cannot get adapters any more. */
+static GPUNN__STATUS gpunn__lora_check(gpunn_model *model, const char *function)
+{
+    const char *fault = NULL;
+    if (model->optimizers)
+        fault = "the model has an optimizer; destroy it first, and create one afterwards";
+    else if (model->parts)
+        fault = "gpunn_recompute has named segments of the graph; call it afterwards";
+    return fault ? gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s: %s", function, fault) : GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_settle(gpunn_model *model, const char *function,
+                                                 gpunn_lora_args *args)
+{
+    gpunn_device *dev = model->dev;
+    args->rank = gpunn__default_int(args->rank, 8);
+    args->alpha = gpunn__default_float(args->alpha, 8);
+    args->dropout = gpunn__default_float(args->dropout, 0);
+    if (args->name == NULL) args->name = "default";
+    if (args->rank < 1 || !isfinite(args->alpha) || !(args->dropout >= 0 && args->dropout < 1))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: rank %d, alpha %g and dropout %g are not possible; use a rank from 1 on, a "
+                           "finite alpha, and a dropout from 0 to below 1",
+                           function, args->rank, (double)args->alpha, (double)args->dropout);
+    if (args->name[0] == 0 || strchr(args->name, '.'))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: '%.64s' cannot name an adapter; use a name without dots", function,
+                           args->name);
+    if (gpunn__adapter_called(model, args->name))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: the model has an adapter '%.64s'; choose another name with .name", function,
+                           args->name);
+    return gpunn__lora_check(model, function);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_add(gpunn_model *model, const char *function,
+                                              const gpunn_lora_args *args, const gpunn__lora_wanted *wanted)
+{
+    gpunn_device     *dev = model->dev;
+    const gpunn__call call = gpunn__call_of(model, function, NULL);
+    const uint32_t    random_streams = model->random_streams;
+    gpunn__adapter    adapter, *adapters;
+    gpunn_tensor    **order = NULL, *layer;
+    memset(&adapter, 0, sizeof adapter);
+    adapter.rank = args->rank;
+    adapter.alpha = args->alpha;
+    adapter.dropout = args->dropout;
+    adapter.name = gpunn__strdup(dev, args->name);
+    adapters = (gpunn__adapter *)gpunn__grow(dev, model->adapters, model->adapter_count,
+                                             &model->adapter_capacity, sizeof *adapters);
+    if (adapters) model->adapters = adapters;
+    bool made = adapter.name && adapters;
+    for (int id = 0; made && (layer = gpunn__lora_next(model, wanted, id)) != NULL && layer->id < call.mark;
+         id = layer->id + 1)
+        made = gpunn__branch_make(&call, layer, &adapter);
+    const size_t bytes = (size_t)model->tensor_capacity * sizeof *order;
+    if (made) order = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, bytes);
+    if (order == NULL) {
+        (void)gpunn__undo(&call);
+        gpunn__adapter_free(dev, &adapter);
+        model->random_streams = random_streams;
+        return dev->error.status;
+    }
+    gpunn_tensor **old = model->tensors;
+    gpunn__lora_commit(model, &adapter, call.mark, order);
+    gpunn__free(dev, old, bytes);
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpunn_lora_args args)
+{
+    static const char        function[] = "gpunn_lora";
+    const gpunn__lora_wanted wanted = {gpunn__pattern_wants, pattern};
+    if (model == NULL || pattern == NULL)
+        return gpunn__fail_null(model ? model->dev : NULL, function, model ? "pattern" : "model");
+    const char *fault = gpunn__pattern_fault(pattern);
+    if (fault)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the pattern '%.64s' is not possible: %s",
+                           function, pattern, fault);
+    const gpunn_status status = gpunn__lora_settle(model, function, &args);
+    if (status != GPUNN_OK) return status;
+    if (gpunn__lora_next(model, &wanted, 0) == NULL)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_ARGUMENT,
+            "%s: no linear layer or embedding has a name that matches '%.120s'; names are such "
+            "as \"layers.0.self_attn.q_proj\"",
+            function, pattern);
+    return gpunn__lora_add(model, function, &args, &wanted);
+}
+
+/* ---- switching and removing ---------------------------------------------------------------------------- */
+
+GPUNN_API gpunn_status gpunn_lora_enable(gpunn_model *model, const char *name)
+{
+    if (model == NULL) return gpunn__fail_null(NULL, "gpunn_lora_enable", "model");
+    const gpunn__adapter *adapter = name ? gpunn__adapter_called(model, name) : NULL;
+    if (name && adapter == NULL)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_lora_enable: the model has no adapter '%.64s'; add it with gpunn_lora or "
+                           "gpunn_lora_load",
+                           name);
+    const int enabled = adapter ? (int)(adapter - model->adapters) + 1 : 0;
+    if (enabled != model->enabled) gpunn__enable(model, enabled);
+    return GPUNN_OK;
+}
+
+/* Removes and frees the tensors of adapter number `index`, counted from 1. */
+static void gpunn__sweep(gpunn_model *model, int index)
+{
+    int kept = 0, laid_out = model->laid_out;
+    for (int id = 0; id < model->tensor_count; id++) {
+        gpunn_tensor *t = model->tensors[id];
+        if (t->adapter != index) {
+            model->tensors[kept++] = t;
+            continue;
+        }
+        model->laid_out -= id < laid_out;
+        model->user_weights -= t->kind == GPUNN__PARAMETER && t->user_memory[0].data;
+        gpunn__index_remove(t, GPUNN__BY_NAME);
+        gpunn__index_remove(t, GPUNN__BY_LAYER);
+        gpunn__tensor_free(model->dev, t);
+    }
+    model->tensor_count = kept;
+    gpunn__renumber(model);
+}
+
+GPUNN__INTERNAL void gpunn__lora_pop(gpunn_model *model)
+{
+    gpunn__enable(model, 0);
+    const int       index = model->adapter_count--;
+    gpunn__adapter *last = &model->adapters[index - 1];
+    for (int k = 0; k < last->branch_count; k++) {
+        const gpunn__branch *branch = &last->branches[k];
+        if (gpunn__adapted_sum(branch->product)) continue; /* another adapter needs it */
+        gpunn__swap_nodes(branch->sum, branch->product);
+        branch->product->adapter = index;
+    }
+    gpunn__sweep(model, index);
+    gpunn__adapter_free(model->dev, last);
+}
+
+/* Floats that merging a branch needs in host memory. */
+static size_t gpunn__merge_floats(const gpunn__branch *branch)
+{
+    const gpunn_tensor *weight = branch->product->inputs[1];
+    return (size_t)(gpunn__count(weight, 1) + gpunn__count(gpunn__lora_a(branch), 1) +
+                    gpunn__count(gpunn__lora_b(branch), 1) + weight->dim[1]);
+}
+
+/* weight[rows][columns] += scale left[rows][rank] right[rank][columns]. delta: one row. */
+static void gpunn__add_low_rank(float *weight, int64_t rows, int64_t columns, int64_t rank, float scale,
+                                const float *left, const float *right, bool transposed, float *delta)
+{
+    const int64_t down = transposed ? 1 : columns, across = transposed ? rank : 1;
+    for (int64_t i = 0; i < rows; i++, weight += columns) {
+        memset(delta, 0, (size_t)columns * sizeof *delta);
+        for (int64_t k = 0; k < rank; k++)
+            for (int64_t j = 0; j < columns; j++)
+                delta[j] += left[i * rank + k] * right[k * down + j * across];
+        for (int64_t j = 0; j < columns; j++) weight[j] += scale * delta[j];
+    }
+}
+
+static GPUNN__STATUS gpunn__merge_branch(const gpunn__branch *branch, float *memory)
+{
+    gpunn_tensor *weight = branch->product->inputs[1], *a = gpunn__lora_a(branch), *b = gpunn__lora_b(branch);
+    const bool    table = branch->product->op == GPUNN_OP_EMBEDDING;
+    float        *to[] = {memory, memory + gpunn__count(weight, 1), NULL};
+    to[2] = to[1] + gpunn__count(a, 1);
+    gpunn_tensor *const from[] = {weight, a, b};
+    gpunn_status        status = GPUNN_OK;
+    for (int i = 0; i < 3 && status == GPUNN_OK; i++)
+        status = gpunn_read(from[i], to[i], gpunn_tensor_bytes(from[i]));
+    if (status != GPUNN_OK) return status;
+    gpunn__add_low_rank(memory, weight->dim[0], weight->dim[1], b->dim[1], branch->scaled->attr.value[0],
+                        table ? to[1] : to[2], table ? to[2] : to[1], table, to[2] + gpunn__count(b, 1));
+    return gpunn_write(weight, memory, gpunn_tensor_bytes(weight));
+}
+
+/* Fails if another layer reads a weight that would be merged. */
+static GPUNN__STATUS gpunn__check_unshared_base(const gpunn__adapter *adapter)
+{
+    for (int k = 0; k < adapter->branch_count; k++) {
+        const gpunn_tensor *product = adapter->branches[k].product, *weight = product->inputs[1];
+        for (int id = weight->id; id < weight->model->tensor_count; id++) {
+            const gpunn_tensor *t = weight->model->tensors[id];
+            for (int i = 0; i < t->input_count; i++)
+                if (t != product && t->inputs[i] == weight)
+                    return gpunn__fail(weight->model->dev, GPUNN_ERR_UNSUPPORTED,
+                                       "gpunn_lora_merge: '%.80s' is read by '%.80s' and '%.80s', but the "
+                                       "adapter is that of the first alone; keep the adapter apart",
+                                       weight->name, product->layer, t->layer ? t->layer : "another op");
+        }
+    }
+    return GPUNN_OK;
+}
+
+/* Adds an adapter to the weights. No weight has changed if memory runs out. */
+static GPUNN__STATUS gpunn__merge(gpunn_model *model, const gpunn__adapter *adapter)
+{
+    size_t       most = 0;
+    gpunn_status status = gpunn__check_unshared_base(adapter);
+    for (int k = 0; k < adapter->branch_count; k++)
+        if (gpunn__merge_floats(&adapter->branches[k]) > most)
+            most = gpunn__merge_floats(&adapter->branches[k]);
+    if (status == GPUNN_OK) status = gpunn__commit(model);
+    float *memory = status == GPUNN_OK ? (float *)gpunn__realloc(model->dev, NULL, 0, most * sizeof *memory)
+                                       : NULL;
+    if (status == GPUNN_OK && memory == NULL) status = GPUNN_ERR_MEMORY;
+    for (int k = 0; k < adapter->branch_count && status == GPUNN_OK; k++)
+        status = gpunn__merge_branch(&adapter->branches[k], memory);
+    gpunn__free(model->dev, memory, most * sizeof *memory);
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model)
+{
+    static const char function[] = "gpunn_lora_merge";
+    if (model == NULL) return gpunn__fail_null(NULL, function, "model");
+    if (model->enabled == 0)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s: no adapter is enabled; choose one with gpunn_lora_enable", function);
+    gpunn_status status = gpunn__lora_check(model, function);
+    if (status == GPUNN_OK) status = gpunn__merge(model, &model->adapters[model->enabled - 1]);
+    while (status == GPUNN_OK && model->adapter_count) gpunn__lora_pop(model);
+    return status;
 }
 
 /* ==== >>io/files ========================================================================================= *
@@ -47897,7 +48610,10 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
         const gpunn_tensor *t = model->tensors[i];
         if (!gpunn__is_saved(t)) continue;
         gpunn__slice name = {t->name, strlen(t->name)};
-        if (!gpunn__is_skipped(m->args, &name)) gpunn__match(a, m, "", t, false, GPUNN_F32, at + t->offset);
+        const bool   optional = t->adapter && opt == NULL &&
+                              gpunn__table_find(&a->tensors, "", t->name) == NULL;
+        if (!optional && !gpunn__is_skipped(m->args, &name))
+            gpunn__match(a, m, "", t, false, GPUNN_F32, at + t->offset);
     }
     at += model->weight_count;
     for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) {

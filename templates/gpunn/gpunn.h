@@ -195,6 +195,8 @@ extern "C" {
 #include "train/ranks.c"
 #include "train/schedule.h"
 #include "train/schedule.c"
+#include "train/lora.h"
+#include "train/lora.c"
 #include "io/files.h"
 #include "io/files.c"
 #ifdef GPUNN__COLD

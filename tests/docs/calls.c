@@ -310,6 +310,26 @@ static void blocks(gpunn_device *dev)
     gpunn_model_destroy(model);
 }
 
+static void lora(gpunn_device *dev)
+{
+    gpunn_model  *model = gpunn_model_create(dev);
+    gpunn_tensor *x = floats(model, "x", GPUNN_SHAPE(GPUNN_BATCH, 8));
+    gpunn_tensor *y = gpunn_linear(gpunn_relu(gpunn_linear(x, "fc1", .out_features = 8)), "fc2",
+                                   .out_features = 1);
+    gpunn_tensor *loss = gpunn_mean(gpunn_square(y), GPUNN_ALL, false);
+    float         samples[2][8] = {{1}, {2}};
+    gpunn_lora(model, "fc{1,2}", .rank = 4, .alpha = 8, .dropout = 0.1f);
+    gpunn_optimizer *opt = gpunn_adamw(model, .lr = 1e-3f); /* of the adapters alone */
+    gpunn_write(x, samples, sizeof samples);
+    gpunn_train_step(opt, loss);
+    gpunn_optimizer_destroy(opt);
+    gpunn_lora_enable(model, NULL); /* the model as it was ... */
+    gpunn_forward(&y, 1);
+    gpunn_lora_enable(model, "default"); /* ... and with its adapters */
+    gpunn_lora_merge(model);             /* now one without adapters and with other weights */
+    gpunn_model_destroy(model);
+}
+
 int main(void)
 {
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
@@ -327,6 +347,7 @@ int main(void)
     files(dev);
     train(dev);
     optimizers(dev);
+    lora(dev);
     if (gpunn_last_status(dev) != GPUNN_OK) printf("GPUNN_ERR: %s\n", gpunn_error(dev));
     gpunn_model_destroy(model);
     gpunn_device_close(dev);

@@ -200,6 +200,49 @@ GPUNN_API double gpunn_strtod(const char *text, char **end);
  * out is empty. */
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out);
 
+/* ==== >>lora ============================================================================================= *
+ * Fine-tuning with low-rank adapters (LoRA; Hu et al., 2021), in the files of Hugging Face's PEFT. A layer
+ * with an adapter computes
+ *     y = x W^T + bias + alpha / rank dropout(x) A^T B^T       A [rank, in], B [out, rank]
+ * and only A and B are trained. Not thread-safe per device. */
+typedef struct gpunn_lora_args {
+    int         args_;
+    int         rank;    /* peft's r, default 8 */
+    float       alpha;   /* peft's lora_alpha, default 8 */
+    float       dropout; /* probability of an element of x to be dropped in training, default 0 */
+    const char *name;    /* of the adapter, without dots; NULL: "default" */
+} gpunn_lora_args;
+/* Adds an adapter to the linear layers and embeddings of a built model whose names match the pattern, and
+ * enables it. A name is that of the weight without ".weight", as "model.layers.0.self_attn.q_proj". The
+ * pattern matches all of it, or its end after a dot; * is any text, {a,b} is a or b:
+ *     gpunn_lora(model, "layers.*.self_attn.{q,v}_proj", .rank = 8, .alpha = 16, .dropout = 0.05f);
+ * Tensors that the program holds stay valid: the layer's result now has the adapter's part in it.
+ *
+ * The first call freezes all parameters of the model. They then have neither gradients nor optimizer states.
+ * To train some of them too, as peft's modules_to_save, call gpunn_set_trainable on them afterwards, before
+ * an optimizer is created.
+ * A of a linear layer starts as U(+-1/sqrt(in)), B as zeros; A of an embedding as zeros, B as N(0, 1). Both
+ * are F32. They are parameters named layer.lora_A.name.weight and layer.lora_B.name.weight (embeddings:
+ * lora_embedding_A, which is stored transposed, and lora_embedding_B). gpunn_save and checkpoints contain
+ * them. gpunn_load leaves them as they are if the file does not.
+ *
+ * Call it when the layers and the losses are built, before optimizers are created, before gpunn_recompute and
+ * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
+ * precision BF16 or F16, frozen weights that only products and embeddings read are stored in 16 bits only, if
+ * they have no values yet: call it before gpunn_load.
+ * GPUNN_ERR_ARGUMENT: no layer matches, or the model has an adapter of that name. GPUNN_ERR_STATE: there is
+ * an optimizer, or gpunn_recompute was called. GPUNN_ERR_UNSUPPORTED: another op reads a layer's weight. */
+GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpunn_lora_args args);
+#define gpunn_lora(model, ...) gpunn_lora_((model), GPUNN_NAMED(gpunn_lora_args, __VA_ARGS__))
+/* Uses the adapter of that name from the next run on, and no other. NULL: none; the model then computes what
+ * it did without adapters. Each adapter keeps its values. GPUNN_ERR_ARGUMENT: no adapter has this name. */
+GPUNN_API gpunn_status gpunn_lora_enable(gpunn_model *model, const char *name);
+/* Adds alpha / rank B A of the enabled adapter to the weights, and removes all adapters with their tensors,
+ * which must not be used any more. The other weights stay frozen. A 16-bit weight is rounded once.
+ * GPUNN_ERR_STATE: no adapter is enabled, or there is an optimizer; destroy it first.
+ * GPUNN_ERR_UNSUPPORTED: several layers share a weight; no weight has changed then. */
+GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model);
+
 /* ==== >>spec ============================================================================================= *
  * A model as JSON (generator/model.schema.json), for the code generator, other programs and imported
  * models. */

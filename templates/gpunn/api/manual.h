@@ -20,6 +20,7 @@
  *     group    several processes that train one model
  *     data     loaders
  *     files    weights, checkpoints, dataset readers
+ *     lora     low-rank adapters, for fine-tuning
  *     spec     models as JSON
  *     fit      the training loop, progress, history
  *     profile  where the time of a run goes
@@ -38,7 +39,7 @@
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
  *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
- *     train/    optimizer step ranks schedule loader fit profile
+ *     train/    optimizer step ranks schedule lora loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader model_file datasets
  *
  * >>doc
@@ -784,7 +785,8 @@
  *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run
  *        assigns.
  *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
- *      4. gpunn__find_narrow_storage: weights of an inference model kept in 16 bits or blocks alone.
+ *      4. gpunn__find_narrow_storage: weights that are kept in 16 bits or blocks alone: see gpunn_lora,
+ *         .inference.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
  *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each

@@ -533,7 +533,9 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
  * the program. */
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
-GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
+/* false freezes it. GPUNN_ERR_STATE: gpunn_lora has frozen it, and an optimizer was created since, or its
+ * values are stored in 16 bits. */
+GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable);
 /* Whether a batch_norm, or an instance_norm with running statistics, uses these in training too and leaves
  * them unchanged. t: its result or its running_mean. Specs do not contain this. */
 GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);

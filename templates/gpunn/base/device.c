@@ -308,9 +308,9 @@ GPUNN__INTERNAL int64_t gpunn__gradient_count(const gpunn_tensor *parameter)
 static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float *gradient)
 {
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
-        for (int id = 0; id < model->laid_out; id++) {
+        for (int id = 0; id < model->tensor_count; id++) {
             const gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER ||
+            if (t->kind != GPUNN__PARAMETER || t->offset < 0 || t->base ||
                 (model->gradients == NULL && t->user_memory[1].data == NULL && !t->sparse))
                 continue;
             const float *own = gpunn__gradient_of(t);

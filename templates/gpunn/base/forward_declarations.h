@@ -6,6 +6,9 @@
  * Functions that later parts define and earlier parts call. */
 /* Frees the model's plans (>>plan/steps). Call it after changing anything that plans depend on. */
 GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model);
+/* Assigns places among the gradients anew, after a change of which parameters have one. The gradients and the
+ * plans are freed. scratch: tensor_count pointers (>>plan/plan). */
+GPUNN__INTERNAL void gpunn__place_gradients(gpunn_model *model, gpunn_tensor **scratch);
 /* Parts of a training step (>>train/optimizer). prepare allocates the optimizer's state. update makes all
  * updates at once, from the gradients of `parts` calls. collect adds the updates to a run instead; advance
  * counts that run. */

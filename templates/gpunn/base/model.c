@@ -191,6 +191,12 @@ GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *sessi
     gpunn__free(dev, session, sizeof *session);
 }
 
+GPUNN__INTERNAL void gpunn__adapter_free(gpunn_device *dev, gpunn__adapter *adapter)
+{
+    gpunn__free_text(dev, adapter->name);
+    gpunn__free(dev, adapter->branches, (size_t)adapter->capacity * sizeof *adapter->branches);
+}
+
 GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
 {
     if (!model->closed || model->optimizers || model->children) return;
@@ -206,6 +212,8 @@ GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
         gpunn__free_text(dev, model->sizes[i].text);
     }
     gpunn__free(dev, model->sizes, (size_t)model->size_capacity * sizeof *model->sizes);
+    for (int i = 0; i < model->adapter_count; i++) gpunn__adapter_free(dev, &model->adapters[i]);
+    gpunn__free(dev, model->adapters, (size_t)model->adapter_capacity * sizeof *model->adapters);
     for (int key = 0; key < 2; key++)
         gpunn__free(dev, model->index[key].chains,
                     model->index[key].capacity * sizeof *model->index[key].chains);

@@ -47,6 +47,9 @@ struct gpunn_session {
 /* Frees a session and its values; NULL is allowed. */
 GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *session);
 
+/* Frees the record of an adapter, whose tensors stay. */
+GPUNN__INTERNAL void gpunn__adapter_free(gpunn_device *dev, gpunn__adapter *adapter);
+
 /* Frees a model that is closed and has no optimizers, loaders or sessions left. */
 GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model);
 

@@ -98,7 +98,8 @@ struct gpunn_tensor {
     /* parameters: the dtype of 16 bits or blocks in which alone it is stored, see
      * gpunn__find_narrow_storage; GPUNN_DTYPE_DEFAULT: none */
     gpunn_dtype narrow;
-    gpunn_dtype asked; /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
+    gpunn_dtype asked;   /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
+    int         adapter; /* 1 + the index of the adapter that gpunn_lora made it for; 0: none */
     /* used instead of its own memory: [0] for the value, [1] for the gradient */
     gpunn__user_memory user_memory[2];
     /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
@@ -109,6 +110,7 @@ struct gpunn_tensor {
     /* Parameters, buffers and constants only: */
     bool  trainable, decay;
     bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
+    bool  base;         /* frozen by gpunn_lora: has neither gradient nor optimizer state */
     bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
     bool  bound;        /* bound before it was laid out, so it stays F32, or blocks: gpunn__is_lent */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
@@ -153,6 +155,19 @@ typedef struct gpunn__spec {
     gpunn__metadata *metadata;
     int              metadata_count, metadata_capacity;
 } gpunn__spec;
+
+/* An adapter on a layer: sum = product + scaled, where `product` is the layer itself and scaled =
+ * alpha / rank B A dropout(x). While the adapter is not enabled, sum is another name of product. */
+typedef struct gpunn__branch {
+    gpunn_tensor *sum, *product, *scaled;
+} gpunn__branch;
+typedef struct gpunn__adapter { /* by gpunn_lora */
+    char          *name;
+    int            rank;
+    float          alpha, dropout;
+    gpunn__branch *branches; /* in the order of the graph */
+    int            branch_count, capacity;
+} gpunn__adapter;
 
 enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* per model */
 
@@ -209,13 +224,13 @@ struct gpunn_model {
     int              size_count, size_capacity;
     uint32_t         random_streams;
     /* Flat buffers: parameters (decayed ones first if laid out together), buffers and constants. Gradients
-     * stand in the same order, without those of sparse tables. */
+     * stand in the same order, without those of sparse tables and of weights that gpunn_lora froze. */
     float *weights, *gradients;
-    /* floats laid out; sparse_count: of weights without a place among the gradients */
+    /* floats laid out; sparse_count: of values without a place among the gradients */
     int64_t weight_count, gradient_count, sparse_count;
     /* floats up to the last tensor that has F32 storage */
     int64_t wide_count;
-    int     laid_out;                           /* number of tensors considered so far */
+    int     laid_out;                           /* the first tensors, which have all been considered */
     int64_t weight_capacity, gradient_capacity; /* floats allocated */
     /* 16-bit copy of the weights, at the same offsets, for products of 16-bit plans; NULL: none */
     void   *half;
@@ -247,6 +262,10 @@ struct gpunn_model {
     int                     parts;         /* number of checkpoint segments */
     const gpunn_kernel_set *kernels;       /* NULL: none */
     bool                    kernels_exact; /* the kernels' list of instances is for exactly this model */
+    gpunn__adapter         *adapters;
+    int                     adapter_count, adapter_capacity;
+    int                     enabled;  /* 1 + the index of the enabled adapter; 0: none */
+    bool                    has_base; /* some tensor is or was `base` */
     gpunn__spec             spec;
 };
 

@@ -803,6 +803,19 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
         cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
+/* Rows p .. p + pc and columns j .. j + jc of a weight in 16-bit storage, widened for a product that needs it
+ * row by row (pack_b of gpunn__gemm). */
+static void gpunn__pack_half_rows(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc,
+                                  int64_t width, float *packed)
+{
+    const gpunn_value *weight = (const gpunn_value *)user;
+    for (int64_t x = 0; x < pc; x++, packed += width) {
+        const char *row = (const char *)weight->data + ((p + x) * weight->dim[1] + j) * 2;
+        gpunn__gemm_choose()->widen(weight->dtype, row, jc, packed);
+        for (int64_t y = jc; y < width; y++) packed[y] = 0;
+    }
+}
+
 /* dX = dY W, dW = dY^T X, dbias = 1^T dY, for rows x [rows, in]. */
 static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
@@ -812,6 +825,11 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
     gpunn__gemm g[3];
     g[0] = gpunn__gemm_make(rows, in, out, dy, false, weight, false, step->grad_in[0].data,
                             step->accumulate[0]);
+    if (step->in[1].dtype != GPUNN_F32) {
+        g[0].b = NULL;
+        g[0].pack_b = gpunn__pack_half_rows;
+        g[0].pack_user = &step->in[1];
+    }
     g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
     g[2] = gpunn__gemm_make(1, out, rows, &one, false, dy, false, step->grad_in[2].data, step->accumulate[2]);
     g[2].a_col = 0;

@@ -570,10 +570,39 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
     return status;
 }
 
+/* Makes a weight that gpunn_lora froze one like others again, before optimizers have left it out. */
+static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *parameter)
+{
+    const gpunn_model *model = parameter->model;
+    const char        *fault = NULL;
+    if (model->optimizers)
+        fault = "gpunn_lora froze it, so the optimizer has no state for it; unfreeze it before the optimizer "
+                "is created";
+    else if (parameter->narrow && parameter->offset >= 0)
+        fault = "gpunn_lora froze it, and its values are stored in 16 bits; unfreeze it before weights are "
+                "written, loaded or run";
+    if (fault) {
+        (void)gpunn__call_fail(call, GPUNN_ERR_STATE, "%s", fault);
+        return GPUNN_ERR_STATE;
+    }
+    const size_t   bytes = (size_t)model->tensor_count * sizeof *model->tensors;
+    gpunn_tensor **scratch = (gpunn_tensor **)gpunn__realloc(model->dev, NULL, 0, bytes);
+    if (scratch == NULL) return GPUNN_ERR_MEMORY;
+    parameter->base = false;
+    parameter->narrow = GPUNN_DTYPE_DEFAULT;
+    gpunn__place_gradients(parameter->model, scratch);
+    gpunn__free(model->dev, scratch, bytes);
+    return GPUNN_OK;
+}
+
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable)
 {
     gpunn__call call;
     if (!gpunn__begin_setting(&call, parameter, "gpunn_set_trainable")) return GPUNN_ERR_ARGUMENT;
+    if (parameter->base && trainable) {
+        const gpunn_status status = gpunn__release_base(&call, parameter);
+        if (status != GPUNN_OK) return status;
+    }
     if (parameter->trainable != trainable) gpunn__invalidate(parameter->model);
     parameter->trainable = trainable;
     return GPUNN_OK;

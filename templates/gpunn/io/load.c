@@ -180,7 +180,10 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
         const gpunn_tensor *t = model->tensors[i];
         if (!gpunn__is_saved(t)) continue;
         gpunn__slice name = {t->name, strlen(t->name)};
-        if (!gpunn__is_skipped(m->args, &name)) gpunn__match(a, m, "", t, false, GPUNN_F32, at + t->offset);
+        const bool   optional = t->adapter && opt == NULL &&
+                              gpunn__table_find(&a->tensors, "", t->name) == NULL;
+        if (!optional && !gpunn__is_skipped(m->args, &name))
+            gpunn__match(a, m, "", t, false, GPUNN_F32, at + t->offset);
     }
     at += model->weight_count;
     for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) {

@@ -810,6 +810,12 @@ GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model)
     return model->weights + (model->precision == GPUNN_PRECISION_F16 && model->dev->info.half);
 }
 
+/* Whether t has a place among the model's gradients. */
+static bool gpunn__has_place(const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__PARAMETER && !t->sparse && !t->base;
+}
+
 GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count, model->sparse_count};
@@ -818,7 +824,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
-            if (pass != gpunn__weight_range(t)) continue;
+            if (pass != gpunn__weight_range(t) || t->offset >= 0) continue;
             const int64_t floats = gpunn__aligned(gpunn__floats_of(t));
             if (apply) {
                 t->offset = at.weight_count;
@@ -826,12 +832,40 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
             }
             at.weight_count += floats;
             if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
-            if (t->sparse)
-                at.sparse_count += floats;
-            else if (t->kind == GPUNN__PARAMETER)
+            if (gpunn__has_place(t))
                 at.gradient_count = at.weight_count - at.sparse_count;
+            else
+                at.sparse_count += floats;
         }
     return at;
+}
+
+GPUNN__INTERNAL int gpunn__by_offset(const void *a, const void *b)
+{
+    int64_t x = (*(gpunn_tensor *const *)a)->offset, y = (*(gpunn_tensor *const *)b)->offset;
+    return (x > y) - (x < y);
+}
+
+GPUNN__INTERNAL void gpunn__place_gradients(gpunn_model *model, gpunn_tensor **sorted)
+{
+    memcpy(sorted, model->tensors, (size_t)model->tensor_count * sizeof *sorted);
+    qsort(sorted, (size_t)model->tensor_count, sizeof *sorted, gpunn__by_offset);
+    model->gradient_count = model->sparse_count = 0;
+    for (int i = 0; i < model->tensor_count; i++) {
+        gpunn_tensor *t = sorted[i];
+        t->grad_reached = false;
+        if (t->offset < 0) continue;
+        const int64_t floats = gpunn__aligned(gpunn__floats_of(t));
+        t->gradient_offset = t->offset - model->sparse_count;
+        if (gpunn__has_place(t))
+            model->gradient_count = t->gradient_offset + floats;
+        else
+            model->sparse_count += floats;
+    }
+    gpunn__device_free(model->dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    model->gradients = NULL;
+    model->gradient_capacity = 0;
+    gpunn__invalidate(model);
 }
 
 GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
@@ -931,7 +965,7 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
     }
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (t->offset < 0 || gpunn__is_lent(t)) continue;
+        if (t->offset < model->weight_count || gpunn__is_lent(t)) continue; /* no weight, or not a new one */
         if (t->constant)
             status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn_tensor_bytes(t));
         else if (draw)
@@ -962,7 +996,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     }
     gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
     if (status != GPUNN_OK) {
-        for (int id = model->laid_out; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
+        for (int id = model->laid_out; id < model->tensor_count; id++)
+            if (model->tensors[id]->offset >= model->weight_count) model->tensors[id]->offset = -1;
         gpunn__device_free(dev, fresh, (size_t)count * sizeof(float));
         return status;
     }

@@ -24,6 +24,9 @@ typedef struct gpunn__layout { /* counts of floats; see gpunn_model */
  * false it only returns the counts. */
 GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply);
 
+/* Compares two tensors, given by pointers to their pointers, by their offsets. */
+GPUNN__INTERNAL int gpunn__by_offset(const void *a, const void *b);
+
 /* Memory of a parameter, buffer or constant: user-owned or in the model's weights. */
 GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t);
 

@@ -866,8 +866,8 @@ static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, co
         y->id >= z->id || y->narrow != z->narrow ||
         gpunn__kept_bytes(y) % (GPUNN__WEIGHT_ALIGN * sizeof(float)) != 0)
         return false;
-    if (y->id < model->laid_out)
-        return z->id < model->laid_out && z->offset == y->offset + gpunn__floats_of(y);
+    if (y->offset >= 0 || z->offset >= 0)
+        return y->offset >= 0 && z->offset == y->offset + gpunn__floats_of(y);
     for (int id = y->id + 1; id < z->id; id++)
         if (gpunn__weight_range(model->tensors[id]) == gpunn__weight_range(y)) return false;
     return true;

@@ -32,16 +32,27 @@ static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
     return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
 }
 
+/* Whether a weight has narrow storage if its readers and its wanted dtype allow it. */
+static bool gpunn__may_be_narrow(const gpunn_tensor *weight)
+{
+    return weight->kind == GPUNN__PARAMETER && (weight->model->inference || weight->base) &&
+           weight->offset < 0 && !weight->bound;
+}
+
+GPUNN__INTERNAL const char *gpunn__narrowed_by(const gpunn_model *model)
+{
+    return model->inference ? ".inference = true" : "gpunn_lora";
+}
+
 GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model)
 {
-    if (!model->inference || model->laid_out == model->tensor_count) return;
+    const bool some = model->inference || model->has_base;
+    if (!some || model->laid_out == model->tensor_count) return;
     for (int pass = 0; pass < 2; pass++)
         for (int id = 0; id < model->tensor_count; id++)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
-                if (weight == NULL || weight->kind != GPUNN__PARAMETER || weight->id < model->laid_out ||
-                    weight->bound)
-                    continue;
+                if (weight == NULL || !gpunn__may_be_narrow(weight)) continue;
                 const gpunn_dtype wanted = gpunn__wanted_storage(weight);
                 if (wanted != GPUNN_F32 && gpunn__takes_storage(model->tensors[id], i, wanted) == (pass == 0))
                     weight->narrow = pass == 0 ? wanted : GPUNN_DTYPE_DEFAULT;
@@ -65,16 +76,18 @@ GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b)
 {
-    for (int id = 0; id < b->plan->tensor_count && b->model->inference; id++) {
+    const bool some = b->model->inference || b->model->has_base;
+    for (int id = 0; id < b->plan->tensor_count && some; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_storage(t, i, t->inputs[i]->narrow))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build the whole "
+                    "%s: %s keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
-                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
-                    gpunn_dtype_name(t->inputs[i]->narrow), gpunn_op_name(t->op), b->model->dev->info.name);
+                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__narrowed_by(b->model),
+                    gpunn__called(t->inputs[i]), gpunn_dtype_name(t->inputs[i]->narrow),
+                    gpunn_op_name(t->op), b->model->dev->info.name);
     }
     return GPUNN_OK;
 }

@@ -10,16 +10,19 @@
  * losses, affine_grid, gradient_energy and recurrent layers always give F32. If products read the F32 result
  * of a norm over rows, the norm writes it in 16 bits too, or only in 16 bits if nothing else reads it. An
  * inference-only model follows torch's net.half(): rows of embeddings have their table's 16 bits, and F32
- * inputs do not make results F32. */
+ * inputs do not make results F32. The former holds for tables in 16-bit storage in training, too. */
 
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
 /* Sets `narrow` of weights that are stored only in 16 bits or only as blocks. These are weights of an
- * inference-only model that only products and embeddings read. The dtype is that of gpunn_set_storage or of
- * the model, or 16 bits with precision BF16 or F16. Weights whose rows are no whole blocks stay wider.
- * Considers weights that have no memory yet. */
+ * inference-only model, or those that gpunn_lora froze, that only products and embeddings read. The dtype is
+ * that of gpunn_set_storage or of the model, or 16 bits with precision BF16 or F16. Weights whose rows are no
+ * whole blocks stay wider. Considers weights that have no memory yet. */
 GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model);
+
+/* Why a model has weights with narrow storage, for messages. */
+GPUNN__INTERNAL const char *gpunn__narrowed_by(const gpunn_model *model);
 
 /* The dtype of a weight in memory. */
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);

@@ -58,7 +58,7 @@ static GPUNN__STATUS gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_
 static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory)
 {
     gpunn_model *model = t->model;
-    if (t->id >= model->laid_out) {
+    if (t->offset < 0) {
         t->bound = true;
         t->narrow = GPUNN_DTYPE_DEFAULT;
     }
@@ -96,11 +96,11 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': its blocks have no other memory; give gpunn_bind_as other blocks",
                            caller, gpunn__called(t));
-    if (!gradient && t->narrow && t->id < model->laid_out)
-        return gpunn__fail(
-            model->dev, GPUNN_ERR_STATE,
-            "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run",
-            caller, gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
+    if (!gradient && t->narrow && t->offset >= 0)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s '%s': %s keeps it in %s; bind it before weights are written, loaded or run",
+                           caller, gpunn__called(t), gpunn__narrowed_by(model),
+                           gpunn_dtype_name(gpunn__kept_as(t)));
     if (memory) status = gpunn__check_user_memory(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
     if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL)

@@ -498,7 +498,7 @@ GPUNN__INTERNAL bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_te
 
 GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
 {
-    return t->kind == GPUNN__PARAMETER && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
+    return t->kind == GPUNN__PARAMETER && !t->base && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
 }
 
 static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_backward_args *args)

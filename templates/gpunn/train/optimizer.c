@@ -443,12 +443,6 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-static int gpunn__by_offset(const void *a, const void *b)
-{
-    int64_t x = (*(gpunn_tensor *const *)a)->offset, y = (*(gpunn_tensor *const *)b)->offset;
-    return (x > y) - (x < y);
-}
-
 GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt)
 {
     return opt->model->precision == GPUNN_PRECISION_F16 && opt->model->dev->info.half;

@@ -20,12 +20,12 @@ static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__
     while (*id < model->tensor_count && model->tensors[*id]->kind != kind) ++*id;
     if (*id == model->tensor_count) return NULL;
     const gpunn_tensor *first = model->tensors[(*id)++];
-    int64_t             end = first->offset + gpunn__count(first, 1);
+    int64_t             end = first->offset + gpunn__floats_of(first);
     for (; *id < model->tensor_count && !gpunn__is_user_owned(first); ++*id) {
         const gpunn_tensor *t = model->tensors[*id];
         if (t->kind != kind) continue;
         if (t->offset != gpunn__aligned(end) || gpunn__is_user_owned(t)) break;
-        end = t->offset + gpunn__count(t, 1);
+        end = t->offset + gpunn__floats_of(t);
     }
     *count = end - first->offset;
     return first;

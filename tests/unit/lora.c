@@ -1,0 +1,479 @@
+/* Low-rank adapters: what they compute, their gradients and memory, switching, merging, and PEFT's files. */
+#include "../test.h"
+
+enum { ROWS = 5, WIDTH = 6, INNER = 9, CLASSES = 4, VOCAB = 11, LENGTH = 7, STEPS = 10 };
+
+/* A small network with layers as a language model names them. */
+typedef struct network {
+    gpunn_tensor *tokens, *labels, *logits, *loss;
+} network;
+
+static gpunn_tensor *block(gpunn_tensor *x, int layer)
+{
+    char up[64], down[64];
+    (void)snprintf(up, sizeof up, "layers.%d.up_proj", layer);
+    (void)snprintf(down, sizeof down, "layers.%d.down_proj", layer);
+    gpunn_tensor *h = gpunn_silu(gpunn_linear(x, up, .out_features = INNER));
+    return gpunn_add(x, gpunn_linear(h, down, .out_features = WIDTH, .no_bias = true));
+}
+
+static network network_make(gpunn_device *dev, gpunn_model *model)
+{
+    network n;
+    n.tokens = gpunn_input(model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, LENGTH));
+    n.labels = gpunn_input(model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *x = gpunn_embedding(n.tokens, "embed_tokens", .num_embeddings = VOCAB,
+                                      .embedding_dim = WIDTH);
+    x = block(block(x, 0), 1);
+    n.logits = gpunn_linear(gpunn_mean(x, GPUNN_AXES(1), false), "head", .out_features = CLASSES);
+    n.loss = MADE(dev, gpunn_cross_entropy(n.logits, n.labels));
+    return n;
+}
+
+static void network_write(gpunn_device *dev, network n)
+{
+    int64_t tokens[ROWS][LENGTH], labels[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        labels[i] = i % CLASSES;
+        for (int k = 0; k < LENGTH; k++) tokens[i][k] = (3 * i + 5 * k) % VOCAB;
+    }
+    OK(dev, gpunn_write(n.tokens, tokens, sizeof tokens));
+    OK(dev, gpunn_write(n.labels, labels, sizeof labels));
+}
+
+static void network_run(gpunn_device *dev, network n, float *logits)
+{
+    OK(dev, gpunn_forward(&n.logits, 1));
+    OK(dev, gpunn_read(n.logits, logits, ROWS * CLASSES * sizeof *logits));
+}
+
+/* Gives every parameter of the adapters numbers of some size: B starts as zeros. */
+static void adapters_fill(gpunn_device *dev, gpunn_model *model, const char *adapter, uint32_t seed)
+{
+    for (int i = 0; i < gpunn_parameter_count(model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(model, i);
+        if (strstr(gpunn_tensor_name(t), ".lora_") == NULL || strstr(gpunn_tensor_name(t), adapter) == NULL)
+            continue;
+        int64_t n = (int64_t)(gpunn_tensor_bytes(t) / sizeof(float));
+        float  *values = test_randoms(n, seed + (uint32_t)i, 0.5f);
+        OK(dev, write_floats(t, values, n));
+        free(values);
+    }
+}
+
+static gpunn_tensor *found(fixture *f, const char *name)
+{
+    return MADE(f->dev, gpunn_find(f->model, name));
+}
+
+static void take_gradients(void *user, const char *text)
+{
+    const char *at = strstr(text, "gradients ");
+    if (at) *(size_t *)user = (size_t)strtoull(at + 10, NULL, 10);
+}
+
+/* Bytes of gradients in a training step, as the summary tells them beforehand. */
+static size_t gradient_bytes(fixture *f, gpunn_tensor *loss)
+{
+    size_t bytes = SIZE_MAX;
+    OK(f->dev, gpunn_model_summary(f->model, .loss = loss, .batch_size = ROWS, .write = take_gradients,
+                                   .user = &bytes));
+    return bytes;
+}
+
+/* ---- one layer by its formula -------------------------------------------------------------------------- */
+typedef struct layer {
+    gpunn_tensor *x, *y, *loss;
+} layer;
+
+/* y = fc(x) [3, out], and the sum of its squares. */
+static layer layer_make(fixture *f)
+{
+    layer l;
+    l.x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH));
+    l.y = gpunn_linear(l.x, "fc", .out_features = INNER);
+    l.loss = MADE(f->dev, gpunn_sum(gpunn_square(l.y), GPUNN_ALL, false));
+    return l;
+}
+
+/* W x + b + scale B A x in double, from the values in the model. */
+static void check_formula(fixture *f, layer l, const float *x, double scale, int rank)
+{
+    float *w = read_floats(f->dev, found(f, "fc.weight"), NULL);
+    float *bias = read_floats(f->dev, found(f, "fc.bias"), NULL);
+    float *a = read_floats(f->dev, found(f, "fc.lora_A.default.weight"), NULL);
+    float *b = read_floats(f->dev, found(f, "fc.lora_B.default.weight"), NULL);
+    float  y[3 * INNER], wanted[3 * INNER];
+    for (int i = 0; i < 3 * INNER; i++) {
+        const int o = i % INNER;
+        double    sum = bias[o];
+        for (int k = 0; k < WIDTH; k++) {
+            double more = 0;
+            for (int r = 0; r < rank; r++) more += (double)b[o * rank + r] * a[r * WIDTH + k];
+            sum += (w[o * WIDTH + k] + scale * more) * x[i / INNER * WIDTH + k];
+        }
+        wanted[i] = (float)sum;
+    }
+    OK(f->dev, gpunn_forward(&l.y, 1));
+    OK(f->dev, gpunn_read(l.y, y, sizeof y));
+    check_close(y, wanted, 3 * INNER, 1e-5, 1e-5);
+    free(w), free(bias), free(a), free(b);
+}
+
+/* Values by the formula, gradients by central differences; the layer's own weights have none. */
+static void test_formula(void **state)
+{
+    fixture *f = *state;
+    layer    l = layer_make(f);
+    float   *x = test_randoms(3 * WIDTH, 3, 1), before[3 * INNER], after[3 * INNER];
+    OK(f->dev, write_floats(l.x, x, 3 * WIDTH));
+    OK(f->dev, gpunn_forward(&l.y, 1));
+    OK(f->dev, gpunn_read(l.y, before, sizeof before));
+    OK(f->dev, gpunn_lora(f->model, "fc", .rank = 4, .alpha = 6, .dropout = 0.25f));
+    OK(f->dev, gpunn_forward(&l.y, 1));
+    OK(f->dev, gpunn_read(l.y, after, sizeof after));
+    check_close(after, before, 3 * INNER, 1e-6, 1e-6); /* B is zero */
+    float *a = read_floats(f->dev, found(f, "fc.lora_A.default.weight"), NULL), most = 0;
+    for (int i = 0; i < 4 * WIDTH; i++) most = fmaxf(most, fabsf(a[i]));
+    assert_true(most <= 1 / sqrtf(WIDTH) && most > 0.5f / sqrtf(WIDTH));
+    free(a);
+    adapters_fill(f->dev, f->model, "default", 9);
+    check_formula(f, l, x, 1.5, 4);
+    const char *const names[] = {"fc.lora_A.default.weight", "fc.lora_B.default.weight"};
+    OK(f->dev, gpunn_backward(l.loss, .mode = GPUNN_MODE_EVALUATION));
+    for (int k = 0; k < 2; k++) {
+        gpunn_tensor *t = found(f, names[k]);
+        int64_t       n;
+        float        *values = read_floats(f->dev, t, &n), *gradient = malloc((size_t)n * sizeof *gradient);
+        OK(f->dev, gpunn_read_grad(t, gradient, (size_t)n * sizeof *gradient));
+        for (int64_t i = 0; i < n; i += 5) {
+            const float was = values[i], h = 1e-2f;
+            float       side[2];
+            for (int s = 0; s < 2; s++) {
+                values[i] = was + (s ? h : -h);
+                OK(f->dev, write_floats(t, values, n));
+                OK(f->dev, gpunn_forward(&l.loss, 1));
+                side[s] = gpunn_item(l.loss);
+            }
+            values[i] = was;
+            const float slope = (side[1] - side[0]) / (2 * h);
+            check_close(&gradient[i], &slope, 1, 5e-3, 5e-3);
+        }
+        OK(f->dev, write_floats(t, values, n));
+        free(values), free(gradient);
+    }
+    float none[WIDTH * INNER];
+    FAILS(f->dev, gpunn_read_grad(found(f, "fc.weight"), none, sizeof none), GPUNN_ERR_STATE, "fc.weight",
+          "no gradient");
+    OK(f->dev, gpunn_forward_training(&l.y, 1)); /* dropout */
+    OK(f->dev, gpunn_read(l.y, after, sizeof after));
+    OK(f->dev, gpunn_forward(&l.y, 1));
+    OK(f->dev, gpunn_read(l.y, before, sizeof before));
+    assert_true(memcmp(after, before, sizeof before) != 0);
+    free(x);
+}
+
+/* ---- a network ----------------------------------------------------------------------------------------- */
+
+/* Training changes adapters alone; neither gradients nor optimizer states exist for the rest. */
+static void test_frozen(void **state)
+{
+    fixture *f = *state;
+    network  n = network_make(f->dev, f->model);
+    network_write(f->dev, n);
+    OK(f->dev, gpunn_forward(&n.loss, 1)); /* the weights have their memory before the adapters */
+    int64_t count, trained = 0, places = 0;
+    float  *weights = read_weights(f->dev, f->model, &count);
+    OK(f->dev, gpunn_lora(f->model, "layers.*.{up,down}_proj", .rank = 1));
+    for (int i = 0; i < gpunn_parameter_count(f->model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(f->model, i);
+        const int64_t n_t = (int64_t)(gpunn_tensor_bytes(t) / 4);
+        if (strstr(gpunn_tensor_name(t), ".lora_")) trained += n_t, places += (n_t + 15) / 16 * 16;
+    }
+    assert_int_equal(trained, 4 * (WIDTH + INNER));
+    assert_in_range(gradient_bytes(f, n.loss), (uintmax_t)(4 * trained), (uintmax_t)(4 * places + 64));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.05f));
+    const float      first = (OK(f->dev, gpunn_forward(&n.loss, 1)), gpunn_item(n.loss));
+    for (int i = 0; i < 20; i++) OK(f->dev, settled(f->dev, gpunn_train_step(opt, n.loss)));
+    OK(f->dev, gpunn_checkpoint_save(opt, NULL, test_path(f, "c.safetensors")));
+    golden g = golden_open(test_path(f, "c.safetensors"));
+    assert_non_null(golden_find(&g, "optimizer.0.layers.1.up_proj.lora_B.default.weight"));
+    assert_null(golden_find(&g, "optimizer.0.layers.1.up_proj.weight"));
+    golden_close(&g);
+    assert_int_equal(remove(test_path(f, "c.safetensors")), 0);
+    assert_true(gpunn_item(n.loss) < first);
+    int64_t at = 0;
+    for (int i = 0; i < gpunn_parameter_count(f->model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(f->model, i);
+        int64_t       size;
+        float        *now = read_floats(f->dev, t, &size);
+        if (strstr(gpunn_tensor_name(t), ".lora_") == NULL) {
+            assert_memory_equal(now, weights + at, (size_t)size * sizeof *now);
+            at += size;
+        }
+        free(now);
+    }
+    assert_int_equal(at, count);
+    FAILS(f->dev, gpunn_set_trainable(found(f, "head.bias"), true), GPUNN_ERR_STATE, "head.bias",
+          "before the optimizer");
+    gpunn_optimizer_destroy(opt);
+    OK(f->dev, gpunn_set_trainable(found(f, "head.bias"), true)); /* as peft's modules_to_save */
+    opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.05f));
+    OK(f->dev, settled(f->dev, gpunn_train_step(opt, n.loss)));
+    float bias[CLASSES];
+    OK(f->dev, gpunn_read_grad(found(f, "head.bias"), bias, sizeof bias));
+    OK(f->dev, gpunn_read(found(f, "head.bias"), bias, sizeof bias));
+    assert_true(memcmp(bias, weights + count - CLASSES, sizeof bias) != 0);
+    gpunn_optimizer_destroy(opt);
+    free(weights);
+}
+
+/* The merged model is one like before, with other weights and the same results. */
+static void test_merge(void **state)
+{
+    fixture *f = *state;
+    network  n = network_make(f->dev, f->model);
+    network_write(f->dev, n);
+    const int count = gpunn_parameter_count(f->model);
+    float     plain[ROWS * CLASSES], adapted[ROWS * CLASSES], merged[ROWS * CLASSES];
+    network_run(f->dev, n, plain);
+    OK(f->dev, gpunn_lora(f->model, "*", .rank = 3, .alpha = 2));
+    assert_int_equal(gpunn_parameter_count(f->model), count + 12);
+    adapters_fill(f->dev, f->model, "default", 5);
+    network_run(f->dev, n, adapted);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model));
+    FAILS(f->dev, gpunn_lora_merge(f->model), GPUNN_ERR_STATE, "optimizer", "destroy");
+    FAILS(f->dev, gpunn_lora(f->model, "head", .name = "b"), GPUNN_ERR_STATE, "optimizer", "destroy");
+    gpunn_optimizer_destroy(opt);
+    OK(f->dev, gpunn_lora_merge(f->model));
+    assert_int_equal(gpunn_parameter_count(f->model), count);
+    assert_null(gpunn_find(f->model, "head.lora_A.default.weight"));
+    network_run(f->dev, n, merged);
+    check_close(merged, adapted, ROWS * CLASSES, 1e-5, 1e-5);
+    assert_true(fabsf(merged[0] - plain[0]) > 1e-3f);
+    FAILS(f->dev, gpunn_lora_merge(f->model), GPUNN_ERR_STATE, "no adapter is enabled");
+    OK(f->dev, gpunn_lora(f->model, "head", .rank = 2)); /* and once more */
+    network_run(f->dev, n, adapted);
+    check_close(adapted, merged, ROWS * CLASSES, 1e-6, 1e-6);
+}
+
+/* Adapters take turns, and go away together. */
+static void test_switch(void **state)
+{
+    fixture *f = *state;
+    network  n = network_make(f->dev, f->model);
+    float    plain[ROWS * CLASSES], got[ROWS * CLASSES], of[2][ROWS * CLASSES];
+    network_write(f->dev, n);
+    network_run(f->dev, n, plain);
+    OK(f->dev, gpunn_lora(f->model, "{up,down}_proj", .name = "one"));
+    adapters_fill(f->dev, f->model, "one", 5);
+    network_run(f->dev, n, of[0]);
+    OK(f->dev, gpunn_lora(f->model, "{layers.1.*,head}", .name = "two", .rank = 2));
+    adapters_fill(f->dev, f->model, "two", 77);
+    network_run(f->dev, n, of[1]);
+    assert_true(fabsf(of[0][0] - of[1][0]) > 1e-4f && fabsf(of[0][0] - plain[0]) > 1e-4f);
+    OK(f->dev, gpunn_lora_enable(f->model, "one"));
+    network_run(f->dev, n, got);
+    check_close(got, of[0], ROWS * CLASSES, 0, 0);
+    OK(f->dev, gpunn_lora_enable(f->model, NULL));
+    network_run(f->dev, n, got);
+    check_close(got, plain, ROWS * CLASSES, 1e-6, 1e-6);
+    OK(f->dev, gpunn_lora_enable(f->model, "two"));
+    network_run(f->dev, n, got);
+    check_close(got, of[1], ROWS * CLASSES, 0, 0);
+    FAILS(f->dev, gpunn_lora_enable(f->model, "three"), GPUNN_ERR_ARGUMENT, "'three'", "gpunn_lora_load");
+    /* an optimizer trains what is enabled, and switching is allowed then */
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f));
+    float           *one = read_floats(f->dev, found(f, "layers.1.up_proj.lora_B.one.weight"), NULL), *now;
+    OK(f->dev, settled(f->dev, gpunn_train_step(opt, n.loss)));
+    now = read_floats(f->dev, found(f, "layers.1.up_proj.lora_B.one.weight"), NULL);
+    assert_memory_equal(now, one, INNER * 8 * sizeof *now);
+    free(now);
+    OK(f->dev, gpunn_lora_enable(f->model, "one"));
+    OK(f->dev, settled(f->dev, gpunn_train_step(opt, n.loss)));
+    now = read_floats(f->dev, found(f, "layers.1.up_proj.lora_B.one.weight"), NULL);
+    assert_true(memcmp(now, one, INNER * 8 * sizeof *now) != 0);
+    free(now), free(one);
+    gpunn_optimizer_destroy(opt);
+    network_run(f->dev, n, of[0]);
+    OK(f->dev, gpunn_lora_merge(f->model));
+    network_run(f->dev, n, got);
+    check_close(got, of[0], ROWS * CLASSES, 1e-5, 1e-5);
+}
+
+/* ---- 16 bits ------------------------------------------------------------------------------------------- */
+
+/* Reads the gradient of the first layer's A, to which that of the result flows through all other layers. */
+static void first_gradient(gpunn_device *dev, gpunn_model *model, network n, float *gradient, size_t bytes)
+{
+    network_write(dev, n);
+    OK(dev, gpunn_backward(n.loss));
+    OK(dev, gpunn_read_grad(gpunn_find(model, "layers.0.up_proj.lora_A.default.weight"), gradient, bytes));
+}
+
+/* Frozen weights are stored in 16 bits alone; results and gradients are those of the rounded weights. */
+static void check_half(fixture *f, gpunn_precision precision, gpunn_dtype dtype)
+{
+    gpunn_model *half = MADE(f->dev, gpunn_model_create(f->dev, .precision = precision));
+    gpunn_model *wide = MADE(f->dev, gpunn_model_create(f->dev));
+    network      n = network_make(f->dev, half), w = network_make(f->dev, wide);
+    float        logits[2][ROWS * CLASSES], gradient[2][3 * WIDTH];
+    OK(f->dev, gpunn_lora(half, "{up,down}_proj", .rank = 3));
+    OK(f->dev, gpunn_lora(wide, "{up,down}_proj", .rank = 3));
+    adapters_fill(f->dev, half, "default", 3);
+    const char *path = test_path(f, "half.safetensors");
+    OK(f->dev, gpunn_save(half, path));
+    golden g = golden_open(path);
+    assert_int_equal(golden_get(&g, "layers.0.up_proj.weight")->dtype, dtype);
+    assert_int_equal(golden_get(&g, "embed_tokens.weight")->dtype, dtype);
+    assert_int_equal(golden_get(&g, "layers.0.up_proj.bias")->dtype, GPUNN_F32);
+    assert_int_equal(golden_get(&g, "layers.0.up_proj.lora_A.default.weight")->dtype, GPUNN_F32);
+    golden_close(&g);
+    OK(f->dev, gpunn_load(wide, path));
+    assert_int_equal(remove(path), 0);
+    network_write(f->dev, n);
+    network_write(f->dev, w);
+    network_run(f->dev, n, logits[0]);
+    network_run(f->dev, w, logits[1]);
+    check_close(logits[0], logits[1], ROWS * CLASSES, 0.02, 0.02);
+    first_gradient(f->dev, half, n, gradient[0], sizeof gradient[0]);
+    first_gradient(f->dev, wide, w, gradient[1], sizeof gradient[1]);
+    check_close(gradient[0], gradient[1], 3 * WIDTH, 0.05, 1e-3);
+    FAILS(f->dev, gpunn_set_trainable(gpunn_find(half, "head.weight"), true), GPUNN_ERR_STATE,
+          "'head.weight'", "16 bits");
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(half, .lr = 0.02f));
+    OK(f->dev, settled(f->dev, gpunn_train_step(opt, n.loss)));
+    const float first = gpunn_item(n.loss);
+    for (int i = 0; i < 10; i++) OK(f->dev, settled(f->dev, gpunn_train_step(opt, n.loss)));
+    assert_true(gpunn_item(n.loss) < first);
+    gpunn_optimizer_destroy(opt);
+    network_run(f->dev, n, logits[1]);
+    OK(f->dev, gpunn_lora_merge(half));
+    network_run(f->dev, n, logits[0]);
+    check_close(logits[0], logits[1], ROWS * CLASSES, 0.03, 0.03);
+    gpunn_model_destroy(half);
+    gpunn_model_destroy(wide);
+}
+
+static void test_half(void **state)
+{
+    check_half(*state, GPUNN_PRECISION_BF16, GPUNN_BF16);
+    check_half(*state, GPUNN_PRECISION_F16, GPUNN_F16);
+}
+
+/* ---- memory that fails --------------------------------------------------------------------------------- */
+
+/* Whatever allocation fails, the model computes what it did, or, once all is well, what it should. */
+static void test_faults(void **state)
+{
+    fixture *f = *state;
+    network  n = network_make(f->dev, f->model);
+    float    plain[ROWS * CLASSES], adapted[ROWS * CLASSES], got[ROWS * CLASSES];
+    network_write(f->dev, n);
+    network_run(f->dev, n, plain);
+    const int count = gpunn_parameter_count(f->model);
+    for (int step = 0; step < 2; step++) {
+        gpunn_status status = GPUNN_ERR_MEMORY;
+        for (long at = 1; status != GPUNN_OK; at++) {
+            f->memory.fail_at = f->memory.calls + at;
+            status = step ? gpunn_lora_merge(f->model) : gpunn_lora(f->model, "{embed_tokens,*_proj}");
+            f->memory.fail_at = 0;
+            if (status == GPUNN_OK) break;
+            assert_int_equal(status, GPUNN_ERR_MEMORY);
+            gpunn_clear_error(f->dev);
+            assert_int_equal(gpunn_parameter_count(f->model), step ? count + 10 : count);
+            network_run(f->dev, n, got);
+            check_close(got, step ? adapted : plain, ROWS * CLASSES, 1e-6, 1e-6);
+        }
+        if (step == 0) adapters_fill(f->dev, f->model, "default", 8);
+        network_run(f->dev, n, step ? got : adapted);
+    }
+    check_close(got, adapted, ROWS * CLASSES, 1e-5, 1e-5);
+}
+
+/* ---- bad calls ----------------------------------------------------------------------------------------- */
+static void test_errors(void **state)
+{
+    fixture      *f = *state;
+    network       n = network_make(f->dev, f->model);
+    gpunn_device *dev = f->dev;
+    const int     count = gpunn_parameter_count(f->model);
+    float         before[ROWS * CLASSES], after[ROWS * CLASSES];
+    network_write(dev, n);
+    network_run(dev, n, before);
+    FAILS(dev, gpunn_lora(f->model, "q_proj"), GPUNN_ERR_ARGUMENT, "'q_proj'", "no linear layer");
+    FAILS(dev, gpunn_lora(f->model, "ayers.0.up_proj"), GPUNN_ERR_ARGUMENT, "'ayers.0.up_proj'");
+    FAILS(dev, gpunn_lora(f->model, "up_projx"), GPUNN_ERR_ARGUMENT, "'up_projx'");
+    FAILS(dev, gpunn_lora(f->model, "{up,down"), GPUNN_ERR_ARGUMENT, "braces");
+    FAILS(dev, gpunn_lora(f->model, "up}"), GPUNN_ERR_ARGUMENT, "braces");
+    FAILS(dev, gpunn_lora(f->model, ""), GPUNN_ERR_ARGUMENT, "empty");
+    FAILS(dev, gpunn_lora(f->model, NULL), GPUNN_ERR_ARGUMENT, "pattern");
+    FAILS(NULL, gpunn_lora(NULL, "*"), GPUNN_ERR_ARGUMENT, "model");
+    FAILS(dev, gpunn_lora(f->model, "head", .rank = -1), GPUNN_ERR_ARGUMENT, "rank -1");
+    FAILS(dev, gpunn_lora(f->model, "head", .dropout = 1), GPUNN_ERR_ARGUMENT, "dropout 1");
+    FAILS(dev, gpunn_lora(f->model, "head", .alpha = NAN), GPUNN_ERR_ARGUMENT, "alpha");
+    FAILS(dev, gpunn_lora(f->model, "head", .name = "a.b"), GPUNN_ERR_ARGUMENT, "'a.b'");
+    gpunn_tensor *product = MADE(dev, gpunn_matmul(n.logits, found(f, "head.weight")));
+    FAILS(dev, gpunn_lora(f->model, "{up_proj,head}"), GPUNN_ERR_UNSUPPORTED, "'head.weight'", "matmul");
+    assert_int_equal(gpunn_parameter_count(f->model), count);
+    network_run(dev, n, after);
+    check_close(after, before, ROWS * CLASSES, 0, 0);
+    OK(dev, gpunn_lora(f->model, "up_proj"));
+    FAILS(dev, gpunn_lora(f->model, "down_proj"), GPUNN_ERR_ARGUMENT, "'default'", ".name");
+    assert_non_null(product);
+}
+
+/* A table that the head reads, too, keeps its adapter apart. */
+static void test_tied(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *tokens = gpunn_input(f->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *x = gpunn_embedding(tokens, "embed", .num_embeddings = VOCAB, .embedding_dim = WIDTH);
+    gpunn_tensor *y = gpunn_linear(x, "lm_head", .weight = found(f, "embed.weight"), .no_bias = true);
+    const int64_t three[] = {1, 4, 10};
+    float         got[3 * VOCAB], wanted[3 * VOCAB];
+    OK(f->dev, gpunn_write(tokens, three, sizeof three));
+    OK(f->dev, gpunn_lora(f->model, "{embed,lm_head}", .rank = 2, .alpha = 4));
+    adapters_fill(f->dev, f->model, "default", 31);
+    float *table = read_floats(f->dev, found(f, "embed.weight"), NULL);
+    float *ea = read_floats(f->dev, found(f, "embed.lora_embedding_A.default.weight"), NULL);
+    float *eb = read_floats(f->dev, found(f, "embed.lora_embedding_B.default.weight"), NULL);
+    float *ha = read_floats(f->dev, found(f, "lm_head.lora_A.default.weight"), NULL);
+    float *hb = read_floats(f->dev, found(f, "lm_head.lora_B.default.weight"), NULL);
+    for (int i = 0; i < 3; i++)
+        for (int v = 0; v < VOCAB; v++) {
+            double sum = 0;
+            for (int k = 0; k < WIDTH; k++) {
+                double row = table[three[i] * WIDTH + k], weight = table[v * WIDTH + k];
+                for (int r = 0; r < 2; r++) {
+                    row += 2.0 * ea[three[i] * 2 + r] * eb[k * 2 + r];
+                    weight += 2.0 * hb[v * 2 + r] * ha[r * WIDTH + k];
+                }
+                sum += row * weight;
+            }
+            wanted[i * VOCAB + v] = (float)sum;
+        }
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, got, sizeof got));
+    check_close(got, wanted, 3 * VOCAB, 1e-5, 1e-5);
+    FAILS(f->dev, gpunn_lora_merge(f->model), GPUNN_ERR_UNSUPPORTED, "embed.weight", "'embed'", "'lm_head'");
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, got, sizeof got));
+    check_close(got, wanted, 3 * VOCAB, 1e-5, 1e-5);
+    free(table), free(ea), free(eb), free(ha), free(hb);
+}
+
+int main(void)
+{
+    static const struct {
+        const char        *name;
+        CMUnitTestFunction function;
+    } all[] = {{"formula", test_formula}, {"frozen", test_frozen}, {"merge", test_merge},
+               {"switch", test_switch},   {"errors", test_errors}, {"tied", test_tied},
+               {"half", test_half},       {"faults", test_faults}};
+    struct CMUnitTest tests[3 * COUNT(all) + 3];
+    int               count = missing_backends(tests);
+    for (int i = 0; i < COUNT(all); i++)
+        count += each_backend(tests + count, all[i].name, all[i].function, NULL);
+    return _cmocka_run_group_tests("lora", tests, (size_t)count, NULL, NULL);
+}
