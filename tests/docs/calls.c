@@ -323,6 +323,8 @@ static void lora(gpunn_device *dev)
     gpunn_write(x, samples, sizeof samples);
     gpunn_train_step(opt, loss);
     gpunn_optimizer_destroy(opt);
+    gpunn_lora_save(model, "adapter", .task_type = "FEATURE_EXTRACTION");
+    gpunn_lora_load(model, "adapter", .name = "another");
     gpunn_lora_enable(model, NULL); /* the model as it was ... */
     gpunn_forward(&y, 1);
     gpunn_lora_enable(model, "default"); /* ... and with its adapters */

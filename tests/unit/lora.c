@@ -361,7 +361,191 @@ static void test_half(void **state)
     check_half(*state, GPUNN_PRECISION_F16, GPUNN_F16);
 }
 
+/* ---- files --------------------------------------------------------------------------------------------- */
+
+/* Writes a weight of the golden network. */
+static void take_golden(fixture *f, const golden *g)
+{
+    for (int i = 0; i < g->count; i++) {
+        const golden_tensor *t = &g->tensors[i];
+        if (strncmp(t->name, "param.", 6) == 0)
+            OK(f->dev, gpunn_write(found(f, t->name + 6), t->data, t->bytes));
+    }
+}
+
+/* The golden network with the adapter that peft wrote. */
+static network golden_network(fixture *f, const golden *g)
+{
+    network n = network_make(f->dev, f->model);
+    take_golden(f, g);
+    OK(f->dev, gpunn_lora_load(f->model, "tests/golden/lora_adapter"));
+    const golden_tensor *tokens = golden_get(g, "tokens"), *labels = golden_get(g, "labels");
+    OK(f->dev, gpunn_write(n.tokens, tokens->data, tokens->bytes));
+    OK(f->dev, gpunn_write(n.labels, labels->data, labels->bytes));
+    return n;
+}
+
+/* What was saved in a folder, removed afterwards. */
+static golden folder_take(const char *folder)
+{
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/adapter_config.json", folder);
+    assert_int_equal(remove(path), 0);
+    (void)snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder);
+    golden g = golden_open(path);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+    return g;
+}
+
+/* Ten steps of Adam on peft's adapter: its results, losses and values, and its file. */
+static void test_golden(void **state)
+{
+    fixture *f = *state;
+    golden   g = golden_open("tests/golden/lora.safetensors");
+    network  n = golden_network(f, &g);
+    float    logits[ROWS * CLASSES], losses[STEPS];
+    network_run(f->dev, n, logits);
+    check_close(logits, golden_get(&g, "eval")->data, ROWS * CLASSES, 1e-5, 1e-5);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.02f));
+    for (int i = 0; i < STEPS; i++) {
+        OK(f->dev, settled(f->dev, gpunn_train_step(opt, n.loss)));
+        losses[i] = gpunn_item(n.loss);
+    }
+    check_close(losses, golden_get(&g, "losses")->data, STEPS, 1e-4, 1e-5);
+    const char *folder = test_path(f, "saved");
+    OK(f->dev, gpunn_lora_save(f->model, folder, .task_type = "CAUSAL_LM"));
+    network_run(f->dev, n, logits);
+    OK(f->dev, gpunn_lora_load(f->model, folder)); /* into the adapter that is there */
+    gpunn_optimizer_destroy(opt);
+    OK(f->dev, gpunn_lora_load(f->model, folder, .name = "other"));
+    float again[ROWS * CLASSES];
+    network_run(f->dev, n, again);
+    check_close(again, logits, ROWS * CLASSES, 0, 0);
+    golden saved = folder_take(folder);
+    assert_int_equal(saved.count, 10);
+    for (int i = 0; i < saved.count; i++) {
+        const golden_tensor *t = &saved.tensors[i], *wanted = golden_find(&g, "after.%s", t->name);
+        if (wanted == NULL) fail_msg("peft has no %s", t->name);
+        assert_memory_equal(&t->shape, &wanted->shape, sizeof t->shape);
+        check_close_at(t->data, wanted->data, t->count, 2e-3, 2e-4, t->name, __FILE__, __LINE__);
+    }
+    golden_close(&saved);
+    golden_close(&g);
+}
+
+/* A copy of peft's folder in which `from` is `to`, in one of the two files. */
+static const char *altered(fixture *f, const char *file, const char *from, const char *to, bool cut)
+{
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        char           path[100];
+        size_t         size;
+        unsigned char *data;
+        (void)snprintf(path, sizeof path, "tests/golden/lora_adapter/%s", names[i]);
+        data = file_read(path, &size);
+        if (strcmp(file, names[i]) == 0) {
+            size_t at = 0;
+            while (memcmp(data + at, from, strlen(from)) != 0)
+                if (++at + strlen(from) > size) fail_msg("%s is not in %s", from, path);
+            memcpy(data + at, to, strlen(to));
+            if (cut) size = at;
+        }
+        file_write(test_path(f, names[i]), data, size);
+        free(data);
+    }
+    (void)test_path(f, "");
+    return f->folder;
+}
+
+/* Whatever is wrong with a file, the model stays as it was. */
+static void test_bad_files(void **state)
+{
+    static const struct {
+        const char  *file, *from, *to;
+        bool         cut;
+        gpunn_status status;
+        const char  *word;
+    } cases[] = {
+        {"adapter_config.json", "\"r\": 3", "\"r\": 2", false, GPUNN_ERR_SHAPE,
+         "embed_tokens.lora_embedding_A"},
+        {"adapter_config.json", "\"r\": 3", "\"r\": 0", false, GPUNN_ERR_FORMAT, "\"r\""},
+        {"adapter_config.json", "\"r\": 3", "\"q\": 3", false, GPUNN_ERR_FORMAT, "\"r\""},
+        {"adapter_config.json", "\"r\": 3", "\"r\": .", false, GPUNN_ERR_FORMAT, "adapter_config.json:"},
+        {"adapter_config.json", "\"r\": 3", "", true, GPUNN_ERR_FORMAT, "adapter_config.json:"},
+        {"adapter_config.json", "{", "[", false, GPUNN_ERR_FORMAT, "adapter_config.json:"},
+        {"adapter_config.json", "LORA", "LOHA", false, GPUNN_ERR_UNSUPPORTED, "peft_type"},
+        {"adapter_config.json", "\"use_dora\": false", "\"use_dora\": true ", false, GPUNN_ERR_UNSUPPORTED,
+         "use_dora"},
+        {"adapter_config.json", "\"rank_pattern\": {}", "\"rank_pattern\": 77", false, GPUNN_ERR_UNSUPPORTED,
+         "rank_pattern"},
+        {"adapter_model.safetensors", "layers.1.up_proj.lora_B", "layers.1.up_proj.lora_C", false,
+         GPUNN_ERR_FORMAT, "lacks 'base_model.model.layers.1.up_proj.lora_B.weight'"},
+        {"adapter_model.safetensors", "layers.1.up_proj.lora_A", "layers.2.up_proj.lora_A", false,
+         GPUNN_ERR_FORMAT, "layers.1.up_proj.lora_B.weight', but the model has no"},
+        {"adapter_model.safetensors", "\"shape\":[9,3]", "\"shape\":[3,9]", false, GPUNN_ERR_SHAPE,
+         "is not [9, 3]"},
+        {"adapter_model.safetensors", "base_model", "", true, GPUNN_ERR_FORMAT, "adapter_model.safetensors"},
+    };
+    fixture *f = *state;
+    network  n = network_make(f->dev, f->model);
+    float    before[ROWS * CLASSES], after[ROWS * CLASSES];
+    network_write(f->dev, n);
+    network_run(f->dev, n, before);
+    const int count = gpunn_parameter_count(f->model);
+    for (int i = 0; i < COUNT(cases); i++) {
+        const char *folder = altered(f, cases[i].file, cases[i].from, cases[i].to, cases[i].cut);
+        FAILS(f->dev, gpunn_lora_load(f->model, folder), cases[i].status, cases[i].word);
+        assert_int_equal(gpunn_parameter_count(f->model), count);
+    }
+    network_run(f->dev, n, after);
+    check_close(after, before, ROWS * CLASSES, 0, 0);
+    assert_int_equal(remove(test_path(f, "adapter_model.safetensors")), 0);
+    FAILS(f->dev, gpunn_lora_load(f->model, f->folder), GPUNN_ERR_IO, "adapter_model.safetensors");
+    assert_int_equal(remove(test_path(f, "adapter_config.json")), 0);
+    FAILS(f->dev, gpunn_lora_load(f->model, f->folder), GPUNN_ERR_IO, "adapter_config.json");
+    FAILS(f->dev, gpunn_lora_save(f->model, f->folder), GPUNN_ERR_STATE, "no adapter is enabled");
+    OK(f->dev, gpunn_lora(f->model, "up_proj"));
+    FAILS(f->dev, gpunn_lora_load(f->model, "tests/golden/lora_adapter"), GPUNN_ERR_ARGUMENT, "'default'",
+          ".name");
+    FAILS(f->dev, gpunn_lora_save(f->model, "tests/golden/lora.safetensors"), GPUNN_ERR_IO,
+          "lora.safetensors");
+}
+
 /* ---- memory that fails --------------------------------------------------------------------------------- */
+
+/* The files of an adapter when allocations fail: no adapter, or the whole one. */
+static void test_file_faults(void **state)
+{
+    fixture *f = *state;
+    golden   g = golden_open("tests/golden/lora.safetensors");
+    network  n = network_make(f->dev, f->model);
+    take_golden(f, &g);
+    const int    count = gpunn_parameter_count(f->model);
+    const char  *folder = test_path(f, "saved");
+    gpunn_status status = GPUNN_ERR_MEMORY;
+    for (int step = 0; step < 2; step++) {
+        for (long at = 1;; at++) {
+            f->memory.fail_at = f->memory.calls + at;
+            status = step ? gpunn_lora_save(f->model, folder)
+                          : gpunn_lora_load(f->model, "tests/golden/lora_adapter");
+            f->memory.fail_at = 0;
+            if (status == GPUNN_OK) break;
+            assert_int_equal(status, GPUNN_ERR_MEMORY);
+            gpunn_clear_error(f->dev);
+            assert_int_equal(gpunn_parameter_count(f->model), step ? count + 10 : count);
+        }
+    }
+    golden saved = folder_take(folder);
+    assert_int_equal(saved.count, 10);
+    golden_close(&saved);
+    const golden_tensor *tokens = golden_get(&g, "tokens");
+    float                logits[ROWS * CLASSES];
+    OK(f->dev, gpunn_write(n.tokens, tokens->data, tokens->bytes));
+    network_run(f->dev, n, logits);
+    check_close(logits, golden_get(&g, "eval")->data, ROWS * CLASSES, 1e-5, 1e-5);
+    golden_close(&g);
+}
 
 /* Whatever allocation fails, the model computes what it did, or, once all is well, what it should. */
 static void test_faults(void **state)
@@ -468,9 +652,10 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction function;
-    } all[] = {{"formula", test_formula}, {"frozen", test_frozen}, {"merge", test_merge},
-               {"switch", test_switch},   {"errors", test_errors}, {"tied", test_tied},
-               {"half", test_half},       {"faults", test_faults}};
+    } all[] = {{"formula", test_formula},     {"frozen", test_frozen},          {"merge", test_merge},
+               {"switch", test_switch},       {"errors", test_errors},          {"tied", test_tied},
+               {"half", test_half},           {"faults", test_faults},          {"golden", test_golden},
+               {"bad files", test_bad_files}, {"file faults", test_file_faults}};
     struct CMUnitTest tests[3 * COUNT(all) + 3];
     int               count = missing_backends(tests);
     for (int i = 0; i < COUNT(all); i++)

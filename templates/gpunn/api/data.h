@@ -237,6 +237,31 @@ GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpun
 /* Uses the adapter of that name from the next run on, and no other. NULL: none; the model then computes what
  * it did without adapters. Each adapter keeps its values. GPUNN_ERR_ARGUMENT: no adapter has this name. */
 GPUNN_API gpunn_status gpunn_lora_enable(gpunn_model *model, const char *name);
+typedef struct gpunn_lora_save_args {
+    int         args_;
+    const char *base_model_name_or_path; /* for peft: where the model without adapters is; NULL: null */
+    const char *task_type;               /* for peft, such as "CAUSAL_LM"; NULL: null */
+} gpunn_lora_save_args;
+/* Saves the enabled adapter as peft's save_pretrained does: adapter_model.safetensors (F32) and
+ * adapter_config.json in a folder, which is made if there is none. Each file is replaced as a whole. peft
+ * loads it if the layers have the names of its model. GPUNN_ERR_STATE: no adapter is enabled. */
+GPUNN_API gpunn_status gpunn_lora_save_(gpunn_model *model, const char *folder, gpunn_lora_save_args args);
+#define gpunn_lora_save(model, ...) gpunn_lora_save_((model), GPUNN_NAMED(gpunn_lora_save_args, __VA_ARGS__))
+typedef struct gpunn_lora_load_args {
+    int             args_;
+    const char     *name; /* of the adapter in the model; NULL: "default" */
+    const gpunn_io *io;   /* source of the files; NULL: the file system */
+} gpunn_lora_load_args;
+/* Loads an adapter that peft or gpunn_lora_save wrote, and enables it. It is added as by gpunn_lora, with the
+ * file's layers, rank, alpha and dropout; or an adapter of that name takes the file's values. The files are
+ * read as a whole before anything changes. Only if memory or the device fails after that, parameters may
+ * be frozen although the adapter was not added.
+ * GPUNN_ERR_FORMAT: a matrix is missing, or no layer of the model has it. GPUNN_ERR_SHAPE: a matrix does not
+ * fit its layer or the rank. GPUNN_ERR_UNSUPPORTED: DoRA, rsLoRA, ranks or alphas that differ between layers,
+ * trained biases or other modules. GPUNN_ERR_ARGUMENT: the model's adapter of that name is a different one.
+ * GPUNN_ERR_STATE: as for gpunn_lora, if the adapter is new. */
+GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, gpunn_lora_load_args args);
+#define gpunn_lora_load(model, ...) gpunn_lora_load_((model), GPUNN_NAMED(gpunn_lora_load_args, __VA_ARGS__))
 /* Adds alpha / rank B A of the enabled adapter to the weights, and removes all adapters with their tensors,
  * which must not be used any more. The other weights stay frozen. A 16-bit weight is rounded once.
  * GPUNN_ERR_STATE: no adapter is enabled, or there is an optimizer; destroy it first.

@@ -46,6 +46,11 @@ GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 {
     return _lseeki64(fd, bytes, SEEK_CUR) >= 0;
 }
+GPUNN__INTERNAL void gpunn__make_folder(const char *path)
+{
+    wchar_t wide[GPUNN__WIDE_PATH];
+    if (gpunn__wide_path(path, wide)) (void)_wmkdir(wide);
+}
 static int gpunn__sync(int fd)
 {
     return _commit(fd);
@@ -75,6 +80,10 @@ static int gpunn__unlink(const char *path)
 GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 {
     return (int64_t)(off_t)bytes == bytes && lseek(fd, (off_t)bytes, SEEK_CUR) >= 0;
+}
+GPUNN__INTERNAL void gpunn__make_folder(const char *path)
+{
+    (void)mkdir(path, 0777);
 }
 static int gpunn__sync(int fd)
 {

@@ -20,6 +20,9 @@ GPUNN__INTERNAL const char *gpunn__tail(const char *path);
 /* The last component of a path. */
 GPUNN__INTERNAL const char *gpunn__file_name(const char *path);
 
+/* Makes a folder. If it cannot, writing a file in it will tell. */
+GPUNN__INTERNAL void gpunn__make_folder(const char *path);
+
 /* -- writing: into a new file next to the target, which replaces the target when complete. The first failure
  * is kept, so callers may go on writing and check only the status of the commit. Anything but a regular file
  * (/dev/null, a pipe) is written directly. A symbolic link is kept: the file that it points to is replaced.
