@@ -410,6 +410,12 @@
  *                 gpunn_set_trainable(gpunn_parameter_at(model, i), false);
  *         gpunn_set_lr_scale(gpunn_find(model, "fc2.weight"), 10);
  *         gpunn_set_decay(gpunn_find(model, "fc2.bias"), false);
+ *     With low-rank adapters (LoRA) the model is frozen, and only small matrices beside its layers are
+ *     trained. gpunn_lora_save and gpunn_lora_load keep them in the files of Hugging Face's PEFT;
+ *     gpunn_lora_merge adds them to the weights.
+ *         gpunn_optimizer_destroy(o); // adapters come before the optimizer
+ *         gpunn_lora(model, "fc{1,2}", .rank = 4, .alpha = 8);
+ *         o = gpunn_adamw(model, .lr = 1e-3f); // of the adapters alone
  *
  *     If parts of a model are trained against each other, as in a GAN, each has its own optimizer, selected
  *     by names or by a list:

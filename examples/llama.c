@@ -61,9 +61,11 @@ typedef struct llama {
     int64_t       used;
 } llama;
 
+static const char *program = "llama";
+
 static bool fail(const char *what)
 {
-    fprintf(stderr, "llama: %s\n", what);
+    fprintf(stderr, "%s: %s\n", program, what);
     return false;
 }
 
@@ -191,6 +193,27 @@ static bool read_config(const char *path, config *c)
     bool good = json_end(&j);
     free(text);
     return good || fail(error.text);
+}
+
+/* As transformers' LlamaConfig; without a folder a small model. */
+static config default_config(bool small)
+{
+    config c = {.vocab_size = 32000,
+                .hidden_size = 4096,
+                .num_hidden_layers = 32,
+                .num_attention_heads = 32,
+                .intermediate_size = 11008,
+                .max_position_embeddings = 2048,
+                .rms_norm_eps = 1e-6,
+                .rope_theta = 10000,
+                .rope_type = "default",
+                .factor = 1,
+                .low_freq_factor = 1,
+                .high_freq_factor = 4};
+    if (!small) return c;
+    c.vocab_size = 1000, c.hidden_size = 128, c.num_hidden_layers = 4, c.num_attention_heads = 4;
+    c.num_key_value_heads = 2, c.intermediate_size = 352;
+    return c;
 }
 
 static bool settle(config *c)
@@ -504,6 +527,7 @@ static bool write_on(llama *l, const options *o)
 }
 
 /* ---- options ------------------------------------------------------------------------------------------- */
+#ifndef LLAMA_WITHOUT_MAIN /* lora.c includes this file */
 static void parse(int argc, char **argv, options *o)
 {
     const option known[] = {
@@ -530,6 +554,7 @@ static void parse(int argc, char **argv, options *o)
          .text = &o->logits, .written = true}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
+#endif
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
 {
@@ -559,28 +584,14 @@ static bool choose_capacity(llama *l, const options *o)
     return l->text != NULL || fail("out of memory");
 }
 
+#ifndef LLAMA_WITHOUT_MAIN
 int main(int argc, char **argv)
 {
     options o = {
         .prompt = "Once upon a time", .generate = 100, .chunk = 512, .seed = 1, .sample = {0.8f, 1, 40}};
-    llama l = {.c = {.vocab_size = 32000,
-                     .hidden_size = 4096,
-                     .num_hidden_layers = 32,
-                     .num_attention_heads = 32,
-                     .intermediate_size = 11008,
-                     .max_position_embeddings = 2048,
-                     .rms_norm_eps = 1e-6,
-                     .rope_theta = 10000,
-                     .rope_type = "default",
-                     .factor = 1,
-                     .low_freq_factor = 1,
-                     .high_freq_factor = 4}};
-    char  path[1024];
+    char path[1024];
     parse(argc, argv, &o);
-    if (o.model == NULL) {
-        l.c.vocab_size = 1000, l.c.hidden_size = 128, l.c.num_hidden_layers = 4, l.c.num_attention_heads = 4;
-        l.c.num_key_value_heads = 2, l.c.intermediate_size = 352;
-    }
+    llama l = {.c = default_config(o.model == NULL)};
     (void)snprintf(path, sizeof path, "%s/config.json", o.model ? o.model : "");
     bool good = (o.model == NULL || read_config(path, &l.c)) && settle(&l.c) && choose_capacity(&l, &o) &&
                 read_prompt(&l, &o) && open_device(&l, &o) && build(&l, &o) &&
@@ -592,3 +603,4 @@ int main(int argc, char **argv)
     free(l.text);
     return good ? 0 : 1;
 }
+#endif

@@ -656,8 +656,8 @@ int main(void)
                {"switch", test_switch},       {"errors", test_errors},          {"tied", test_tied},
                {"half", test_half},           {"faults", test_faults},          {"golden", test_golden},
                {"bad files", test_bad_files}, {"file faults", test_file_faults}};
-    struct CMUnitTest tests[3 * COUNT(all) + 3];
-    int               count = missing_backends(tests);
+    static struct CMUnitTest tests[3 * COUNT(all) + 3];
+    int                      count = missing_backends(tests);
     for (int i = 0; i < COUNT(all); i++)
         count += each_backend(tests + count, all[i].name, all[i].function, NULL);
     return _cmocka_run_group_tests("lora", tests, (size_t)count, NULL, NULL);
