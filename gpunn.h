@@ -3729,7 +3729,7 @@ typedef struct gpunn_lora_args {
  * A of a linear layer starts as U(+-1/sqrt(in)), B as zeros; A of an embedding as zeros, B as N(0, 1). Both
  * are F32. They are parameters named layer.lora_A.name.weight and layer.lora_B.name.weight (embeddings:
  * lora_embedding_A, which is stored transposed, and lora_embedding_B). gpunn_save and checkpoints contain
- * them. gpunn_load leaves them as they are if the file does not.
+ * them; gpunn_load leaves them as they are if the file does not. Specs contain them as ordinary layers.
  *
  * Call it when the layers and the losses are built, before optimizers are created, before gpunn_recompute and
  * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
@@ -3740,7 +3740,8 @@ typedef struct gpunn_lora_args {
 GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpunn_lora_args args);
 #define gpunn_lora(model, ...) gpunn_lora_((model), GPUNN_NAMED(gpunn_lora_args, __VA_ARGS__))
 /* Uses the adapter of that name from the next run on, and no other. NULL: none; the model then computes what
- * it did without adapters. Each adapter keeps its values. GPUNN_ERR_ARGUMENT: no adapter has this name. */
+ * it did without adapters. Each adapter keeps its values. Derivatives (gpunn_grad) stay those of the adapter
+ * that was enabled when they were made. GPUNN_ERR_ARGUMENT: no adapter has this name. */
 GPUNN_API gpunn_status gpunn_lora_enable(gpunn_model *model, const char *name);
 typedef struct gpunn_lora_save_args {
     int         args_;
@@ -3770,7 +3771,8 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
 /* Adds alpha / rank B A of the enabled adapter to the weights, and removes all adapters with their tensors,
  * which must not be used any more. The other weights stay frozen. A 16-bit weight is rounded once.
  * GPUNN_ERR_STATE: no adapter is enabled, or there is an optimizer; destroy it first.
- * GPUNN_ERR_UNSUPPORTED: several layers share a weight; no weight has changed then. */
+ * GPUNN_ERR_UNSUPPORTED: several layers share a weight, or another op, such as a derivative, reads an
+ * adapter. No weight has changed then. */
 GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model);
 
 /* ==== >>spec ============================================================================================= *
@@ -27699,7 +27701,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int id = model->tensor_count - 1;
          id >= 0 && args.outputs[0] == NULL && args.loss == NULL && count < 8; id--) {
         gpunn_tensor *t = model->tensors[id];
-        bool          is_read = t->kind != GPUNN__VALUE;
+        bool          is_read = t->kind != GPUNN__VALUE || t->adapter;
         for (int other = id + 1; other < model->tensor_count && !is_read; other++)
             for (int i = 0; i < model->tensors[other]->input_count; i++)
                 is_read = is_read || model->tensors[other]->inputs[i] == t;
@@ -45304,8 +45306,8 @@ static void gpunn__set_sum(const gpunn__branch *branch, gpunn_tensor *scaled)
     sum->inputs[1] = scaled;
 }
 
-/* Moves the nodes from `mark` on, which are those of the adapter's branches, before the layers' sums.
- * Afterwards the memory of the list that it replaces holds no list. Returns the first id that has changed. */
+/* Lists all tensors in `order`, with the nodes from `mark` on, which are those of the adapter's branches,
+ * before the layers' sums. A product stays next to its weights. Returns the first id that has changed. */
 static int gpunn__insert(const gpunn_model *model, const gpunn__adapter *adapter, int mark,
                          gpunn_tensor **order)
 {
@@ -45313,10 +45315,10 @@ static int gpunn__insert(const gpunn_model *model, const gpunn__adapter *adapter
     for (int id = 0, k = 0; id < mark; id++) {
         const gpunn__branch *branch = &adapter->branches[k];
         if (k < adapter->branch_count && model->tensors[id] == branch->sum) {
-            const int last = branch->product->id > branch->scaled->id ? branch->product->id
-                                                                      : branch->scaled->id;
             if (k++ == 0) first = to;
-            while (from <= last) order[to++] = model->tensors[from++];
+            if (branch->product->id >= mark) order[to++] = branch->product;
+            while (from <= branch->scaled->id) order[to++] = model->tensors[from++];
+            from += branch->product->id >= mark;
         }
         order[to++] = model->tensors[id];
     }
@@ -45574,11 +45576,36 @@ static GPUNN__STATUS gpunn__check_unshared_base(const gpunn__adapter *adapter)
     return GPUNN_OK;
 }
 
+/* Whether t is the sum of a layer with an adapter. */
+static bool gpunn__is_sum(const gpunn_tensor *t)
+{
+    for (int i = 0; i < t->model->adapter_count; i++)
+        for (int k = 0; k < t->model->adapters[i].branch_count; k++)
+            if (t->model->adapters[i].branches[k].sum == t) return true;
+    return false;
+}
+
+/* Fails if an op of the program reads a tensor that would be removed with the adapters. */
+static GPUNN__STATUS gpunn__check_unread(const gpunn_model *model)
+{
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        for (int i = 0; t->adapter == 0 && i < t->input_count; i++)
+            if (t->inputs[i] && t->inputs[i]->adapter && !gpunn__is_sum(t))
+                return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
+                                   "gpunn_lora_merge: %s reads a tensor of an adapter, which would be "
+                                   "removed; build such ops, or derivatives, in another model",
+                                   gpunn_op_name(t->op));
+    }
+    return GPUNN_OK;
+}
+
 /* Adds an adapter to the weights. No weight has changed if memory runs out. */
 static GPUNN__STATUS gpunn__merge(gpunn_model *model, const gpunn__adapter *adapter)
 {
     size_t       most = 0;
     gpunn_status status = gpunn__check_unshared_base(adapter);
+    if (status == GPUNN_OK) status = gpunn__check_unread(model);
     for (int k = 0; k < adapter->branch_count; k++)
         if (gpunn__merge_floats(&adapter->branches[k]) > most)
             most = gpunn__merge_floats(&adapter->branches[k]);
@@ -50555,7 +50582,7 @@ GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out)
     int count = 0;
     for (int i = 0; i < model->tensor_count; i++) {
         gpunn_tensor *t = model->tensors[i];
-        out[i] = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN ? t : NULL;
+        out[i] = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN && !t->adapter ? t : NULL;
         for (int k = 0; k < t->input_count; k++)
             if (t->inputs[k]) out[t->inputs[k]->id] = NULL;
     }

@@ -575,6 +575,66 @@ static void test_faults(void **state)
     check_close(got, adapted, ROWS * CLASSES, 1e-5, 1e-5);
 }
 
+/* ---- other files of a model ---------------------------------------------------------------------------- */
+
+/* A spec holds the model with the adapter that is enabled, or without. */
+static void test_spec(void **state)
+{
+    fixture *f = *state;
+    network  n = network_make(f->dev, f->model);
+    network_write(f->dev, n);
+    OK(f->dev, gpunn_lora(f->model, "{embed_tokens,*_proj}", .rank = 2, .dropout = 0.5f));
+    adapters_fill(f->dev, f->model, "default", 4);
+    for (int enabled = 0; enabled < 2; enabled++) {
+        float       wanted[ROWS * CLASSES], got[ROWS * CLASSES];
+        gpunn_array file;
+        OK(f->dev, gpunn_lora_enable(f->model, enabled ? "default" : NULL));
+        network_run(f->dev, n, wanted);
+        OK(f->dev, gpunn_model_save_memory(f->model, &file, .outputs = {n.logits}, .loss = n.loss));
+        gpunn_model *again = MADE(f->dev, gpunn_model_load_memory(f->dev, file.data, file.bytes));
+        network m = {gpunn_find(again, "tokens"), gpunn_find(again, "labels"), gpunn_spec_output(again, 0),
+                     gpunn_spec_loss(again)};
+        network_write(f->dev, m);
+        network_run(f->dev, m, got);
+        check_close(got, wanted, ROWS * CLASSES, 1e-6, 1e-6);
+        if (enabled) OK(f->dev, gpunn_backward(m.loss)); /* what was frozen still is */
+        FAILS(f->dev, gpunn_read_grad(gpunn_find(again, "head.bias"), got, CLASSES * sizeof *got),
+              GPUNN_ERR_STATE, "no gradient");
+        gpunn_model_destroy(again);
+        gpunn_array_free(f->dev, &file);
+    }
+    OK(f->dev, gpunn_model_summary(f->model)); /* outputs are those of the model, not of adapters */
+}
+
+/* What reads an adapter keeps it from being removed. */
+static void test_readers(void **state)
+{
+    fixture      *f = *state;
+    layer         l = layer_make(f);
+    gpunn_tensor *a = NULL, *slope = NULL;
+    float         x[3 * WIDTH] = {1, 2, 3}, of[2][3 * WIDTH];
+    OK(f->dev, gpunn_lora(f->model, "fc", .rank = 2));
+    adapters_fill(f->dev, f->model, "default", 4);
+    OK(f->dev, write_floats(l.x, x, 3 * WIDTH));
+    MADE(f->dev, gpunn_retain_grad(l.x));
+    OK(f->dev, gpunn_backward(l.loss));
+    OK(f->dev, gpunn_read_grad(l.x, of[0], sizeof of[0]));
+    slope = MADE(f->dev, gpunn_grad(l.loss, l.x)); /* through the adapter */
+    OK(f->dev, gpunn_forward(&slope, 1));
+    OK(f->dev, gpunn_read(slope, of[1], sizeof of[1]));
+    check_close(of[1], of[0], 3 * WIDTH, 1e-5, 1e-5);
+    FAILS(f->dev, gpunn_lora_merge(f->model), GPUNN_ERR_UNSUPPORTED, "fc.weight");
+    OK(f->dev, gpunn_forward(&slope, 1));
+    gpunn_model_destroy(f->model);
+    f->model = MADE(f->dev, gpunn_model_create(f->dev));
+    l = layer_make(f);
+    OK(f->dev, gpunn_lora(f->model, "fc", .rank = 2));
+    a = found(f, "fc.lora_A.default.weight");
+    a = MADE(f->dev, gpunn_sum(gpunn_square(a), GPUNN_ALL, false)); /* a penalty */
+    FAILS(f->dev, gpunn_lora_merge(f->model), GPUNN_ERR_UNSUPPORTED, "reads a tensor of an adapter");
+    OK(f->dev, gpunn_forward(&a, 1));
+}
+
 /* ---- bad calls ----------------------------------------------------------------------------------------- */
 static void test_errors(void **state)
 {
@@ -652,10 +712,11 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction function;
-    } all[] = {{"formula", test_formula},     {"frozen", test_frozen},          {"merge", test_merge},
-               {"switch", test_switch},       {"errors", test_errors},          {"tied", test_tied},
-               {"half", test_half},           {"faults", test_faults},          {"golden", test_golden},
-               {"bad files", test_bad_files}, {"file faults", test_file_faults}};
+    } all[] = {{"formula", test_formula},     {"frozen", test_frozen},           {"merge", test_merge},
+               {"switch", test_switch},       {"errors", test_errors},           {"tied", test_tied},
+               {"half", test_half},           {"faults", test_faults},           {"golden", test_golden},
+               {"bad files", test_bad_files}, {"file faults", test_file_faults}, {"spec", test_spec},
+               {"readers", test_readers}};
     static struct CMUnitTest tests[3 * COUNT(all) + 3];
     int                      count = missing_backends(tests);
     for (int i = 0; i < COUNT(all); i++)

@@ -224,7 +224,7 @@ typedef struct gpunn_lora_args {
  * A of a linear layer starts as U(+-1/sqrt(in)), B as zeros; A of an embedding as zeros, B as N(0, 1). Both
  * are F32. They are parameters named layer.lora_A.name.weight and layer.lora_B.name.weight (embeddings:
  * lora_embedding_A, which is stored transposed, and lora_embedding_B). gpunn_save and checkpoints contain
- * them. gpunn_load leaves them as they are if the file does not.
+ * them; gpunn_load leaves them as they are if the file does not. Specs contain them as ordinary layers.
  *
  * Call it when the layers and the losses are built, before optimizers are created, before gpunn_recompute and
  * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
@@ -235,7 +235,8 @@ typedef struct gpunn_lora_args {
 GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpunn_lora_args args);
 #define gpunn_lora(model, ...) gpunn_lora_((model), GPUNN_NAMED(gpunn_lora_args, __VA_ARGS__))
 /* Uses the adapter of that name from the next run on, and no other. NULL: none; the model then computes what
- * it did without adapters. Each adapter keeps its values. GPUNN_ERR_ARGUMENT: no adapter has this name. */
+ * it did without adapters. Each adapter keeps its values. Derivatives (gpunn_grad) stay those of the adapter
+ * that was enabled when they were made. GPUNN_ERR_ARGUMENT: no adapter has this name. */
 GPUNN_API gpunn_status gpunn_lora_enable(gpunn_model *model, const char *name);
 typedef struct gpunn_lora_save_args {
     int         args_;
@@ -265,7 +266,8 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
 /* Adds alpha / rank B A of the enabled adapter to the weights, and removes all adapters with their tensors,
  * which must not be used any more. The other weights stay frozen. A 16-bit weight is rounded once.
  * GPUNN_ERR_STATE: no adapter is enabled, or there is an optimizer; destroy it first.
- * GPUNN_ERR_UNSUPPORTED: several layers share a weight; no weight has changed then. */
+ * GPUNN_ERR_UNSUPPORTED: several layers share a weight, or another op, such as a derivative, reads an
+ * adapter. No weight has changed then. */
 GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model);
 
 /* ==== >>spec ============================================================================================= *

@@ -516,7 +516,7 @@ GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out)
     int count = 0;
     for (int i = 0; i < model->tensor_count; i++) {
         gpunn_tensor *t = model->tensors[i];
-        out[i] = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN ? t : NULL;
+        out[i] = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN && !t->adapter ? t : NULL;
         for (int k = 0; k < t->input_count; k++)
             if (t->inputs[k]) out[t->inputs[k]->id] = NULL;
     }

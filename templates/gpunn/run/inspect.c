@@ -319,7 +319,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int id = model->tensor_count - 1;
          id >= 0 && args.outputs[0] == NULL && args.loss == NULL && count < 8; id--) {
         gpunn_tensor *t = model->tensors[id];
-        bool          is_read = t->kind != GPUNN__VALUE;
+        bool          is_read = t->kind != GPUNN__VALUE || t->adapter;
         for (int other = id + 1; other < model->tensor_count && !is_read; other++)
             for (int i = 0; i < model->tensors[other]->input_count; i++)
                 is_read = is_read || model->tensors[other]->inputs[i] == t;

@@ -211,8 +211,8 @@ static void gpunn__set_sum(const gpunn__branch *branch, gpunn_tensor *scaled)
     sum->inputs[1] = scaled;
 }
 
-/* Moves the nodes from `mark` on, which are those of the adapter's branches, before the layers' sums.
- * Afterwards the memory of the list that it replaces holds no list. Returns the first id that has changed. */
+/* Lists all tensors in `order`, with the nodes from `mark` on, which are those of the adapter's branches,
+ * before the layers' sums. A product stays next to its weights. Returns the first id that has changed. */
 static int gpunn__insert(const gpunn_model *model, const gpunn__adapter *adapter, int mark,
                          gpunn_tensor **order)
 {
@@ -220,10 +220,10 @@ static int gpunn__insert(const gpunn_model *model, const gpunn__adapter *adapter
     for (int id = 0, k = 0; id < mark; id++) {
         const gpunn__branch *branch = &adapter->branches[k];
         if (k < adapter->branch_count && model->tensors[id] == branch->sum) {
-            const int last = branch->product->id > branch->scaled->id ? branch->product->id
-                                                                      : branch->scaled->id;
             if (k++ == 0) first = to;
-            while (from <= last) order[to++] = model->tensors[from++];
+            if (branch->product->id >= mark) order[to++] = branch->product;
+            while (from <= branch->scaled->id) order[to++] = model->tensors[from++];
+            from += branch->product->id >= mark;
         }
         order[to++] = model->tensors[id];
     }
@@ -481,11 +481,36 @@ static GPUNN__STATUS gpunn__check_unshared_base(const gpunn__adapter *adapter)
     return GPUNN_OK;
 }
 
+/* Whether t is the sum of a layer with an adapter. */
+static bool gpunn__is_sum(const gpunn_tensor *t)
+{
+    for (int i = 0; i < t->model->adapter_count; i++)
+        for (int k = 0; k < t->model->adapters[i].branch_count; k++)
+            if (t->model->adapters[i].branches[k].sum == t) return true;
+    return false;
+}
+
+/* Fails if an op of the program reads a tensor that would be removed with the adapters. */
+static GPUNN__STATUS gpunn__check_unread(const gpunn_model *model)
+{
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        for (int i = 0; t->adapter == 0 && i < t->input_count; i++)
+            if (t->inputs[i] && t->inputs[i]->adapter && !gpunn__is_sum(t))
+                return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
+                                   "gpunn_lora_merge: %s reads a tensor of an adapter, which would be "
+                                   "removed; build such ops, or derivatives, in another model",
+                                   gpunn_op_name(t->op));
+    }
+    return GPUNN_OK;
+}
+
 /* Adds an adapter to the weights. No weight has changed if memory runs out. */
 static GPUNN__STATUS gpunn__merge(gpunn_model *model, const gpunn__adapter *adapter)
 {
     size_t       most = 0;
     gpunn_status status = gpunn__check_unshared_base(adapter);
+    if (status == GPUNN_OK) status = gpunn__check_unread(model);
     for (int k = 0; k < adapter->branch_count; k++)
         if (gpunn__merge_floats(&adapter->branches[k]) > most)
             most = gpunn__merge_floats(&adapter->branches[k]);
