@@ -3754,9 +3754,8 @@ typedef struct gpunn_lora_save_args {
 GPUNN_API gpunn_status gpunn_lora_save_(gpunn_model *model, const char *folder, gpunn_lora_save_args args);
 #define gpunn_lora_save(model, ...) gpunn_lora_save_((model), GPUNN_NAMED(gpunn_lora_save_args, __VA_ARGS__))
 typedef struct gpunn_lora_load_args {
-    int             args_;
-    const char     *name; /* of the adapter in the model; NULL: "default" */
-    const gpunn_io *io;   /* source of the files; NULL: the file system */
+    int         args_;
+    const char *name; /* of the adapter in the model; NULL: "default" */
 } gpunn_lora_load_args;
 /* Loads an adapter that peft or gpunn_lora_save wrote, and enables it. It is added as by gpunn_lora, with the
  * file's layers, rank, alpha and dropout; or an adapter of that name takes the file's values. The files are
@@ -45379,15 +45378,13 @@ static void gpunn__lora_commit(gpunn_model *model, const gpunn__adapter *adapter
     gpunn__enable(model, model->adapter_count);
 }
 
-/* Fails if the model cannot get adapters any more. */
-static GPUNN__STATUS gpunn__lora_check(gpunn_model *model, const char *function)
+/* Fails if an optimizer has taken up the model's parameters. */
+static GPUNN__STATUS gpunn__check_no_optimizer(const gpunn_model *model, const char *function)
 {
-    const char *fault = NULL;
-    if (model->optimizers)
-        fault = "the model has an optimizer; destroy it first, and create one afterwards";
-    else if (model->parts)
-        fault = "gpunn_recompute has named segments of the graph; call it afterwards";
-    return fault ? gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s: %s", function, fault) : GPUNN_OK;
+    if (model->optimizers == NULL) return GPUNN_OK;
+    return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                       "%s: the model has an optimizer; destroy it first, and create one afterwards",
+                       function);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_settle(gpunn_model *model, const char *function,
@@ -45411,7 +45408,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_settle(gpunn_model *model, const char 
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: the model has an adapter '%.64s'; choose another name with .name", function,
                            args->name);
-    return gpunn__lora_check(model, function);
+    if (model->parts)
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: gpunn_recompute has named segments of the graph; call it afterwards",
+                           function);
+    return gpunn__check_no_optimizer(model, function);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_add(gpunn_model *model, const char *function,
@@ -45626,7 +45627,7 @@ GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model)
     if (model->enabled == 0)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s: no adapter is enabled; choose one with gpunn_lora_enable", function);
-    gpunn_status status = gpunn__lora_check(model, function);
+    gpunn_status status = gpunn__check_no_optimizer(model, function);
     if (status == GPUNN_OK) status = gpunn__merge(model, &model->adapters[model->enabled - 1]);
     while (status == GPUNN_OK && model->adapter_count) gpunn__lora_pop(model);
     return status;
@@ -49859,11 +49860,10 @@ static GPUNN__STATUS gpunn__config_take(gpunn_device *dev, const char *path, con
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__config_read(gpunn_device *dev, const gpunn_io *io, const char *path,
-                                        gpunn_lora_args *args)
+static GPUNN__STATUS gpunn__config_read(gpunn_device *dev, const char *path, gpunn_lora_args *args)
 {
     gpunn__document config;
-    gpunn_status    status = gpunn__document_read(dev, io, path, &config);
+    gpunn_status    status = gpunn__document_read(dev, NULL, path, &config);
     if (status == GPUNN_OK) status = gpunn__config_take(dev, path, &config, args);
     gpunn__document_free(dev, &config);
     return status;
@@ -50048,8 +50048,8 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
     gpunn_status status = gpunn__path_in(model->dev, function, folder, "adapter_model.safetensors", weights);
     if (status == GPUNN_OK)
         status = gpunn__path_in(model->dev, function, folder, "adapter_config.json", config);
-    if (status == GPUNN_OK) status = gpunn__config_read(model->dev, args.io, config, &lora);
-    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, args.io, weights, &archive);
+    if (status == GPUNN_OK) status = gpunn__config_read(model->dev, config, &lora);
+    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, NULL, weights, &archive);
     if (status != GPUNN_OK) return status;
     status = gpunn__lora_file_read(&file, &archive, model, lora.rank);
     gpunn__archive_close(&archive);

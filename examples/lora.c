@@ -4,8 +4,8 @@
  * Shows: adapters on some linear layers of a frozen model, which alone have gradients and optimizer states;
  *        frozen weights in 16 bits; the memory of a training step before it; gpunn_fit with a validation;
  *        adapters in the files of Hugging Face's PEFT.
- * Build: cc -O3 -march=native -I. -Iexamples examples/lora.c -o lora -lm
- *        nvcc -O3 -arch=native -I. -Iexamples examples/lora.c gpunn_cuda.cu -o lora
+ * Build: cc -O3 -march=native -I. examples/lora.c -o lora -lm
+ *        nvcc -O3 -arch=native -I. examples/lora.c gpunn_cuda.cu -o lora
  * Data:  a folder as llama.c reads it, such as https://huggingface.co/HuggingFaceTB/SmolLM2-135M, and a text
  * Run:   ./lora --model FOLDER --text book.txt --precision bf16
  *        ./lora --model FOLDER --text book.txt --adapter adapter     goes on with an adapter

@@ -103,9 +103,9 @@ export work SANITIZER GPUNN_CUDA_PATH GPUNN_CUDNN_PATH GPUNN_NCCL_PATH PYTHON=$p
 . tests/gpu/programs.sh
 # Those of worth first: what fails here, a user meets first.
 tests="ops/golden ops/gradients ops/reference ops/precision generator/fused unit/device unit/run ops/training unit/fit unit/files unit/load"
-tests+=" unit/loader unit/control unit/derivatives unit/states unit/sizes unit/random unit/custom unit/profile unit/group"
+tests+=" unit/loader unit/control unit/derivatives unit/states unit/sizes unit/random unit/custom unit/profile unit/group unit/lora"
 examples=$(ls examples/*.c examples/*.cu)
-example_tests="own_ops cpu_vs_gpu cuda_interop resnet18 gpt2 llama bert_qa roberta_classify char_lstm unet pinn ocr"
+example_tests="own_ops cpu_vs_gpu cuda_interop resnet18 gpt2 llama lora bert_qa roberta_classify char_lstm unet pinn ocr"
 if echo '#include <stb/stb_image.h>' | cc -x c -fsyntax-only - 2>/dev/null || [ "$prebuilt" -eq 1 ]; then
     example_tests+=" tiny_imagenet register3d research"
 else

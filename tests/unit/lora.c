@@ -575,6 +575,45 @@ static void test_faults(void **state)
     check_close(got, adapted, ROWS * CLASSES, 1e-5, 1e-5);
 }
 
+/* Files with a few other bytes: loaded or refused, and the model works. */
+static void test_altered_files(void **state)
+{
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
+    fixture                 *f = *state;
+    uint32_t                 seed = test_seed();
+    unsigned char           *data[2];
+    size_t                   size[2];
+    for (int i = 0; i < 2; i++) {
+        char path[100];
+        (void)snprintf(path, sizeof path, "tests/golden/lora_adapter/%s", names[i]);
+        data[i] = file_read(path, &size[i]);
+        file_write(test_path(f, names[i]), data[i], size[i]);
+    }
+    for (int round = 0; round < 200; round++) {
+        const int      i = round % 2;
+        unsigned char *copy = malloc(size[i]);
+        memcpy(copy, data[i], size[i]);
+        for (int k = 0; k <= round % 3; k++) {
+            const size_t at = (size_t)(fabsf(test_random(&seed)) * (float)(size[i] - 1));
+            copy[at] = (unsigned char)"0129-.,:\"[]{}xL "[(size_t)(fabsf(test_random(&seed)) * 15)];
+        }
+        file_write(test_path(f, names[i]), copy, size[i]);
+        gpunn_model *model = MADE(f->dev, gpunn_model_create(f->dev));
+        network      n = network_make(f->dev, model);
+        float        logits[ROWS * CLASSES];
+        if (gpunn_lora_load(model, f->folder) != GPUNN_OK) gpunn_clear_error(f->dev);
+        network_write(f->dev, n);
+        network_run(f->dev, n, logits);
+        gpunn_model_destroy(model);
+        file_write(test_path(f, names[i]), data[i], size[i]);
+        free(copy);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(remove(test_path(f, names[i])), 0);
+        free(data[i]);
+    }
+}
+
 /* ---- other files of a model ---------------------------------------------------------------------------- */
 
 /* A spec holds the model with the adapter that is enabled, or without. */
@@ -633,6 +672,38 @@ static void test_readers(void **state)
     a = MADE(f->dev, gpunn_sum(gpunn_square(a), GPUNN_ALL, false)); /* a penalty */
     FAILS(f->dev, gpunn_lora_merge(f->model), GPUNN_ERR_UNSUPPORTED, "reads a tensor of an adapter");
     OK(f->dev, gpunn_forward(&a, 1));
+}
+
+/* Values that are computed again give the same gradients, with dropout too; merging comes after that. */
+static void test_recompute(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH));
+    gpunn_tensor *first = gpunn_linear(x, "fc1", .out_features = INNER);
+    gpunn_tensor *y = gpunn_linear(gpunn_tanh(gpunn_linear(gpunn_relu(first), "fc2", .out_features = INNER)),
+                                   "fc3", .out_features = WIDTH);
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_square(y), GPUNN_ALL, false));
+    float         given[3 * WIDTH] = {1, 2, 3}, gradient[2][2 * WIDTH], of[2][3 * WIDTH];
+    OK(f->dev, gpunn_lora(f->model, "fc*", .rank = 2, .dropout = 0.5f));
+    adapters_fill(f->dev, f->model, "default", 4);
+    OK(f->dev, write_floats(x, given, 3 * WIDTH));
+    for (int i = 0; i < 2; i++) {
+        if (i) OK(f->dev, gpunn_recompute(first, y));
+        OK(f->dev, gpunn_zero_grad(f->model));
+        OK(f->dev, gpunn_backward(loss, .mode = GPUNN_MODE_EVALUATION));
+        OK(f->dev, gpunn_read_grad(found(f, "fc1.lora_A.default.weight"), gradient[i], sizeof gradient[i]));
+    }
+    check_close(gradient[1], gradient[0], 2 * WIDTH, 0, 0);
+    OK(f->dev, gpunn_backward(loss)); /* with dropout */
+    FAILS(f->dev, gpunn_lora(f->model, "fc1", .name = "b"), GPUNN_ERR_STATE, "gpunn_recompute");
+    for (int i = 0; i < 2; i++) {
+        if (i) OK(f->dev, gpunn_lora_merge(f->model));
+        OK(f->dev, gpunn_forward(&y, 1));
+        OK(f->dev, gpunn_read(y, of[i], sizeof of[i]));
+    }
+    check_close(of[1], of[0], 3 * WIDTH, 1e-5, 1e-5);
+    OK(f->dev, gpunn_set_trainable(found(f, "fc2.weight"), true));
+    OK(f->dev, gpunn_backward(loss));
 }
 
 /* ---- bad calls ----------------------------------------------------------------------------------------- */
@@ -712,11 +783,21 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction function;
-    } all[] = {{"formula", test_formula},     {"frozen", test_frozen},           {"merge", test_merge},
-               {"switch", test_switch},       {"errors", test_errors},           {"tied", test_tied},
-               {"half", test_half},           {"faults", test_faults},           {"golden", test_golden},
-               {"bad files", test_bad_files}, {"file faults", test_file_faults}, {"spec", test_spec},
-               {"readers", test_readers}};
+    } all[] = {{"formula", test_formula},
+               {"frozen", test_frozen},
+               {"merge", test_merge},
+               {"switch", test_switch},
+               {"errors", test_errors},
+               {"tied", test_tied},
+               {"half", test_half},
+               {"faults", test_faults},
+               {"golden", test_golden},
+               {"bad files", test_bad_files},
+               {"file faults", test_file_faults},
+               {"spec", test_spec},
+               {"readers", test_readers},
+               {"recompute", test_recompute},
+               {"altered files", test_altered_files}};
     static struct CMUnitTest tests[3 * COUNT(all) + 3];
     int                      count = missing_backends(tests);
     for (int i = 0; i < COUNT(all); i++)

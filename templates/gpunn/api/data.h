@@ -249,9 +249,8 @@ typedef struct gpunn_lora_save_args {
 GPUNN_API gpunn_status gpunn_lora_save_(gpunn_model *model, const char *folder, gpunn_lora_save_args args);
 #define gpunn_lora_save(model, ...) gpunn_lora_save_((model), GPUNN_NAMED(gpunn_lora_save_args, __VA_ARGS__))
 typedef struct gpunn_lora_load_args {
-    int             args_;
-    const char     *name; /* of the adapter in the model; NULL: "default" */
-    const gpunn_io *io;   /* source of the files; NULL: the file system */
+    int         args_;
+    const char *name; /* of the adapter in the model; NULL: "default" */
 } gpunn_lora_load_args;
 /* Loads an adapter that peft or gpunn_lora_save wrote, and enables it. It is added as by gpunn_lora, with the
  * file's layers, rank, alpha and dropout; or an adapter of that name takes the file's values. The files are

@@ -274,11 +274,10 @@ static GPUNN__STATUS gpunn__config_take(gpunn_device *dev, const char *path, con
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__config_read(gpunn_device *dev, const gpunn_io *io, const char *path,
-                                        gpunn_lora_args *args)
+static GPUNN__STATUS gpunn__config_read(gpunn_device *dev, const char *path, gpunn_lora_args *args)
 {
     gpunn__document config;
-    gpunn_status    status = gpunn__document_read(dev, io, path, &config);
+    gpunn_status    status = gpunn__document_read(dev, NULL, path, &config);
     if (status == GPUNN_OK) status = gpunn__config_take(dev, path, &config, args);
     gpunn__document_free(dev, &config);
     return status;
@@ -463,8 +462,8 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
     gpunn_status status = gpunn__path_in(model->dev, function, folder, "adapter_model.safetensors", weights);
     if (status == GPUNN_OK)
         status = gpunn__path_in(model->dev, function, folder, "adapter_config.json", config);
-    if (status == GPUNN_OK) status = gpunn__config_read(model->dev, args.io, config, &lora);
-    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, args.io, weights, &archive);
+    if (status == GPUNN_OK) status = gpunn__config_read(model->dev, config, &lora);
+    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, NULL, weights, &archive);
     if (status != GPUNN_OK) return status;
     status = gpunn__lora_file_read(&file, &archive, model, lora.rank);
     gpunn__archive_close(&archive);

@@ -284,15 +284,13 @@ static void gpunn__lora_commit(gpunn_model *model, const gpunn__adapter *adapter
     gpunn__enable(model, model->adapter_count);
 }
 
-/* Fails if the model cannot get adapters any more. */
-static GPUNN__STATUS gpunn__lora_check(gpunn_model *model, const char *function)
+/* Fails if an optimizer has taken up the model's parameters. */
+static GPUNN__STATUS gpunn__check_no_optimizer(const gpunn_model *model, const char *function)
 {
-    const char *fault = NULL;
-    if (model->optimizers)
-        fault = "the model has an optimizer; destroy it first, and create one afterwards";
-    else if (model->parts)
-        fault = "gpunn_recompute has named segments of the graph; call it afterwards";
-    return fault ? gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s: %s", function, fault) : GPUNN_OK;
+    if (model->optimizers == NULL) return GPUNN_OK;
+    return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                       "%s: the model has an optimizer; destroy it first, and create one afterwards",
+                       function);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_settle(gpunn_model *model, const char *function,
@@ -316,7 +314,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_settle(gpunn_model *model, const char 
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: the model has an adapter '%.64s'; choose another name with .name", function,
                            args->name);
-    return gpunn__lora_check(model, function);
+    if (model->parts)
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: gpunn_recompute has named segments of the graph; call it afterwards",
+                           function);
+    return gpunn__check_no_optimizer(model, function);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_add(gpunn_model *model, const char *function,
@@ -531,7 +533,7 @@ GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model)
     if (model->enabled == 0)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s: no adapter is enabled; choose one with gpunn_lora_enable", function);
-    gpunn_status status = gpunn__lora_check(model, function);
+    gpunn_status status = gpunn__check_no_optimizer(model, function);
     if (status == GPUNN_OK) status = gpunn__merge(model, &model->adapters[model->enabled - 1]);
     while (status == GPUNN_OK && model->adapter_count) gpunn__lora_pop(model);
     return status;
