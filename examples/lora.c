@@ -14,7 +14,7 @@
  * Expect: what the model writes, how much memory a step takes, the loss of each epoch, and what it writes
  *         then. The adapter is in out/adapter: peft.PeftModel.from_pretrained(model, "out/adapter") loads it.
  *         The small model with random weights then goes on from 3 to 20, and again from 1.
- * Time:  a few seconds on two cores without a folder.
+ * Time:  less than two seconds on two cores without a folder.
  * Next:  gpunn_lora_merge makes a model without adapters of it; --layers "*_proj" adapts more layers. */
 #define LLAMA_WITHOUT_MAIN
 #include "llama.c"

@@ -18,6 +18,7 @@ TITLES = {
     "fit": "Fit and evaluate",
     "data": "Loaders",
     "files": "Files",
+    "lora": "Low-rank adapters",
     "spec": "Models as JSON",
     "group": "Several ranks",
     "profile": "Profile",
