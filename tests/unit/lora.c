@@ -355,8 +355,33 @@ static void check_half(fixture *f, gpunn_precision precision, gpunn_dtype dtype)
     gpunn_model_destroy(wide);
 }
 
+/* The gradient of a wide layer's input through a weight in 16 bits: that of the sum of y is, for each row,
+ * the sum of the weight's rows. */
+static void check_wide(fixture *f, gpunn_precision precision)
+{
+    enum { IN = 211, OUT = 37, SAMPLES = 19 };
+    gpunn_model  *model = MADE(f->dev, gpunn_model_create(f->dev, .precision = precision));
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, IN));
+    gpunn_tensor *y = gpunn_linear(x, "fc", .out_features = OUT);
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    float *given = test_randoms(SAMPLES * IN, 3, 1), *weight, *got = malloc(SAMPLES * IN * sizeof *got),
+          wanted[IN] = {0};
+    OK(f->dev, gpunn_lora(model, "fc")); /* B is zero */
+    MADE(f->dev, gpunn_retain_grad(x));
+    OK(f->dev, write_floats(x, given, SAMPLES * IN));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_read_grad(x, got, SAMPLES * IN * sizeof *got));
+    weight = read_floats(f->dev, gpunn_find(model, "fc.weight"), NULL);
+    for (int i = 0; i < OUT * IN; i++) wanted[i % IN] += weight[i];
+    for (int i = 0; i < SAMPLES; i++) check_close(got + i * IN, wanted, IN, 0.02, 0.01);
+    free(given), free(weight), free(got);
+    gpunn_model_destroy(model);
+}
+
 static void test_half(void **state)
 {
+    check_wide(*state, GPUNN_PRECISION_BF16);
+    check_wide(*state, GPUNN_PRECISION_F16);
     check_half(*state, GPUNN_PRECISION_BF16, GPUNN_BF16);
     check_half(*state, GPUNN_PRECISION_F16, GPUNN_F16);
 }
