@@ -40,7 +40,8 @@
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
  *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule lora loader fit profile
- *     io/       files elements safetensors load checkpoint save adapters spec_writer spec_reader model_file datasets
+ *     io/       files elements safetensors load checkpoint save adapters spec_writer spec_reader model_file
+ *               datasets
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations
@@ -45097,7 +45098,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_add(gpunn_model *model, const char *fu
 /* Removes the adapter that was added last, with its tensors. */
 GPUNN__INTERNAL void gpunn__lora_pop(gpunn_model *model);
 
-/* The matrices of a branch: A [rank, in], B [out, rank]. A of an embedding is stored transposed, [in, rank]. */
+/* The matrices of a branch: A [rank, in], B [out, rank]. A of an embedding is stored as [in, rank]. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__lora_a(const gpunn__branch *branch);
 GPUNN__INTERNAL gpunn_tensor *gpunn__lora_b(const gpunn__branch *branch);
 
@@ -45790,7 +45791,7 @@ GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 GPUNN__INTERNAL void gpunn__make_folder(const char *path)
 {
     wchar_t wide[GPUNN__WIDE_PATH];
-    if (gpunn__wide_path(path, wide)) (void)_wmkdir(wide);
+    if (gpunn__wide_path(path, wide)) (void)CreateDirectoryW(wide, NULL);
 }
 static int gpunn__sync(int fd)
 {

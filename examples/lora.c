@@ -16,8 +16,8 @@
  *         The small model with random weights then goes on from 3 to 20, and again from 1.
  * Time:  less than two seconds on two cores without a folder.
  * Next:  gpunn_lora_merge makes a model without adapters of it; --layers "*_proj" adapts more layers. */
-#define LLAMA_WITHOUT_MAIN
-#include "llama.c"
+#define LLAMA_WITHOUT_MAIN /* the model, its files and the writing are llama.c's */
+#include "llama.c"         /* NOLINT(bugprone-suspicious-include) */
 
 #include "curves.h"
 

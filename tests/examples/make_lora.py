@@ -19,7 +19,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
 from tests import tensor_file  # noqa: E402
 from tests.examples.make_llama import load, make_golden  # noqa: E402
 from tests.examples.test_llama import CONFIGS, PROMPT  # noqa: E402
-from tests.examples.test_lora import ALPHA, BATCH, CONTEXT, LAYERS, LR, RANK, STEPS, TEXT, adapter  # noqa: E402
+from tests.examples.test_lora import ALPHA, BATCH, CONTEXT, LAYERS, LR, RANK  # noqa: E402
+from tests.examples.test_lora import STEPS, TEXT, adapter  # noqa: E402
 
 
 def tensor(t):

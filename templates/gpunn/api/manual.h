@@ -40,7 +40,8 @@
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
  *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule lora loader fit profile
- *     io/       files elements safetensors load checkpoint save adapters spec_writer spec_reader model_file datasets
+ *     io/       files elements safetensors load checkpoint save adapters spec_writer spec_reader model_file
+ *               datasets
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations

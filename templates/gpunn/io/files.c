@@ -49,7 +49,7 @@ GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 GPUNN__INTERNAL void gpunn__make_folder(const char *path)
 {
     wchar_t wide[GPUNN__WIDE_PATH];
-    if (gpunn__wide_path(path, wide)) (void)_wmkdir(wide);
+    if (gpunn__wide_path(path, wide)) (void)CreateDirectoryW(wide, NULL);
 }
 static int gpunn__sync(int fd)
 {

@@ -31,7 +31,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_add(gpunn_model *model, const char *fu
 /* Removes the adapter that was added last, with its tensors. */
 GPUNN__INTERNAL void gpunn__lora_pop(gpunn_model *model);
 
-/* The matrices of a branch: A [rank, in], B [out, rank]. A of an embedding is stored transposed, [in, rank]. */
+/* The matrices of a branch: A [rank, in], B [out, rank]. A of an embedding is stored as [in, rank]. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__lora_a(const gpunn__branch *branch);
 GPUNN__INTERNAL gpunn_tensor *gpunn__lora_b(const gpunn__branch *branch);
 
