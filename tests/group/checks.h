@@ -705,6 +705,37 @@ static bool check_fit(const ranks *r)
            EXPECT(r, accuracy[0] == accuracy[1] && accuracy[0] > 0.3f);
 }
 
+/* Adapters on weights in 16 bits, which rank 0 hands out: all ranks have the same bytes after some steps. */
+static bool check_adapters(const ranks *r)
+{
+    const int        rank = gpunn_group_rank(r->group);
+    gpunn_model     *model = gpunn_model_create(r->dev, .precision = GPUNN_PRECISION_BF16);
+    gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, IN));
+    gpunn_tensor    *hidden = gpunn_tanh(gpunn_linear(x, "fc1", .out_features = HIDDEN));
+    gpunn_tensor    *y = gpunn_linear(hidden, "fc2", .out_features = CLASSES);
+    gpunn_tensor    *loss = gpunn_mean(gpunn_square(y), GPUNN_ALL, false);
+    bool             good = EXPECT(r, gpunn_lora(model, "fc*", .rank = 2) == GPUNN_OK);
+    gpunn_optimizer *opt = gpunn_adam(model, .lr = 0.02f);
+    gpunn_array      file = {0};
+    float            given[WHOLE][IN], other[HIDDEN][IN];
+    int64_t          t[WHOLE];
+    for (int i = 0; i < HIDDEN * IN; i++) other[i / IN][i % IN] = (float)(i * rank % 7) / 8;
+    samples(given, t, WHOLE, (uint32_t)rank + 1);
+    good = good && EXPECT(r, gpunn_write(gpunn_find(model, "fc1.weight"), other, sizeof other) == GPUNN_OK) &&
+           EXPECT(r, gpunn_distribute(opt, r->group) == GPUNN_OK) &&
+           EXPECT(r, gpunn_write(x, given, sizeof given) == GPUNN_OK);
+    for (int step = 0; step < STEPS && good; step++)
+        good = EXPECT(r, gpunn_train_step(opt, loss) == GPUNN_OK);
+    good = good && EXPECT(r, gpunn_save_memory(model, &file) == GPUNN_OK);
+    uint64_t sum = 0;
+    for (size_t i = 0; good && i < file.bytes; i++) sum = sum * 31 + ((const unsigned char *)file.data)[i];
+    good = good && EXPECT(r, same_on_all(r, &sum, sizeof sum));
+    gpunn_array_free(r->dev, &file);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    return good;
+}
+
 typedef struct check {
     const char *name;
     bool (*run)(const ranks *r);
@@ -727,5 +758,6 @@ static const check checks[] = {{"sgd", check_sgd},
                                {"differences", check_differences},
                                {"loader", check_loader},
                                {"scores of classes", check_classes},
-                               {"fit and checkpoints", check_fit}};
+                               {"fit and checkpoints", check_fit},
+                               {"adapters", check_adapters}};
 #endif
