@@ -40,8 +40,8 @@
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
  *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule lora loader fit profile
- *     io/       files elements safetensors load checkpoint save adapters spec_writer spec_reader model_file
- *               datasets
+ *     io/       files elements safetensors load checkpoint save adapters gguf spec_writer spec_reader
+ *               model_file datasets
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations
@@ -577,6 +577,8 @@
  *     Rename tensors while loading if their names differ:
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
+ *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats.
+ *     gpunn_read_header shows the metadata and the tensors of either file as JSON.
  *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
  *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,
  *     "net/weights", .io = &pak).
@@ -3634,8 +3636,10 @@ typedef struct gpunn_load_args {
  * was read or written, weights are streamed from the file. Otherwise the whole file is read first, and the
  * weights are briefly in memory twice.
  * F32, F16, BF16 and F64 are converted to F32. So are F8_E4M3, F8_E5M2, integers of 8 to 64 bits and BOOL,
- * each to the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. Other types are
- * GPUNN_ERR_DTYPE.
+ * each to the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. GGUF's blocks
+ * (GPUNN_BLOCK_LIST) become the floats for which they stand. Other types are GPUNN_ERR_DTYPE.
+ * The file is safetensors or GGUF, whichever its first bytes say. A GGUF file's shapes are read as PyTorch's,
+ * the last dimension varies fastest.
  * A path ending in ".json" is an index of sharded weights, like Hugging Face's model.safetensors.index.json.
  * All shards, which are files beside it, are loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
@@ -3683,7 +3687,7 @@ GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gp
                                          gpunn_array *out);
 /* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
-/* Reads one tensor of a safetensors file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
+/* Reads one tensor of a safetensors or GGUF file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
  * smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
@@ -3696,6 +3700,12 @@ GPUNN_API gpunn_status gpunn_read_safetensors_as(gpunn_device *dev, const char *
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 #endif
+/* Reads what the header of a safetensors or GGUF file says, as JSON: {"__metadata__": {"key": value, ...},
+ * "tensor": {"dtype": "F32", "shape": [2, 3]}, ...}, sorted by name. Values of GGUF's metadata are numbers,
+ * booleans, texts and lists of them; those of safetensors are texts. dtype is the file's name of the type.
+ * out is U8 [bytes], and its last byte is a 0; free it with gpunn_array_free. After a failure out is empty.
+ * What is not UTF-8 becomes U+FFFD, and F64 numbers are rounded to F32. Infinity and NaN are texts. */
+GPUNN_API gpunn_status gpunn_read_header(gpunn_device *dev, const char *path, gpunn_array *out);
 /* Frees what a reader put into an array, which is then empty; NULL is allowed. */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array);
 /* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal
@@ -6404,6 +6414,9 @@ GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
 GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
+/* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
+typedef struct gpunn__archive gpunn__archive;
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
 /* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) \
     ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
@@ -47658,30 +47671,39 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
 #pragma GCC optimize("Og", "inline-functions-called-once")
 #endif
 /* ==== >>io/elements ====================================================================================== *
- * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number). dtype is the
- * type that an element is read as by default; GPUNN_DTYPE_DEFAULT: none. All but C64 can also be read as
- * floats. */
-#define GPUNN__ENCODINGS(X)                        \
-    X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D)        \
-    X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E)        \
-    X(F16, 2, GPUNN_F32, "F16", "f2", 0)           \
-    X(BF16, 2, GPUNN_F32, "BF16", "", 0)           \
-    X(I64, 8, GPUNN_I64, "I64", "i8", 0)           \
-    X(I32, 4, GPUNN_I32, "I32", "i4", 0x0C)        \
-    X(I16, 2, GPUNN_I32, "I16", "i2", 0x0B)        \
-    X(U16, 2, GPUNN_I32, "U16", "u2", 0)           \
-    X(I8, 1, GPUNN_I32, "I8", "i1", 0x09)          \
-    X(U8, 1, GPUNN_U8, "U8", "u1", 0x08)           \
-    X(BOOL, 1, GPUNN_BOOL, "BOOL", "b1", 0)        \
-    X(U32, 4, GPUNN_I64, "U32", "u4", 0)           \
-    X(U64, 8, GPUNN_DTYPE_DEFAULT, "U64", "u8", 0) \
-    X(C64, 8, GPUNN_DTYPE_DEFAULT, "C64", "c8", 0) \
-    X(F8_E4M3, 1, GPUNN_F32, "F8_E4M3", "", 0)     \
-    X(F8_E5M2, 1, GPUNN_F32, "F8_E5M2", "", 0)
+ * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number, GGUF's number).
+ * dtype is the type that an element is read as by default; GPUNN_DTYPE_DEFAULT: none. All but C64 can also be
+ * read as floats. GGUF's -1: it has no such type. The last ones are blocks in the order of GPUNN_BLOCK_LIST,
+ * which only GGUF has. Their bytes are those of a block. */
+#define GPUNN__ENCODINGS(X)                            \
+    X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D, 0)         \
+    X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E, 28)        \
+    X(F16, 2, GPUNN_F32, "F16", "f2", 0, 1)            \
+    X(BF16, 2, GPUNN_F32, "BF16", "", 0, 30)           \
+    X(I64, 8, GPUNN_I64, "I64", "i8", 0, 27)           \
+    X(I32, 4, GPUNN_I32, "I32", "i4", 0x0C, 26)        \
+    X(I16, 2, GPUNN_I32, "I16", "i2", 0x0B, 25)        \
+    X(U16, 2, GPUNN_I32, "U16", "u2", 0, -1)           \
+    X(I8, 1, GPUNN_I32, "I8", "i1", 0x09, 24)          \
+    X(U8, 1, GPUNN_U8, "U8", "u1", 0x08, -1)           \
+    X(BOOL, 1, GPUNN_BOOL, "BOOL", "b1", 0, -1)        \
+    X(U32, 4, GPUNN_I64, "U32", "u4", 0, -1)           \
+    X(U64, 8, GPUNN_DTYPE_DEFAULT, "U64", "u8", 0, -1) \
+    X(C64, 8, GPUNN_DTYPE_DEFAULT, "C64", "c8", 0, -1) \
+    X(F8_E4M3, 1, GPUNN_F32, "F8_E4M3", "", 0, -1)     \
+    X(F8_E5M2, 1, GPUNN_F32, "F8_E5M2", "", 0, -1)     \
+    X(Q8_0, 34, GPUNN_F32, "Q8_0", "", 0, 8)           \
+    X(Q4_0, 18, GPUNN_F32, "Q4_0", "", 0, 2)           \
+    X(Q4_1, 20, GPUNN_F32, "Q4_1", "", 0, 3)           \
+    X(Q5_0, 22, GPUNN_F32, "Q5_0", "", 0, 6)           \
+    X(Q5_1, 24, GPUNN_F32, "Q5_1", "", 0, 7)           \
+    X(Q4_K, 144, GPUNN_F32, "Q4_K", "", 0, 12)         \
+    X(Q5_K, 176, GPUNN_F32, "Q5_K", "", 0, 13)         \
+    X(Q6_K, 210, GPUNN_F32, "Q6_K", "", 0, 14)
 
 /* clang-format off */
 typedef enum gpunn__encoding_id {
-#define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) GPUNN__##id,
+#define GPUNN__X(id, ...) GPUNN__##id,
     GPUNN__ENCODINGS(GPUNN__X)
 #undef GPUNN__X
 } gpunn__encoding_id;
@@ -47692,22 +47714,57 @@ typedef struct gpunn__encoding {
     size_t             bytes;
     gpunn_dtype        dtype;
     const char        *safetensors, *npy;
-    int                idx;
+    int                idx, gguf;
 } gpunn__encoding;
 
 /* clang-format off */
 GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
-#define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) {GPUNN__##id, bytes, dtype, safetensors, npy, idx},
+#define GPUNN__X(id, ...) {GPUNN__##id, __VA_ARGS__},
     GPUNN__ENCODINGS(GPUNN__X)
 #undef GPUNN__X
 };
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
+/* Whether the elements are in blocks. */
+GPUNN__INTERNAL bool gpunn__encodes_blocks(const gpunn__encoding *encoding);
+
+/* Number of elements in encoding->bytes bytes. */
+GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding);
+
 /* Reads the next count elements of the file as dtype, which is encoding->dtype, F32 or F64. swapped: they are
- * big-endian. */
+ * big-endian. count is a multiple of a block's length. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding,
                                                    gpunn_dtype dtype, bool swapped, size_t count, void *out);
+
+GPUNN__INTERNAL bool gpunn__encodes_blocks(const gpunn__encoding *encoding)
+{
+    return encoding->id >= GPUNN__Q8_0;
+}
+
+static gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding)
+{
+    return (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
+}
+
+GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding)
+{
+    return gpunn__encodes_blocks(encoding) ? (size_t)gpunn__block_length(gpunn__blocks_of(encoding)) : 1;
+}
+
+/* Converts blocks of count elements to dtype, F32 or F64. */
+static void gpunn__decode_blocks(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw,
+                                 size_t count, unsigned char *out)
+{
+    unsigned char *floats = dtype == GPUNN_F64 ? out + count * sizeof(float) : out; /* in the second half */
+    gpunn__dequantize(gpunn__blocks_of(encoding), raw, (float *)(void *)floats, (int64_t)count);
+    for (size_t i = 0; dtype == GPUNN_F64 && i < count; i++) {
+        float narrow;
+        memcpy(&narrow, floats + i * sizeof narrow, sizeof narrow);
+        const double wide = (double)narrow;
+        memcpy(out + i * sizeof wide, &wide, sizeof wide);
+    }
+}
 
 /* The bits of an integer, sign-extended. The safetensors names of signed types begin with I. */
 static uint64_t gpunn__integer_bits(const gpunn__encoding *encoding, const unsigned char *raw)
@@ -47773,6 +47830,10 @@ static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, co
                           size_t count, unsigned char *out)
 {
     const size_t wide = gpunn_dtype_size(dtype);
+    if (gpunn__encodes_blocks(encoding)) {
+        gpunn__decode_blocks(encoding, dtype, raw, count, out);
+        return;
+    }
     if (dtype == GPUNN_F64) {
         for (size_t i = 0; i < count; i++) {
             const double value = gpunn__element_double(encoding, raw + i * encoding->bytes);
@@ -47800,14 +47861,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn
 {
     unsigned char raw[8192];
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(dtype);
+    const size_t  length = gpunn__encoding_length(encoding), most = sizeof raw / bytes * length;
     bool same = dtype == encoding->dtype && (encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 ||
                                              encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8);
     if (dtype == GPUNN_F64) same = encoding->id == GPUNN__F64;
     swapped = swapped && bytes > 1;
     if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);
     while (count > 0) {
-        size_t       part = count < sizeof raw / bytes ? count : sizeof raw / bytes;
-        gpunn_status status = gpunn__reader_read(r, raw, part * bytes);
+        size_t       part = count < most ? count : most;
+        gpunn_status status = gpunn__reader_read(r, raw, part / length * bytes);
         if (status != GPUNN_OK) return status;
         for (size_t i = 0; swapped && i < part * bytes; i += bytes)
             for (size_t low = i, high = i + bytes - 1; low < high; low++, high--) {
@@ -47830,11 +47892,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn
  * header is JSON:
  * {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
  * An optional "__metadata__" maps names to strings. The tensors fill the rest without gaps. */
-typedef struct gpunn__archive gpunn__archive;
-
 typedef struct gpunn__entry {
     gpunn__slice           name;
     gpunn__slice           text;     /* metadata: the value; tensors: the dtype */
+    int                    type;     /* GGUF's number of the type of a value or a tensor */
     const gpunn__encoding *encoding; /* NULL: unknown dtype */
     int                    rank;
     int64_t                dim[GPUNN_MAX_RANK]; /* the first dimensions if there are more */
@@ -47853,6 +47914,8 @@ typedef struct gpunn__table {
 /* An open file, or all files that an index names, with their tensors in one table. */
 struct gpunn__archive {
     gpunn__reader    reader;         /* of a single file */
+    uint64_t         at, bytes;      /* position of the reader behind the header, and bytes that follow it */
+    bool             gguf;           /* a GGUF file, not safetensors */
     char            *header, *names; /* names: memory of renamed tensors' names */
     size_t           header_bytes, names_bytes;
     gpunn__table     tensors, notes;
@@ -47861,6 +47924,16 @@ struct gpunn__archive {
     int              number; /* index among the shards */
     char            *path;   /* of a shard; NULL: the caller owns it */
 };
+
+/* Appends an entry of that name. NULL: no memory. */
+GPUNN__INTERNAL gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table,
+                                               const gpunn__slice *name);
+
+/* Sorts the tensors by their place in the file. */
+GPUNN__INTERNAL void gpunn__sort_by_offset(gpunn__table *table);
+
+/* Sorts both tables by name. Fails if a name occurs twice. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__sort_by_name(gpunn__archive *a);
 
 /* The entry with the name prefix + name, or NULL. */
 GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix,
@@ -47885,7 +47958,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk
 
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */
 
-static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
+GPUNN__INTERNAL gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table,
+                                               const gpunn__slice *name)
 {
     gpunn__entry *items = (gpunn__entry *)gpunn__grow(dev, table->items, table->count, &table->capacity,
                                                       sizeof *items);
@@ -47928,6 +48002,11 @@ static void gpunn__table_sort(gpunn__table *table, int (*compare)(const void *a,
     if (table->count > 1) qsort(table->items, (size_t)table->count, sizeof *table->items, compare);
 }
 
+GPUNN__INTERNAL void gpunn__sort_by_offset(gpunn__table *table)
+{
+    gpunn__table_sort(table, gpunn__entry_by_offset);
+}
+
 GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix,
                                                 const char *name)
 {
@@ -47968,7 +48047,8 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
         if (gpunn__slice_is(&key, "dtype") && !dtypes++) {
             if (!gpunn__json_string(j, &item->text)) return false;
             for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
-                if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors))
+                if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors) &&
+                    !gpunn__encodes_blocks(&gpunn__encodings[i]))
                     item->encoding = &gpunn__encodings[i];
         } else if (gpunn__slice_is(&key, "shape") && !shapes++) {
             if (!gpunn__json_expect(j, '[', "lacks a shape")) return false;
@@ -48069,6 +48149,17 @@ static const gpunn__entry *gpunn__table_sort_names(gpunn__table *table)
     return NULL;
 }
 
+GPUNN__INTERNAL GPUNN__STATUS gpunn__sort_by_name(gpunn__archive *a)
+{
+    const gpunn__entry *twice = gpunn__table_sort_names(&a->notes);
+    char                shown[128];
+    if (twice == NULL) twice = gpunn__table_sort_names(&a->tensors);
+    if (twice == NULL) return GPUNN_OK;
+    return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                       "'%s' is damaged: its header has '%s' twice; write it again",
+                       gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown));
+}
+
 /* Reads and checks the header. */
 static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 {
@@ -48079,6 +48170,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     uint64_t       length = 0;
     gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
     if (status != GPUNN_OK) return status;
+    if (memcmp(head, "GGUF", 4) == 0) return gpunn__gguf_header(a, head);
     if (memcmp(head, "PK\3\4", 4) == 0)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
                            "'%s' is a torch.save archive; convert it in Python: "
@@ -48112,8 +48204,9 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 
     uint64_t end = 0, bytes = r->limit - sizeof head - length;
     char     shown[128];
+    a->bytes = bytes;
     for (int i = 0; i < a->tensors.count; i++) a->tensors.items[i].file = a;
-    gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
+    gpunn__sort_by_offset(&a->tensors);
     for (int i = 0; i < a->tensors.count; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
         if (item->begin != end || item->end > bytes)
@@ -48130,15 +48223,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
             dev, GPUNN_ERR_FORMAT,
             "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
             (unsigned long long)end, (unsigned long long)bytes);
-    gpunn__table *tables[2] = {&a->tensors, &a->notes};
-    for (int k = 0; k < 2; k++) {
-        const gpunn__entry *twice = gpunn__table_sort_names(tables[k]);
-        if (twice)
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "'%s' is damaged: its header has '%s' twice; write it again", path,
-                               gpunn__printable(&twice->name, shown));
-    }
-    return GPUNN_OK;
+    return gpunn__sort_by_name(a);
 }
 
 /* ---- shards
@@ -48441,22 +48526,45 @@ static void gpunn__log_conversions(const gpunn__archive *a)
     gpunn__warn(a->reader.dev, text);
 }
 
+/* Moves the reader to a place behind the header. */
+static GPUNN__STATUS gpunn__archive_go(gpunn__archive *a, uint64_t to)
+{
+    const uint64_t bytes = to - a->at;
+    a->at = to;
+    return gpunn__reader_skip(&a->reader, bytes);
+}
+
+/* Reads a tensor to its destination. */
+static GPUNN__STATUS gpunn__read_tensor(const gpunn__entry *item, void *chunk)
+{
+    const gpunn__encoding *encoding = item->encoding;
+    const size_t           count = (size_t)(item->end - item->begin) / encoding->bytes *
+                         gpunn__encoding_length(encoding);
+    gpunn__reader *r = &item->file->reader;
+    gpunn_status   status = gpunn__archive_go(item->file, item->begin);
+    if (status == GPUNN_OK)
+        status = chunk ? gpunn__read_upload(r, item, count, chunk) : gpunn__read_as(r, item, count, item->to);
+    item->file->at = item->end;
+    return status;
+}
+
+/* Checks that a file ends where its header says. */
+static GPUNN__STATUS gpunn__archive_end(gpunn__archive *a)
+{
+    gpunn_status status = gpunn__archive_go(a, a->bytes);
+    return status == GPUNN_OK ? gpunn__reader_end(&a->reader) : status;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
 {
     gpunn_status status = GPUNN_OK;
-    gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
+    gpunn__sort_by_offset(&a->tensors);
     for (int i = 0; i < a->tensors.count && status == GPUNN_OK; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
-        gpunn__reader      *r = &item->file->reader;
-        uint64_t            bytes = item->end - item->begin;
-        size_t              count = item->to ? (size_t)bytes / item->encoding->bytes : 0;
-        status = item->to == NULL ? gpunn__reader_skip(r, bytes)
-                 : chunk          ? gpunn__read_upload(r, item, count, chunk)
-                                  : gpunn__read_as(r, item, count, item->to);
+        if (item->to) status = gpunn__read_tensor(item, chunk);
     }
-    for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++)
-        status = gpunn__reader_end(&a->shards[i]->reader);
-    if (status == GPUNN_OK && a->shard_count == 0) status = gpunn__reader_end(&a->reader);
+    for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__archive_end(a->shards[i]);
+    if (status == GPUNN_OK && a->shard_count == 0) status = gpunn__archive_end(a);
     if (status == GPUNN_OK) gpunn__log_conversions(a);
     return status;
 }
@@ -49079,6 +49187,13 @@ GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t leng
 /* The same for formatted text of less than 256 characters. */
 GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPUNN__PRINTF(2, 3);
 
+/* Emits a text without its quotes, escaped for JSON. Each byte that is no UTF-8 becomes U+FFFD. Returns
+ * whether there was none. */
+GPUNN__INTERNAL bool gpunn__emit_escaped(gpunn__writer *w, const char *text, size_t length);
+
+/* Emits separator and a number, with as few digits as identify it. */
+GPUNN__INTERNAL void gpunn__emit_number(gpunn__writer *w, const char *separator, float value);
+
 /* Emits prefix + name as a JSON string. A name that is not UTF-8 sets w->status. */
 GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name);
 
@@ -49096,6 +49211,11 @@ GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *mod
 
 /* Allocates out for a file of that many bytes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out);
+
+/* Writes a text into newly allocated memory. emit emits it, once to measure it and once to write it. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__text_write(gpunn_device *dev, gpunn_array *out,
+                                                void (*emit)(gpunn__writer *w, const void *what),
+                                                const void *what);
 
 /* Writes a file by calling emit for each pass over `what`. memory: receives the bytes in newly allocated
  * memory; NULL: they go to path. */
@@ -49130,29 +49250,41 @@ GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...)
     gpunn__emit(w, text, (size_t)length);
 }
 
-GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name)
+GPUNN__INTERNAL bool gpunn__emit_escaped(gpunn__writer *w, const char *text, size_t length)
 {
-    size_t left = strlen(name);
-    gpunn__emitf(w, "\"%s", prefix);
-    while (left > 0) {
-        size_t size = gpunn__utf8_size(name, left);
+    bool good = true;
+    for (size_t size; length > 0; text += size, length -= size) {
+        const unsigned char c = (unsigned char)*text;
+        size = gpunn__utf8_size(text, length);
+        good = good && size > 0;
         if (size == 0) {
-            if (w->status == GPUNN_OK)
-                w->status = gpunn__fail(
-                    w->dev, GPUNN_ERR_ARGUMENT,
-                    "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer", name);
-            return;
-        }
-        unsigned char c = (unsigned char)*name;
-        if (c < 0x20)
+            gpunn__emit(w, "\xEF\xBF\xBD", 3);
+            size = 1;
+        } else if (c < 0x20)
             gpunn__emitf(w, "\\u%04x", c);
         else {
             if (c == '"' || c == '\\') gpunn__emit(w, "\\", 1);
-            gpunn__emit(w, name, size);
+            gpunn__emit(w, text, size);
         }
-        name += size;
-        left -= size;
     }
+    return good;
+}
+
+GPUNN__INTERNAL void gpunn__emit_number(gpunn__writer *w, const char *separator, float value)
+{
+    char               number[48];
+    gpunn__text_buffer line = {number, sizeof number, 0};
+    gpunn__put_number(&line, value);
+    gpunn__emitf(w, "%s%s", separator, number);
+}
+
+GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name)
+{
+    gpunn__emitf(w, "\"%s", prefix);
+    if (!gpunn__emit_escaped(w, name, strlen(name)) && w->status == GPUNN_OK)
+        w->status = gpunn__fail(w->dev, GPUNN_ERR_ARGUMENT,
+                                "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer",
+                                name);
     gpunn__emit(w, "\"", 1);
 }
 
@@ -49308,6 +49440,29 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t 
     out->rank = 1;
     out->dim[0] = (int64_t)bytes;
     return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__text_write(gpunn_device *dev, gpunn_array *out,
+                                                void (*emit)(gpunn__writer *w, const void *what),
+                                                const void *what)
+{
+    gpunn__file   file;
+    gpunn__writer w;
+    memset(out, 0, sizeof *out);
+    memset(&w, 0, sizeof w);
+    w.dev = dev;
+    w.file = &file;
+    emit(&w, what); /* measures */
+    if (w.status == GPUNN_OK) w.status = gpunn__array_of_bytes(dev, w.length, out);
+    if (w.status == GPUNN_OK) {
+        gpunn__file_to_memory(dev, out->data, &file);
+        w.pass = GPUNN__HEADER;
+        emit(&w, what);
+        if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
+        gpunn__file_discard(&file);
+    }
+    if (w.status != GPUNN_OK) gpunn_array_free(dev, out);
+    return w.status;
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
@@ -50059,6 +50214,404 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
     return status;
 }
 
+/* ==== >>io/gguf ========================================================================================== *
+ * GGUF is the file format of llama.cpp. All numbers are little-endian:
+ *     "GGUF", version u32, number of tensors u64, number of values u64
+ *     values:  key, type u32, value; an array is type u32, count u64, elements
+ *     tensors: name, rank u32, dimensions u64 (the fastest first), type u32, offset u64
+ *     padding to a multiple of general.alignment (default 32), data
+ * A text is its length as u64 and its bytes. The header has no length of its own, so it is walked twice: the
+ * first walk reads it into memory, the second builds the tables. */
+enum { GPUNN__GGUF_BOOL = 7, GPUNN__GGUF_TEXT, GPUNN__GGUF_ARRAY, GPUNN__GGUF_TYPES = 13 };
+enum { GPUNN__GGUF_DEPTH = 4 }; /* of arrays in arrays */
+
+/* Bytes of a value by its type: u8 i8 u16 i16 u32 i32 f32 bool text array u64 i64 f64. */
+static const unsigned char gpunn__gguf_sizes[GPUNN__GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+
+typedef struct gpunn__gguf {
+    gpunn__archive *a;
+    bool            second; /* the second walk */
+    uint64_t        at;     /* bytes of the header so far, without the first 8 */
+    const char     *kind;   /* "value" or "tensor" */
+    char            name[128];
+    gpunn_status    status;
+} gpunn__gguf;
+
+/* Records the first failure. Returns false. */
+static bool gpunn__gguf_fail(gpunn__gguf *g, const char *problem)
+{
+    if (g->status == GPUNN_OK)
+        g->status = gpunn__fail(g->a->reader.dev, GPUNN_ERR_FORMAT,
+                                "'%s' is damaged or not a GGUF file: its %s '%s' %s (byte %llu); write or "
+                                "download it again",
+                                gpunn__tail(g->a->reader.path), g->kind, g->name, problem,
+                                (unsigned long long)g->at + 8);
+    return false;
+}
+
+/* Makes room for `bytes` bytes of the header. */
+static bool gpunn__gguf_reserve(gpunn__gguf *g, uint64_t bytes)
+{
+    gpunn__archive *a = g->a;
+    const uint64_t  wanted = bytes > 2 * (uint64_t)a->header_bytes ? bytes : 2 * (uint64_t)a->header_bytes;
+    if (bytes <= a->header_bytes) return true;
+    char *more = wanted <= SIZE_MAX
+                     ? (char *)gpunn__realloc(a->reader.dev, a->header, a->header_bytes, (size_t)wanted)
+                     : NULL;
+    if (more == NULL) {
+        g->status = GPUNN_ERR_MEMORY;
+        return false;
+    }
+    a->header = more;
+    a->header_bytes = (size_t)wanted;
+    return true;
+}
+
+/* The next bytes of the header, or NULL. In the first walk they live until the next call. */
+static char *gpunn__gguf_take(gpunn__gguf *g, uint64_t bytes)
+{
+    gpunn__reader *r = &g->a->reader;
+    const uint64_t at = g->at;
+    if (g->status != GPUNN_OK) return NULL;
+    if (bytes > r->limit - 8 - at) {
+        (void)gpunn__gguf_fail(g, "lies beyond the end of the file");
+        return NULL;
+    }
+    if (!g->second) {
+        if (!gpunn__gguf_reserve(g, at + bytes + 1)) return NULL; /* never empty */
+        g->status = gpunn__reader_read(r, g->a->header + at, (size_t)bytes);
+        if (g->status != GPUNN_OK) return NULL;
+    }
+    g->at += bytes;
+    return g->a->header + at;
+}
+
+/* A little-endian number of at most 8 bytes. */
+static uint64_t gpunn__little(const char *from, size_t bytes)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; from && i < bytes; i++) value |= (uint64_t)(unsigned char)from[i] << 8 * i;
+    return value;
+}
+
+static bool gpunn__gguf_number(gpunn__gguf *g, size_t bytes, uint64_t *value)
+{
+    const char *from = gpunn__gguf_take(g, bytes);
+    *value = gpunn__little(from, bytes);
+    return from != NULL;
+}
+
+/* A text. In the second walk it moves over the last byte of its length, so that a 0 fits behind it. */
+static bool gpunn__gguf_name(gpunn__gguf *g, const char *kind, gpunn__slice *name)
+{
+    uint64_t length;
+    g->kind = kind;
+    strcpy(g->name, "...");
+    if (!gpunn__gguf_number(g, 8, &length) || (name->at = gpunn__gguf_take(g, length)) == NULL) return false;
+    name->length = (size_t)length;
+    (void)gpunn__printable(name, g->name);
+    if (!g->second) return true;
+    name->at = (char *)memmove(name->at - 1, name->at, name->length);
+    name->at[name->length] = 0;
+    return true;
+}
+
+static bool gpunn__gguf_value(gpunn__gguf *g, uint64_t type, int depth);
+
+static bool gpunn__gguf_array(gpunn__gguf *g, int depth)
+{
+    uint64_t type, count;
+    if (depth == GPUNN__GGUF_DEPTH) return gpunn__gguf_fail(g, "has arrays that are too deep in others");
+    if (!gpunn__gguf_number(g, 4, &type) || !gpunn__gguf_number(g, 8, &count)) return false;
+    const size_t size = type < GPUNN__GGUF_TYPES ? gpunn__gguf_sizes[type] : 0;
+    if (size && count > g->a->reader.limit / size)
+        return gpunn__gguf_fail(g, "has more elements than bytes follow");
+    if (size) return gpunn__gguf_take(g, count * size) != NULL;
+    bool good = true;
+    for (uint64_t i = 0; i < count && good; i++) good = gpunn__gguf_value(g, type, depth + 1);
+    return good;
+}
+
+/* Passes a value. */
+static bool gpunn__gguf_value(gpunn__gguf *g, uint64_t type, int depth)
+{
+    uint64_t length;
+    if (type >= GPUNN__GGUF_TYPES) return gpunn__gguf_fail(g, "has a type that no version knows");
+    if (type == GPUNN__GGUF_ARRAY) return gpunn__gguf_array(g, depth);
+    if (type != GPUNN__GGUF_TEXT) return gpunn__gguf_take(g, gpunn__gguf_sizes[type]) != NULL;
+    return gpunn__gguf_number(g, 8, &length) && gpunn__gguf_take(g, length) != NULL;
+}
+
+/* The entry of a value or a tensor. Its text begins here. The first walk fills *unused. */
+static gpunn__entry *gpunn__gguf_entry(gpunn__gguf *g, gpunn__table *table, const gpunn__slice *name,
+                                       gpunn__entry *unused)
+{
+    gpunn__entry *item = g->second ? gpunn__table_add(g->a->reader.dev, table, name) : unused;
+    if (item == NULL) g->status = GPUNN_ERR_MEMORY;
+    return item;
+}
+
+static bool gpunn__gguf_pair(gpunn__gguf *g)
+{
+    gpunn__slice key;
+    gpunn__entry unused;
+    uint64_t     type;
+    if (!gpunn__gguf_name(g, "value", &key) || !gpunn__gguf_number(g, 4, &type)) return false;
+    const uint64_t begin = g->at;
+    if (!gpunn__gguf_value(g, type, 0)) return false;
+    gpunn__entry *item = gpunn__gguf_entry(g, &g->a->notes, &key, &unused);
+    if (item == NULL) return false;
+    item->type = (int)type;
+    item->text.at = g->a->header + begin;
+    item->text.length = (size_t)(g->at - begin);
+    return true;
+}
+
+/* Reads the dimensions into item->dim, the slowest first. *elements is their product. */
+static bool gpunn__gguf_shape(gpunn__gguf *g, gpunn__entry *item, size_t *elements)
+{
+    uint64_t rank, dim;
+    *elements = 1;
+    if (!gpunn__gguf_number(g, 4, &rank)) return false;
+    if (rank > GPUNN_MAX_RANK) return gpunn__gguf_fail(g, "has more than 8 dimensions");
+    item->rank = (int)rank;
+    for (int i = item->rank - 1; i >= 0; i--) {
+        if (!gpunn__gguf_number(g, 8, &dim)) return false;
+        if (dim > INT64_MAX || dim > SIZE_MAX || !gpunn__mul(*elements, (size_t)dim, elements))
+            return gpunn__gguf_fail(g, "has a shape that is too large");
+        item->dim[i] = (int64_t)dim;
+    }
+    return true;
+}
+
+static const gpunn__encoding *gpunn__gguf_encoding(uint64_t type)
+{
+    for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
+        if (gpunn__encodings[i].gguf >= 0 && (uint64_t)gpunn__encodings[i].gguf == type)
+            return &gpunn__encodings[i];
+    return NULL;
+}
+
+/* The name of a tensor's type. */
+static gpunn__slice gpunn__gguf_type_name(int type)
+{
+    static const char *const names[] = {
+        "F32",    "F16",   "Q4_0",  "Q4_1",   "",      "",      "Q5_0",    "Q5_1",   "Q8_0",    "Q8_1",
+        "Q2_K",   "Q3_K",  "Q4_K",  "Q5_K",   "Q6_K",  "Q8_K",  "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S",
+        "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8",    "I16",   "I32",     "I64",    "F64",     "IQ1_M",
+        "BF16",   "",      "",      "",       "TQ1_0", "TQ2_0", "",        "",       "",        "MXFP4"};
+    const bool   known = type < (int)(sizeof names / sizeof names[0]) && *names[type];
+    gpunn__slice name = {(char *)gpunn__unconst(known ? names[type] : "unknown here"), 0};
+    name.length = strlen(name.at);
+    return name;
+}
+
+/* Sets item->end to the bytes of a tensor; 0 for an unknown type. */
+static bool gpunn__gguf_size(gpunn__gguf *g, gpunn__entry *item, size_t elements)
+{
+    size_t bytes = 0;
+    if (item->encoding) {
+        const int64_t length = (int64_t)gpunn__encoding_length(item->encoding);
+        const int64_t row = item->rank ? item->dim[item->rank - 1] : 1;
+        if (row % length) return gpunn__gguf_fail(g, "has rows that are no whole number of blocks");
+        if (!gpunn__mul(elements / (size_t)length, item->encoding->bytes, &bytes))
+            return gpunn__gguf_fail(g, "has a shape that is too large");
+    }
+    item->end = bytes;
+    return true;
+}
+
+static bool gpunn__gguf_tensor(gpunn__gguf *g)
+{
+    gpunn__slice name;
+    gpunn__entry unused;
+    uint64_t     type;
+    size_t       elements;
+    if (!gpunn__gguf_name(g, "tensor", &name)) return false;
+    gpunn__entry *item = gpunn__gguf_entry(g, &g->a->tensors, &name, &unused);
+    if (item == NULL || !gpunn__gguf_shape(g, item, &elements) || !gpunn__gguf_number(g, 4, &type) ||
+        !gpunn__gguf_number(g, 8, &item->begin))
+        return false;
+    if (type > INT32_MAX) return gpunn__gguf_fail(g, "has a type that no version knows");
+    item->type = (int)type;
+    item->text = gpunn__gguf_type_name(item->type);
+    item->file = g->a;
+    item->encoding = gpunn__gguf_encoding(type);
+    return gpunn__gguf_size(g, item, elements);
+}
+
+/* Walks over the header. */
+static bool gpunn__gguf_walk(gpunn__gguf *g, bool second)
+{
+    uint64_t tensors, values;
+    bool     good = true;
+    g->second = second;
+    g->at = 0;
+    g->kind = "part";
+    strcpy(g->name, "header");
+    if (!gpunn__gguf_number(g, 8, &tensors) || !gpunn__gguf_number(g, 8, &values)) return false;
+    for (uint64_t i = 0; i < values && good; i++) good = gpunn__gguf_pair(g);
+    for (uint64_t i = 0; i < tensors && good; i++) good = gpunn__gguf_tensor(g);
+    return good;
+}
+
+/* general.alignment, or 0 if it is no power of two. */
+static uint64_t gpunn__gguf_alignment(const gpunn__archive *a)
+{
+    const gpunn__entry *note = gpunn__table_find(&a->notes, "", "general.alignment");
+    const uint64_t      alignment = note ? gpunn__little(note->text.at, 4) : 32;
+    return note && note->type != 4 ? 0 : alignment & (alignment - 1) ? 0 : alignment;
+}
+
+/* Places the tensors behind the header, and checks that each lies in the file and behind the one before. */
+static bool gpunn__gguf_place(gpunn__gguf *g, uint64_t alignment)
+{
+    gpunn__archive *a = g->a;
+    const uint64_t  padding = (0 - (g->at + 8)) & (alignment - 1);
+    uint64_t        end = 0;
+    g->kind = "tensor";
+    a->bytes = a->reader.limit - 8 - g->at;
+    for (int i = 0; i < a->tensors.count; i++) { /* until now end is the size */
+        gpunn__entry  *item = &a->tensors.items[i];
+        const uint64_t bytes = item->end, room = a->bytes < padding ? 0 : a->bytes - padding;
+        (void)gpunn__printable(&item->name, g->name);
+        if (item->begin & (alignment - 1)) return gpunn__gguf_fail(g, "has an offset that is not aligned");
+        if (item->begin > room || bytes > room - item->begin)
+            return gpunn__gguf_fail(g, "has data beyond the end of the file");
+        item->begin += padding;
+        item->end = item->begin + bytes;
+    }
+    gpunn__sort_by_offset(&a->tensors);
+    for (int i = 0; i < a->tensors.count; end = a->tensors.items[i++].end) {
+        (void)gpunn__printable(&a->tensors.items[i].name, g->name);
+        if (a->tensors.items[i].begin < end) return gpunn__gguf_fail(g, "shares data with another");
+    }
+    return true;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8])
+{
+    gpunn__gguf    g;
+    const uint64_t version = gpunn__little((const char *)head + 4, 4);
+    memset(&g, 0, sizeof g);
+    g.a = a;
+    a->gguf = true;
+    if (a->reader.limit < 24) /* room for the counts */
+        return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                           "'%s' is cut short: a GGUF file has a header of 24 bytes; download it again",
+                           gpunn__tail(a->reader.path));
+    if (version != 2 && version != 3)
+        return gpunn__fail(a->reader.dev, GPUNN_ERR_UNSUPPORTED,
+                           "'%s' is GGUF of version %llu, or big-endian; only versions 2 and 3 are read; "
+                           "convert it again",
+                           gpunn__tail(a->reader.path), (unsigned long long)version);
+    if (!gpunn__gguf_walk(&g, false) || !gpunn__gguf_walk(&g, true)) return g.status;
+    g.status = gpunn__sort_by_name(a);
+    const uint64_t alignment = gpunn__gguf_alignment(a);
+    g.kind = "value";
+    strcpy(g.name, "general.alignment");
+    if (g.status == GPUNN_OK && alignment == 0) (void)gpunn__gguf_fail(&g, "is not a power of two");
+    if (g.status == GPUNN_OK && gpunn__gguf_place(&g, alignment)) g.status = gpunn__sort_by_name(a);
+    return g.status;
+}
+
+/* ---- the header as JSON -------------------------------------------------------------------------------- */
+static void gpunn__emit_slice(gpunn__writer *w, const char *text, size_t length)
+{
+    gpunn__emit(w, "\"", 1);
+    (void)gpunn__emit_escaped(w, text, length);
+    gpunn__emit(w, "\"", 1);
+}
+
+/* Emits a number or a boolean. */
+static void gpunn__emit_scalar(gpunn__writer *w, int type, const char *from)
+{
+    const size_t   size = gpunn__gguf_sizes[type];
+    const uint64_t bits = gpunn__little(from, size), sign = (uint64_t)1 << (8 * size - 1);
+    const uint32_t low = (uint32_t)bits;
+    float          narrow;
+    double         wide;
+    memcpy(&narrow, &low, sizeof narrow);
+    memcpy(&wide, &bits, sizeof wide);
+    if (type == 6 || type == 12)
+        gpunn__emit_number(w, "", type == 6 ? narrow : (float)wide);
+    else if (type == GPUNN__GGUF_BOOL)
+        gpunn__emitf(w, bits ? "true" : "false");
+    else if (type == 1 || type == 3 || type == 5 || type == 11)
+        gpunn__emitf(w, "%lld", (long long)((bits ^ sign) - sign));
+    else
+        gpunn__emitf(w, "%llu", (unsigned long long)bits);
+}
+
+/* Emits a value. Returns the place behind it. */
+static const char *gpunn__emit_value(gpunn__writer *w, int type, const char *at)
+{
+    if (type != GPUNN__GGUF_ARRAY && type != GPUNN__GGUF_TEXT) {
+        gpunn__emit_scalar(w, type, at);
+        return at + gpunn__gguf_sizes[type];
+    }
+    const int      element = type == GPUNN__GGUF_ARRAY ? (int)gpunn__little(at, 4) : 0;
+    const uint64_t count = gpunn__little(at + (type == GPUNN__GGUF_ARRAY ? 4 : 0), 8);
+    if (type == GPUNN__GGUF_TEXT) {
+        gpunn__emit_slice(w, at + 8, (size_t)count);
+        return at + 8 + count;
+    }
+    at += 12;
+    gpunn__emit(w, "[", 1);
+    for (uint64_t i = 0; i < count; i++) {
+        if (i) gpunn__emit(w, ",", 1);
+        at = gpunn__emit_value(w, element, at);
+    }
+    gpunn__emit(w, "]", 1);
+    return at;
+}
+
+static void gpunn__emit_kind(gpunn__writer *w, const gpunn__entry *item)
+{
+    gpunn__emit_slice(w, item->name.at, item->name.length);
+    gpunn__emitf(w, ":{\"dtype\":");
+    gpunn__emit_slice(w, item->text.at, item->text.length);
+    gpunn__emitf(w, ",\"shape\":[");
+    for (int i = 0; i < item->rank && i < GPUNN_MAX_RANK; i++)
+        gpunn__emitf(w, "%s%lld", i ? "," : "", (long long)item->dim[i]);
+    gpunn__emitf(w, "]}");
+}
+
+static void gpunn__emit_header(gpunn__writer *w, const void *what)
+{
+    const gpunn__archive *a = (const gpunn__archive *)what;
+    gpunn__emitf(w, "{\"__metadata__\":{");
+    for (int i = 0; i < a->notes.count; i++) {
+        const gpunn__entry *note = &a->notes.items[i];
+        if (i) gpunn__emit(w, ",", 1);
+        gpunn__emit_slice(w, note->name.at, note->name.length);
+        gpunn__emit(w, ":", 1);
+        if (a->gguf)
+            (void)gpunn__emit_value(w, note->type, note->text.at);
+        else
+            gpunn__emit_slice(w, note->text.at, note->text.length);
+    }
+    gpunn__emit(w, "}", 1);
+    for (int i = 0; i < a->tensors.count; i++) {
+        gpunn__emit(w, ",", 1);
+        gpunn__emit_kind(w, &a->tensors.items[i]);
+    }
+    gpunn__emit(w, "}", 2); /* and the 0 behind it */
+}
+
+GPUNN_API gpunn_status gpunn_read_header(gpunn_device *dev, const char *path, gpunn_array *out)
+{
+    gpunn__archive archive;
+    if (dev == NULL || out == NULL)
+        return gpunn__fail_null(dev, "gpunn_read_header", dev ? "array" : "device");
+    memset(out, 0, sizeof *out);
+    gpunn_status status = gpunn__archive_open(dev, NULL, path, &archive);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__text_write(dev, out, gpunn__emit_header, &archive);
+    gpunn__archive_close(&archive);
+    return status;
+}
+
 /* ==== >>io/spec_writer =================================================================================== *
  * Writes a model as JSON. gpunn_spec_save writes it and gpunn_spec_load reads it. */
 /* The name of an optimizer's kind, such as "adam". */
@@ -50113,14 +50666,6 @@ static void gpunn__emit_id(gpunn__writer *w, const gpunn_tensor *t)
 {
     char text[GPUNN__NAME_SIZE];
     gpunn__emit_name(w, "", gpunn__id_of(t, text));
-}
-
-static void gpunn__emit_number(gpunn__writer *w, const char *separator, float value)
-{
-    char               number[48];
-    gpunn__text_buffer line = {number, sizeof number, 0};
-    gpunn__put_number(&line, value);
-    gpunn__emitf(w, "%s%s", separator, number);
 }
 
 static void gpunn__emit_float(gpunn__writer *w, const char *separator, const char *key, float value)
@@ -50679,29 +51224,24 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     return w.status;
 }
 
+typedef struct gpunn__spec_text {
+    const gpunn_model     *model;
+    const gpunn_spec_args *args;
+} gpunn__spec_text;
+
+static void gpunn__emit_spec_text(gpunn__writer *w, const void *what)
+{
+    const gpunn__spec_text *text = (const gpunn__spec_text *)what;
+    gpunn__emit_spec(w, text->model, "model", text->args);
+}
+
 GPUNN_API gpunn_status gpunn_spec_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args)
 {
     static const char caller[] = "gpunn_spec_save_memory";
     gpunn_status      status = gpunn__check_spec(model, caller, &args);
-    gpunn__file       file;
-    gpunn__writer     w;
+    gpunn__spec_text  text = {model, &args};
     if (status == GPUNN_OK && out == NULL) return gpunn__fail_null(model->dev, caller, "array");
-    if (status != GPUNN_OK) return status;
-    memset(out, 0, sizeof *out);
-    memset(&w, 0, sizeof w);
-    w.dev = model->dev;
-    w.file = &file;
-    gpunn__emit_spec(&w, model, "model", &args); /* measures */
-    if (w.status == GPUNN_OK) w.status = gpunn__array_of_bytes(model->dev, w.length, out);
-    if (w.status == GPUNN_OK) {
-        gpunn__file_to_memory(model->dev, out->data, &file);
-        w.pass = GPUNN__HEADER;
-        gpunn__emit_spec(&w, model, "model", &args);
-        if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
-        gpunn__file_discard(&file);
-    }
-    if (w.status != GPUNN_OK) gpunn_array_free(model->dev, out);
-    return w.status;
+    return status == GPUNN_OK ? gpunn__text_write(model->dev, out, gpunn__emit_spec_text, &text) : status;
 }
 
 /* ==== >>io/spec_reader =================================================================================== *
@@ -52013,7 +52553,7 @@ static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__enc
                                i, (long long)dim[i]);
         fits = fits && (uint64_t)dim[i] <= SIZE_MAX && gpunn__mul(count, (size_t)dim[i], &count);
     }
-    fits = fits && gpunn__mul(count, encoding->bytes, &bytes);
+    fits = fits && gpunn__mul(count / gpunn__encoding_length(encoding), encoding->bytes, &bytes);
     if (!fits || bytes > r->limit)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
                            "'%s' is damaged or cut short: its header promises more elements than the file "

@@ -221,6 +221,7 @@ extern "C" {
 #include "io/save.h"
 #include "io/save.c"
 #include "io/adapters.c"
+#include "io/gguf.c"
 #include "io/spec_writer.h"
 #ifndef GPUNN_NO_SPECS
 #include "io/spec_writer.c"

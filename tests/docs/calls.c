@@ -261,6 +261,9 @@ static void files(gpunn_device *dev)
     gpunn_write_safetensors(dev, "numbers.safetensors", names, &array, 1);
     gpunn_read_safetensors_as(dev, "numbers.safetensors", "numbers", GPUNN_F64, &copy);
     gpunn_array_free(dev, &copy);
+    gpunn_read_header(dev, "numbers.safetensors", &copy);
+    puts(copy.data ? (const char *)copy.data : gpunn_error(dev)); /* {"__metadata__":{... */
+    gpunn_array_free(dev, &copy);
     gpunn_model *model = gpunn_model_create(dev);
     gpunn_bind_dlpack(floats(model, "x", GPUNN_SHAPE(GPUNN_BATCH, 2)),
                       (struct DLManagedTensorVersioned *)&theirs);

@@ -868,6 +868,234 @@ static void narrow_weights_move(void **state)
     gpunn_device_close(cpu);
 }
 
+/* ---- GGUF ---- */
+typedef struct gguf {
+    unsigned char at[1024];
+    size_t        size;
+} gguf;
+
+/* What a file says. It has the tensors "a" of [2, 3], "b" of [3] and "c" of [2, 32]. */
+typedef struct gguf_claims {
+    uint64_t    version, tensors, values, key_bytes, value_type, elements, depth, alignment_type, alignment;
+    const char *b; /* its name */
+    uint64_t    rank, dim, type, offset;
+} gguf_claims;
+static const gguf_claims gguf_sound = {3, 3, 4, 4, 5, 2, 1, 4, 32, "b", 1, 3, 1, 32};
+
+static void put(gguf *g, uint64_t number, int bytes)
+{
+    for (int i = 0; i < bytes; i++) g->at[g->size++] = (unsigned char)(i < 8 ? number >> 8 * i : 0);
+}
+
+static void put_string(gguf *g, const char *text, uint64_t bytes)
+{
+    put(g, bytes, 8);
+    for (; *text; text++) put(g, (unsigned char)*text, 1);
+}
+
+static void put_float(gguf *g, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put(g, bits, 4);
+}
+
+static void put_values(gguf *g, const gguf_claims *c)
+{
+    put_string(g, "name", c->key_bytes);
+    put(g, 8, 4);
+    put_string(g, "a \"\xC3\xA9\"\n\xFF", 8);
+    put_string(g, "list", 4);
+    put(g, 9, 4);
+    for (uint64_t i = 1; i < c->depth; i++) put(g, 9, 4), put(g, 1, 8);
+    put(g, c->value_type, 4);
+    put(g, c->elements, 8);
+    put(g, (uint64_t)-7, 4);
+    put(g, 5, 4);
+    put_string(g, "real", 4);
+    put(g, 6, 4);
+    put_float(g, 0.1f);
+    put_string(g, "general.alignment", 17);
+    put(g, c->alignment_type, 4);
+    put(g, c->alignment, 4);
+}
+
+/* 0, -1 and infinity as F16; 1 to 6 as F32; a scale of 0.5 and the numbers -8 to 7 twice as Q4_0. */
+static void put_gguf(gguf *g, const gguf_claims *c)
+{
+    g->size = 0;
+    put(g, 0x46554747, 4);
+    put(g, c->version, 4);
+    put(g, c->tensors, 8);
+    put(g, c->values, 8);
+    put_values(g, c);
+    put_string(g, "a", 1), put(g, 2, 4), put(g, 3, 8), put(g, 2, 8), put(g, 0, 4), put(g, 64, 8);
+    put_string(g, c->b, 1), put(g, c->rank, 4), put(g, c->dim, 8), put(g, c->type, 4), put(g, c->offset, 8);
+    put_string(g, "c", 1), put(g, 2, 4), put(g, 32, 8), put(g, 2, 8), put(g, 2, 4), put(g, 128, 8);
+    while (g->size % 32) put(g, 0, 1);
+    for (int i = 0; i < 32; i++) put(g, 0xEE, 1);
+    put(g, 0, 2), put(g, 0xBC00, 2), put(g, 0x7C00, 2);
+    for (int i = 0; i < 26; i++) put(g, 0xEE, 1);
+    for (int i = 1; i < 7; i++) put_float(g, (float)i);
+    for (int i = 0; i < 40; i++) put(g, 0xEE, 1);
+    for (int row = 0; row < 2; row++) {
+        put(g, 0x3800, 2);
+        for (unsigned i = 0; i < 16; i++) put(g, i | i << 4, 1);
+    }
+    put(g, 0, 28); /* as llama.cpp ends a file */
+}
+
+static gpunn_model *gguf_model(fixture *f)
+{
+    gpunn_model     *model = gpunn_model_create(f->dev);
+    const gpunn_init zero = {GPUNN_INIT_ZEROS, 0, 0};
+    MADE(f->dev, gpunn_parameter(model, "a", GPUNN_SHAPE(2, 3), zero));
+    MADE(f->dev, gpunn_parameter(model, "b", GPUNN_SHAPE(3), zero));
+    MADE(f->dev, gpunn_parameter(model, "c", GPUNN_SHAPE(2, 32), zero));
+    return model;
+}
+
+static void check_gguf(fixture *f, gpunn_model *model)
+{
+    float a[6], b[3], c[64];
+    OK(f->dev, gpunn_read(gpunn_find(model, "a"), a, sizeof a));
+    OK(f->dev, gpunn_read(gpunn_find(model, "b"), b, sizeof b));
+    OK(f->dev, gpunn_read(gpunn_find(model, "c"), c, sizeof c));
+    for (int i = 0; i < 6; i++) assert_true(a[i] == (float)(i + 1));
+    assert_true(b[0] == 0 && b[1] == -1 && isinf(b[2]) && b[2] > 0);
+    for (int i = 0; i < 64; i++) assert_true(c[i] == 0.5f * (float)(i % 16 - 8));
+}
+
+/* Into a model without weights, over weights, and one tensor: from a file and from memory. */
+static void gguf_weights(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "w.gguf");
+    gguf        g;
+    gpunn_array array;
+    put_gguf(&g, &gguf_sound);
+    file_write(path, g.at, g.size);
+    for (int again = 0; again < 2; again++) {
+        gpunn_model *model = gguf_model(f);
+        OK(f->dev, again ? gpunn_load_memory(model, g.at, g.size) : gpunn_load(model, path));
+        check_gguf(f, model);
+        number_weights(f, model, 1);
+        OK(f->dev, again ? gpunn_load_memory(model, g.at, g.size) : gpunn_load(model, path));
+        check_gguf(f, model);
+        gpunn_model_destroy(model);
+    }
+    OK(f->dev, gpunn_read_safetensors_as(f->dev, path, "c", GPUNN_F64, &array));
+    for (int i = 0; i < 64; i++) assert_true(((double *)array.data)[i] == 0.5 * (i % 16 - 8));
+    gpunn_array_free(f->dev, &array);
+    FAILS_NULL(f->dev, gpunn_model_load(f->dev, path), GPUNN_ERR_FORMAT, "has weights, but no model");
+    assert_int_equal(unlink(path), 0);
+}
+
+static void headers(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "w.gguf");
+    gguf        g;
+    gpunn_array text;
+    put_gguf(&g, &gguf_sound);
+    file_write(path, g.at, g.size);
+    OK(f->dev, gpunn_read_header(f->dev, path, &text));
+    assert_string_equal(text.data, "{\"__metadata__\":{\"general.alignment\":32,\"list\":[-7,5],\"name\":"
+                                   "\"a \\\"\xC3\xA9\\\"\\u000a\xEF\xBF\xBD\",\"real\":0.1},"
+                                   "\"a\":{\"dtype\":\"F32\",\"shape\":[2,3]},"
+                                   "\"b\":{\"dtype\":\"F16\",\"shape\":[3]},"
+                                   "\"c\":{\"dtype\":\"Q4_0\",\"shape\":[2,32]}}");
+    assert_true(text.dtype == GPUNN_U8 && text.rank == 1 && text.bytes == strlen(text.data) + 1);
+    gpunn_array_free(f->dev, &text);
+    for (long n = 1, done = 0; !done; n++) { /* what fails leaves nothing */
+        const size_t held = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_read_header(f->dev, path, &text) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        gpunn_array_free(f->dev, &text);
+        assert_int_equal(f->memory.bytes, held);
+    }
+    gpunn_model *model = two_layers(f);
+    OK(f->dev, gpunn_save(model, path));
+    OK(f->dev, gpunn_read_header(f->dev, path, &text));
+    assert_ptr_equal(strstr(text.data, "{\"__metadata__\":{\"format\":\"pt\"},\"bn.bias\":"), text.data);
+    gpunn_array_free(f->dev, &text);
+    FAILS(f->dev, gpunn_read_header(f->dev, path, NULL), GPUNN_ERR_ARGUMENT, "gpunn_read_header", "NULL");
+    gpunn_model_destroy(model);
+    assert_int_equal(unlink(path), 0);
+    FAILS(f->dev, gpunn_read_header(f->dev, path, &text), GPUNN_ERR_IO, "w.gguf");
+}
+
+/* Files that are cut, that differ in one byte, and that make false claims. */
+static void hostile_gguf(void **state)
+{
+    static const struct {
+        size_t      field;
+        uint64_t    value;
+        const char *sentence;
+    } lies[] = {
+        {offsetof(gguf_claims, version), 1, "GGUF of version 1, or big-endian"},
+        {offsetof(gguf_claims, version), 0x03000000, "or big-endian"},
+        {offsetof(gguf_claims, tensors), UINT64_MAX, "lies beyond the end of the file"},
+        {offsetof(gguf_claims, values), UINT64_MAX / 2, "lies beyond the end of the file"},
+        {offsetof(gguf_claims, key_bytes), UINT64_MAX - 3, "value '...' lies beyond the end of the file"},
+        {offsetof(gguf_claims, value_type), 13, "value 'list' has a type that no version knows"},
+        {offsetof(gguf_claims, value_type), 8, "value 'list' lies beyond the end of the file"},
+        {offsetof(gguf_claims, elements), UINT64_MAX / 4 + 2, "'list' has more elements than bytes follow"},
+        {offsetof(gguf_claims, depth), 6, "'list' has arrays that are too deep"},
+        {offsetof(gguf_claims, alignment_type), 5, "'general.alignment' is not a power of two"},
+        {offsetof(gguf_claims, alignment), 48, "'general.alignment' is not a power of two"},
+        {offsetof(gguf_claims, alignment), 0, "'general.alignment' is not a power of two"},
+        {offsetof(gguf_claims, alignment), 0x80000000, "tensor 'a' has an offset that is not aligned"},
+        {offsetof(gguf_claims, rank), 9, "tensor 'b' has more than 8 dimensions"},
+        {offsetof(gguf_claims, rank), UINT32_MAX, "tensor 'b' has more than 8 dimensions"},
+        {offsetof(gguf_claims, dim), UINT64_MAX, "tensor 'b' has a shape that is too large"},
+        {offsetof(gguf_claims, dim), INT64_MAX, "tensor 'b' has data beyond the end of the file"},
+        {offsetof(gguf_claims, dim), 1000, "tensor 'b' has data beyond the end of the file"},
+        {offsetof(gguf_claims, dim), 17, "tensor 'a' shares data with another"},
+        {offsetof(gguf_claims, type), 8, "tensor 'b' has rows that are no whole number of blocks"},
+        {offsetof(gguf_claims, type), UINT32_MAX, "tensor 'b' has a type that no version knows"},
+        {offsetof(gguf_claims, type), 16, "b: file IQ2_XXS, model f32"},
+        {offsetof(gguf_claims, type), 99, "b: file unknown here, model f32"},
+        {offsetof(gguf_claims, offset), 33, "tensor 'b' has an offset that is not aligned"},
+        {offsetof(gguf_claims, offset), 64, "shares data with another"},
+        {offsetof(gguf_claims, offset), UINT64_MAX - 31, "tensor 'b' has data beyond the end of the file"}};
+    fixture     *f = *state;
+    gpunn_model *model = gguf_model(f);
+    gguf_claims  claims = gguf_sound;
+    gguf         g;
+    for (int i = 0; i <= COUNT(lies); i++) {
+        gguf_claims lie = gguf_sound;
+        if (i < COUNT(lies)) memcpy((char *)&lie + lies[i].field, &lies[i].value, sizeof lies[i].value);
+        if (i == COUNT(lies)) lie.b = "a";
+        put_gguf(&g, &lie);
+        number_weights(f, model, 1);
+        const gpunn_status status = gpunn_load_memory(model, g.at, g.size);
+        assert_true(status == GPUNN_ERR_FORMAT || status == GPUNN_ERR_UNSUPPORTED ||
+                    status == GPUNN_ERR_DTYPE);
+        check_sentence(f->dev, status, __FILE__, __LINE__, "'memory'",
+                       i < COUNT(lies) ? lies[i].sentence : "has 'a' twice", (const char *)NULL);
+        check_numbers(f, model, 1);
+    }
+    put_gguf(&g, &claims);
+    for (size_t cut = 0; cut + 28 < g.size; cut++) { /* 28: padding behind the last tensor */
+        unsigned char *part = malloc(cut + 1);
+        memcpy(part + 1, g.at, cut);
+        FAILS(f->dev, gpunn_load_memory(model, part + 1, cut), GPUNN_ERR_FORMAT, "'memory'");
+        free(part);
+    }
+    for (size_t i = 0; i < g.size; i++)
+        for (int bit = 0; bit < 8; bit++) {
+            g.at[i] ^= (unsigned char)(1 << bit);
+            const gpunn_status status = gpunn_load_memory(model, g.at, g.size);
+            assert_true((*gpunn_error(f->dev) == 0) == (status == GPUNN_OK));
+            gpunn_clear_error(f->dev);
+            g.at[i] ^= (unsigned char)(1 << bit);
+        }
+    gpunn_model_destroy(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -878,6 +1106,9 @@ int main(void)
         test_with_device(maps),
         test_with_device(shards),
         test_with_device(shards_in_pak),
+        test_with_device(gguf_weights),
+        test_with_device(headers),
+        test_with_device(hostile_gguf),
         test_with_device(loaded_in_pieces),
         test_with_device(beyond_4_gib),
         test_with_device(evaluated_only),

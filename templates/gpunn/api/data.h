@@ -128,8 +128,10 @@ typedef struct gpunn_load_args {
  * was read or written, weights are streamed from the file. Otherwise the whole file is read first, and the
  * weights are briefly in memory twice.
  * F32, F16, BF16 and F64 are converted to F32. So are F8_E4M3, F8_E5M2, integers of 8 to 64 bits and BOOL,
- * each to the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. Other types are
- * GPUNN_ERR_DTYPE.
+ * each to the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. GGUF's blocks
+ * (GPUNN_BLOCK_LIST) become the floats for which they stand. Other types are GPUNN_ERR_DTYPE.
+ * The file is safetensors or GGUF, whichever its first bytes say. A GGUF file's shapes are read as PyTorch's,
+ * the last dimension varies fastest.
  * A path ending in ".json" is an index of sharded weights, like Hugging Face's model.safetensors.index.json.
  * All shards, which are files beside it, are loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
@@ -177,7 +179,7 @@ GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gp
                                          gpunn_array *out);
 /* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
-/* Reads one tensor of a safetensors file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
+/* Reads one tensor of a safetensors or GGUF file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
  * smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
@@ -190,6 +192,12 @@ GPUNN_API gpunn_status gpunn_read_safetensors_as(gpunn_device *dev, const char *
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 #endif
+/* Reads what the header of a safetensors or GGUF file says, as JSON: {"__metadata__": {"key": value, ...},
+ * "tensor": {"dtype": "F32", "shape": [2, 3]}, ...}, sorted by name. Values of GGUF's metadata are numbers,
+ * booleans, texts and lists of them; those of safetensors are texts. dtype is the file's name of the type.
+ * out is U8 [bytes], and its last byte is a 0; free it with gpunn_array_free. After a failure out is empty.
+ * What is not UTF-8 becomes U+FFFD, and F64 numbers are rounded to F32. Infinity and NaN are texts. */
+GPUNN_API gpunn_status gpunn_read_header(gpunn_device *dev, const char *path, gpunn_array *out);
 /* Frees what a reader put into an array, which is then empty; NULL is allowed. */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array);
 /* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal

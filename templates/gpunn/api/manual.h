@@ -40,8 +40,8 @@
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
  *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule lora loader fit profile
- *     io/       files elements safetensors load checkpoint save adapters spec_writer spec_reader model_file
- *               datasets
+ *     io/       files elements safetensors load checkpoint save adapters gguf spec_writer spec_reader
+ *               model_file datasets
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations
@@ -577,6 +577,8 @@
  *     Rename tensors while loading if their names differ:
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
+ *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats.
+ *     gpunn_read_header shows the metadata and the tensors of either file as JSON.
  *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
  *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,
  *     "net/weights", .io = &pak).

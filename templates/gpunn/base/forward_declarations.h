@@ -45,6 +45,9 @@ GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
 GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
+/* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
+typedef struct gpunn__archive gpunn__archive;
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
 /* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) \
     ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))

@@ -41,7 +41,7 @@ static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__enc
                                i, (long long)dim[i]);
         fits = fits && (uint64_t)dim[i] <= SIZE_MAX && gpunn__mul(count, (size_t)dim[i], &count);
     }
-    fits = fits && gpunn__mul(count, encoding->bytes, &bytes);
+    fits = fits && gpunn__mul(count / gpunn__encoding_length(encoding), encoding->bytes, &bytes);
     if (!fits || bytes > r->limit)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
                            "'%s' is damaged or cut short: its header promises more elements than the file "

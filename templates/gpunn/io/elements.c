@@ -1,5 +1,35 @@
 #include "io/elements.h"
 #include "base/math.h"
+#include "base/blocks.h"
+
+GPUNN__INTERNAL bool gpunn__encodes_blocks(const gpunn__encoding *encoding)
+{
+    return encoding->id >= GPUNN__Q8_0;
+}
+
+static gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding)
+{
+    return (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
+}
+
+GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding)
+{
+    return gpunn__encodes_blocks(encoding) ? (size_t)gpunn__block_length(gpunn__blocks_of(encoding)) : 1;
+}
+
+/* Converts blocks of count elements to dtype, F32 or F64. */
+static void gpunn__decode_blocks(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw,
+                                 size_t count, unsigned char *out)
+{
+    unsigned char *floats = dtype == GPUNN_F64 ? out + count * sizeof(float) : out; /* in the second half */
+    gpunn__dequantize(gpunn__blocks_of(encoding), raw, (float *)(void *)floats, (int64_t)count);
+    for (size_t i = 0; dtype == GPUNN_F64 && i < count; i++) {
+        float narrow;
+        memcpy(&narrow, floats + i * sizeof narrow, sizeof narrow);
+        const double wide = (double)narrow;
+        memcpy(out + i * sizeof wide, &wide, sizeof wide);
+    }
+}
 
 /* The bits of an integer, sign-extended. The safetensors names of signed types begin with I. */
 static uint64_t gpunn__integer_bits(const gpunn__encoding *encoding, const unsigned char *raw)
@@ -65,6 +95,10 @@ static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, co
                           size_t count, unsigned char *out)
 {
     const size_t wide = gpunn_dtype_size(dtype);
+    if (gpunn__encodes_blocks(encoding)) {
+        gpunn__decode_blocks(encoding, dtype, raw, count, out);
+        return;
+    }
     if (dtype == GPUNN_F64) {
         for (size_t i = 0; i < count; i++) {
             const double value = gpunn__element_double(encoding, raw + i * encoding->bytes);
@@ -92,14 +126,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn
 {
     unsigned char raw[8192];
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(dtype);
+    const size_t  length = gpunn__encoding_length(encoding), most = sizeof raw / bytes * length;
     bool same = dtype == encoding->dtype && (encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 ||
                                              encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8);
     if (dtype == GPUNN_F64) same = encoding->id == GPUNN__F64;
     swapped = swapped && bytes > 1;
     if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);
     while (count > 0) {
-        size_t       part = count < sizeof raw / bytes ? count : sizeof raw / bytes;
-        gpunn_status status = gpunn__reader_read(r, raw, part * bytes);
+        size_t       part = count < most ? count : most;
+        gpunn_status status = gpunn__reader_read(r, raw, part / length * bytes);
         if (status != GPUNN_OK) return status;
         for (size_t i = 0; swapped && i < part * bytes; i += bytes)
             for (size_t low = i, high = i + bytes - 1; low < high; low++, high--) {

@@ -7,7 +7,8 @@
 
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */
 
-static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
+GPUNN__INTERNAL gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table,
+                                               const gpunn__slice *name)
 {
     gpunn__entry *items = (gpunn__entry *)gpunn__grow(dev, table->items, table->count, &table->capacity,
                                                       sizeof *items);
@@ -50,6 +51,11 @@ static void gpunn__table_sort(gpunn__table *table, int (*compare)(const void *a,
     if (table->count > 1) qsort(table->items, (size_t)table->count, sizeof *table->items, compare);
 }
 
+GPUNN__INTERNAL void gpunn__sort_by_offset(gpunn__table *table)
+{
+    gpunn__table_sort(table, gpunn__entry_by_offset);
+}
+
 GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix,
                                                 const char *name)
 {
@@ -90,7 +96,8 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
         if (gpunn__slice_is(&key, "dtype") && !dtypes++) {
             if (!gpunn__json_string(j, &item->text)) return false;
             for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
-                if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors))
+                if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors) &&
+                    !gpunn__encodes_blocks(&gpunn__encodings[i]))
                     item->encoding = &gpunn__encodings[i];
         } else if (gpunn__slice_is(&key, "shape") && !shapes++) {
             if (!gpunn__json_expect(j, '[', "lacks a shape")) return false;
@@ -191,6 +198,17 @@ static const gpunn__entry *gpunn__table_sort_names(gpunn__table *table)
     return NULL;
 }
 
+GPUNN__INTERNAL GPUNN__STATUS gpunn__sort_by_name(gpunn__archive *a)
+{
+    const gpunn__entry *twice = gpunn__table_sort_names(&a->notes);
+    char                shown[128];
+    if (twice == NULL) twice = gpunn__table_sort_names(&a->tensors);
+    if (twice == NULL) return GPUNN_OK;
+    return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                       "'%s' is damaged: its header has '%s' twice; write it again",
+                       gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown));
+}
+
 /* Reads and checks the header. */
 static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 {
@@ -201,6 +219,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     uint64_t       length = 0;
     gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
     if (status != GPUNN_OK) return status;
+    if (memcmp(head, "GGUF", 4) == 0) return gpunn__gguf_header(a, head);
     if (memcmp(head, "PK\3\4", 4) == 0)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
                            "'%s' is a torch.save archive; convert it in Python: "
@@ -234,8 +253,9 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 
     uint64_t end = 0, bytes = r->limit - sizeof head - length;
     char     shown[128];
+    a->bytes = bytes;
     for (int i = 0; i < a->tensors.count; i++) a->tensors.items[i].file = a;
-    gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
+    gpunn__sort_by_offset(&a->tensors);
     for (int i = 0; i < a->tensors.count; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
         if (item->begin != end || item->end > bytes)
@@ -252,15 +272,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
             dev, GPUNN_ERR_FORMAT,
             "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
             (unsigned long long)end, (unsigned long long)bytes);
-    gpunn__table *tables[2] = {&a->tensors, &a->notes};
-    for (int k = 0; k < 2; k++) {
-        const gpunn__entry *twice = gpunn__table_sort_names(tables[k]);
-        if (twice)
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "'%s' is damaged: its header has '%s' twice; write it again", path,
-                               gpunn__printable(&twice->name, shown));
-    }
-    return GPUNN_OK;
+    return gpunn__sort_by_name(a);
 }
 
 /* ---- shards
@@ -563,22 +575,45 @@ static void gpunn__log_conversions(const gpunn__archive *a)
     gpunn__warn(a->reader.dev, text);
 }
 
+/* Moves the reader to a place behind the header. */
+static GPUNN__STATUS gpunn__archive_go(gpunn__archive *a, uint64_t to)
+{
+    const uint64_t bytes = to - a->at;
+    a->at = to;
+    return gpunn__reader_skip(&a->reader, bytes);
+}
+
+/* Reads a tensor to its destination. */
+static GPUNN__STATUS gpunn__read_tensor(const gpunn__entry *item, void *chunk)
+{
+    const gpunn__encoding *encoding = item->encoding;
+    const size_t           count = (size_t)(item->end - item->begin) / encoding->bytes *
+                         gpunn__encoding_length(encoding);
+    gpunn__reader *r = &item->file->reader;
+    gpunn_status   status = gpunn__archive_go(item->file, item->begin);
+    if (status == GPUNN_OK)
+        status = chunk ? gpunn__read_upload(r, item, count, chunk) : gpunn__read_as(r, item, count, item->to);
+    item->file->at = item->end;
+    return status;
+}
+
+/* Checks that a file ends where its header says. */
+static GPUNN__STATUS gpunn__archive_end(gpunn__archive *a)
+{
+    gpunn_status status = gpunn__archive_go(a, a->bytes);
+    return status == GPUNN_OK ? gpunn__reader_end(&a->reader) : status;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
 {
     gpunn_status status = GPUNN_OK;
-    gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
+    gpunn__sort_by_offset(&a->tensors);
     for (int i = 0; i < a->tensors.count && status == GPUNN_OK; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
-        gpunn__reader      *r = &item->file->reader;
-        uint64_t            bytes = item->end - item->begin;
-        size_t              count = item->to ? (size_t)bytes / item->encoding->bytes : 0;
-        status = item->to == NULL ? gpunn__reader_skip(r, bytes)
-                 : chunk          ? gpunn__read_upload(r, item, count, chunk)
-                                  : gpunn__read_as(r, item, count, item->to);
+        if (item->to) status = gpunn__read_tensor(item, chunk);
     }
-    for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++)
-        status = gpunn__reader_end(&a->shards[i]->reader);
-    if (status == GPUNN_OK && a->shard_count == 0) status = gpunn__reader_end(&a->reader);
+    for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__archive_end(a->shards[i]);
+    if (status == GPUNN_OK && a->shard_count == 0) status = gpunn__archive_end(a);
     if (status == GPUNN_OK) gpunn__log_conversions(a);
     return status;
 }

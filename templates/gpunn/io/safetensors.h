@@ -1,5 +1,6 @@
 #ifndef GPUNN__IO_SAFETENSORS_H
 #define GPUNN__IO_SAFETENSORS_H
+#include "base/forward_declarations.h"
 #include "io/elements.h"
 
 /* ==== >>io/safetensors =================================================================================== *
@@ -7,11 +8,10 @@
  * header is JSON:
  * {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
  * An optional "__metadata__" maps names to strings. The tensors fill the rest without gaps. */
-typedef struct gpunn__archive gpunn__archive;
-
 typedef struct gpunn__entry {
     gpunn__slice           name;
     gpunn__slice           text;     /* metadata: the value; tensors: the dtype */
+    int                    type;     /* GGUF's number of the type of a value or a tensor */
     const gpunn__encoding *encoding; /* NULL: unknown dtype */
     int                    rank;
     int64_t                dim[GPUNN_MAX_RANK]; /* the first dimensions if there are more */
@@ -30,6 +30,8 @@ typedef struct gpunn__table {
 /* An open file, or all files that an index names, with their tensors in one table. */
 struct gpunn__archive {
     gpunn__reader    reader;         /* of a single file */
+    uint64_t         at, bytes;      /* position of the reader behind the header, and bytes that follow it */
+    bool             gguf;           /* a GGUF file, not safetensors */
     char            *header, *names; /* names: memory of renamed tensors' names */
     size_t           header_bytes, names_bytes;
     gpunn__table     tensors, notes;
@@ -38,6 +40,16 @@ struct gpunn__archive {
     int              number; /* index among the shards */
     char            *path;   /* of a shard; NULL: the caller owns it */
 };
+
+/* Appends an entry of that name. NULL: no memory. */
+GPUNN__INTERNAL gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table,
+                                               const gpunn__slice *name);
+
+/* Sorts the tensors by their place in the file. */
+GPUNN__INTERNAL void gpunn__sort_by_offset(gpunn__table *table);
+
+/* Sorts both tables by name. Fails if a name occurs twice. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__sort_by_name(gpunn__archive *a);
 
 /* The entry with the name prefix + name, or NULL. */
 GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix,

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/blocks.h"
 #include "base/shapes.h"
+#include "base/text.h"
 #include "ranks/group.h"
 #include "graph/tensors.h"
 #include "plan/plan.h"
@@ -37,29 +38,41 @@ GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...)
     gpunn__emit(w, text, (size_t)length);
 }
 
-GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name)
+GPUNN__INTERNAL bool gpunn__emit_escaped(gpunn__writer *w, const char *text, size_t length)
 {
-    size_t left = strlen(name);
-    gpunn__emitf(w, "\"%s", prefix);
-    while (left > 0) {
-        size_t size = gpunn__utf8_size(name, left);
+    bool good = true;
+    for (size_t size; length > 0; text += size, length -= size) {
+        const unsigned char c = (unsigned char)*text;
+        size = gpunn__utf8_size(text, length);
+        good = good && size > 0;
         if (size == 0) {
-            if (w->status == GPUNN_OK)
-                w->status = gpunn__fail(
-                    w->dev, GPUNN_ERR_ARGUMENT,
-                    "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer", name);
-            return;
-        }
-        unsigned char c = (unsigned char)*name;
-        if (c < 0x20)
+            gpunn__emit(w, "\xEF\xBF\xBD", 3);
+            size = 1;
+        } else if (c < 0x20)
             gpunn__emitf(w, "\\u%04x", c);
         else {
             if (c == '"' || c == '\\') gpunn__emit(w, "\\", 1);
-            gpunn__emit(w, name, size);
+            gpunn__emit(w, text, size);
         }
-        name += size;
-        left -= size;
     }
+    return good;
+}
+
+GPUNN__INTERNAL void gpunn__emit_number(gpunn__writer *w, const char *separator, float value)
+{
+    char               number[48];
+    gpunn__text_buffer line = {number, sizeof number, 0};
+    gpunn__put_number(&line, value);
+    gpunn__emitf(w, "%s%s", separator, number);
+}
+
+GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name)
+{
+    gpunn__emitf(w, "\"%s", prefix);
+    if (!gpunn__emit_escaped(w, name, strlen(name)) && w->status == GPUNN_OK)
+        w->status = gpunn__fail(w->dev, GPUNN_ERR_ARGUMENT,
+                                "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer",
+                                name);
     gpunn__emit(w, "\"", 1);
 }
 
@@ -215,6 +228,29 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t 
     out->rank = 1;
     out->dim[0] = (int64_t)bytes;
     return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__text_write(gpunn_device *dev, gpunn_array *out,
+                                                void (*emit)(gpunn__writer *w, const void *what),
+                                                const void *what)
+{
+    gpunn__file   file;
+    gpunn__writer w;
+    memset(out, 0, sizeof *out);
+    memset(&w, 0, sizeof w);
+    w.dev = dev;
+    w.file = &file;
+    emit(&w, what); /* measures */
+    if (w.status == GPUNN_OK) w.status = gpunn__array_of_bytes(dev, w.length, out);
+    if (w.status == GPUNN_OK) {
+        gpunn__file_to_memory(dev, out->data, &file);
+        w.pass = GPUNN__HEADER;
+        emit(&w, what);
+        if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
+        gpunn__file_discard(&file);
+    }
+    if (w.status != GPUNN_OK) gpunn_array_free(dev, out);
+    return w.status;
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,

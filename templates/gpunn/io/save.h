@@ -24,6 +24,13 @@ GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t leng
 /* The same for formatted text of less than 256 characters. */
 GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPUNN__PRINTF(2, 3);
 
+/* Emits a text without its quotes, escaped for JSON. Each byte that is no UTF-8 becomes U+FFFD. Returns
+ * whether there was none. */
+GPUNN__INTERNAL bool gpunn__emit_escaped(gpunn__writer *w, const char *text, size_t length);
+
+/* Emits separator and a number, with as few digits as identify it. */
+GPUNN__INTERNAL void gpunn__emit_number(gpunn__writer *w, const char *separator, float value);
+
 /* Emits prefix + name as a JSON string. A name that is not UTF-8 sets w->status. */
 GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name);
 
@@ -41,6 +48,11 @@ GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *mod
 
 /* Allocates out for a file of that many bytes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out);
+
+/* Writes a text into newly allocated memory. emit emits it, once to measure it and once to write it. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__text_write(gpunn_device *dev, gpunn_array *out,
+                                                void (*emit)(gpunn__writer *w, const void *what),
+                                                const void *what);
 
 /* Writes a file by calling emit for each pass over `what`. memory: receives the bytes in newly allocated
  * memory; NULL: they go to path. */

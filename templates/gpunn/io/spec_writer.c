@@ -48,14 +48,6 @@ static void gpunn__emit_id(gpunn__writer *w, const gpunn_tensor *t)
     gpunn__emit_name(w, "", gpunn__id_of(t, text));
 }
 
-static void gpunn__emit_number(gpunn__writer *w, const char *separator, float value)
-{
-    char               number[48];
-    gpunn__text_buffer line = {number, sizeof number, 0};
-    gpunn__put_number(&line, value);
-    gpunn__emitf(w, "%s%s", separator, number);
-}
-
 static void gpunn__emit_float(gpunn__writer *w, const char *separator, const char *key, float value)
 {
     gpunn__emitf(w, "%s\"%s\": ", separator, key);
@@ -612,27 +604,22 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     return w.status;
 }
 
+typedef struct gpunn__spec_text {
+    const gpunn_model     *model;
+    const gpunn_spec_args *args;
+} gpunn__spec_text;
+
+static void gpunn__emit_spec_text(gpunn__writer *w, const void *what)
+{
+    const gpunn__spec_text *text = (const gpunn__spec_text *)what;
+    gpunn__emit_spec(w, text->model, "model", text->args);
+}
+
 GPUNN_API gpunn_status gpunn_spec_save_memory_(gpunn_model *model, gpunn_array *out, gpunn_spec_args args)
 {
     static const char caller[] = "gpunn_spec_save_memory";
     gpunn_status      status = gpunn__check_spec(model, caller, &args);
-    gpunn__file       file;
-    gpunn__writer     w;
+    gpunn__spec_text  text = {model, &args};
     if (status == GPUNN_OK && out == NULL) return gpunn__fail_null(model->dev, caller, "array");
-    if (status != GPUNN_OK) return status;
-    memset(out, 0, sizeof *out);
-    memset(&w, 0, sizeof w);
-    w.dev = model->dev;
-    w.file = &file;
-    gpunn__emit_spec(&w, model, "model", &args); /* measures */
-    if (w.status == GPUNN_OK) w.status = gpunn__array_of_bytes(model->dev, w.length, out);
-    if (w.status == GPUNN_OK) {
-        gpunn__file_to_memory(model->dev, out->data, &file);
-        w.pass = GPUNN__HEADER;
-        gpunn__emit_spec(&w, model, "model", &args);
-        if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
-        gpunn__file_discard(&file);
-    }
-    if (w.status != GPUNN_OK) gpunn_array_free(model->dev, out);
-    return w.status;
+    return status == GPUNN_OK ? gpunn__text_write(model->dev, out, gpunn__emit_spec_text, &text) : status;
 }
