@@ -1,62 +1,22 @@
-"""Reads GGUF, the files of llama.cpp. F32, F16, BF16 and integers stay as they are; Q8_0, Q4_K and Q6_K
-become floats. Files are treated as hostile."""
-import array
+"""Reads and writes GGUF, the files of llama.cpp. F32, F16, BF16 and integers are read as they are, and
+blocks become floats. Files are treated as hostile."""
 import mmap
 import struct
 
 from .arrays import Array, item_size
-from .spec_writer import product
+from .blocks import FORMATS
+from .spec_writer import product, write_file
 from .tensor_files import FileError
 
 PLAIN = {0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64",
          30: "bfloat16"}
-NAMES = {2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K",
-         15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
+NAMES = {9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
          22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
 VALUES = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # struct formats of metadata values
 STRING, LIST = 8, 9
 
 
-def q8_0(data):
-    """Blocks of 32: a scale, and a byte per number."""
-    result = array.array("f")
-    for scale, *numbers in struct.iter_unpack("<e32b", data):
-        result.extend([scale * number for number in numbers])
-    return result
-
-
-def q4_k(data):
-    """Blocks of 256 in eight parts. Each part has a 6-bit scale and minimum. A byte holds numbers of two
-    parts."""
-    result = array.array("f")
-    for scale, least, packed, numbers in struct.iter_unpack("<ee12s128s", data):
-        scales = [byte & 63 for byte in packed[:4]] + [low & 15 | high >> 6 << 4
-                                                       for low, high in zip(packed[8:], packed)]
-        minima = [byte & 63 for byte in packed[4:8]] + [low >> 4 | high >> 6 << 4
-                                                        for low, high in zip(packed[8:], packed[4:])]
-        for part in range(8):
-            step, start = scale * scales[part], least * minima[part]
-            half, shift = numbers[part // 2 * 32:part // 2 * 32 + 32], part % 2 * 4
-            result.extend([step * (byte >> shift & 15) - start for byte in half])
-    return result
-
-
-def q6_k(data):
-    """Blocks of 256 in sixteen parts, each with a scale. A number's low four bits and its high two are stored
-    apart."""
-    result = array.array("f")
-    for low, high, *scales, scale in struct.iter_unpack("<128s64s16be", data):
-        for part in range(8):
-            half, k = divmod(part, 4)
-            lows, highs = low[64 * half + k % 2 * 32:][:32], high[32 * half:][:32]
-            numbers = [(a >> k // 2 * 4 & 15 | (b >> 2 * k & 3) << 4) - 32 for a, b in zip(lows, highs)]
-            steps = [scale * scales[2 * part + i] for i in (0, 1)]
-            result.extend([steps[i // 16] * number for i, number in enumerate(numbers)])
-    return result
-
-
-# numbers and bytes of a block, and its decoder
-BLOCKS = {8: (32, 34, q8_0), 12: (256, 144, q4_k), 14: (256, 210, q6_k)}
+BLOCKS = {one.number: one for one in FORMATS.values()}
 
 
 class Reader:
@@ -100,18 +60,18 @@ def tensor(data, start, shape, kind):
     if kind in PLAIN:
         size = product(shape) * item_size(PLAIN[kind])
     elif kind in BLOCKS:
-        width, block, decode = BLOCKS[kind]
-        if not shape or shape[-1] % width:
+        block = BLOCKS[kind]
+        if not shape or shape[-1] % block.length:
             raise ValueError("a row of %s has no whole number of blocks" % list(shape))
-        size = product(shape) // width * block
+        size = product(shape) // block.length * block.bytes
     else:
-        raise ValueError("a tensor is of %s; F32, F16, BF16, Q8_0, Q4_K and Q6_K are possible" %
-                         NAMES.get(kind, "type %d" % kind))
+        raise ValueError("a tensor is of %s; F32, F16, BF16, %s are possible" %
+                         (NAMES.get(kind, "type %d" % kind), ", ".join(FORMATS)))
     if start + size > len(data):
         raise ValueError("a tensor of %s lies outside the file" % list(shape))
     raw = data[start:start + size]
     return (Array(PLAIN[kind], shape, raw=raw) if kind in PLAIN else
-            Array("float32", shape, raw=decode(raw).tobytes()))
+            Array("float32", shape, raw=block.decode(raw).tobytes()))
 
 
 def parsed(data):
@@ -143,3 +103,37 @@ def read(path):
             return parsed(data)
     except (ValueError, KeyError, struct.error, OverflowError, MemoryError) as error:
         raise FileError("%s: this is no GGUF file of tensors: %s" % (path, error)) from None
+
+
+def text(value):
+    data = value.encode("utf-8", "surrogateescape")
+    return struct.pack("<Q", len(data)) + data
+
+
+def typed(value):
+    """The number of a value's type, and its bytes."""
+    if isinstance(value, str):
+        return STRING, text(value)
+    if isinstance(value, bool):
+        return 7, struct.pack("<?", value)
+    if isinstance(value, float):
+        return 6, struct.pack("<f", value)
+    if isinstance(value, int):
+        return (4, struct.pack("<I", value)) if 0 <= value < 1 << 32 else (11, struct.pack("<q", value))
+    kinds, parts = zip(*map(typed, value)) if value else ((4,), ())
+    return LIST, struct.pack("<IQ", kinds[0], len(value)) + b"".join(parts)
+
+
+def write(path, tensors, metadata, alignment=32):
+    """Writes tensors by name, each as the number of its type, its shape and its bytes. metadata: by key, a
+    text, truth, number or list of one of these kinds."""
+    head = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata) + 1)]
+    end, data = 0, []
+    for key, value in {"general.alignment": alignment, **metadata}.items():
+        kind, chunk = typed(value)
+        head += [text(key), struct.pack("<I", kind), chunk]
+    for name, (kind, shape, chunk) in tensors.items():
+        head += [text(name), struct.pack("<I%dQIQ" % len(shape), len(shape), *shape[::-1], kind, end)]
+        data += [chunk, bytes(-len(chunk) % alignment)]
+        end += len(chunk) + len(data[-1])
+    write_file(path, head + [bytes(-sum(map(len, head)) % alignment)] + data)

@@ -23,6 +23,7 @@ from unittest import mock
 
 from generator import import_torch
 from generator.exchange import pickles, tensor_files
+from generator.exchange.gguf import BLOCKS
 from generator.exchange.spec_writer import Refused
 from generator.exchange.tensor_files import FileError
 from tests import tensor_file
@@ -293,7 +294,7 @@ class Gguf(Import):
         whole = gguf_file([("w", (1, 32), 8, Q8)])
         for data, part in ((b"", "the file is empty"), (b"GGUF", "no GGUF file"),
                            (whole[:-40], "lies outside the file"),
-                           (gguf_file([("w", (1, 32), 2, Q8)]), "is of Q4_0; F32, F16"),
+                           (gguf_file([("w", (1, 32), 10, Q8)]), "is of Q2_K; F32, F16"),
                            (gguf_file([("w", (1, 31), 8, Q8)]), "no whole number of blocks"),
                            (gguf_file([("w", (1 << 62, 1 << 62), 0, Q8)]), "lies outside"),
                            (gguf_file([("w", (1,) * 9, 0, Q8)]), "has 9 axes"),
@@ -316,12 +317,12 @@ class RealGguf(Import):
         import gguf
         import numpy
         chance = numpy.random.default_rng(1)
-        for kind, size in ((8, 34), (12, 144), (14, 210)):
-            blocks = chance.integers(0, 256, (6, size), dtype="uint8")
+        for kind, block in BLOCKS.items():
+            blocks = chance.integers(0, 256, (6, block.bytes), dtype="uint8")
             for at in (0, 2) if kind != 14 else (208,):
                 blocks[:, at:at + 2] = numpy.frombuffer(struct.pack("<e", 0.01), "uint8")
             found = self.converted(
-                gguf_file([("w", (3, 2 * (32 if kind == 8 else 256)), kind, blocks.tobytes())]), "net.gguf")
+                gguf_file([("w", (3, 2 * block.length), kind, blocks.tobytes())]), "net.gguf")
             wanted = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType(kind))
             self.assertEqual(found["w"][2], wanted.flatten().tolist())
 

@@ -1,0 +1,138 @@
+"""GGUF's blocks of quantised numbers. In a block of 32 a number q stands for d q, in Q4_1 and Q5_1 for
+d q + m, where d and m are F16. templates/gpunn/base/blocks.c is the same in C, bit for bit."""
+import array
+import math
+import struct
+
+from ..floats import f32
+from .arrays import floats32
+
+
+class Block32:
+    """A format of blocks of 32: d, m if there is one, the highest bits of 5, then two numbers a byte or, of 8
+    bits, one."""
+    length = 32
+
+    def __init__(self, number, bits, minimum=False):
+        self.number, self.bits, self.minimum = number, bits, minimum
+        self.layout = "<e%s%s%s" % ("e" * minimum, "I" * (bits == 5), "32b" if bits == 8 else "16s")
+        self.bytes = struct.calcsize(self.layout)
+        self.levels = 1 << bits
+
+    def decode(self, data):
+        result = array.array("f")
+        for scale, *rest in struct.iter_unpack(self.layout, data):
+            least = rest.pop(0) if self.minimum else 0
+            high = rest.pop(0) if self.bits == 5 else 0
+            numbers = rest if self.bits == 8 else [x & 15 for x in rest[0]] + [x >> 4 for x in rest[0]]
+            if self.bits == 5:
+                numbers = [x | (high >> i & 1) << 4 for i, x in enumerate(numbers)]
+            if self.minimum:
+                result.extend([scale * x + least for x in numbers])
+            else:
+                zero = 0 if self.bits == 8 else self.levels // 2
+                result.extend([scale * (x - zero) for x in numbers])
+        return result
+
+    def encode(self, values):
+        """The blocks of an array of floats, as ggml's quantize_row_*_ref rounds them."""
+        return b"".join([self.block(values[i:i + 32]) for i in range(0, len(values), 32)])
+
+    def block(self, x):
+        total, least = sum(x), 0.0
+        if total != total and any(value != value for value in x):
+            d = math.nan
+        elif self.minimum:
+            least = min(x)
+            d = f32(f32(max(x) - least) / (self.levels - 1))
+        elif self.bits == 8:
+            d = f32(max(map(abs, x)) / 127)
+        else:
+            d = f32(max(x, key=abs) / -(self.levels // 2))
+        scale = f32(1 / d) if d else 0.0
+        if self.minimum:
+            x = floats32([value - least for value in x])
+        x = floats32([value * scale for value in x])
+        return self.packed(d, least, nearest(x) if self.bits == 8 else self.levels_of(x))
+
+    def levels_of(self, x):
+        """Rounded down after half a level is added, to 0 ... levels - 1."""
+        half, most = 0.5 if self.minimum else self.levels // 2 + 0.5, self.levels - 1
+        return [(int(y) if y < most else most) if y > 0 else 0 for y in floats32([y + half for y in x])]
+
+    def packed(self, d, least, numbers):
+        parts = [half(d)] + [half(least)] * self.minimum
+        if self.bits == 8:
+            return b"".join(parts) + struct.pack("32b", *numbers)
+        if self.bits == 5:
+            parts.append(struct.pack("<I", sum([(x >> 4) << i for i, x in enumerate(numbers)])))
+        return b"".join(parts) + bytes([a & 15 | (b & 15) << 4 for a, b in zip(numbers, numbers[16:])])
+
+
+def half(value):
+    """The bytes of the nearest F16."""
+    try:
+        return struct.pack("<e", value)
+    except OverflowError:
+        return struct.pack("<e", math.copysign(math.inf, value))
+
+
+def nearest(x):
+    """Half away from zero, to -127 ... 127, and 0 for NaN."""
+    return [(int(y + 0.5) if y >= 0 else int(y - 0.5)) if -127 < y < 127 else
+            (127 if y > 0 else -127) if y == y else 0 for y in x]
+
+
+def groups_k(packed):
+    """Scales and minimums of 6 bits of the eight groups of Q4_K and Q5_K."""
+    scales = [byte & 63 for byte in packed[:4]] + [low & 15 | high >> 6 << 4
+                                                   for low, high in zip(packed[8:], packed)]
+    minima = [byte & 63 for byte in packed[4:8]] + [low >> 4 | high >> 6 << 4
+                                                    for low, high in zip(packed[8:], packed[4:])]
+    return scales, minima
+
+
+class Q4K:
+    """Blocks of 256 in eight groups, each with a scale and a minimum. A byte holds numbers of two groups. Of
+    5 bits, the highest ones are in 32 bytes."""
+    length = 256
+
+    def __init__(self, number, bits):
+        self.number, self.bits = number, bits
+        self.layout = "<ee12s%ds128s" % (32 * (bits - 4))
+        self.bytes = struct.calcsize(self.layout)
+
+    def decode(self, data):
+        result = array.array("f")
+        for scale, least, packed, high, low in struct.iter_unpack(self.layout, data):
+            scales, minima = groups_k(packed)
+            for group in range(8):
+                step, start = scale * scales[group], least * minima[group]
+                shift = group % 2 * 4
+                numbers = [byte >> shift & 15 for byte in low[group // 2 * 32:group // 2 * 32 + 32]]
+                if high:
+                    numbers = [x | (byte >> group & 1) << 4 for x, byte in zip(numbers, high)]
+                result.extend([step * x - start for x in numbers])
+        return result
+
+
+class Q6K:
+    """Blocks of 256 in sixteen groups, each with a scale. A number's low four bits and its high two are
+    stored apart."""
+    number, length, bytes = 14, 256, 210
+
+    def decode(self, data):
+        result = array.array("f")
+        for low, high, *scales, scale in struct.iter_unpack("<128s64s16be", data):
+            for part in range(8):
+                upper, k = divmod(part, 4)
+                lows, highs = low[64 * upper + k % 2 * 32:][:32], high[32 * upper:][:32]
+                numbers = [(a >> k // 2 * 4 & 15 | (b >> 2 * k & 3) << 4) - 32 for a, b in zip(lows, highs)]
+                steps = [scale * scales[2 * part + i] for i in (0, 1)]
+                result.extend([steps[i // 16] * number for i, number in enumerate(numbers)])
+        return result
+
+
+FORMATS = {"Q4_0": Block32(2, 4), "Q4_1": Block32(3, 4, True), "Q5_0": Block32(6, 5),
+           "Q5_1": Block32(7, 5, True), "Q8_0": Block32(8, 8), "Q4_K": Q4K(12, 4), "Q5_K": Q4K(13, 5),
+           "Q6_K": Q6K()}

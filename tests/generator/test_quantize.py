@@ -1,0 +1,116 @@
+"""generator.quantize: blocks against those of GGUF's own package (tests/golden/blocks.safetensors, and, where
+it is installed, the package), which tensors stay as they are, and wrong arguments."""
+import array
+import contextlib
+import importlib.util
+import io
+import math
+import os
+import random
+import struct
+import tempfile
+import unittest
+
+from generator import quantize
+from generator.exchange import gguf as files
+from generator.exchange.blocks import FORMATS
+from generator.floats import bf16
+from tests import tensor_file
+
+GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden",
+                      "blocks.safetensors")
+ROUNDED = [name for name, one in FORMATS.items() if hasattr(one, "encode")]
+
+
+def random_floats(count, seed=1):
+    chance = random.Random(seed)
+    return array.array("f", [chance.gauss(0, 10 ** chance.randrange(-4, 2)) for _ in range(count)])
+
+
+class Blocks(unittest.TestCase):
+    def test_expected_blocks(self):
+        golden = tensor_file.load(GOLDEN)
+        values = tensor_file.values(golden["values"])
+        self.assertEqual(ROUNDED, ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+        for name, one in FORMATS.items():
+            blocks = golden[name + "/blocks"][2]
+            self.assertEqual(one.decode(blocks).tobytes(), golden[name + "/values"][2], name)
+            if name in ROUNDED:
+                self.assertEqual(one.encode(values), blocks, name)
+
+    @unittest.skipUnless(importlib.util.find_spec("gguf"), "the package gguf is not here")
+    def test_blocks_of_the_package(self):
+        import gguf
+        import numpy
+        values = random_floats(320 * 32)
+        rows = numpy.frombuffer(values, dtype=numpy.float32).reshape(-1, 64)
+        for name in ROUNDED:
+            wanted = gguf.quants.quantize(rows, gguf.GGMLQuantizationType[name])
+            self.assertEqual(FORMATS[name].encode(values), wanted.tobytes(), name)
+
+    def test_numbers_that_are_not_finite(self):
+        for name in ROUNDED:
+            for bad, scale in ((math.nan, math.isnan), (math.inf, math.isinf), (-math.inf, math.isinf),
+                               (3e38, math.isinf)):
+                block = FORMATS[name].encode(array.array("f", [1.0] * 31 + [bad]))
+                self.assertEqual(len(block), FORMATS[name].bytes)
+                self.assertTrue(scale(struct.unpack_from("<e", block)[0]), (name, bad))
+
+    def test_16_bits(self):
+        values = array.array("f", [0.1, -1e30, 65519, 65520, math.nan, math.inf, 1e-40, 3.4e38])
+        halves = struct.unpack("<8e", quantize.to_f16(values))
+        self.assertEqual(halves[1:4], (-math.inf, 65504, math.inf))
+        self.assertTrue(math.isnan(halves[4]) and halves[0] == struct.unpack("<e", struct.pack("<e", 0.1))[0])
+        wide = array.array("f", array.array("I", [
+            bits << 16 for bits in array.array("H", quantize.to_bf16(values))]).tobytes())
+        for value, found in zip(values, wide):
+            self.assertTrue(found == bf16(value) or math.isnan(value) and math.isnan(found), value)
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = lambda name: os.path.join(folder.name, name)
+
+    def run_command(self, *arguments):
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            quantize.main([self.path("w.safetensors"), "-o", self.path("w.gguf"), *arguments])
+        return told.getvalue()
+
+    def test_which_tensors_are_rounded(self):
+        values = random_floats(6 * 64)
+        tensors = {"w": ("F32", [6, 64], values.tobytes()), "conv": ("F32", [2, 3, 64], values.tobytes()),
+                   "odd": ("F32", [12, 32 - 1], values[:12 * 31].tobytes()),
+                   "bias": ("F32", [64], values[:64].tobytes()),
+                   "embed": ("F32", [2, 64], values[:128].tobytes()),
+                   "count": ("I64", [2, 1], struct.pack("<2q", 1, -2)),
+                   "half": ("BF16", [1, 32], bytes(range(64)))}
+        tensor_file.save(self.path("w.safetensors"), tensors)
+        self.assertEqual(self.run_command("--to", "q4_0", "--keep", "emb*"),
+                         "3 of 7 tensors are q4_0; 0.0 MB were 0.0 MB\n")
+        found = files.read(self.path("w.gguf"))
+        block = FORMATS["Q4_0"]
+        self.assertEqual(found["w"].shape, (6, 64))
+        for name in "w", "conv":
+            self.assertEqual(found[name].values, block.decode(block.encode(values)).tolist())
+        for name in "odd", "bias", "embed", "count":
+            self.assertEqual(found[name].encoded(), tensors[name][2])
+        for to in "f16", "bf16", "q8_0":
+            self.run_command("--to", to)
+            self.assertEqual(files.read(self.path("w.gguf"))["bias"].encoded(), tensors["bias"][2])
+
+    def test_wrong_arguments(self):
+        with self.assertRaisesRegex(SystemExit, "No such file"):
+            self.run_command()
+        with open(self.path("w.safetensors"), "wb") as file:
+            file.write(b"\x00" * 20)
+        with self.assertRaisesRegex(SystemExit, "w.safetensors"):
+            self.run_command()
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            self.run_command("--to", "q2_k")
+
+
+if __name__ == "__main__":
+    unittest.main()
