@@ -1,24 +1,27 @@
 /* llama.c - writes text with a Llama (Touvron et al., 2023), from the folder that Hugging Face keeps one
- * in.
+ * in, or from a .gguf file of llama.cpp.
  *
  * Shows: rotary positions, grouped heads, RMSNorm and SwiGLU, a cache of keys and values that runs read
  *        and write, a configuration and weights with Hugging Face's names, tied or not, in one file or in
- *        shards.
+ *        shards; the same with llama.cpp's names, in one file with its tokenizer.
  * Build: cc -O3 -march=native -I. examples/llama.c -o llama -lm
  *        nvcc -O3 -arch=native -I. examples/llama.c gpunn_cuda.cu -o llama
  * Data:  a folder with config.json and model.safetensors (or model.safetensors.index.json), and, for text
  *        in the place of numbers, tokenizer.json: https://huggingface.co/HuggingFaceTB/SmolLM2-135M
+ *        Or one file: https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF
  * Run:   ./llama --model FOLDER --prompt "The capital of France is"
+ *        ./llama --model FILE.gguf --prompt "The capital of France is"
  *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where there is no tokenizer.json
  *        --help explains all options
  * Expect: the prompt and what follows it. Without a folder a small model with random weights writes
  *         numbers without meaning, and --times tells how long each took. The weights are held as F32: 4
- *         bytes for each.
+ *         bytes for each. So are the quantised ones of a .gguf.
  * Time:  less than a second on two cores without a folder.
  * Next:  --precision bf16 halves the weights; generator/exchange/README.md brings other models. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 
+#include "gguf.h"
 #include "options.h"
 #include "sampling.h"
 #include "tokenizer.h"
@@ -45,6 +48,8 @@ typedef struct config {
     char   rope_type[16]; /* "default", "linear" or "llama3" */
     double factor, low_freq_factor, high_freq_factor, original_max_position_embeddings;
     int    ends[MAX_ENDS], end_count; /* tokens that end a text */
+    /* GGUF: pairs that turn stand beside each other; there are divisors of the frequencies */
+    bool interleaved, divided;
 } config;
 
 typedef struct llama {
@@ -216,6 +221,109 @@ static config default_config(bool small)
     return c;
 }
 
+/* ---- the header of a .gguf ----------------------------------------------------------------------------- */
+static bool is_gguf(const char *path)
+{
+    const size_t length = path ? strlen(path) : 0;
+    return length > 5 && strcmp(path + length - 5, ".gguf") == 0;
+}
+
+/* A key of the model, without the architecture in front. */
+static void read_gguf_setting(json *j, const char *key, config *c)
+{
+    const struct {
+        const char *key;
+        int        *value, highest;
+    } numbers[] = {{"embedding_length", &c->hidden_size, 1 << 16},
+                   {"block_count", &c->num_hidden_layers, 1 << 10},
+                   {"attention.head_count", &c->num_attention_heads, 1 << 10},
+                   {"attention.head_count_kv", &c->num_key_value_heads, 1 << 10},
+                   {"feed_forward_length", &c->intermediate_size, 1 << 18},
+                   {"context_length", &c->max_position_embeddings, 1 << 24},
+                   {"attention.key_length", &c->head_dim, 1 << 12}};
+    const struct {
+        const char *key;
+        double     *value;
+    } reals[] = {{"attention.layer_norm_rms_epsilon", &c->rms_norm_eps},
+                 {"rope.freq_base", &c->rope_theta},
+                 {"rope.scaling.factor", &c->factor}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(numbers[i].key, key) == 0) {
+            *numbers[i].value = json_int(j, key, 1, numbers[i].highest);
+            return;
+        }
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        if (strcmp(reals[i].key, key) == 0) {
+            read_positive(j, key, reals[i].value);
+            return;
+        }
+    if (strcmp(key, "rope.scaling.type") != 0) {
+        json_skip(j);
+        return;
+    }
+    const char *type = json_string(j, NULL);
+    if (type) (void)snprintf(c->rope_type, sizeof c->rope_type, "%s", type);
+    if (type && strcmp(type, "none") != 0 && strcmp(type, "linear") != 0)
+        json_fail(j, "'rope.scaling.type' is not \"none\" or \"linear\"");
+}
+
+static void read_gguf_metadata(json *j, config *c)
+{
+    char *key;
+    if (!json_object(j)) return;
+    while ((key = json_key(j, NULL)) != NULL) {
+        const char *rest = strchr(key, '.');
+        if (strcmp(key, "general.architecture") == 0)
+            read_word(j, key, "llama");
+        else if (strcmp(key, "tokenizer.ggml.eos_token_id") == 0 ||
+                 strcmp(key, "tokenizer.ggml.eot_token_id") == 0)
+            read_ends(j, c);
+        else if (rest && strncmp(key, "llama.", 6) == 0)
+            read_gguf_setting(j, rest + 1, c);
+        else
+            json_skip(j);
+    }
+}
+
+/* The size of the vocabulary, from {"dtype": ..., "shape": [words, width]}. */
+static void read_gguf_words(json *j, config *c)
+{
+    char *key;
+    if (!json_object(j)) return;
+    while ((key = json_key(j, NULL)) != NULL)
+        if (strcmp(key, "shape") == 0 && json_array(j) && json_item(j)) {
+            c->vocab_size = json_int(j, "the vocabulary's size", 1, 1 << 24);
+            while (json_item(j)) json_skip(j);
+        } else {
+            json_skip(j);
+        }
+}
+
+/* Which tensors there are says the rest. */
+static bool read_gguf(gpunn_device *dev, const char *path, config *c)
+{
+    text_error error;
+    char      *header = gguf_header(dev, path, &error), *key;
+    json       j = json_begin(path, header, &error);
+    c->tie_word_embeddings = c->interleaved = true;
+    for (bool object = json_object(&j); object && (key = json_key(&j, NULL)) != NULL;) {
+        if (strcmp(key, "__metadata__") == 0) {
+            read_gguf_metadata(&j, c);
+        } else if (strcmp(key, "token_embd.weight") == 0) {
+            read_gguf_words(&j, c);
+        } else {
+            if (strcmp(key, "output.weight") == 0) c->tie_word_embeddings = false;
+            if (strcmp(key, "rope_freqs.weight") == 0) c->divided = true;
+            if (strcmp(key, "blk.0.attn_q.bias") == 0) c->attention_bias = true;
+            if (strcmp(key, "blk.0.ffn_up.bias") == 0) c->mlp_bias = true;
+            json_skip(&j);
+        }
+    }
+    bool good = json_end(&j);
+    free(header);
+    return good || fail(error.text);
+}
+
 static bool settle(config *c)
 {
     if (c->num_key_value_heads == 0) c->num_key_value_heads = c->num_attention_heads;
@@ -242,15 +350,28 @@ static double frequency(const config *c, int i)
     return share <= 0 ? slow : share >= 1 ? plain : slow + share * (plain - slow);
 }
 
-static gpunn_tensor *frequencies_of(const llama *l)
+/* Divides the frequencies by the numbers that a .gguf of Llama 3.1 holds. */
+static bool divide_frequencies(const llama *l, const char *path, float *values, int pairs)
 {
-    const int     pairs = l->c.head_dim / 2;
-    float        *values = malloc((size_t)pairs * sizeof *values);
-    gpunn_tensor *t = NULL;
-    for (int i = 0; values && i < pairs; i++) values[i] = (float)frequency(&l->c, i);
-    if (values) t = gpunn_constant(l->model, GPUNN_SHAPE(pairs), values);
+    gpunn_array divisors;
+    if (gpunn_read_safetensors(l->dev, path, "rope_freqs.weight", &divisors) != GPUNN_OK)
+        return check(l->dev, false);
+    const bool fits = divisors.bytes == (size_t)pairs * sizeof *values && divisors.dtype == GPUNN_F32;
+    for (int i = 0; fits && i < pairs; i++) values[i] /= ((const float *)divisors.data)[i];
+    gpunn_array_free(l->dev, &divisors);
+    return fits || fail("rope_freqs.weight has not one number for each pair of a head");
+}
+
+static bool make_frequencies(llama *l, const char *path)
+{
+    const int pairs = l->c.head_dim / 2;
+    float    *values = malloc((size_t)pairs * sizeof *values);
+    bool      good = values || fail("out of memory");
+    for (int i = 0; good && i < pairs; i++) values[i] = (float)frequency(&l->c, i);
+    good = good && (!l->c.divided || divide_frequencies(l, path, values, pairs));
+    if (good) l->frequencies = gpunn_constant(l->model, GPUNN_SHAPE(pairs), values);
     free(values);
-    return t;
+    return good && check(l->dev, l->frequencies != NULL);
 }
 
 static gpunn_tensor *linear(gpunn_tensor *x, int layer, const char *part, int out, bool bias)
@@ -276,7 +397,8 @@ static gpunn_tensor *heads_of(const llama *l, gpunn_tensor *x, int layer, const 
 
 static gpunn_tensor *turned(const llama *l, gpunn_tensor *x)
 {
-    return gpunn_rotary_embedding(x, l->places, .frequencies = l->frequencies, .heads_last = true);
+    return gpunn_rotary_embedding(x, l->places, .frequencies = l->frequencies, .heads_last = true,
+                                  .interleaved = l->c.interleaved);
 }
 
 /* The cache of that name with these rows in it. */
@@ -319,7 +441,7 @@ static bool build(llama *l, const options *o)
     l->places = gpunn_input(l->model, "places", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     l->place = gpunn_input(l->model, "place", GPUNN_I64, GPUNN_SHAPE(0));
     l->length = gpunn_input(l->model, "length", GPUNN_I64, GPUNN_SHAPE(0));
-    l->frequencies = frequencies_of(l);
+    if (!make_frequencies(l, o->model)) return false;
     gpunn_tensor *x = gpunn_embedding(l->tokens, "model.embed_tokens", .num_embeddings = c->vocab_size,
                                       .embedding_dim = c->hidden_size);
     for (int i = 0; i < c->num_hidden_layers && x; i++) {
@@ -348,24 +470,6 @@ static void note_mismatch(void *user, const char *line)
     if (m->count++ == 0) (void)snprintf(m->first, sizeof m->first, "%s", line);
 }
 
-static bool load_weights(const llama *l, const char *folder)
-{
-    char       path[1024], text[1600];
-    mismatches m = {0};
-    (void)snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-    FILE *index = fopen(path, "rb");
-    if (index == NULL) (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    if (index) (void)fclose(index);
-    if (gpunn_load(l->model, path, .partial = true, .report = note_mismatch, .user = &m) != GPUNN_OK)
-        return check(l->dev, false);
-    if (m.count == 0) return true;
-    (void)snprintf(text, sizeof text,
-                   "'%s' does not fit config.json: %d of the weights differ; the first: %s", path, m.count,
-                   m.first);
-    return fail(text);
-}
-
-/* ---- text as tokens ------------------------------------------------------------------------------------ */
 static bool is_there(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -373,11 +477,58 @@ static bool is_there(const char *path)
     return file != NULL;
 }
 
-/* The folder's tokenizer.json, or, as GPT-2's, vocab.json and merges.txt. */
+/* The file of the weights: the .gguf, or the folder's index of shards, or its one file. */
+static void find_weights(const char *model, char *path, size_t size)
+{
+    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors", "model.gguf",
+                                        "model.safetensors"}; /* again, to be named if there is none */
+    bool                     found = is_gguf(model);
+    (void)snprintf(path, size, "%s", model);
+    for (int i = 0; i < 4 && !found; i++) {
+        (void)snprintf(path, size, "%s/%s", model, names[i]);
+        found = is_there(path);
+    }
+}
+
+static bool load_weights(const llama *l, const char *model)
+{
+    /* from llama.cpp's names; Hugging Face's fit none of them */
+    static const gpunn_rename names[] = {{"token_embd.*", "model.embed_tokens.*"},
+                                         {"output_norm.*", "model.norm.*"},
+                                         {"output.weight", "lm_head.weight"},
+                                         {"blk.*.attn_norm.*", "model.layers.*.input_layernorm.*"},
+                                         {"blk.*.ffn_norm.*", "model.layers.*.post_attention_layernorm.*"},
+                                         {"blk.*.attn_output.*", "model.layers.*.self_attn.o_proj.*"},
+                                         {"blk.*.attn_q.*", "model.layers.*.self_attn.q_proj.*"},
+                                         {"blk.*.attn_k.*", "model.layers.*.self_attn.k_proj.*"},
+                                         {"blk.*.attn_v.*", "model.layers.*.self_attn.v_proj.*"},
+                                         {"blk.*.ffn_gate.*", "model.layers.*.mlp.gate_proj.*"},
+                                         {"blk.*.ffn_up.*", "model.layers.*.mlp.up_proj.*"},
+                                         {"blk.*.ffn_down.*", "model.layers.*.mlp.down_proj.*"},
+                                         {NULL, NULL}};
+    char                      path[1024], text[1600];
+    mismatches                m = {0};
+    find_weights(model, path, sizeof path);
+    if (gpunn_load(l->model, path, .map = names, .partial = true, .report = note_mismatch, .user = &m) !=
+        GPUNN_OK)
+        return check(l->dev, false);
+    if (m.count == 0) return true;
+    (void)snprintf(text, sizeof text, "'%s' does not fit %s: %d of the weights differ; the first: %s", path,
+                   is_gguf(model) ? "its metadata" : "config.json", m.count, m.first);
+    return fail(text);
+}
+
+/* ---- text as tokens ------------------------------------------------------------------------------------ */
+
+/* The folder's tokenizer.json, or, as GPT-2's, vocab.json and merges.txt, or the .gguf's. */
 static bool read_vocabulary(llama *l, const char *folder)
 {
     char       file[1024], merges[1024];
     text_error error;
+    if (is_gguf(folder)) {
+        l->pieces = gguf_tokenizer(gguf_header(l->dev, folder, &error), folder, &error);
+        return l->pieces || fail(error.text);
+    }
     (void)snprintf(file, sizeof file, "%s/tokenizer.json", folder);
     (void)snprintf(merges, sizeof merges, "%s/merges.txt", folder);
     const bool whole = is_there(file);
@@ -531,7 +682,9 @@ static bool write_on(llama *l, const options *o)
 static void parse(int argc, char **argv, options *o)
 {
     const option known[] = {
-        {"--model FOLDER", "config.json, weights and vocabulary; default: a small model with random weights",
+        {"--model PATH",
+         "folder of config.json, weights and vocabulary, or a .gguf; default: a small model with random "
+         "weights",
          .text = &o->model},
         {"--prompt TEXT", "how the text begins", .text = &o->prompt},
         {"--ids LIST", "the same as tokens, numbers between spaces; the text is numbers then",
@@ -569,6 +722,14 @@ static bool open_device(llama *l, const options *o)
     return l->dev != NULL || fail(gpunn_error(NULL));
 }
 
+/* What the model is made of. */
+static bool read_model(llama *l, const char *model)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof path, "%s/config.json", model);
+    return is_gguf(model) ? read_gguf(l->dev, model, &l->c) : read_config(path, &l->c);
+}
+
 /* How many tokens the cache has room for. */
 static bool choose_capacity(llama *l, const options *o)
 {
@@ -589,12 +750,10 @@ int main(int argc, char **argv)
 {
     options o = {
         .prompt = "Once upon a time", .generate = 100, .chunk = 512, .seed = 1, .sample = {0.8f, 1, 40}};
-    char path[1024];
     parse(argc, argv, &o);
     llama l = {.c = default_config(o.model == NULL)};
-    (void)snprintf(path, sizeof path, "%s/config.json", o.model ? o.model : "");
-    bool good = (o.model == NULL || read_config(path, &l.c)) && settle(&l.c) && choose_capacity(&l, &o) &&
-                read_prompt(&l, &o) && open_device(&l, &o) && build(&l, &o) &&
+    bool good = open_device(&l, &o) && (o.model == NULL || read_model(&l, o.model)) && settle(&l.c) &&
+                choose_capacity(&l, &o) && read_prompt(&l, &o) && build(&l, &o) &&
                 (o.model == NULL || load_weights(&l, o.model)) &&
                 (o.logits ? write_logits(&l, &o) : write_on(&l, &o));
     gpunn_model_destroy(l.model);

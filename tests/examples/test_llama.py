@@ -1,17 +1,22 @@
 """examples/llama.c against transformers' LlamaForCausalLM (expected_output/llama.safetensors, make_llama.py):
 logits of whole prompts and from the cache, greedy texts, configurations in old and new forms, and every bad
-input."""
+input. A .gguf gives what the same model gives from Hugging Face's folder."""
 import array
 import json
 import math
 import os
+import struct
 import subprocess
 import tempfile
 import unittest
 
+from generator.exchange import gguf
+from generator.exchange.blocks import FORMATS
+from generator.quantize import TARGETS
 from tests import tensor_file
 from tests.examples import EXPECTED, program
 from tests.examples.test_gpt2 import mixed
+from tests.examples.test_tokenizer import merges as merge_pairs, pieces
 
 PROGRAM = program("llama")
 SHAPE = {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -63,6 +68,84 @@ def weights(config):
     return {name: made(name, shape) for name, shape in shapes.items()}
 
 
+PARTS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+         "mlp.down_proj": "ffn_down", "model.embed_tokens": "token_embd", "model.norm": "output_norm",
+         "lm_head": "output"}
+
+
+def gguf_name(name):
+    """llama.cpp's name of a tensor."""
+    head, _, kind = name.rpartition(".")
+    if not head.startswith("model.layers."):
+        return f"{PARTS[head]}.{kind}"
+    _, _, layer, part = head.split(".", 3)
+    return f"blk.{layer}.{PARTS[part]}.{kind}"
+
+
+def side_by_side(data, heads, rows):
+    """Rows of queries or keys as llama.cpp has them: those that turn together stand beside each other."""
+    row = len(data) // rows
+    pairs = rows // heads // 2
+    order = [h * 2 * pairs + half * pairs + i for h in range(heads) for i in range(pairs) for half in (0, 1)]
+    return b"".join(data[i * row:(i + 1) * row] for i in order)
+
+
+def gguf_tensors(config, tensors, kind):
+    """The tensors of a .gguf, with matrices of a kind."""
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    found = {}
+    for name, (_, shape, data) in tensors.items():
+        part = name.split(".")[-2]
+        if part in heads:
+            data = side_by_side(data, heads[part], shape[0])
+        target = TARGETS[kind] if kind and len(shape) > 1 else None
+        found[gguf_name(name)] = ((target.number, shape, target.encode(array.array("f", data))) if target else
+                                  (0, shape, data))
+    return found
+
+
+def gguf_facts(config):
+    facts = {"general.architecture": "llama", "general.name": "tiny",
+             "llama.context_length": config["max_position_embeddings"],
+             "llama.embedding_length": config["hidden_size"],
+             "llama.block_count": config["num_hidden_layers"],
+             "llama.feed_forward_length": config["intermediate_size"],
+             "llama.attention.head_count": config["num_attention_heads"],
+             "llama.attention.head_count_kv": config["num_key_value_heads"],
+             "llama.attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", 1e-6),
+             "llama.rope.freq_base": config["rope_parameters"]["rope_theta"]}
+    if "head_dim" in config:
+        facts["llama.attention.key_length"] = config["head_dim"]
+    if config["rope_parameters"]["rope_type"] == "linear":
+        facts["llama.rope.scaling.type"] = "linear"
+        facts["llama.rope.scaling.factor"] = config["rope_parameters"]["factor"]
+    return facts
+
+
+def rope_divisors(config):
+    """What llama.cpp's converter writes for llama3: by how much each frequency is divided."""
+    rope = config["rope_parameters"]
+    size = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    found = []
+    for i in range(size // 2):
+        waves = rope["original_max_position_embeddings"] * rope["rope_theta"] ** (-2 * i / size) / math.tau
+        share = (waves - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+        share = min(max(share, 0), 1)
+        found.append(1 / (share + (1 - share) / rope["factor"]))
+    return 0, [size // 2], array.array("f", found).tobytes()
+
+
+def widened(kind, data):
+    """What rounded numbers stand for."""
+    if kind == "bf16":
+        return array.array("f", array.array("I", [x << 16 for x in array.array("H", data)]).tobytes())
+    if kind == "f16":
+        return array.array("f", struct.unpack("<%de" % (len(data) // 2), data))
+    return FORMATS[kind.upper()].decode(data)
+
+
 class Llama(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -71,6 +154,7 @@ class Llama(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
+        self.from_file = None  # a .gguf
 
     def path(self, name):
         return os.path.join(self.folder.name, name)
@@ -80,23 +164,49 @@ class Llama(unittest.TestCase):
             json.dump({"model_type": "llama", "hidden_act": "silu", "torch_dtype": "float32", **config}, file)
         tensor_file.save(self.path("model.safetensors"), weights(config) if tensors is None else tensors)
 
+    def gguf(self, config, tensors=None, kind=None, facts=()):
+        """A .gguf of the model, which the next runs read."""
+        tensors = gguf_tensors(config, weights(config) if tensors is None else tensors, kind)
+        if config["rope_parameters"]["rope_type"] == "llama3":
+            tensors["rope_freqs.weight"] = rope_divisors(config)
+        self.from_file = self.path("model.gguf")
+        gguf.write(self.from_file, tensors, {**gguf_facts(config), **dict(facts)})
+
     def run_program(self, *arguments, ids=tuple(PROMPT)):
-        given = [PROGRAM, "--model", self.folder.name, "--ids", " ".join(map(str, ids)), "--threads", "1",
-                 *arguments]
+        given = [PROGRAM, "--model", self.from_file or self.folder.name, "--ids", " ".join(map(str, ids)),
+                 "--threads", "1", *arguments]
+        return subprocess.run(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+
+    def gguf(self, config, tensors=None, kind=None, facts=()):
+        """A .gguf of the model, which the next runs read."""
+        tensors = gguf_tensors(config, weights(config) if tensors is None else tensors, kind)
+        if config["rope_parameters"]["rope_type"] == "llama3":
+            tensors["rope_freqs.weight"] = rope_divisors(config)
+        self.from_file = self.path("model.gguf")
+        gguf.write(self.from_file, tensors, {**gguf_facts(config), **dict(facts)})
+
+    def run_program(self, *arguments, ids=tuple(PROMPT)):
+        given = [PROGRAM, "--model", self.from_file or self.folder.name, "--ids", " ".join(map(str, ids)),
+                 "--threads", "1", *arguments]
         return subprocess.run(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
 
     def good(self, *arguments):
         done = self.run_program(*arguments)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
-        return done.stdout.decode()
+        return done.stdout
 
-    def check_logits(self, name, *arguments):
+    def logits(self, *arguments):
         self.good("--logits", self.path("logits"), *arguments)
-        kind, shape, data = tensor_file.load(self.path("logits"))["logits"]
-        self.assertEqual(shape, [len(PROMPT), 96])
-        got, want = tensor_file.values((kind, shape, data)), tensor_file.values(self.golden[name + "/logits"])
+        tensor = tensor_file.load(self.path("logits"))["logits"]
+        self.assertEqual(tensor[1], [len(PROMPT), 96])
+        return tensor_file.values(tensor)
+
+    def close(self, name, got, want):
         for i, (a, b) in enumerate(zip(got, want)):
             self.assertLessEqual(abs(a - b), 3e-5 + 3e-5 * abs(b), f"{name}, number {i}: {a} and {b}")
+
+    def check_logits(self, name, *arguments):
+        self.close(name, self.logits(*arguments), tensor_file.values(self.golden[name + "/logits"]))
 
     def test_logits(self):
         """The whole prompt at once, in pieces, and token by token."""
@@ -118,6 +228,113 @@ class Llama(unittest.TestCase):
                         "eos_token_id": [next(token for token in range(96) if token not in want), end]})
             first = want.index(end, len(PROMPT))
             self.assertEqual([int(token) for token in self.good("--temperature", "0").split()], want[:first])
+
+    def test_gguf(self):
+        """In F32 the logits of transformers and the greedy text of the folder."""
+        for name, config in CONFIGS.items():
+            self.gguf(config)
+            for chunk in ("512", "1"):
+                self.check_logits(name, "--chunk", chunk)
+            text = self.good("--generate", str(WRITTEN), "--temperature", "0")
+            self.assertEqual([int(token) for token in text.split()],
+                             list(tensor_file.values(self.golden[name + "/text"])), name)
+
+    def test_gguf_of_fewer_bits(self):
+        """Logits and greedy text of a folder that holds the rounded numbers as F32."""
+        config = {**CONFIGS["grouped"], "hidden_size": 64, "intermediate_size": 96}
+        for kind in ("f16", "bf16", "q8_0", "q4_0", "q5_1"):
+            tensors = weights(config)
+            for name, (_, shape, data) in tensors.items():
+                if len(shape) > 1:
+                    rounded = TARGETS[kind].encode(array.array("f", data))
+                    tensors[name] = "F32", shape, widened(kind, rounded).tobytes()
+            self.from_file = None
+            self.model(config, tensors)
+            want, text = self.logits(), self.good("--temperature", "0", "--generate", "12")
+            self.gguf(config, kind=kind)
+            self.close(kind, self.logits(), want)
+            self.assertEqual(self.good("--temperature", "0", "--generate", "12"), text)
+
+    def test_gguf_beside_config(self):
+        """Quantised weights with Hugging Face's names, in its folder."""
+        config = CONFIGS["tied"]
+        self.model(config)
+        want = self.logits()
+        tensors = {name: (0, shape, data) for name, (_, shape, data) in weights(config).items()}
+        gguf.write(self.path("model.gguf"), tensors, {})
+        os.remove(self.path("model.safetensors"))
+        self.assertEqual(self.logits(), want)
+
+    def test_gguf_tokenizers(self):
+        """The text of the folder with tokenizer.json, which depends on each token of the prompt."""
+        with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file:
+            expected = json.load(file)
+        prompt = "Of \u2603 the 1234 caf\u00e9 isn't  <s>\n\nin\t" + "".join(expected["texts"][:2])
+        for name, facts in (("llama", {"model": "llama", "unknown_token_id": 0}),
+                            ("llama3", {"model": "gpt2", "pre": "llama-bpe", "add_bos_token": False}),
+                            ("qwen2", {"model": "gpt2", "pre": "qwen2"})):
+            whole = expected[name]["file"]
+            for key, read in ("vocab", pieces), ("merges", merge_pairs):
+                if isinstance(whole["model"][key], str):
+                    whole["model"][key] = read(os.path.join(EXPECTED, whole["model"][key]))
+            whole["added_tokens"] = [{**one, "rstrip": False} for one in whole["added_tokens"]]
+            added = {one["content"]: one["id"] for one in whole["added_tokens"]}
+            tokens = list({**whole["model"]["vocab"], **added})
+            config = {**CONFIGS["grouped"], "vocab_size": len(tokens), "max_position_embeddings": 2000}
+            facts.update(tokens=tokens, token_type=[3 if token in added else 1 for token in tokens])
+            merges = [pair if isinstance(pair, list) else pair.split(" ") for pair in whole["model"]["merges"]]
+            if name == "llama":
+                ranks = {a + b: -float(i) for i, (a, b) in reversed(list(enumerate(merges)))}
+                facts.update(scores=[ranks.get(token, -1e6) for token in tokens], bos_token_id=1)
+                facts["token_type"][3:259] = [6] * 256
+            else:
+                facts["merges"] = [" ".join(pair) for pair in merges]
+            self.from_file = None
+            self.model(config)
+            with open(self.path("tokenizer.json"), "w", encoding="utf-8") as out:
+                json.dump(whole, out)
+            want = self.text(prompt)
+            self.assertTrue(want.startswith(prompt.encode()))
+            self.gguf(config, facts={"tokenizer.ggml." + key: value for key, value in facts.items()})
+            self.assertEqual(self.text(prompt), want, name)
+
+    def text(self, prompt):
+        given = [PROGRAM, "--model", self.from_file or self.folder.name, "--prompt", prompt, "--context",
+                 "2000", "--generate", "8", "--temperature", "0", "--threads", "1"]
+        done = subprocess.run(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        return done.stdout
+
+    def test_bad_gguf(self):
+        config = CONFIGS["grouped"]
+        for facts, sentence in (({"general.architecture": "gpt2"}, "'general.architecture' is \"gpt2\""),
+                                ({"llama.rope.scaling.type": "yarn"}, "'rope.scaling.type' is not"),
+                                ({"llama.block_count": "x"}, "a number is expected here"),
+                                ({"llama.feed_forward_length": 64}, "does not fit its metadata: 6 of")):
+            self.gguf(config, facts=facts.items())
+            self.refuse(sentence)
+        short = weights(config)
+        del short["model.layers.1.mlp.up_proj.weight"]
+        self.gguf(config, short)
+        self.refuse("1 of the weights differ; the first: model.layers.1.mlp.up_proj.weight")
+        with open(self.from_file, "r+b") as file:
+            file.truncate(300)
+        self.refuse("model.gguf' is damaged or not a GGUF file")
+        facts = {"model": "gpt2", "tokens": ["a"] * 96, "merges": []}
+        for change, sentence in (({"model": "bert"}, "tokenizer.ggml.model 'bert' of"),
+                                 ({"pre": "viking"}, "tokenizer.ggml.pre 'viking' of"),
+                                 ({"tokens": []}, "has no tokenizer"),
+                                 ({"model": "llama"}, "has no scores"),
+                                 ({"bos_token_id": 96}, "do not fit its other lists"),
+                                 ({"merges": ["a"]}, "two pieces"), ({"tokens": [1]}, "is expected here")):
+            self.gguf(config, facts={"tokenizer.ggml." + key: value
+                                     for key, value in {**facts, **change}.items()})
+            done = subprocess.run([PROGRAM, "--model", self.from_file], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, timeout=120)
+            self.assertEqual((done.returncode, done.stdout), (1, b""), done.stderr)
+            self.assertIn(sentence, done.stderr.decode())
+        os.remove(self.from_file)
+        self.refuse("model.gguf")
 
     def test_full_context(self):
         self.model(CONFIGS["grouped"])

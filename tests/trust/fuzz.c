@@ -14,7 +14,7 @@
 
 #include "../../examples/bert.h"
 #include "../../examples/csv.h"
-#include "../../examples/tokenizer.h"
+#include "../../examples/gguf.h"
 #include "../../examples/volume.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -237,6 +237,27 @@ static void header(const uint8_t *data, size_t size, bool partial)
     memset(file + 8 + size, 1, 256);
     weights(file, 8 + size + 256, false, partial);
     free(file);
+}
+
+/* The header of a GGUF file is JSON, and says a tokenizer or why there is none. */
+static void gguf_file(const uint8_t *data, size_t size)
+{
+    gpunn_array header;
+    text_error  error = {""};
+    weights(data, size, false, true);
+    const gpunn_status status = gpunn_read_header(dev, file_of(data, size), &header);
+    verdict(status);
+    if (status != GPUNN_OK) return;
+    char *text = malloc(header.bytes), *again = malloc(header.bytes);
+    memcpy(text, header.data, header.bytes), memcpy(again, header.data, header.bytes);
+    check_array(status, &header);
+    json j = json_begin("header", text, &error);
+    json_skip(&j);
+    if (!json_end(&j)) abort();
+    tokenizer *t = gguf_tokenizer(again, "header", &error);
+    if ((t == NULL) != (error.text[0] != 0)) abort();
+    tokenizer_free(t);
+    free(text);
 }
 
 /* What is accepted runs forward and backward. */
@@ -696,6 +717,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'H': header(data, size, true); break;
     case 's': weights(data, size, false, false); break;
     case 'k': weights(data, size, true, false); break;
+    case 'g': gguf_file(data, size); break;
     case 'w': shards(data, size); break;
     case 'e': formula(data, size); break;
     case 'j': spec(data, size); break;

@@ -17,6 +17,8 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, ROOT)
+from generator.exchange import gguf
 WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F64"', '"F16"', '"BF16"',
          '"I64"', "\\u0041", "\\ud83d\\ude00", "9223372036854775807", "-1", "4294967296", "'descr'",
          "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False", "\x93NUMPY", "sigmoid(",
@@ -26,7 +28,8 @@ WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F6
          '"byte_fallback":true', '"NFKC"', '"NFKD"', '"StripAccents"', '"Nmt"', '"Split"', '"Replace"',
          '"Regex":"', '"Isolated"', '"MergedWithNext"', '"invert":true', '(?=', '(?>', '(?i:', '\\\\p{L}',
          '[^\\\\s', '&&[', '{1,3}', '*+', '(?!\\\\S)', '"end_of_word_suffix":"</w>"', '"single_word":true',
-         '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null"]
+         '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null", "GGUF",
+         "general.alignment", "tokenizer.ggml.pre", "llama-bpe"]
 
 
 def words():
@@ -67,7 +70,30 @@ def altered(rng, text):
     return json.dumps(spec)
 
 
+def gguf_files():
+    """With F32, F16 and Q4_0, and both kinds of tokenizers."""
+    tensors = {"a": (0, [2, 2], struct.pack("<4f", 1, 2, 3, 4)), "b": (1, [3], bytes(range(6))),
+               "c": (2, [2, 32], bytes(range(36)))}
+    pieces = ["<unk>", "<s>", "\u2581", "h", "e", "he", "\u2581he", *(f"<0x{b:02X}>" for b in range(256))]
+    yield tensors, {"name": "x", "real": 0.5, "negative": -1, "yes": True, "lists": [[1, 2], [3]]}
+    yield {}, {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": pieces,
+               "tokenizer.ggml.scores": [-float(i) for i in range(len(pieces))],
+               "tokenizer.ggml.token_type": [2, 3] + [1] * 5 + [6] * 256,
+               "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.unknown_token_id": 0,
+               "tokenizer.ggml.add_space_prefix": False}
+    letters = [chr(b) for b in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    letters += [chr(256 + i) for i in range(68)]
+    yield {}, {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
+               "tokenizer.ggml.tokens": letters + ["he"], "tokenizer.ggml.merges": ["h e"],
+               "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.add_eos_token": True}
+
+
 def seeds(rng, altered_each):
+    with tempfile.TemporaryDirectory() as folder:
+        for tensors, metadata in gguf_files():
+            gguf.write(os.path.join(folder, "seed"), tensors, metadata)
+            with open(os.path.join(folder, "seed"), "rb") as file:
+                yield b"g" + file.read()
     for path in sorted(glob.glob(os.path.join(ROOT, "tests", "trust", "corpus", "*", "*"))):
         with open(path, "rb") as file:
             yield file.read()
