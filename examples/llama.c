@@ -1,5 +1,5 @@
-/* llama.c - writes text with a Llama (Touvron et al., 2023), from the folder that Hugging Face keeps one
- * in, or from a .gguf file of llama.cpp.
+/* llama.c - writes text with a Llama (Touvron et al., 2023), Mistral, Qwen2 or Qwen3, from the folder that
+ * Hugging Face keeps one in, or from a .gguf file of llama.cpp.
  *
  * Shows: rotary positions, grouped heads, RMSNorm and SwiGLU, a cache of keys and values that runs read
  *        and write, a configuration and weights with Hugging Face's names, tied or not, in one file or in
@@ -41,9 +41,11 @@ typedef struct options {
 
 typedef struct config {
     int vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
-        intermediate_size;
+        intermediate_size, sliding_window;
     int    max_position_embeddings, head_dim;
-    bool   tie_word_embeddings, attention_bias, mlp_bias;
+    char   model_type[16]; /* "llama", "mistral", "qwen2" or "qwen3" */
+    bool   tie_word_embeddings, attention_bias, mlp_bias, use_sliding_window;
+    bool   output_bias, head_norms; /* of o_proj; of queries and keys */
     double rms_norm_eps, rope_theta;
     char   rope_type[16]; /* "default", "linear" or "llama3" */
     double factor, low_freq_factor, high_freq_factor, original_max_position_embeddings;
@@ -86,6 +88,22 @@ static void read_word(json *j, const char *key, const char *wanted)
     char *word = json_string(j, NULL);
     if (word == NULL || strcmp(word, wanted) == 0) return;
     (void)snprintf(text, sizeof text, "'%s' is \"%.40s\"; only \"%s\" is supported", key, word, wanted);
+    json_fail(j, text);
+}
+
+/* The kind of model, which must be a known one. */
+static void read_type(json *j, const char *key, config *c)
+{
+    static const char *const known[] = {"llama", "mistral", "qwen2", "qwen3"};
+    char                     text[160];
+    const char              *type = json_string(j, NULL);
+    for (int i = 0; type && i < 4; i++)
+        if (strcmp(type, known[i]) == 0) {
+            strcpy(c->model_type, known[i]);
+            return;
+        }
+    (void)snprintf(text, sizeof text, "'%s' is \"%.40s\", not \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"",
+                   key, type ? type : "");
     json_fail(j, text);
 }
 
@@ -152,11 +170,13 @@ static void read_key(json *j, const char *key, config *c)
                    {"num_key_value_heads", &c->num_key_value_heads, 1 << 10},
                    {"intermediate_size", &c->intermediate_size, 1 << 18},
                    {"max_position_embeddings", &c->max_position_embeddings, 1 << 24},
-                   {"head_dim", &c->head_dim, 1 << 12}};
+                   {"head_dim", &c->head_dim, 1 << 12},
+                   {"sliding_window", &c->sliding_window, 1 << 24}};
     const struct {
         const char *key;
         bool       *value;
     } flags[] = {{"tie_word_embeddings", &c->tie_word_embeddings},
+                 {"use_sliding_window", &c->use_sliding_window},
                  {"attention_bias", &c->attention_bias},
                  {"mlp_bias", &c->mlp_bias}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -178,11 +198,22 @@ static void read_key(json *j, const char *key, config *c)
     else if (strcmp(key, "eos_token_id") == 0)
         read_ends(j, c);
     else if (strcmp(key, "model_type") == 0)
-        read_word(j, key, "llama");
+        read_type(j, key, c);
     else if (strcmp(key, "hidden_act") == 0)
         read_word(j, key, "silu");
     else
         json_skip(j);
+}
+
+/* What differs between the kinds of models. No further than a window, what is seen is the same without it. */
+static void settle_type(config *c)
+{
+    const bool windowed = strcmp(c->model_type, "mistral") == 0 || c->use_sliding_window;
+    c->output_bias = c->attention_bias;
+    if (strcmp(c->model_type, "qwen2") == 0) c->attention_bias = true;
+    c->head_norms = strcmp(c->model_type, "qwen3") == 0;
+    if (windowed && c->sliding_window && c->sliding_window < c->max_position_embeddings)
+        c->max_position_embeddings = c->sliding_window;
 }
 
 /* What it leaves out is as in transformers' LlamaConfig. */
@@ -196,6 +227,7 @@ static bool read_config(const char *path, config *c)
         while ((key = json_key(&j, NULL)) != NULL)
             if (!json_null(&j)) read_key(&j, key, c);
     bool good = json_end(&j);
+    settle_type(c);
     free(text);
     return good || fail(error.text);
 }
@@ -274,11 +306,11 @@ static void read_gguf_metadata(json *j, config *c)
     while ((key = json_key(j, NULL)) != NULL) {
         const char *rest = strchr(key, '.');
         if (strcmp(key, "general.architecture") == 0)
-            read_word(j, key, "llama");
+            read_type(j, key, c);
         else if (strcmp(key, "tokenizer.ggml.eos_token_id") == 0 ||
                  strcmp(key, "tokenizer.ggml.eot_token_id") == 0)
             read_ends(j, c);
-        else if (rest && strncmp(key, "llama.", 6) == 0)
+        else if (rest)
             read_gguf_setting(j, rest + 1, c);
         else
             json_skip(j);
@@ -305,7 +337,7 @@ static bool read_gguf(gpunn_device *dev, const char *path, config *c)
     text_error error;
     char      *header = gguf_header(dev, path, &error), *key;
     json       j = json_begin(path, header, &error);
-    c->tie_word_embeddings = c->interleaved = true;
+    c->tie_word_embeddings = true;
     for (bool object = json_object(&j); object && (key = json_key(&j, NULL)) != NULL;) {
         if (strcmp(key, "__metadata__") == 0) {
             read_gguf_metadata(&j, c);
@@ -315,11 +347,14 @@ static bool read_gguf(gpunn_device *dev, const char *path, config *c)
             if (strcmp(key, "output.weight") == 0) c->tie_word_embeddings = false;
             if (strcmp(key, "rope_freqs.weight") == 0) c->divided = true;
             if (strcmp(key, "blk.0.attn_q.bias") == 0) c->attention_bias = true;
+            if (strcmp(key, "blk.0.attn_output.bias") == 0) c->output_bias = true;
+            if (strcmp(key, "blk.0.attn_q_norm.weight") == 0) c->head_norms = true;
             if (strcmp(key, "blk.0.ffn_up.bias") == 0) c->mlp_bias = true;
             json_skip(&j);
         }
     }
     bool good = json_end(&j);
+    c->interleaved = strcmp(c->model_type, "llama") == 0;
     free(header);
     return good || fail(error.text);
 }
@@ -395,8 +430,10 @@ static gpunn_tensor *heads_of(const llama *l, gpunn_tensor *x, int layer, const 
     return gpunn_reshape(x, GPUNN_SHAPE(1, GPUNN_BATCH, heads, l->c.head_dim));
 }
 
-static gpunn_tensor *turned(const llama *l, gpunn_tensor *x)
+/* Queries or keys, turned by their places. */
+static gpunn_tensor *turned(const llama *l, gpunn_tensor *x, int layer, const char *part)
 {
+    if (l->c.head_norms) x = norm(l, x, layer, part);
     return gpunn_rotary_embedding(x, l->places, .frequencies = l->frequencies, .heads_last = true,
                                   .interleaved = l->c.interleaved);
 }
@@ -415,15 +452,16 @@ static gpunn_tensor *kept(const llama *l, gpunn_tensor *rows, int layer, const c
 static gpunn_tensor *attend(const llama *l, gpunn_tensor *x, int layer)
 {
     const config *c = &l->c;
-    gpunn_tensor *q = turned(l, heads_of(l, x, layer, "self_attn.q_proj", c->num_attention_heads));
-    gpunn_tensor *k = turned(l, heads_of(l, x, layer, "self_attn.k_proj", c->num_key_value_heads));
+    gpunn_tensor *q = heads_of(l, x, layer, "self_attn.q_proj", c->num_attention_heads);
+    gpunn_tensor *k = heads_of(l, x, layer, "self_attn.k_proj", c->num_key_value_heads);
     gpunn_tensor *v = heads_of(l, x, layer, "self_attn.v_proj", c->num_key_value_heads);
-    k = kept(l, k, layer, "keys");
+    q = turned(l, q, layer, "self_attn.q_norm");
+    k = kept(l, turned(l, k, layer, "self_attn.k_norm"), layer, "keys");
     v = kept(l, v, layer, "values");
     gpunn_tensor *y = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true,
                                                          .heads_last = true, .lengths = l->length);
     y = gpunn_reshape(y, GPUNN_SHAPE(GPUNN_BATCH, c->num_attention_heads * c->head_dim));
-    return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->attention_bias);
+    return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->output_bias);
 }
 
 static gpunn_tensor *feed_forward(const llama *l, gpunn_tensor *x, int layer)
@@ -502,6 +540,8 @@ static bool load_weights(const llama *l, const char *model)
                                          {"blk.*.attn_q.*", "model.layers.*.self_attn.q_proj.*"},
                                          {"blk.*.attn_k.*", "model.layers.*.self_attn.k_proj.*"},
                                          {"blk.*.attn_v.*", "model.layers.*.self_attn.v_proj.*"},
+                                         {"blk.*.attn_q_norm.*", "model.layers.*.self_attn.q_norm.*"},
+                                         {"blk.*.attn_k_norm.*", "model.layers.*.self_attn.k_norm.*"},
                                          {"blk.*.ffn_gate.*", "model.layers.*.mlp.gate_proj.*"},
                                          {"blk.*.ffn_up.*", "model.layers.*.mlp.up_proj.*"},
                                          {"blk.*.ffn_down.*", "model.layers.*.mlp.down_proj.*"},

@@ -9,7 +9,7 @@ import os
 import sys
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "golden"))
@@ -20,7 +20,8 @@ from tests.examples.test_llama import CONFIGS, PROMPT, WRITTEN, weights  # noqa:
 
 
 def load(config):
-    net = LlamaForCausalLM(LlamaConfig(**config, bos_token_id=None, eos_token_id=None)).double().eval()
+    made = AutoConfig.for_model(**{"model_type": "llama", **config}, bos_token_id=None, eos_token_id=None)
+    net = AutoModelForCausalLM.from_config(made).double().eval()
     state = {name: torch.tensor(tensor_file.values(t), dtype=torch.float64).reshape(t[1])
              for name, t in weights(config).items()}
     missing, unexpected = net.load_state_dict(state, strict=False)

@@ -1,4 +1,4 @@
-"""examples/llama.c against transformers' LlamaForCausalLM (expected_output/llama.safetensors, make_llama.py):
+"""examples/llama.c against transformers' models (expected_output/llama.safetensors, make_llama.py):
 logits of whole prompts and from the cache, greedy texts, configurations in old and new forms, and every bad
 input. A .gguf gives what the same model gives from Hugging Face's folder."""
 import array
@@ -21,7 +21,7 @@ from tests.examples.test_tokenizer import merges as merge_pairs, pieces
 PROGRAM = program("llama")
 SHAPE = {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "intermediate_size": 80, "max_position_embeddings": 128}
-CONFIGS = {  # what LlamaConfig takes
+CONFIGS = {  # what AutoConfig.for_model takes
     "grouped": {**SHAPE, "rope_parameters": {"rope_type": "llama3", "rope_theta": 50000.0, "factor": 8.0,
                                              "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                              "original_max_position_embeddings": 64}},
@@ -29,7 +29,13 @@ CONFIGS = {  # what LlamaConfig takes
              "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5,
              "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "linear": {**SHAPE, "num_key_value_heads": 1,
-               "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}}
+               "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+    "mistral": {**SHAPE, "model_type": "mistral", "sliding_window": 64,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "qwen2": {**SHAPE, "model_type": "qwen2", "use_sliding_window": False, "sliding_window": 16,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+    "qwen3": {**SHAPE, "model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}}
 PROMPT = [3, 17, 80, 4, 4, 95, 0, 31, 56, 22, 8, 61, 77, 12, 40]
 WRITTEN = 24
 
@@ -63,8 +69,11 @@ def weights(config):
                                   ("mlp.up_proj", (inner, width), "mlp_bias"),
                                   ("mlp.down_proj", (width, inner), "mlp_bias")):
             shapes[f"{layer}{part}.weight"] = shape
-            if config.get(bias):
+            if config.get(bias) or (config.get("model_type") == "qwen2" and part[-6:-5] in "qkv" and
+                                    "self_attn" in part):
                 shapes[f"{layer}{part}.bias"] = shape[:1]
+        if config.get("model_type") == "qwen3":
+            shapes[layer + "self_attn.q_norm.weight"] = shapes[layer + "self_attn.k_norm.weight"] = (head,)
     return {name: made(name, shape) for name, shape in shapes.items()}
 
 
@@ -72,7 +81,7 @@ PARTS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
          "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "model.embed_tokens": "token_embd", "model.norm": "output_norm",
-         "lm_head": "output"}
+         "lm_head": "output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 
 
 def gguf_name(name):
@@ -98,7 +107,7 @@ def gguf_tensors(config, tensors, kind):
     found = {}
     for name, (_, shape, data) in tensors.items():
         part = name.split(".")[-2]
-        if part in heads:
+        if part in heads and architecture(config) == "llama":
             data = side_by_side(data, heads[part], shape[0])
         target = TARGETS[kind] if kind and len(shape) > 1 else None
         found[gguf_name(name)] = ((target.number, shape, target.encode(array.array("f", data))) if target else
@@ -106,22 +115,25 @@ def gguf_tensors(config, tensors, kind):
     return found
 
 
+def architecture(config):
+    """llama.cpp's name of it."""
+    return config["model_type"] if "qwen" in config.get("model_type", "") else "llama"
+
+
 def gguf_facts(config):
-    facts = {"general.architecture": "llama", "general.name": "tiny",
-             "llama.context_length": config["max_position_embeddings"],
-             "llama.embedding_length": config["hidden_size"],
-             "llama.block_count": config["num_hidden_layers"],
-             "llama.feed_forward_length": config["intermediate_size"],
-             "llama.attention.head_count": config["num_attention_heads"],
-             "llama.attention.head_count_kv": config["num_key_value_heads"],
-             "llama.attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", 1e-6),
-             "llama.rope.freq_base": config["rope_parameters"]["rope_theta"]}
+    facts = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
+             "block_count": config["num_hidden_layers"], "feed_forward_length": config["intermediate_size"],
+             "attention.head_count": config["num_attention_heads"],
+             "attention.head_count_kv": config["num_key_value_heads"],
+             "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", 1e-6),
+             "rope.freq_base": config["rope_parameters"]["rope_theta"]}
     if "head_dim" in config:
-        facts["llama.attention.key_length"] = config["head_dim"]
+        facts["attention.key_length"] = config["head_dim"]
     if config["rope_parameters"]["rope_type"] == "linear":
-        facts["llama.rope.scaling.type"] = "linear"
-        facts["llama.rope.scaling.factor"] = config["rope_parameters"]["factor"]
-    return facts
+        facts["rope.scaling.type"] = "linear"
+        facts["rope.scaling.factor"] = config["rope_parameters"]["factor"]
+    return {"general.architecture": architecture(config), "general.name": "tiny",
+            **{f"{architecture(config)}.{key}": value for key, value in facts.items()}}
 
 
 def rope_divisors(config):
@@ -307,7 +319,7 @@ class Llama(unittest.TestCase):
 
     def test_bad_gguf(self):
         config = CONFIGS["grouped"]
-        for facts, sentence in (({"general.architecture": "gpt2"}, "'general.architecture' is \"gpt2\""),
+        for facts, sentence in (({"general.architecture": "gpt2"}, "'general.architecture' is \"gpt2\", not"),
                                 ({"llama.rope.scaling.type": "yarn"}, "'rope.scaling.type' is not"),
                                 ({"llama.block_count": "x"}, "a number is expected here"),
                                 ({"llama.feed_forward_length": 64}, "does not fit its metadata: 6 of")):
@@ -400,7 +412,7 @@ class Llama(unittest.TestCase):
         config = CONFIGS["grouped"]
         self.refuse("cannot open .*config.json")
         for change, sentence in (
-                ({"model_type": "mamba"}, "'model_type' is \"mamba\"; only \"llama\" is supported"),
+                ({"model_type": "mamba"}, "'model_type' is \"mamba\", not \"llama\", \"mistral\", \"qwen2\""),
                 ({"hidden_act": "gelu"}, "'hidden_act' is \"gelu\""),
                 ({"vocab_size": 0}, "'vocab_size' is 0, not a whole number"),
                 ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads"),
@@ -423,6 +435,8 @@ class Llama(unittest.TestCase):
         self.refuse("the prompt is empty", ids=())
         self.refuse("more than the 4 tokens of the context", "--context", "4")
         self.refuse("longer than the model's 128 positions", "--context", "129")
+        self.model(CONFIGS["mistral"])
+        self.refuse("longer than the model's 64 positions", "--context", "65")
         done = subprocess.run([PROGRAM, "--model", self.folder.name], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, timeout=120)
         self.assertIn(b"neither tokenizer.json nor vocab.json", done.stderr)
