@@ -1,8 +1,10 @@
 """GGUF's blocks of quantised numbers. In a block of 32 a number q stands for d q, in Q4_1 and Q5_1 for
-d q + m, where d and m are F16. templates/gpunn/base/blocks.c is the same in C, bit for bit."""
+d q + m, where d and m are F16. templates/gpunn/base/blocks.c is the same in C, bit for bit. Blocks of 256 are
+encoded by the search of ggml's make_qkx2_quants and make_qx_quants, in doubles."""
 import array
 import math
 import struct
+from operator import mul
 
 from ..floats import f32
 from .arrays import floats32
@@ -92,6 +94,76 @@ def groups_k(packed):
     return scales, minima
 
 
+def best_range(x, most, first, steps):
+    """Scale and least, at most 0, so that scale q + least with q in 0 ... most is near x. Large numbers weigh
+    more. Steps of 0.1 around the whole range are tried."""
+    size = math.sqrt(sum(map(mul, x, x)) / len(x))
+    w = [size + abs(value) for value in x]
+    least = min(min(x), 0.0)
+    width = max(x) - least
+    if width == 0:
+        return 0.0, least
+    above = [value - least for value in x]
+    wx = list(map(mul, w, x))
+    sum_w, sum_x, best, found = sum(w), sum(wx), math.inf, (width / most, least)
+    for i in range(-1, steps + 1):
+        step = (most + (first + 0.1 * i if i >= 0 else 0)) / width
+        q = [n if n < most else most for n in [int(step * value + 0.5) for value in above]]
+        wq = list(map(mul, w, q))
+        sum_q, sum_q2, sum_xq = sum(wq), sum(map(mul, wq, q)), sum(map(mul, wx, q))
+        det = sum_w * sum_q2 - sum_q * sum_q
+        if i < 0 or det <= 0:
+            scale, start = width / most, least
+        else:
+            scale, start = (sum_w * sum_xq - sum_x * sum_q) / det, (sum_q2 * sum_x - sum_q * sum_xq) / det
+            if start > 0:
+                scale, start = sum_xq / sum_q2, 0.0
+        error = (scale * (scale * sum_q2 + 2 * start * sum_q - 2 * sum_xq) +
+                 start * (start * sum_w - 2 * sum_x))
+        if error < best:
+            best, found = error, (scale, start)
+    return found
+
+
+def best_scale(x):
+    """The scale so that scale q with q in -32 ... 31 is near x."""
+    far = max(x, key=abs)
+    if abs(far) < 1e-15:
+        return 0.0
+    w = list(map(mul, x, x))
+    wx, best, found = list(map(mul, w, x)), 0.0, 0.0
+    for i in sorted(range(-9, 10), key=abs):
+        step = -(32 + 0.1 * i) / far
+        q = [n if n < 31 else 31 for n in [round(step * value) for value in x]]
+        sum_xq, sum_q2 = sum(map(mul, wx, q)), sum([a * n * n for a, n in zip(w, q)])
+        if sum_q2 > 0 and sum_xq * sum_xq > best * sum_q2:
+            found = sum_xq / sum_q2
+            best = found * sum_xq
+    return found
+
+
+def encoded(values, block):
+    """The blocks of 256 of an array. Where a number is not finite, neither is the scale."""
+    parts = []
+    for i in range(0, len(values), 256):
+        x = values[i:i + 256].tolist()
+        total = sum(map(abs, x))
+        parts.append(block(x) if total < math.inf else block([0.0] * 256, total))
+    return b"".join(parts)
+
+
+def widened(value):
+    """The number that the nearest F16 stands for."""
+    return struct.unpack("<e", half(value))[0]
+
+
+def nearest_levels(x, step, start, most):
+    """Round (x - start) / step to 0 ... most."""
+    if step == 0 or not math.isfinite(step) or not math.isfinite(start):
+        return [0] * len(x)
+    return [max(0, min(most, round((value - start) / step))) for value in x]
+
+
 class Q4K:
     """Blocks of 256 in eight groups, each with a scale and a minimum. A byte holds numbers of two groups. Of
     5 bits, the highest ones are in 32 bytes."""
@@ -115,6 +187,25 @@ class Q4K:
                 result.extend([step * x - start for x in numbers])
         return result
 
+    def encode(self, values):
+        return encoded(values, self.block)
+
+    def block(self, x, scale=None):
+        most, first, steps = (15, -1.0, 20) if self.bits == 4 else (31, -0.5, 15)
+        groups = [x[i:i + 32] for i in range(0, 256, 32)]
+        found = [best_range(group, most, first, steps) for group in groups]
+        top, low = max(step for step, _ in found), max(-start for _, start in found)
+        d, dmin = widened(top / 63), widened(low / 63)
+        scales = [min(63, round(63 * step / top)) if top else 0 for step, _ in found]
+        minima = [min(63, round(-63 * start / low)) if low else 0 for _, start in found]
+        q = [nearest_levels(group, d * s, -dmin * m, most) for group, s, m in zip(groups, scales, minima)]
+        packed = ([s | (scales[i + 4] >> 4) << 6 for i, s in enumerate(scales[:4])] +
+                  [m | (minima[i + 4] >> 4) << 6 for i, m in enumerate(minima[:4])] +
+                  [s & 15 | (m & 15) << 4 for s, m in zip(scales[4:], minima[4:])])
+        high = [sum([(q[j][i] >> 4) << j for j in range(8)]) for i in range(32)] if self.bits == 5 else []
+        lows = [a & 15 | (b & 15) << 4 for j in range(0, 8, 2) for a, b in zip(q[j], q[j + 1])]
+        return half(d if scale is None else scale) + half(dmin) + bytes(packed + high + lows)
+
 
 class Q6K:
     """Blocks of 256 in sixteen groups, each with a scale. A number's low four bits and its high two are
@@ -131,6 +222,23 @@ class Q6K:
                 steps = [scale * scales[2 * part + i] for i in (0, 1)]
                 result.extend([steps[i // 16] * number for i, number in enumerate(numbers)])
         return result
+
+    def encode(self, values):
+        return encoded(values, self.block)
+
+    def block(self, x, scale=None):
+        groups = [x[i:i + 16] for i in range(0, 256, 16)]
+        found = [best_scale(group) for group in groups]
+        top = max(found, key=abs)
+        d = widened(top / -128)
+        scales = [min(127, round(-128 * step / top)) if top else 0 for step in found]
+        q = [n for group, s in zip(groups, scales) for n in nearest_levels(group, d * s, -32 * d * s, 63)]
+        low, high = [], []
+        for at in 0, 128:
+            a, b, c, e = (q[at + 32 * k:at + 32 * k + 32] for k in range(4))
+            low += [m & 15 | (n & 15) << 4 for m, n in zip(a + b, c + e)]
+            high += [k >> 4 | (m >> 4) << 2 | (n >> 4) << 4 | (p >> 4) << 6 for k, m, n, p in zip(a, b, c, e)]
+        return bytes(low + high) + struct.pack("16b", *scales) + half(d if scale is None else scale)
 
 
 FORMATS = {"Q4_0": Block32(2, 4), "Q4_1": Block32(3, 4, True), "Q5_0": Block32(6, 5),

@@ -19,7 +19,7 @@ from tests import tensor_file
 
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden",
                       "blocks.safetensors")
-ROUNDED = [name for name, one in FORMATS.items() if hasattr(one, "encode")]
+SHORT = [name for name, one in FORMATS.items() if one.length == 32]  # their bits are known
 
 
 def random_floats(count, seed=1):
@@ -31,11 +31,11 @@ class Blocks(unittest.TestCase):
     def test_expected_blocks(self):
         golden = tensor_file.load(GOLDEN)
         values = tensor_file.values(golden["values"])
-        self.assertEqual(ROUNDED, ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+        self.assertEqual(SHORT, ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
         for name, one in FORMATS.items():
             blocks = golden[name + "/blocks"][2]
             self.assertEqual(one.decode(blocks).tobytes(), golden[name + "/values"][2], name)
-            if name in ROUNDED:
+            if name in SHORT:
                 self.assertEqual(one.encode(values), blocks, name)
 
     @unittest.skipUnless(importlib.util.find_spec("gguf"), "the package gguf is not here")
@@ -44,17 +44,36 @@ class Blocks(unittest.TestCase):
         import numpy
         values = random_floats(320 * 32)
         rows = numpy.frombuffer(values, dtype=numpy.float32).reshape(-1, 64)
-        for name in ROUNDED:
+        for name in SHORT:
             wanted = gguf.quants.quantize(rows, gguf.GGMLQuantizationType[name])
             self.assertEqual(FORMATS[name].encode(values), wanted.tobytes(), name)
 
     def test_numbers_that_are_not_finite(self):
-        for name in ROUNDED:
+        for name, one in FORMATS.items():
             for bad, scale in ((math.nan, math.isnan), (math.inf, math.isinf), (-math.inf, math.isinf),
                                (3e38, math.isinf)):
-                block = FORMATS[name].encode(array.array("f", [1.0] * 31 + [bad]))
-                self.assertEqual(len(block), FORMATS[name].bytes)
-                self.assertTrue(scale(struct.unpack_from("<e", block)[0]), (name, bad))
+                block = one.encode(array.array("f", [1.0] * (one.length - 1) + [bad]))
+                self.assertEqual(len(block), one.bytes)
+                at = one.bytes - 2 if name == "Q6_K" else 0
+                self.assertTrue(scale(struct.unpack_from("<e", block, at)[0]), (name, bad))
+
+    def test_searched_scales(self):
+        """Errors of normal numbers, by their size, are below those of blocks of 32 with as many bits. Equal
+        numbers and those on the grid of a format come back."""
+        chance = random.Random(5)
+        values = array.array("f", [chance.gauss(0, 0.02) for _ in range(8 * 256)])
+        for name, most in (("Q4_K", 0.074), ("Q5_K", 0.0375), ("Q6_K", 0.0205)):
+            one = FORMATS[name]
+            found = one.decode(one.encode(values))
+            error = math.sqrt(sum((a - b) ** 2 for a, b in zip(found, values)) / sum(a * a for a in values))
+            self.assertLess(error, most, name)
+            self.assertGreater(error, 0.9 * most, name)
+            for number in 0.0, 0.5, -0.5, 1e-20:
+                for got in one.decode(one.encode(array.array("f", [number] * 256))):
+                    self.assertLessEqual(abs(got - number), 2e-3 * abs(number) if abs(number) > 1e-7 else 1e-19)
+        grid = array.array("f", [0.25 * (i % 16) - 1 for i in range(256)])
+        for got, wanted in zip(FORMATS["Q4_K"].decode(FORMATS["Q4_K"].encode(grid)), grid):
+            self.assertLessEqual(abs(got - wanted), 2e-3)
 
     def test_16_bits(self):
         values = array.array("f", [0.1, -1e30, 65519, 65520, math.nan, math.inf, 1e-40, 3.4e38])
