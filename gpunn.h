@@ -577,7 +577,8 @@
  *     Rename tensors while loading if their names differ:
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
- *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats.
+ *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats, or stay
+ *     as they are in the mapped file with .keep_blocks = true, for evaluation on a CPU.
  *     gpunn_read_header shows the metadata and the tensors of either file as JSON.
  *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
  *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,
@@ -3631,6 +3632,11 @@ typedef struct gpunn_load_args {
     /* Ends at {NULL, NULL}. The first entry that matches a name renames it. Two tensors of one name are an
      * error. skip and report use the new names. */
     const gpunn_rename *map;
+    /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters of an evaluation
+     * model that only linear layers and embeddings read, on a CPU. Other tensors become floats as without it.
+     * The file is mapped, where the system can, until the model is destroyed: replace it, but do not write
+     * into it. From .io or memory the blocks are copied. GPUNN_ERR_STATE: the model has weights already. */
+    bool keep_blocks;
 } gpunn_load_args;
 /* Loads weights, all or nothing: after an error no weight has changed. If the model has not run and no weight
  * was read or written, weights are streamed from the file. Otherwise the whole file is read first, and the
@@ -3687,8 +3693,8 @@ GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gp
                                          gpunn_array *out);
 /* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
-/* Reads one tensor of a safetensors or GGUF file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
- * smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
+/* Reads one tensor of a safetensors or GGUF file: F32, F16, BF16, F64, F8_E4M3, F8_E5M2 and GGUF's blocks as
+ * F32, U32 as I64, smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out);
@@ -4685,6 +4691,7 @@ struct gpunn_kernel_set {
 #pragma push_macro("NCC") /* terminals define it, and so may programs */
 #include <sys/ioctl.h>
 #pragma pop_macro("NCC")
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/utsname.h>
@@ -6152,6 +6159,11 @@ typedef struct gpunn__recipe {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
+typedef struct gpunn__kept { /* by gpunn_load */
+    void  *at;               /* NULL: none */
+    size_t bytes;
+    bool   mapped; /* a whole file; false: memory for the blocks alone */
+} gpunn__kept;
 typedef struct gpunn__metadata { /* by the program: gpunn_set_metadata */
     char *key, *value;
 } gpunn__metadata;
@@ -6215,6 +6227,7 @@ struct gpunn_model {
     gpunn_precision  precision;
     bool             inference;
     gpunn_dtype      storage;    /* .weights of gpunn_model_create */
+    gpunn__kept      kept;       /* blocks of a file to which parameters are bound */
     bool             has_sparse; /* some tensor is sparse */
     gpunn_optimizer *optimizers; /* linked list */
     int              children;   /* number of loaders and sessions */
@@ -6417,6 +6430,8 @@ GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHA
 /* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
 typedef struct gpunn__archive gpunn__archive;
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
+/* Frees the blocks that gpunn_load has kept (>>io/load). */
+GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model);
 /* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) \
     ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
@@ -8904,6 +8919,7 @@ GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
     gpunn__device_free(dev, model->state.counts, GPUNN_RUN_COUNTS * sizeof(gpunn_count));
     gpunn__session_free(dev, model->own);
     gpunn__free_text(dev, model->spec.name);
+    gpunn__free_kept(model);
     for (int i = 0; i < model->spec.metadata_count; i++) {
         gpunn__free_text(dev, model->spec.metadata[i].key);
         gpunn__free_text(dev, model->spec.metadata[i].value);
@@ -21454,6 +21470,10 @@ GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t);
  * its own. */
 GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
 
+/* Whether a parameter without memory can be bound to blocks: only products and embeddings that take blocks
+ * read it. */
+GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t);
+
 /* Fails if an op of this plan cannot read a weight as it is stored. This happens after ops are added or the
  * device changes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b);
@@ -21540,6 +21560,20 @@ GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t)
 GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
 {
     return t->bound && t->narrow;
+}
+
+GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t)
+{
+    const gpunn_model *model = t->model;
+    int                readers = 0;
+    if (!model->inference || t->kind != GPUNN__PARAMETER || t->id < model->laid_out || t->bound) return false;
+    for (int id = 0; id < model->tensor_count; id++)
+        for (int i = 0; i < model->tensors[id]->input_count; i++) {
+            if (model->tensors[id]->inputs[i] != t) continue;
+            if (!gpunn__takes_storage(model->tensors[id], i, GPUNN_Q8_0)) return false;
+            readers++;
+        }
+    return readers > 0;
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b)
@@ -45725,6 +45759,10 @@ GPUNN__INTERNAL void gpunn__reader_close(gpunn__reader *r);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path,
                                                  bool gz, gpunn__reader *r);
 
+/* The whole file as memory that is only read; NULL: the system cannot map it. */
+GPUNN__INTERNAL void *gpunn__reader_map(const gpunn__reader *r);
+GPUNN__INTERNAL void  gpunn__unmap(void *memory, size_t bytes);
+
 /* -- a file in memory -- */
 typedef struct gpunn__memory {
     const char *at;
@@ -46347,6 +46385,34 @@ GPUNN__INTERNAL gpunn_io gpunn__memory_io(gpunn__memory *memory)
     gpunn_io io = {gpunn__memory_open, gpunn__memory_size, gpunn__memory_read, gpunn__memory_close, memory};
     return io;
 }
+
+#ifdef _WIN32
+GPUNN__INTERNAL void *gpunn__reader_map(const gpunn__reader *r)
+{
+    (void)r;
+    return NULL;
+}
+
+GPUNN__INTERNAL void gpunn__unmap(void *memory, size_t bytes)
+{
+    (void)memory;
+    (void)bytes;
+}
+#else
+GPUNN__INTERNAL void *gpunn__reader_map(const gpunn__reader *r)
+{
+    gpunn__stat_result there;
+    if (r->fd < 0 || r->limit > SIZE_MAX || fstat(r->fd, &there) != 0 || (uint64_t)there.st_size < r->limit)
+        return NULL;
+    void *memory = mmap(NULL, (size_t)r->limit, PROT_READ, MAP_PRIVATE, r->fd, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+GPUNN__INTERNAL void gpunn__unmap(void *memory, size_t bytes)
+{
+    (void)munmap(memory, bytes);
+}
+#endif
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
 {
@@ -47726,8 +47792,8 @@ GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
-/* Whether the elements are in blocks. */
-GPUNN__INTERNAL bool gpunn__encodes_blocks(const gpunn__encoding *encoding);
+/* The format of the blocks in which the elements are, or GPUNN_DTYPE_DEFAULT. */
+GPUNN__INTERNAL gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding);
 
 /* Number of elements in encoding->bytes bytes. */
 GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding);
@@ -47737,19 +47803,16 @@ GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding,
                                                    gpunn_dtype dtype, bool swapped, size_t count, void *out);
 
-GPUNN__INTERNAL bool gpunn__encodes_blocks(const gpunn__encoding *encoding)
+GPUNN__INTERNAL gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding)
 {
-    return encoding->id >= GPUNN__Q8_0;
-}
-
-static gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding)
-{
-    return (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
+    return encoding->id < GPUNN__Q8_0 ? GPUNN_DTYPE_DEFAULT
+                                      : (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
 }
 
 GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding)
 {
-    return gpunn__encodes_blocks(encoding) ? (size_t)gpunn__block_length(gpunn__blocks_of(encoding)) : 1;
+    const gpunn_dtype blocks = gpunn__blocks_of(encoding);
+    return blocks ? (size_t)gpunn__block_length(blocks) : 1;
 }
 
 /* Converts blocks of count elements to dtype, F32 or F64. */
@@ -47830,7 +47893,7 @@ static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, co
                           size_t count, unsigned char *out)
 {
     const size_t wide = gpunn_dtype_size(dtype);
-    if (gpunn__encodes_blocks(encoding)) {
+    if (gpunn__blocks_of(encoding)) {
         gpunn__decode_blocks(encoding, dtype, raw, count, out);
         return;
     }
@@ -47902,6 +47965,7 @@ typedef struct gpunn__entry {
     uint64_t               begin, end;
     gpunn__archive        *file;    /* the file that contains it */
     bool                   matched; /* a tensor of the model or an optimizer has this name */
+    bool                   kept;    /* a parameter is bound to its blocks */
     void                  *to;      /* destination of the data; NULL: skip it */
     gpunn_dtype            as;      /* dtype at the destination */
 } gpunn__entry;
@@ -48048,7 +48112,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
             if (!gpunn__json_string(j, &item->text)) return false;
             for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
                 if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors) &&
-                    !gpunn__encodes_blocks(&gpunn__encodings[i]))
+                    !gpunn__blocks_of(&gpunn__encodings[i]))
                     item->encoding = &gpunn__encodings[i];
         } else if (gpunn__slice_is(&key, "shape") && !shapes++) {
             if (!gpunn__json_expect(j, '[', "lacks a shape")) return false;
@@ -48470,6 +48534,8 @@ static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, 
     const bool half = item->as == GPUNN_F16 || item->as == GPUNN_BF16, blocks = gpunn__is_blocks(item->as);
     const bool same = item->encoding->id == (item->as == GPUNN_F16 ? GPUNN__F16 : GPUNN__BF16);
     char      *at = (char *)to;
+    if (blocks && gpunn__blocks_of(item->encoding) == item->as)
+        return gpunn__reader_read(r, to, gpunn__block_bytes(item->as, (int64_t)count));
     if (!half && !blocks) return gpunn__read_elements(r, item->encoding, item->as, false, count, to);
     if (same && half) return gpunn__reader_read(r, to, count * 2);
     for (size_t part; count > 0; count -= part, at += gpunn__block_bytes(item->as, (int64_t)part)) {
@@ -48676,6 +48742,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     char          shown[128], type[128];
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
+    if (item && item->kept) return;
     if (gpunn__is_lent(t))
         gpunn__mismatch(m, GPUNN_ERR_STATE, "%s%s: bound to blocks, which are only read", prefix, shown);
     else if (item == NULL)
@@ -48885,6 +48952,75 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
     return status;
 }
 
+/* ---- blocks that stay as they are in the file ---------------------------------------------------------- */
+GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model)
+{
+    gpunn__kept *kept = &model->kept;
+    if (kept->at && kept->mapped)
+        gpunn__unmap(kept->at, kept->bytes);
+    else
+        gpunn__free(model->dev, kept->at, kept->bytes);
+    memset(kept, 0, sizeof *kept);
+}
+
+/* The parameters become as they were before gpunn__keep_blocks. */
+static void gpunn__return_blocks(gpunn_model *model, const gpunn__archive *a)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        gpunn_tensor       *t = model->tensors[i];
+        const gpunn__entry *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
+        if (item == NULL || !item->kept || !gpunn__is_lent(t)) continue;
+        t->bound = false;
+        t->narrow = GPUNN_DTYPE_DEFAULT;
+        memset(&t->user_memory[0], 0, sizeof t->user_memory[0]);
+    }
+    gpunn__free_kept(model);
+}
+
+/* Marks the file's blocks that parameters can be bound to. Returns their bytes. */
+static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        gpunn__slice        name = {t->name, t->name ? strlen(t->name) : 0};
+        gpunn__entry       *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
+        if (item == NULL || gpunn__is_skipped(args, &name) || item->encoding == NULL) continue;
+        item->as = gpunn__blocks_of(item->encoding);
+        item->kept = item->as && item->rank == t->rank &&
+                     memcmp(item->dim, t->dim, (size_t)t->rank * sizeof *t->dim) == 0 &&
+                     gpunn__takes_blocks(t);
+        if (item->kept) bytes += (size_t)(item->end - item->begin);
+    }
+    return bytes;
+}
+
+/* Binds parameters to the file's blocks: mapped, or in memory into which they will be read. */
+static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
+{
+    gpunn__kept   *kept = &model->kept;
+    gpunn_status   status = GPUNN_OK;
+    const size_t   bytes = gpunn__find_blocks(model, a, args);
+    const uint64_t header = a->reader.limit - a->bytes;
+    if (bytes == 0) return GPUNN_OK;
+    kept->at = gpunn__reader_map(&a->reader);
+    kept->mapped = kept->at != NULL;
+    kept->bytes = kept->mapped ? (size_t)a->reader.limit : bytes;
+    if (!kept->mapped) kept->at = gpunn__realloc(model->dev, NULL, 0, bytes);
+    if (kept->at == NULL) return GPUNN_ERR_MEMORY;
+    char *at = (char *)kept->at;
+    for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
+        gpunn_tensor *t = model->tensors[i];
+        gpunn__entry *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
+        if (item == NULL || !item->kept || t->kind != GPUNN__PARAMETER) continue;
+        const size_t size = (size_t)(item->end - item->begin);
+        if (!kept->mapped) item->to = at;
+        status = gpunn_bind_as(t, item->as, kept->mapped ? at + header + item->begin : at, size);
+        if (!kept->mapped) at += size;
+    }
+    return status;
+}
+
 /* Loads into a model that has weights. The whole file is read before any weight changes. */
 static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
 {
@@ -48901,13 +49037,20 @@ static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, con
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args)
 {
     if (model == NULL) return gpunn__fail_null(NULL, "gpunn_load", "model");
+    if (args.keep_blocks && model->weight_count)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "gpunn_load: with .keep_blocks a model must have no weights yet; load it before it "
+            "runs and before weights are written");
     gpunn__archive archive;
     gpunn_status   status = gpunn__archive_open(model->dev, args.io, path, &archive);
     if (status != GPUNN_OK) return status;
     if (args.map) status = gpunn__archive_rename(&archive, args.map);
+    if (status == GPUNN_OK && args.keep_blocks) status = gpunn__keep_blocks(model, &archive, &args);
     if (status == GPUNN_OK)
         status = model->weight_count ? gpunn__load_over(&archive, model, &args)
                                      : gpunn__load_first(&archive, model, &args, "gpunn_load");
+    if (status != GPUNN_OK && args.keep_blocks) gpunn__return_blocks(model, &archive);
     gpunn__archive_close(&archive);
     return status;
 }

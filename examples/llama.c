@@ -15,7 +15,7 @@
  *        --help explains all options
  * Expect: the prompt and what follows it. Without a folder a small model with random weights writes
  *         numbers without meaning, and --times tells how long each took. The weights are held as F32: 4
- *         bytes for each. So are the quantised ones of a .gguf.
+ *         bytes for each. Quantised ones of a .gguf are read where they lie in the file, on a CPU.
  * Time:  less than a second on two cores without a folder.
  * Next:  --precision bf16 halves the weights; generator/exchange/README.md brings other models. */
 #define GPUNN_IMPLEMENTATION
@@ -36,7 +36,7 @@ typedef struct options {
     const char *model, *prompt, *ids, *logits;
     int         context, chunk, generate, precision, seed, threads;
     sampling    sample;
-    bool        cpu, times;
+    bool        cpu, times, widen;
 } options;
 
 typedef struct config {
@@ -528,7 +528,7 @@ static void find_weights(const char *model, char *path, size_t size)
     }
 }
 
-static bool load_weights(const llama *l, const char *model)
+static bool load_weights(const llama *l, const char *model, bool widen)
 {
     /* from llama.cpp's names; Hugging Face's fit none of them */
     static const gpunn_rename names[] = {{"token_embd.*", "model.embed_tokens.*"},
@@ -549,8 +549,8 @@ static bool load_weights(const llama *l, const char *model)
     char                      path[1024], text[1600];
     mismatches                m = {0};
     find_weights(model, path, sizeof path);
-    if (gpunn_load(l->model, path, .map = names, .partial = true, .report = note_mismatch, .user = &m) !=
-        GPUNN_OK)
+    if (gpunn_load(l->model, path, .map = names, .partial = true, .report = note_mismatch, .user = &m,
+                   .keep_blocks = !widen) != GPUNN_OK)
         return check(l->dev, false);
     if (m.count == 0) return true;
     (void)snprintf(text, sizeof text, "'%s' does not fit %s: %d of the weights differ; the first: %s", path,
@@ -739,6 +739,7 @@ static void parse(int argc, char **argv, options *o)
          .real = &o->sample.top_p, .lowest = 1e-6, .highest = 1},
         {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how weights are kept to generate",
          .choice = &o->precision},
+        {"--widen", "quantised weights of a .gguf become floats, not only on a GPU", .flag = &o->widen},
         {"--times", "also tells how long a token took", .flag = &o->times},
         {"--seed N", "of drawing, and of random weights", .number = &o->seed},
         {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads},
@@ -794,7 +795,7 @@ int main(int argc, char **argv)
     llama l = {.c = default_config(o.model == NULL)};
     bool good = open_device(&l, &o) && (o.model == NULL || read_model(&l, o.model)) && settle(&l.c) &&
                 choose_capacity(&l, &o) && read_prompt(&l, &o) && build(&l, &o) &&
-                (o.model == NULL || load_weights(&l, o.model)) &&
+                (o.model == NULL || load_weights(&l, o.model, o.widen)) &&
                 (o.logits ? write_logits(&l, &o) : write_on(&l, &o));
     gpunn_model_destroy(l.model);
     gpunn_device_close(l.dev);

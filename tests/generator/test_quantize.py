@@ -69,8 +69,9 @@ class Blocks(unittest.TestCase):
             self.assertLess(error, most, name)
             self.assertGreater(error, 0.9 * most, name)
             for number in 0.0, 0.5, -0.5, 1e-20:
+                most = 2e-3 * abs(number) if abs(number) > 1e-7 else 1e-19
                 for got in one.decode(one.encode(array.array("f", [number] * 256))):
-                    self.assertLessEqual(abs(got - number), 2e-3 * abs(number) if abs(number) > 1e-7 else 1e-19)
+                    self.assertLessEqual(abs(got - number), most)
         grid = array.array("f", [0.25 * (i % 16) - 1 for i in range(256)])
         for got, wanted in zip(FORMATS["Q4_K"].decode(FORMATS["Q4_K"].encode(grid)), grid):
             self.assertLessEqual(abs(got - wanted), 2e-3)

@@ -991,6 +991,71 @@ static void gguf_weights(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* An evaluation model of the same parameters. A linear layer reads c, and a sum reads a. */
+static gpunn_model *evaluated_gguf(fixture *f, gpunn_tensor **x, gpunn_tensor **y)
+{
+    const gpunn_init zero = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_model     *model = gpunn_model_create(f->dev, .inference = true);
+    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 32));
+    gpunn_tensor *c = gpunn_parameter(model, "c", GPUNN_SHAPE(2, 32), zero);
+    gpunn_tensor *a = gpunn_sum(gpunn_parameter(model, "a", GPUNN_SHAPE(2, 3), zero), GPUNN_ALL, false);
+    MADE(f->dev, gpunn_parameter(model, "b", GPUNN_SHAPE(3), zero));
+    *y = MADE(f->dev, gpunn_add(gpunn_linear(*x, "c", .out_features = 2, .weight = c, .no_bias = true), a));
+    return model;
+}
+
+/* Mapped, or copied from memory. The blocks are those of the file, and the other tensors are floats. */
+static void gguf_blocks(void **state)
+{
+    fixture      *f = *state;
+    const char   *path = test_path(f, "w.gguf");
+    gguf          g;
+    gpunn_tensor *x, *y;
+    unsigned char blocks[36];
+    float         ones[32], results[2];
+    const bool    cpu = gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU;
+    for (int i = 0; i < 32; i++) ones[i] = i < 16 ? 1 : -0.5f;
+    put_gguf(&g, &gguf_sound);
+    file_write(path, g.at, g.size);
+    for (int copied = 0; copied < 2; copied++) {
+        gpunn_model *model = evaluated_gguf(f, &x, &y);
+        gguf_claims  other = gguf_sound;
+        gguf         bad;
+        other.dim = 4;
+        put_gguf(&bad, &other);
+        if (!copied) file_write(path, bad.at, bad.size);
+        FAILS(f->dev,
+              copied ? gpunn_load_memory(model, bad.at, bad.size, .keep_blocks = true)
+                     : gpunn_load(model, path, .keep_blocks = true),
+              GPUNN_ERR_SHAPE, "b: file [4], model [3]");
+        file_write(path, g.at, g.size);
+        OK(f->dev, copied ? gpunn_load_memory(model, g.at, g.size, .keep_blocks = true)
+                          : gpunn_load(model, path, .keep_blocks = true));
+        if (cpu) {
+            OK(f->dev, gpunn_read_as(gpunn_find(model, "c"), GPUNN_Q4_0, blocks, sizeof blocks));
+            assert_memory_equal(blocks, g.at + g.size - 28 - sizeof blocks, sizeof blocks);
+        }
+        check_gguf(f, model);
+        OK(f->dev, gpunn_write(x, ones, sizeof ones));
+        OK(f->dev, gpunn_forward(&y, 1));
+        OK(f->dev, gpunn_read(y, results, sizeof results)); /* 21 is the sum of a, c's rows sum to -4 twice */
+        assert_true(fabsf(results[0] - 19) < 0.1f && results[1] == results[0]);
+        FAILS(f->dev, gpunn_load(model, path, .keep_blocks = true), GPUNN_ERR_STATE, "no weights yet");
+        gpunn_model_destroy(model);
+    }
+    for (long n = 1, done = 0; !done; n++) { /* what fails leaves nothing */
+        gpunn_model *model = evaluated_gguf(f, &x, &y);
+        const size_t held = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_load_memory(model, g.at, g.size, .keep_blocks = true) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        assert_true(done || f->memory.bytes == held);
+        gpunn_model_destroy(model);
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
 static void headers(void **state)
 {
     fixture    *f = *state;
@@ -1107,6 +1172,7 @@ int main(void)
         test_with_device(shards),
         test_with_device(shards_in_pak),
         test_with_device(gguf_weights),
+        test_with_device(gguf_blocks),
         test_with_device(headers),
         test_with_device(hostile_gguf),
         test_with_device(loaded_in_pieces),

@@ -123,6 +123,11 @@ typedef struct gpunn_load_args {
     /* Ends at {NULL, NULL}. The first entry that matches a name renames it. Two tensors of one name are an
      * error. skip and report use the new names. */
     const gpunn_rename *map;
+    /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters of an evaluation
+     * model that only linear layers and embeddings read, on a CPU. Other tensors become floats as without it.
+     * The file is mapped, where the system can, until the model is destroyed: replace it, but do not write
+     * into it. From .io or memory the blocks are copied. GPUNN_ERR_STATE: the model has weights already. */
+    bool keep_blocks;
 } gpunn_load_args;
 /* Loads weights, all or nothing: after an error no weight has changed. If the model has not run and no weight
  * was read or written, weights are streamed from the file. Otherwise the whole file is read first, and the
@@ -179,8 +184,8 @@ GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gp
                                          gpunn_array *out);
 /* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
-/* Reads one tensor of a safetensors or GGUF file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
- * smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
+/* Reads one tensor of a safetensors or GGUF file: F32, F16, BF16, F64, F8_E4M3, F8_E5M2 and GGUF's blocks as
+ * F32, U32 as I64, smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out);

@@ -577,7 +577,8 @@
  *     Rename tensors while loading if their names differ:
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
- *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats.
+ *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats, or stay
+ *     as they are in the mapped file with .keep_blocks = true, for evaluation on a CPU.
  *     gpunn_read_header shows the metadata and the tensors of either file as JSON.
  *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
  *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,

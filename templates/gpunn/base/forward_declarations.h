@@ -48,6 +48,8 @@ GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHA
 /* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
 typedef struct gpunn__archive gpunn__archive;
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
+/* Frees the blocks that gpunn_load has kept (>>io/load). */
+GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model);
 /* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) \
     ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))

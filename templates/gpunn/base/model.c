@@ -224,6 +224,7 @@ GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
     gpunn__device_free(dev, model->state.counts, GPUNN_RUN_COUNTS * sizeof(gpunn_count));
     gpunn__session_free(dev, model->own);
     gpunn__free_text(dev, model->spec.name);
+    gpunn__free_kept(model);
     for (int i = 0; i < model->spec.metadata_count; i++) {
         gpunn__free_text(dev, model->spec.metadata[i].key);
         gpunn__free_text(dev, model->spec.metadata[i].value);

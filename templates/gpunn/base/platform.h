@@ -38,6 +38,7 @@
 #pragma push_macro("NCC") /* terminals define it, and so may programs */
 #include <sys/ioctl.h>
 #pragma pop_macro("NCC")
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/utsname.h>

@@ -144,6 +144,11 @@ typedef struct gpunn__recipe {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
+typedef struct gpunn__kept { /* by gpunn_load */
+    void  *at;               /* NULL: none */
+    size_t bytes;
+    bool   mapped; /* a whole file; false: memory for the blocks alone */
+} gpunn__kept;
 typedef struct gpunn__metadata { /* by the program: gpunn_set_metadata */
     char *key, *value;
 } gpunn__metadata;
@@ -207,6 +212,7 @@ struct gpunn_model {
     gpunn_precision  precision;
     bool             inference;
     gpunn_dtype      storage;    /* .weights of gpunn_model_create */
+    gpunn__kept      kept;       /* blocks of a file to which parameters are bound */
     bool             has_sparse; /* some tensor is sparse */
     gpunn_optimizer *optimizers; /* linked list */
     int              children;   /* number of loaders and sessions */

@@ -2,19 +2,16 @@
 #include "base/math.h"
 #include "base/blocks.h"
 
-GPUNN__INTERNAL bool gpunn__encodes_blocks(const gpunn__encoding *encoding)
+GPUNN__INTERNAL gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding)
 {
-    return encoding->id >= GPUNN__Q8_0;
-}
-
-static gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding)
-{
-    return (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
+    return encoding->id < GPUNN__Q8_0 ? GPUNN_DTYPE_DEFAULT
+                                      : (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
 }
 
 GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding)
 {
-    return gpunn__encodes_blocks(encoding) ? (size_t)gpunn__block_length(gpunn__blocks_of(encoding)) : 1;
+    const gpunn_dtype blocks = gpunn__blocks_of(encoding);
+    return blocks ? (size_t)gpunn__block_length(blocks) : 1;
 }
 
 /* Converts blocks of count elements to dtype, F32 or F64. */
@@ -95,7 +92,7 @@ static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, co
                           size_t count, unsigned char *out)
 {
     const size_t wide = gpunn_dtype_size(dtype);
-    if (gpunn__encodes_blocks(encoding)) {
+    if (gpunn__blocks_of(encoding)) {
         gpunn__decode_blocks(encoding, dtype, raw, count, out);
         return;
     }

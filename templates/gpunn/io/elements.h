@@ -58,8 +58,8 @@ GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
-/* Whether the elements are in blocks. */
-GPUNN__INTERNAL bool gpunn__encodes_blocks(const gpunn__encoding *encoding);
+/* The format of the blocks in which the elements are, or GPUNN_DTYPE_DEFAULT. */
+GPUNN__INTERNAL gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding);
 
 /* Number of elements in encoding->bytes bytes. */
 GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding);

@@ -593,6 +593,34 @@ GPUNN__INTERNAL gpunn_io gpunn__memory_io(gpunn__memory *memory)
     return io;
 }
 
+#ifdef _WIN32
+GPUNN__INTERNAL void *gpunn__reader_map(const gpunn__reader *r)
+{
+    (void)r;
+    return NULL;
+}
+
+GPUNN__INTERNAL void gpunn__unmap(void *memory, size_t bytes)
+{
+    (void)memory;
+    (void)bytes;
+}
+#else
+GPUNN__INTERNAL void *gpunn__reader_map(const gpunn__reader *r)
+{
+    gpunn__stat_result there;
+    if (r->fd < 0 || r->limit > SIZE_MAX || fstat(r->fd, &there) != 0 || (uint64_t)there.st_size < r->limit)
+        return NULL;
+    void *memory = mmap(NULL, (size_t)r->limit, PROT_READ, MAP_PRIVATE, r->fd, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+GPUNN__INTERNAL void gpunn__unmap(void *memory, size_t bytes)
+{
+    (void)munmap(memory, bytes);
+}
+#endif
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
 {
 #ifdef GPUNN_ZLIB

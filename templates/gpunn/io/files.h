@@ -80,6 +80,10 @@ GPUNN__INTERNAL void gpunn__reader_close(gpunn__reader *r);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path,
                                                  bool gz, gpunn__reader *r);
 
+/* The whole file as memory that is only read; NULL: the system cannot map it. */
+GPUNN__INTERNAL void *gpunn__reader_map(const gpunn__reader *r);
+GPUNN__INTERNAL void  gpunn__unmap(void *memory, size_t bytes);
+
 /* -- a file in memory -- */
 typedef struct gpunn__memory {
     const char *at;

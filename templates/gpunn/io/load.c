@@ -1,6 +1,7 @@
 #include "io/load.h"
 #include "base/errors.h"
 #include "base/memory.h"
+#include "base/blocks.h"
 #include "base/shapes.h"
 #include "graph/tensors.h"
 #include "plan/plan.h"
@@ -66,6 +67,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     char          shown[128], type[128];
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
+    if (item && item->kept) return;
     if (gpunn__is_lent(t))
         gpunn__mismatch(m, GPUNN_ERR_STATE, "%s%s: bound to blocks, which are only read", prefix, shown);
     else if (item == NULL)
@@ -275,6 +277,75 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
     return status;
 }
 
+/* ---- blocks that stay as they are in the file ---------------------------------------------------------- */
+GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model)
+{
+    gpunn__kept *kept = &model->kept;
+    if (kept->at && kept->mapped)
+        gpunn__unmap(kept->at, kept->bytes);
+    else
+        gpunn__free(model->dev, kept->at, kept->bytes);
+    memset(kept, 0, sizeof *kept);
+}
+
+/* The parameters become as they were before gpunn__keep_blocks. */
+static void gpunn__return_blocks(gpunn_model *model, const gpunn__archive *a)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        gpunn_tensor       *t = model->tensors[i];
+        const gpunn__entry *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
+        if (item == NULL || !item->kept || !gpunn__is_lent(t)) continue;
+        t->bound = false;
+        t->narrow = GPUNN_DTYPE_DEFAULT;
+        memset(&t->user_memory[0], 0, sizeof t->user_memory[0]);
+    }
+    gpunn__free_kept(model);
+}
+
+/* Marks the file's blocks that parameters can be bound to. Returns their bytes. */
+static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        gpunn__slice        name = {t->name, t->name ? strlen(t->name) : 0};
+        gpunn__entry       *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
+        if (item == NULL || gpunn__is_skipped(args, &name) || item->encoding == NULL) continue;
+        item->as = gpunn__blocks_of(item->encoding);
+        item->kept = item->as && item->rank == t->rank &&
+                     memcmp(item->dim, t->dim, (size_t)t->rank * sizeof *t->dim) == 0 &&
+                     gpunn__takes_blocks(t);
+        if (item->kept) bytes += (size_t)(item->end - item->begin);
+    }
+    return bytes;
+}
+
+/* Binds parameters to the file's blocks: mapped, or in memory into which they will be read. */
+static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
+{
+    gpunn__kept   *kept = &model->kept;
+    gpunn_status   status = GPUNN_OK;
+    const size_t   bytes = gpunn__find_blocks(model, a, args);
+    const uint64_t header = a->reader.limit - a->bytes;
+    if (bytes == 0) return GPUNN_OK;
+    kept->at = gpunn__reader_map(&a->reader);
+    kept->mapped = kept->at != NULL;
+    kept->bytes = kept->mapped ? (size_t)a->reader.limit : bytes;
+    if (!kept->mapped) kept->at = gpunn__realloc(model->dev, NULL, 0, bytes);
+    if (kept->at == NULL) return GPUNN_ERR_MEMORY;
+    char *at = (char *)kept->at;
+    for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
+        gpunn_tensor *t = model->tensors[i];
+        gpunn__entry *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
+        if (item == NULL || !item->kept || t->kind != GPUNN__PARAMETER) continue;
+        const size_t size = (size_t)(item->end - item->begin);
+        if (!kept->mapped) item->to = at;
+        status = gpunn_bind_as(t, item->as, kept->mapped ? at + header + item->begin : at, size);
+        if (!kept->mapped) at += size;
+    }
+    return status;
+}
+
 /* Loads into a model that has weights. The whole file is read before any weight changes. */
 static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
 {
@@ -291,13 +362,20 @@ static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, con
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args)
 {
     if (model == NULL) return gpunn__fail_null(NULL, "gpunn_load", "model");
+    if (args.keep_blocks && model->weight_count)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "gpunn_load: with .keep_blocks a model must have no weights yet; load it before it "
+            "runs and before weights are written");
     gpunn__archive archive;
     gpunn_status   status = gpunn__archive_open(model->dev, args.io, path, &archive);
     if (status != GPUNN_OK) return status;
     if (args.map) status = gpunn__archive_rename(&archive, args.map);
+    if (status == GPUNN_OK && args.keep_blocks) status = gpunn__keep_blocks(model, &archive, &args);
     if (status == GPUNN_OK)
         status = model->weight_count ? gpunn__load_over(&archive, model, &args)
                                      : gpunn__load_first(&archive, model, &args, "gpunn_load");
+    if (status != GPUNN_OK && args.keep_blocks) gpunn__return_blocks(model, &archive);
     gpunn__archive_close(&archive);
     return status;
 }

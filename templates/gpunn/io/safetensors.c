@@ -97,7 +97,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
             if (!gpunn__json_string(j, &item->text)) return false;
             for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
                 if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors) &&
-                    !gpunn__encodes_blocks(&gpunn__encodings[i]))
+                    !gpunn__blocks_of(&gpunn__encodings[i]))
                     item->encoding = &gpunn__encodings[i];
         } else if (gpunn__slice_is(&key, "shape") && !shapes++) {
             if (!gpunn__json_expect(j, '[', "lacks a shape")) return false;
@@ -519,6 +519,8 @@ static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, 
     const bool half = item->as == GPUNN_F16 || item->as == GPUNN_BF16, blocks = gpunn__is_blocks(item->as);
     const bool same = item->encoding->id == (item->as == GPUNN_F16 ? GPUNN__F16 : GPUNN__BF16);
     char      *at = (char *)to;
+    if (blocks && gpunn__blocks_of(item->encoding) == item->as)
+        return gpunn__reader_read(r, to, gpunn__block_bytes(item->as, (int64_t)count));
     if (!half && !blocks) return gpunn__read_elements(r, item->encoding, item->as, false, count, to);
     if (same && half) return gpunn__reader_read(r, to, count * 2);
     for (size_t part; count > 0; count -= part, at += gpunn__block_bytes(item->as, (int64_t)part)) {

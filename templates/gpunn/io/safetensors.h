@@ -18,6 +18,7 @@ typedef struct gpunn__entry {
     uint64_t               begin, end;
     gpunn__archive        *file;    /* the file that contains it */
     bool                   matched; /* a tensor of the model or an optimizer has this name */
+    bool                   kept;    /* a parameter is bound to its blocks */
     void                  *to;      /* destination of the data; NULL: skip it */
     gpunn_dtype            as;      /* dtype at the destination */
 } gpunn__entry;

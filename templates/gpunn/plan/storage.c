@@ -74,6 +74,20 @@ GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
     return t->bound && t->narrow;
 }
 
+GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t)
+{
+    const gpunn_model *model = t->model;
+    int                readers = 0;
+    if (!model->inference || t->kind != GPUNN__PARAMETER || t->id < model->laid_out || t->bound) return false;
+    for (int id = 0; id < model->tensor_count; id++)
+        for (int i = 0; i < model->tensors[id]->input_count; i++) {
+            if (model->tensors[id]->inputs[i] != t) continue;
+            if (!gpunn__takes_storage(model->tensors[id], i, GPUNN_Q8_0)) return false;
+            readers++;
+        }
+    return readers > 0;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b)
 {
     const bool some = b->model->inference || b->model->has_base;

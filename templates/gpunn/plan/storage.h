@@ -34,6 +34,10 @@ GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t);
  * its own. */
 GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
 
+/* Whether a parameter without memory can be bound to blocks: only products and embeddings that take blocks
+ * read it. */
+GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t);
+
 /* Fails if an op of this plan cannot read a weight as it is stored. This happens after ops are added or the
  * device changes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b);
