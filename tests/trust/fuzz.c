@@ -239,12 +239,27 @@ static void header(const uint8_t *data, size_t size, bool partial)
     free(file);
 }
 
+/* A product with blocks in a mapped file. */
+static void mapped_blocks(const char *path)
+{
+    const gpunn_init zero = {GPUNN_INIT_ZEROS, 0, 0};
+    float            values[32] = {1};
+    gpunn_model     *m = gpunn_model_create(dev, .inference = true);
+    gpunn_tensor    *x = gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 32));
+    gpunn_tensor    *c = gpunn_parameter(m, "c", GPUNN_SHAPE(2, 32), zero);
+    gpunn_tensor    *y = gpunn_linear(x, "y", .out_features = 2, .weight = c, .no_bias = true);
+    verdict(gpunn_load(m, path, .keep_blocks = true, .partial = true));
+    if (gpunn_write(x, values, sizeof values) || gpunn_forward(&y, 1) || gpunn_read(y, values, 8)) abort();
+    gpunn_model_destroy(m);
+}
+
 /* The header of a GGUF file is JSON, and says a tokenizer or why there is none. */
 static void gguf_file(const uint8_t *data, size_t size)
 {
     gpunn_array header;
     text_error  error = {""};
     weights(data, size, false, true);
+    mapped_blocks(file_of(data, size));
     const gpunn_status status = gpunn_read_header(dev, file_of(data, size), &header);
     verdict(status);
     if (status != GPUNN_OK) return;
