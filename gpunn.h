@@ -50417,7 +50417,7 @@ static char *gpunn__gguf_take(gpunn__gguf *g, uint64_t bytes)
     const uint64_t at = g->at;
     if (g->status != GPUNN_OK) return NULL;
     if (bytes > r->limit - 8 - at) {
-        (void)gpunn__gguf_fail(g, "lies beyond the end of the file");
+        (void)gpunn__gguf_fail(g, "is beyond the end of the file");
         return NULL;
     }
     if (!g->second) {
