@@ -1190,6 +1190,33 @@ static void test_no_allocation(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* A CPU refuses to divide integers by 0, and the next run goes on. On a GPU the quotient is 0 and the remainder
+ * the dividend. */
+static void test_integer_division(void **state)
+{
+    fixture      *f = *state;
+    const int64_t a[] = {7, -7, 9}, zero[] = {2, 0, 3}, two[] = {2, 2, 2};
+    const int64_t floors[2][3] = {{3, 0, 3}, {3, -4, 4}}, rests[2][3] = {{1, -7, 0}, {1, 1, 1}};
+    int64_t       out[3];
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH))),
+                 *y = MADE(f->dev, gpunn_input(f->model, "y", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *const results[] = {MADE(f->dev, gpunn_floor_divide(x, y)),
+                                     MADE(f->dev, gpunn_remainder(x, y))};
+    OK(f->dev, gpunn_write(x, a, sizeof a));
+    for (int k = 0; k < 4; k++) {
+        gpunn_tensor *result = results[k / 2];
+        OK(f->dev, gpunn_write(y, k % 2 ? two : zero, sizeof zero));
+        if (k % 2 == 0 && f->backend->type == GPUNN_DEVICE_CPU) {
+            FAILS(f->dev, gpunn_forward(&result, 1), GPUNN_ERR_ARGUMENT, "divides by 0",
+                  "check the divisors");
+            continue;
+        }
+        OK(f->dev, gpunn_forward(&result, 1));
+        OK(f->dev, gpunn_read(result, out, sizeof out));
+        assert_memory_equal(out, k < 2 ? floors[k % 2] : rests[k % 2], sizeof out);
+    }
+}
+
 int main(void)
 {
     static const struct {
@@ -1197,6 +1224,7 @@ int main(void)
         CMUnitTestFunction run;
     } list[] = {{"read", test_read},
                 {"class weights", test_class_weights},
+                {"integer division", test_integer_division},
                 {"growth", test_growth},
                 {"weights change", test_weights_change},
                 {"batches", test_batches},
