@@ -1088,6 +1088,11 @@ static void test_refusals(void **state)
     assert_true(gpunn_get_lr(opt) == 0.5f);
     FAILS_NULL(dev, gpunn_sgd(f->model, .lr = 1, .group_count = 2), GPUNN_ERR_ARGUMENT, "group_count is 2",
                "NULL");
+    gpunn_tensor *const chosen[] = {NULL, gpunn_find(other, "fc1.weight"), n.x};
+    const char *const   why[] = {"an earlier builder failed", "from another model", "not a parameter"};
+    for (int i = 0; i < COUNT(chosen); i++)
+        FAILS_NULL(dev, gpunn_sgd(f->model, .lr = 1, .parameters = &chosen[i], .parameter_count = 1),
+                   GPUNN_ERR_ARGUMENT, "parameters[0]", why[i]);
     FAILS(dev, gpunn_inspect(n.loss, .mode = (gpunn_mode)7, .on_layer = on_layer), GPUNN_ERR_ARGUMENT,
           "gpunn_inspect", "7");
     gpunn_tensor *const both[] = {n.logits, m.logits}, *const none[] = {n.logits, NULL};

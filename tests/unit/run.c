@@ -1190,6 +1190,18 @@ static void test_no_allocation(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* A batch whose values no memory holds is refused before anything is allocated. */
+static void test_vast_batch(void **state)
+{
+    fixture      *f = *state;
+    const float   ones[4] = {1, 1, 1, 1};
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1)));
+    gpunn_tensor *wide = gpunn_expand(x, GPUNN_SHAPE(GPUNN_BATCH, (int64_t)1 << 58));
+    gpunn_tensor *sum = MADE(f->dev, gpunn_sum(wide, GPUNN_ALL, false));
+    OK(f->dev, gpunn_write(x, ones, sizeof ones));
+    FAILS(f->dev, gpunn_forward(&sum, 1), GPUNN_ERR_SHAPE, "batch 4", "expand", "smaller batch");
+}
+
 /* A CPU refuses to divide integers by 0, and the next run goes on. On a GPU the quotient is 0 and the remainder
  * the dividend. */
 static void test_integer_division(void **state)
@@ -1225,6 +1237,7 @@ int main(void)
     } list[] = {{"read", test_read},
                 {"class weights", test_class_weights},
                 {"integer division", test_integer_division},
+                {"vast batch", test_vast_batch},
                 {"growth", test_growth},
                 {"weights change", test_weights_change},
                 {"batches", test_batches},
