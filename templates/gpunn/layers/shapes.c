@@ -19,7 +19,7 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
 GPUNN__INTERNAL bool gpunn__joined(gpunn_model *model, int rank, const int64_t *dim, int64_t *joined)
 {
     int power = 0, batches = 0;
-    for (int i = 0; i < rank; i++) batches += dim[i] < 0;
+    for (int i = 0; i < rank; i++) batches += dim[i] < 0 && !gpunn__is_sized(dim[i]);
     if (batches > 1) return false;
     if (gpunn__any_sized(rank, dim)) return (*joined = gpunn__dim_product(model, rank, dim)) != 0;
     if (!gpunn__measure(rank, dim, joined, &power)) return false;
