@@ -793,7 +793,7 @@ int main(int argc, char **argv)
         .prompt = "Once upon a time", .generate = 100, .chunk = 512, .seed = 1, .sample = {0.8f, 1, 40}};
     parse(argc, argv, &o);
     llama l = {.c = default_config(o.model == NULL)};
-    bool good = open_device(&l, &o) && (o.model == NULL || read_model(&l, o.model)) && settle(&l.c) &&
+    bool  good = open_device(&l, &o) && (o.model == NULL || read_model(&l, o.model)) && settle(&l.c) &&
                 choose_capacity(&l, &o) && read_prompt(&l, &o) && build(&l, &o) &&
                 (o.model == NULL || load_weights(&l, o.model, o.widen)) &&
                 (o.logits ? write_logits(&l, &o) : write_on(&l, &o));

@@ -98,14 +98,16 @@ static gpunn_tensor *heads_in(const llama *l, gpunn_tensor *x, int layer, const 
 static gpunn_tensor *attend_all(const llama *l, gpunn_tensor *x, int layer)
 {
     const config *c = &l->c;
-    gpunn_tensor *q = turned(l, heads_in(l, x, layer, "self_attn.q_proj", c->num_attention_heads));
-    gpunn_tensor *k = turned(l, heads_in(l, x, layer, "self_attn.k_proj", c->num_key_value_heads));
+    gpunn_tensor *q = heads_in(l, x, layer, "self_attn.q_proj", c->num_attention_heads);
+    gpunn_tensor *k = heads_in(l, x, layer, "self_attn.k_proj", c->num_key_value_heads);
     gpunn_tensor *v = heads_in(l, x, layer, "self_attn.v_proj", c->num_key_value_heads);
+    q = turned(l, q, layer, "self_attn.q_norm");
+    k = turned(l, k, layer, "self_attn.k_norm");
     gpunn_tensor *y = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true,
                                                          .heads_last = true);
     y = gpunn_reshape(
         y, GPUNN_SHAPE(GPUNN_BATCH, gpunn_tensor_shape(x).dim[1], c->num_attention_heads * c->head_dim));
-    return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->attention_bias);
+    return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->output_bias);
 }
 
 static bool build_tuning(tuning *t, const lora_options *o)
@@ -116,7 +118,7 @@ static bool build_tuning(tuning *t, const lora_options *o)
     l->tokens = gpunn_input(l->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, o->context));
     t->targets = gpunn_input(l->model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, o->context));
     l->places = gpunn_input(l->model, "places", GPUNN_I64, GPUNN_SHAPE(o->context));
-    l->frequencies = frequencies_of(l);
+    if (!make_frequencies(l, o->llama.model)) return false;
     gpunn_tensor *x = gpunn_embedding(l->tokens, "model.embed_tokens", .num_embeddings = c->vocab_size,
                                       .embedding_dim = c->hidden_size);
     for (int i = 0; i < c->num_hidden_layers && x; i++) {
@@ -218,7 +220,7 @@ static bool save(const tuning *t, const lora_options *o, const char *folder)
 /* The model's weights: those of the folder, or, without one, those of the first model that was made. */
 static bool take_weights(const llama *l, const options *o, gpunn_array *weights)
 {
-    if (o->model) return load_weights(l, o->model);
+    if (o->model) return load_weights(l, o->model, true);
     const gpunn_status status = weights->data ? gpunn_load_memory(l->model, weights->data, weights->bytes)
                                               : gpunn_save_memory(l->model, weights);
     return check(l->dev, status == GPUNN_OK);
@@ -309,14 +311,13 @@ int main(int argc, char **argv)
                       .validation = 0.1f,
                       .out = "out"};
     gpunn_array  weights = {0};
-    char         path[1024], folder[1024];
+    char         folder[1024];
     program = "lora";
     parse(argc, argv, &o);
     llama l = {.c = default_config(o.llama.model == NULL)};
-    (void)snprintf(path, sizeof path, "%s/config.json", o.llama.model ? o.llama.model : "");
     (void)snprintf(folder, sizeof folder, "%s/adapter", o.out);
-    bool good = (o.llama.model == NULL || read_config(path, &l.c)) && settle(&l.c) &&
-                choose_capacity(&l, &o.llama) && read_prompt(&l, &o.llama) && open_device(&l, &o.llama) &&
+    bool good = open_device(&l, &o.llama) && (o.llama.model == NULL || read_model(&l, o.llama.model)) &&
+                settle(&l.c) && choose_capacity(&l, &o.llama) && read_prompt(&l, &o.llama) &&
                 options_make_folder(program, o.out) && write_with(&l, &o, &weights, NULL) &&
                 tune(&l, &o, &weights, folder) && write_with(&l, &o, &weights, folder);
     gpunn_array_free(l.dev, &weights);
