@@ -3145,7 +3145,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* The optimizers. All code of an optimizer follows from its row here: the struct of its settings, checks,
  * specs, checkpoints, CPU loop, CUDA kernel and generated kernels. Only the macro with its name, below, is
  * written by hand. Columns:
- *     settings   torch's names and defaults, lr first. NUMBER(SIZE, ...) is >= 0, SHARE in [0, 1), ANY finite
+ *     settings   torch's names and defaults, lr first. NUMBER(SIZE, ...) is >= 0, SHARE in [0, 1), ANY
+ *                finite, COUNT in [0, 100), CHOICE an enum's value
  *     states     s0, s1, s2: numbers per parameter, initially 0. STATE(ALWAYS), or STATE(setting) if it is
  *     not
  *                needed while that setting is 0; then read it only inside where(setting, ...)
@@ -3155,8 +3156,9 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
  * The language is that of >>ops plus assignments, with float before a new name. ONCE also has C's sqrt and
  * pow, power(base, whole exponent) and nadam_product. Some settings have further effects. eps: without it
  * zeros would not stay zeros. weight_decay: 0 where gpunn_set_decay says so. initial_accumulator_value: the
- * initial s0. beta1 and beta2: called "betas" in a spec. */
-#define GPUNN_SETTINGS 8 /* at most, and of ONCE */
+ * initial s0. beta1 and beta2: called "betas" in a spec; ns_a, ns_b and ns_c: "ns_coefficients". */
+#define GPUNN_SETTINGS 13      /* at most */
+#define GPUNN_UPDATE_NUMBERS 8 /* of ONCE, at most */
 /* >>optimizers begin */
 /* clang-format off */
 /* X(ENUM, name, settings, states, once, step) */
@@ -3281,6 +3283,21 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
       s1 = beta2 * s1 + take2 * g * g;,                                                                  \
       s0 * lead / (sqrt(s1) * root_scale + eps) + weight_decay * p,                                      \
       where(weight_decay + always_adapt == 0, 1, where(trust_clip > 0, min(norms, trust_clip), norms)))
+/* Optimizers of matrices. The step leaves the matrix to orthogonalize in s1. After the Newton-Schulz
+ * iteration p = p * shrink - lr * ratio * s1; shrink is the first ONCE. Other parameters are updated as by
+ * ADAMW.
+ * X(ENUM, name, settings, states, once, step) */
+#define GPUNN_MATRIX_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                           \
+    X(MUON, muon,                                                                                       \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SIZE, weight_decay, K(0.1)) NUMBER(SIZE, momentum, K(0.95))      \
+      NUMBER(ANY, ns_a, K(3.4445)) NUMBER(ANY, ns_b, -K(4.775)) NUMBER(ANY, ns_c, K(2.0315))            \
+      NUMBER(SIZE, eps, K(1e-7)) NUMBER(COUNT, ns_steps, 5) NUMBER(CHOICE, adjust_lr_fn, 0)             \
+      NUMBER(SIZE, adamw_lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999))       \
+      FLAG(no_nesterov),                                                                                \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                      \
+      ONCE(shrink, 1 - lr * weight_decay) ONCE(take, 1 - momentum),                                     \
+      s0 = momentum * s0 + take * g;                                                                    \
+      s1 = where(no_nesterov, s0, momentum * s0 + take * g);)
 /* clang-format on */
 /* >>optimizers end */
 
@@ -3320,7 +3337,20 @@ typedef struct gpunn_optimizer_group {
  * - lamb (You et al. 2020, in timm's and NVIDIA's form): p -= lr ratio u, where u is AdamW's step with both
  *   bias corrections, plus weight_decay p. ratio is |p| / |u| over the whole parameter. It is 1 if one of
  *   them is 0 or the parameter has no weight decay. Their clipping of all gradients to norm 1 is
- *   gpunn_set_clip_norm(opt, 1). */
+ *   gpunn_set_clip_norm(opt, 1).
+ * muon is torch.optim.Muon (Jordan 2024) for parameters of rank 2, computed in F32; torch rounds to BF16.
+ * torch refuses all other parameters. Here the same optimizer updates them as gpunn_adamw does, with rate
+ * adamw_lr, betas, eps 1e-8 and the same weight_decay. Schedules scale both rates; gpunn_set_lr changes only
+ * lr.
+ * - ns_a, ns_b, ns_c are torch's ns_coefficients, no_nesterov is its nesterov=False.
+ * - adjust_lr_fn scales lr for a matrix [rows, columns]; the AdamW part ignores it.
+ * - An embedding's table and the last layer often train better by a gpunn_adamw of their own, selected by
+ *   .parameters. Call gpunn_backward, gpunn_optimizer_step for each optimizer, gpunn_zero_grad. */
+typedef enum gpunn_adjust_lr {
+    GPUNN_ADJUST_LR_ORIGINAL = 0,    /* lr sqrt(max(1, rows / columns)) */
+    GPUNN_ADJUST_LR_MATCH_RMS_ADAMW, /* 0.2 lr sqrt(max(rows, columns)): takes AdamW's lr and weight_decay */
+    GPUNN_ADJUST_LR_SPECTRAL_UNCLAMPED /* lr sqrt(rows / columns) */
+} gpunn_adjust_lr;
 /* clang-format off */
 #define GPUNN__NUMBER(kind, key, usual) float key;
 #define GPUNN__FLAG(key) bool key;
@@ -3329,6 +3359,7 @@ typedef struct gpunn_optimizer_group {
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args);
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+GPUNN_MATRIX_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__NUMBER
 #undef GPUNN__FLAG
 #undef GPUNN__X
@@ -3344,6 +3375,7 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lion(...) gpunn_lion_(GPUNN_NAMED(gpunn_lion_args, __VA_ARGS__))
 #define gpunn_adadelta(...) gpunn_adadelta_(GPUNN_NAMED(gpunn_adadelta_args, __VA_ARGS__))
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
+#define gpunn_muon(...) gpunn_muon_(GPUNN_NAMED(gpunn_muon_args, __VA_ARGS__))
 /* Frees an optimizer and its state; NULL is allowed. The weights stay. */
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
@@ -3505,10 +3537,10 @@ GPUNN_API int gpunn_local_rank(void);
  * again.
  * With .shard a rank stores 1 / size of the states, and an exchange of parameters follows each update.
  * Leaving the group, gpunn_distribute for layers added later, and gpunn_ema_swap are then common to all
- * ranks. During gpunn_checkpoint_save rank 0 holds all states. GPUNN_ERR_UNSUPPORTED: an optimizer with a
- * trust ratio, whose norms are over whole parameters. After gpunn_train_step a rank then has the mean
- * gradient of its share only; the rest is undefined. Gradients clipped by norm, accumulated or scaled (F16)
- * are complete, since each rank needs them all. */
+ * ranks. During gpunn_checkpoint_save rank 0 holds all states. GPUNN_ERR_UNSUPPORTED: gpunn_lamb and
+ * gpunn_muon, which need whole parameters. After gpunn_train_step a rank then has the mean gradient of its
+ * share only; the rest is undefined. Gradients clipped by norm, accumulated or scaled (F16) are complete,
+ * since each rank needs them all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ============================================================================================= *
@@ -3995,7 +4027,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 21
+#define GPUNN_BACKEND_ABI 22
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -4208,10 +4240,10 @@ typedef struct gpunn_step {
 
 /* Numbers that are the same for all elements of an optimizer's update (gpunn_update). */
 typedef struct gpunn_update_numbers {
-    bool  go;                   /* false: do not update */
-    float scale;                /* g = clamp(gradient * scale, +-gradient_limit) */
-    float lr;                   /* setting[0] in this step */
-    float once[GPUNN_SETTINGS]; /* columns ONCE of the kind's row */
+    bool  go;                         /* false: do not update */
+    float scale;                      /* g = clamp(gradient * scale, +-gradient_limit) */
+    float lr;                         /* setting[0] in this step */
+    float once[GPUNN_UPDATE_NUMBERS]; /* columns ONCE of the kind's row */
 } gpunn_update_numbers;
 typedef struct gpunn_update        gpunn_update;
 typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
@@ -4225,6 +4257,7 @@ typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpun
 #define GPUNN_UPDATES(X, TRUST, NUMBER, FLAG, STATE, ONCE)                           \
     GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                   \
     GPUNN_TRUST_OPTIMIZERS(TRUST, NUMBER, FLAG, STATE, ONCE)                         \
+    GPUNN_MATRIX_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                            \
     X(AVERAGE, average, NUMBER(SHARE, lr, 0), , ONCE(first, where(step == 1, 1, 0)), \
       p = where(first, g, p + lr * (g - p));)                                        \
     X(SPARSE_ADAM, sparse_adam,                                                      \
@@ -4243,7 +4276,7 @@ typedef enum gpunn_update_kind {
     GPUNN_UPDATE_COUNT
 } gpunn_update_kind;
 /* clang-format on */
-/* One update over a contiguous range; with a trust ratio, over one parameter. */
+/* One update over a contiguous range; with a trust ratio, and for a matrix, over one parameter. */
 struct gpunn_update {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS]; /* settings in the kind's row, flags as 0 or 1 */
@@ -4267,7 +4300,8 @@ struct gpunn_update {
     /* Sparse: the gradient is [count / columns][columns]. Its line i belongs to row rows[i] of parameter,
      * state and half, or to none if that is below 0. SGD, ADAGRAD and SPARSE_ADAM only. NULL: dense. */
     const int64_t *rows;
-    int64_t        columns;
+    int64_t        columns;   /* MUON: the parameter is [count / columns][columns] */
+    void          *workspace; /* MUON: device memory for its iteration */
 };
 
 /* A collective exchange between ranks whose devices communicate themselves. */
@@ -5992,6 +6026,28 @@ GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *sett
     }
 }
 
+/* Muon's iteration on a matrix. `least` is the smaller of its sizes. */
+typedef struct gpunn__muon {
+    int64_t rows, columns, least;
+    bool    tall; /* more rows than columns: the products are those of the transposed matrix */
+    int     steps;
+    float   a, b, c;
+    double  eps, ratio; /* ratio: the factor of lr */
+} gpunn__muon;
+GPUNN__SHARED gpunn__muon gpunn__muon_of(const double *setting, int64_t rows, int64_t columns)
+{
+#define GPUNN__X(ENUM, name, settings, ...) settings
+    GPUNN_MATRIX_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+#undef GPUNN__X
+    const double shape = (double)rows / (double)columns;
+    gpunn__muon  m = {rows, columns, rows < columns ? rows : columns, rows > columns, (int)ns_steps,
+                     (float)ns_a, (float)ns_b, (float)ns_c, eps, sqrt(shape)};
+    if (adjust_lr_fn == GPUNN_ADJUST_LR_ORIGINAL && shape < 1) m.ratio = 1;
+    if (adjust_lr_fn == GPUNN_ADJUST_LR_MATCH_RMS_ADAMW)
+        m.ratio = 0.2 * sqrt((double)(rows + columns - m.least));
+    return m;
+}
+
 /* The trust ratio. norms: norm of the parameter divided by that of the move. */
 GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
 {
@@ -6351,6 +6407,8 @@ struct gpunn_optimizer {
     int            parameter_count;
     gpunn_update  *updates; /* two per parameter: its own update, and that of its average */
     gpunn__states  states;
+    void          *workspace; /* MUON: for the largest matrix; NULL: not yet allocated */
+    size_t         workspace_bytes;
     /* with sharded states, while a rank temporarily holds all of them: its share */
     gpunn__states share;
     /* shares: each rank has its share of the states; collected: `share` is set */
@@ -42049,6 +42107,9 @@ typedef struct gpunn__trust {
     float   rate; /* lr * trust ratio */
 } gpunn__trust;
 
+/* Bytes of workspace for Muon's update of a matrix. */
+GPUNN__INTERNAL size_t gpunn__muon_bytes(int64_t rows, int64_t columns, int threads);
+
 /* The functions below are entries of gpunn_backend, which >>backend describes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);
 
@@ -42164,6 +42225,8 @@ GPUNN__INTERNAL const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 #define GPUNN__SIZE 0, INFINITY
 #define GPUNN__SHARE 0, 1
 #define GPUNN__ANY -FLT_MAX, INFINITY
+#define GPUNN__COUNT 0, 100
+#define GPUNN__CHOICE 0, 3
 #define GPUNN__NUMBER(kind, key, usual) {#key, false, GPUNN__##kind, usual},
 #define GPUNN__FLAG(key) {#key, true, GPUNN__SIZE, 0},
 #define GPUNN__END {NULL, false, 0, 0, 0}
@@ -42177,6 +42240,8 @@ GPUNN__INTERNAL const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 #undef GPUNN__SIZE
 #undef GPUNN__SHARE
 #undef GPUNN__ANY
+#undef GPUNN__COUNT
+#undef GPUNN__CHOICE
 #undef GPUNN__NUMBER
 #undef GPUNN__FLAG
 #undef GPUNN__END
@@ -42365,6 +42430,99 @@ static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int thr
     gpunn_parallel(threads, gpunn__trust_task, &j);
 }
 
+/* The products of an iteration's step, for a matrix x and its result y: gram = x x^T, or x^T x if it is tall,
+ * and poly = gram mixed. */
+typedef struct gpunn__muon_products {
+    gpunn__gemm gram, poly, next;
+} gpunn__muon_products;
+
+static gpunn__muon_products gpunn__muon_products_of(const gpunn__muon *m, const float *x, float *y,
+                                                    float *square)
+{
+    const int64_t k = m->least, longer = m->rows + m->columns - k;
+    float *const gram = square, *const mixed = gram + k * k, *const poly = mixed + k * k;
+    const float               *left = m->tall ? x : poly, *right = m->tall ? poly : x;
+    const gpunn__muon_products all = {
+        gpunn__gemm_make(k, k, longer, x, m->tall, x, !m->tall, gram, false),
+        gpunn__gemm_make(k, k, k, gram, false, mixed, false, poly, false),
+        gpunn__gemm_make(m->rows, m->columns, k, left, false, right, false, y, false)};
+    return all;
+}
+
+/* Floats of the result and of three square matrices. */
+static size_t gpunn__muon_floats(const gpunn__muon *m)
+{
+    return (size_t)(m->rows * m->columns + 3 * m->least * m->least);
+}
+
+GPUNN__INTERNAL size_t gpunn__muon_bytes(int64_t rows, int64_t columns, int threads)
+{
+    const double               none[GPUNN_SETTINGS] = {0};
+    const gpunn__muon          m = gpunn__muon_of(none, rows, columns);
+    const gpunn__muon_products all = gpunn__muon_products_of(&m, NULL, NULL, NULL);
+    const gpunn__gemm *const   each[] = {&all.gram, &all.poly, &all.next};
+    size_t                     scratch = 0;
+    for (int i = 0; i < 3; i++) {
+        const size_t needed = gpunn__gemm_workspace(each[i], threads);
+        if (needed > scratch) scratch = needed;
+    }
+    return gpunn__muon_floats(&m) * sizeof(float) + scratch;
+}
+
+/* One step: x becomes a x + b (x x^T) x + c (x x^T)^2 x, in y. */
+static void gpunn__muon_step(const gpunn__cpu *cpu, const gpunn__muon *m, const float *x, float *y,
+                             float *square)
+{
+    const int64_t              k = m->least;
+    const gpunn__muon_products p = gpunn__muon_products_of(m, x, y, square);
+    float *const mixed = square + k * k, *const poly = mixed + k * k, *scratch = poly + k * k;
+    gpunn__gemm_run(&p.gram, gpunn__gemm_threads(cpu, &p.gram), scratch);
+    for (int64_t i = 0; i < k * k; i++) mixed[i] = m->c * square[i];
+    for (int64_t i = 0; i < k; i++) mixed[i * k + i] += m->b;
+    gpunn__gemm_run(&p.poly, gpunn__gemm_threads(cpu, &p.poly), scratch);
+    for (int64_t i = 0; i < k; i++) poly[i * k + i] += m->a;
+    gpunn__gemm_run(&p.next, gpunn__gemm_threads(cpu, &p.next), scratch);
+}
+
+/* The last pass: p = p * shrink - rate * x. */
+typedef struct gpunn__muon_pass {
+    float       *p;
+    const float *x;
+    int64_t      count;
+    float        shrink, rate;
+} gpunn__muon_pass;
+
+GPUNN__VECTORIZED(gpunn__muon_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__muon_pass *pass = (const gpunn__muon_pass *)arg;
+    int64_t                 begin, end;
+    gpunn__cpu_part(pass->count, 1024, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i++) pass->p[i] = pass->p[i] * pass->shrink - pass->rate * pass->x[i];
+}
+
+/* Orthogonalizes the matrix that the first pass has left in state 1, and makes the step along it. */
+static GPUNN__STATUS gpunn__cpu_muon(void *context, const gpunn__update_job *j, const double *setting,
+                                     int threads)
+{
+    const gpunn_update *u = j->u;
+    const gpunn__muon   m = gpunn__muon_of(setting, u->count / u->columns, u->columns);
+    float *x = u->state[1], *y = (float *)u->workspace, *const square = y + u->count;
+    double       squares = 0;
+    gpunn_status status = gpunn__cpu_sum_of_squares(context, x, u->count, &squares);
+    const double norm = fmax(sqrt(squares), m.eps);
+    if (status == GPUNN_OK) status = gpunn__cpu_scale(context, x, u->count, (float)(1 / norm), 0);
+    if (status != GPUNN_OK) return status;
+    for (int step = 0; step < m.steps; step++) {
+        gpunn__muon_step((const gpunn__cpu *)context, &m, x, y, square);
+        float *const result = y;
+        y = x;
+        x = result;
+    }
+    gpunn__muon_pass pass = {u->parameter, x, u->count, j->n.once[0], (float)(setting[0] * m.ratio)};
+    gpunn_parallel(threads, gpunn__muon_task, &pass);
+    return GPUNN_OK;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
 {
     gpunn__update_job j;
@@ -42386,8 +42544,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_updat
         gpunn__cpu_trust(j, setting, threads);
     else
         gpunn_parallel(threads, u->rows ? gpunn__update_rows_task : gpunn__update_task, &j);
+    gpunn_status status = GPUNN_OK;
+    if (u->kind == GPUNN_UPDATE_MUON) status = gpunn__cpu_muon(context, &j, setting, threads);
     gpunn__cpu_end(before);
-    return GPUNN_OK;
+    return status;
 }
 
 typedef struct gpunn__span { /* floats, split into parts that depend only on the count */
@@ -42879,6 +43039,9 @@ GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function,
 /* Whether an update kind with these settings has state k. */
 GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k);
 
+/* Whether an update needs a whole parameter: for a trust ratio or a matrix. */
+GPUNN__INTERNAL bool gpunn__takes_whole(gpunn_update_kind kind);
+
 typedef struct gpunn__selection {
     GPUNN__SELECTION
 } gpunn__selection;
@@ -42956,6 +43119,11 @@ GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setti
 {
     const char *needed = gpunn__rules[kind].state[k];
     return needed && (strcmp(needed, "ALWAYS") == 0 || gpunn__setting_of(kind, setting, needed) != 0);
+}
+
+GPUNN__INTERNAL bool gpunn__takes_whole(gpunn_update_kind kind)
+{
+    return gpunn__rules[kind].move || kind == GPUNN_UPDATE_MUON;
 }
 
 /* Derives fields from settings, whenever these are new. */
@@ -43168,6 +43336,7 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
     }
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+GPUNN_MATRIX_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__NUMBER
 #undef GPUNN__FLAG
 #undef GPUNN__X
@@ -43247,6 +43416,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     size_t        count = (size_t)opt->parameter_count;
     gpunn__states_free(dev, &opt->states);
     gpunn__states_free(dev, &opt->share);
+    gpunn__device_free(dev, opt->workspace, opt->workspace_bytes);
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
@@ -43265,6 +43435,7 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
     opt->updates = NULL;
     opt->counts = NULL;
     opt->rejected = NULL;
+    opt->workspace = NULL;
     opt->parameter_count = opt->considered = 0;
     opt->state_count = 0;
     memset(&opt->states, 0, sizeof opt->states);
@@ -43510,6 +43681,7 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_capacity((size_t)all) *
                                                            sizeof *grown.updates);
     memset(&grown.states, 0, sizeof grown.states);
+    grown.workspace = NULL;
     if (grown.parameters && grown.steps && grown.places && grown.param_group_of && grown.updates) {
         int count = known;
         if (known) {
@@ -43538,10 +43710,28 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     return status;
 }
 
+/* Allocates the workspace of Muon's largest matrix. */
+static GPUNN__STATUS gpunn__workspace_prepare(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    size_t        bytes = 0;
+    if (opt->rule.kind != GPUNN_UPDATE_MUON || opt->workspace) return GPUNN_OK;
+    for (int i = 0; i < opt->parameter_count; i++) {
+        const gpunn_tensor *t = opt->parameters[i];
+        const size_t needed = t->rank == 2 ? gpunn__muon_bytes(t->dim[0], t->dim[1], dev->info.threads) : 0;
+        if (needed > bytes) bytes = needed;
+    }
+    if (bytes == 0) return GPUNN_OK;
+    opt->workspace = gpunn__device_alloc(dev, bytes);
+    opt->workspace_bytes = bytes;
+    return opt->workspace ? GPUNN_OK : dev->error.status;
+}
+
 /* The end of gpunn__optimizer_prepare, once all parameters are known. */
 static GPUNN__STATUS gpunn__optimizer_ready(gpunn_optimizer *opt)
 {
-    const gpunn_status status = opt->model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+    gpunn_status status = opt->model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+    if (status == GPUNN_OK) status = gpunn__workspace_prepare(opt);
     return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
 }
 
@@ -43749,6 +43939,8 @@ static void gpunn__leave(gpunn_model *model)
     }
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+        gpunn__device_free(dev, opt->workspace, opt->workspace_bytes);
+        opt->workspace = NULL;
         opt->parts = 0;
         opt->captured = NULL;
     }
@@ -43875,7 +44067,7 @@ GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *con
         gpunn__is_user_owned(first) || t->sparse || first->sparse)
         return false;
     if (opt == NULL) return true;
-    if (gpunn__rules[opt->rule.kind].move) return false;
+    if (gpunn__takes_whole(opt->rule.kind)) return false;
     bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
            opt->param_group_of[i] == opt->param_group_of[range->first] &&
@@ -43988,6 +44180,14 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->step = gpunn__step_number(opt, opt->averaged);
 }
 
+/* The learning rate of a parameter without a group's own. */
+static float gpunn__base_lr(const gpunn_optimizer *opt, const gpunn_tensor *t)
+{
+    return opt->rule.kind == GPUNN_UPDATE_MUON && t->rank != 2
+               ? gpunn__setting_of(GPUNN_UPDATE_MUON, opt->rule.setting, "adamw_lr")
+               : opt->lr;
+}
+
 /* Sets the learning rate and other settings of an update from its first parameter's group, or from the
  * optimizer. clips: sets the clipping limits too. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
@@ -43995,7 +44195,7 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     const gpunn_tensor       *t = opt->parameters[first];
     const int                 group = opt->param_group_of[first];
     const gpunn__param_group *own = group < 0 ? NULL : &opt->param_groups[group];
-    float                     lr = own && own->setting[0] >= 0 ? own->setting[0] : opt->lr;
+    float                     lr = own && own->setting[0] >= 0 ? own->setting[0] : gpunn__base_lr(opt, t);
     for (int i = 1; own && i < GPUNN_SETTINGS; i++)
         if (own->setting[i] >= 0) update->setting[i] = own->setting[i];
     update->setting[0] = (float)(gpunn__scheduled_lr(opt, lr) * (double)t->lr_scale);
@@ -44004,6 +44204,24 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     update->gradient_limit = own && own->clip_value >= 0 ? own->clip_value : opt->clip_value;
     update->clip_group = own && own->clip_norm >= 0 ? group + 1 : 0;
     update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
+}
+
+/* Completes Muon's update of a parameter. One that is no matrix is updated as by ADAMW. */
+static void gpunn__update_matrix(const gpunn_optimizer *opt, const gpunn_tensor *t, gpunn_update *update)
+{
+    float adamw[GPUNN_SETTINGS] = {update->setting[0]};
+    if (t->rank == 2) {
+        update->columns = t->dim[1];
+        update->workspace = opt->workspace;
+        return;
+    }
+    for (int i = 1; gpunn__rules[GPUNN_UPDATE_ADAMW].setting[i].key; i++) {
+        const gpunn__setting *own = &gpunn__rules[GPUNN_UPDATE_ADAMW].setting[i];
+        adamw[i] = strcmp(own->key, "eps") == 0 ? own->usual
+                                                : gpunn__setting_of(update->kind, update->setting, own->key);
+    }
+    update->kind = GPUNN_UPDATE_ADAMW;
+    memcpy(update->setting, adamw, sizeof adamw);
 }
 
 /* Makes an update that of a sparse table. */
@@ -44104,6 +44322,7 @@ GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bo
         update.first = 1 + range.first;
         update.last = 1 + range.next;
         gpunn__update_settings(opt, range.first, clips, &update);
+        if (update.kind == GPUNN_UPDATE_MUON) gpunn__update_matrix(opt, first, &update);
         if (first->sparse)
             gpunn__update_rows(first, &update);
         else
@@ -44796,11 +45015,12 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
     gpunn_model *model = opt->model;
     gpunn_group *group = opt->group;
     char         text[512], shape[128], treatment[64];
-    if (status == GPUNN_OK && group->args.shard && gpunn__rules[opt->rule.kind].move)
+    if (status == GPUNN_OK && group->args.shard && gpunn__takes_whole(opt->rule.kind))
         status = gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
-                             "gpunn_distribute: %s has a trust ratio, for which a rank needs whole "
+                             "gpunn_distribute: %s has %s, for which a rank needs whole "
                              "parameters; open the group without .shard",
-                             opt->name);
+                             opt->name,
+                             gpunn__rules[opt->rule.kind].move ? "a trust ratio" : "matrix updates");
     status = gpunn__all_reduce_status(
         group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
         (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);
@@ -49090,7 +49310,7 @@ typedef struct gpunn__resume_field {
     size_t      offset, size;
     int         count;   /* more than 1: an array */
     int64_t     maximum; /* the value is 0 .. maximum; -1: any bits */
-    bool        late;    /* may be missing in files of earlier versions; then 0 */
+    int         late;    /* values from this index on may be missing in files of earlier versions; then 0 */
 } gpunn__resume_field;
 
 #define GPUNN__ANY (-1)
@@ -49099,7 +49319,7 @@ typedef struct gpunn__resume_field {
         name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, \
             maximum, late                                                                                \
     }
-#define GPUNN__FIELDS(name, member, count, maximum) GPUNN__FIELD(name, member, count, maximum, false)
+#define GPUNN__FIELDS(name, member, count, maximum) GPUNN__FIELD(name, member, count, maximum, count)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
 #define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
 enum { GPUNN__RUN_FIELDS = 7 }; /* the first fields, which belong to the run, not to an optimizer */
@@ -49110,8 +49330,8 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
-    GPUNN__FIELD("loader.batch", batch, 1, GPUNN__COUNTER, true),
-    GPUNN__FIELDS("optimizer.setting.", opt.rule.setting, GPUNN_SETTINGS, GPUNN__ANY),
+    GPUNN__FIELD("loader.batch", batch, 1, GPUNN__COUNTER, 0),
+    GPUNN__FIELD("optimizer.setting.", opt.rule.setting, GPUNN_SETTINGS, GPUNN__ANY, 8),
     GPUNN__OPTIMIZER(step_count, GPUNN__COUNTER),
     GPUNN__OPTIMIZER(lr, GPUNN__ANY),
     GPUNN__OPTIMIZER(clip_norm, GPUNN__ANY),
@@ -49277,7 +49497,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
             int64_t             value = 0;
             const gpunn__entry *note = gpunn__note(a, number, field->name,
                                                    gpunn__resume_index(field, i, index));
-            if (note == NULL && field->late) continue;
+            if (note == NULL && i >= field->late) continue;
             if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
                 (field->maximum >= 0 && (value < 0 || value > field->maximum)))
                 return gpunn__fail(dev, GPUNN_ERR_FORMAT,
@@ -50760,6 +50980,15 @@ GPUNN_API gpunn_status gpunn_read_header(gpunn_device *dev, const char *path, gp
 /* The name of an optimizer's kind, such as "adam". */
 GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind);
 
+/* Settings of an optimizer that a spec writes as one list. */
+typedef struct gpunn__setting_list {
+    const char *first, *name, *length; /* first: of its settings; length: in words, for messages */
+    int         count;
+} gpunn__setting_list;
+
+/* The list that begins with this setting; NULL: none. */
+GPUNN__INTERNAL const gpunn__setting_list *gpunn__setting_list_of(const char *first);
+
 /* Stores all values that no op reads to out, which must have room for all tensors, and returns their number.
  * Assignments are omitted, since runs compute them anyway. */
 GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out);
@@ -50781,6 +51010,15 @@ static const char *const gpunn__init_names[] = {"zeros",   "zeros",  "constant",
 GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind)
 {
     return gpunn__rules[kind].function + sizeof "gpunn_" - 1;
+}
+
+GPUNN__INTERNAL const gpunn__setting_list *gpunn__setting_list_of(const char *first)
+{
+    static const gpunn__setting_list lists[] = {{"beta1", "betas", "two", 2},
+                                                {"ns_a", "ns_coefficients", "three", 3}};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (strcmp(first, lists[i].first) == 0) return &lists[i];
+    return NULL;
 }
 
 /* The name of the layer whose entry contains this value. Recurrent layers return NULL: several may share a
@@ -51229,19 +51467,29 @@ static void gpunn__recipe_of(const gpunn_optimizer *opt, gpunn__recipe *recipe)
     recipe->average_decay = opt->average_decay;
 }
 
+/* Emits a list of settings if one of them is not the default. */
+static void gpunn__emit_setting_list(gpunn__writer *w, const gpunn__setting_list *list,
+                                     const gpunn__setting *setting, const float *value)
+{
+    bool usual = true;
+    for (int i = 0; i < list->count; i++) usual = usual && value[i] == setting[i].usual;
+    if (usual) return;
+    gpunn__emitf(w, ", \"%s\": ", list->name);
+    for (int i = 0; i < list->count; i++) gpunn__emit_number(w, i ? ", " : "[", value[i]);
+    gpunn__emitf(w, "]");
+}
+
 static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
 {
     const gpunn__rule *rule = &gpunn__rules[recipe->kind];
     gpunn__emitf(w, ",\n  \"optimizer\": {\"type\": \"%s\"", gpunn__kind_name(recipe->kind));
     for (int i = 0; rule->setting[i].key; i++) {
-        const gpunn__setting *setting = &rule->setting[i];
-        const float           value = recipe->setting[i];
-        if (strcmp(setting->key, "beta1") == 0) { /* and beta2 */
-            const float second = recipe->setting[++i];
-            if (value == setting->usual && second == rule->setting[i].usual) continue;
-            gpunn__emit_number(w, ", \"betas\": [", value);
-            gpunn__emit_number(w, ", ", second);
-            gpunn__emitf(w, "]");
+        const gpunn__setting      *setting = &rule->setting[i];
+        const float                value = recipe->setting[i];
+        const gpunn__setting_list *list = gpunn__setting_list_of(setting->key);
+        if (list) {
+            gpunn__emit_setting_list(w, list, setting, &recipe->setting[i]);
+            i += list->count - 1;
         } else if (setting->flag && value != 0)
             gpunn__emitf(w, ", \"%s\": true", setting->key);
         else if (!setting->flag && (value != setting->usual || i == 0)) /* lr is always written */
@@ -52235,15 +52483,30 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     return gpunn__all_read(l, item, e.op);
 }
 
+/* Reads a list of settings, or its defaults. */
+static bool gpunn__get_setting_list(gpunn__loading *l, int item, const gpunn__setting_list *settings,
+                                    const gpunn__setting *setting, float *to)
+{
+    const int list = gpunn__look(l, item, settings->name);
+    for (int i = 0; i < settings->count; i++) to[i] = setting[i].usual;
+    if (list == 0) return true;
+    if (l->items.at[list].kind != GPUNN__J_LIST || gpunn__item_count(l, list) != settings->count)
+        return gpunn__wrong(l, list, "\"%s\" must be a list of %s numbers", settings->name, settings->length);
+    for (int i = 0; i < settings->count; i++)
+        if (!gpunn__float_at(l, list + 1 + i, settings->name, false, &to[i])) return false;
+    return true;
+}
+
 /* Reads "optimizer", "clip_grad_norm", "clip_grad_value" and "ema_decay". */
 static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
 {
     int item = gpunn__look(l, 0, "optimizer"), kind = 0, ignored;
     if (item) {
-        char                  one[256];
-        gpunn__text_buffer    line = {one, sizeof one, 0};
-        const char           *names[GPUNN_UPDATE_COUNT];
-        const gpunn__setting *setting;
+        char                       one[256];
+        gpunn__text_buffer         line = {one, sizeof one, 0};
+        const char                *names[GPUNN_UPDATE_COUNT];
+        const gpunn__setting      *setting;
+        const gpunn__setting_list *settings;
         gpunn__put(&line, "one of ");
         for (int i = 0; i < GPUNN_UPDATE_AVERAGE; i++) {
             names[i] = gpunn__kind_name((gpunn_update_kind)i);
@@ -52265,14 +52528,9 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
             if (setting[i].flag) {
                 if (!gpunn__get_bool(l, item, setting[i].key, &flag)) return false;
                 *to = flag;
-            } else if (strcmp(setting[i].key, "beta1") == 0) {
-                int betas = gpunn__look(l, item, "betas");
-                to[1] = setting[++i].usual;
-                if (betas && (l->items.at[betas].kind != GPUNN__J_LIST || gpunn__item_count(l, betas) != 2))
-                    return gpunn__wrong(l, betas, "\"betas\" must be a list of two numbers");
-                if (betas && (!gpunn__float_at(l, betas + 1, "betas", false, &to[0]) ||
-                              !gpunn__float_at(l, betas + 2, "betas", false, &to[1])))
-                    return false;
+            } else if ((settings = gpunn__setting_list_of(setting[i].key)) != NULL) {
+                if (!gpunn__get_setting_list(l, item, settings, &setting[i], to)) return false;
+                i += settings->count - 1;
             } else if (!gpunn__get_float(l, item, setting[i].key, to))
                 return false;
         }
@@ -54527,6 +54785,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
  *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
  *                 .min_epochs and .restore_best. gpunn_embedding(.sparse) trains the batch's rows alone.
+ *                 gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
  *                 gpunn_transpose, and .reset of stateful recurrent layers.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load

@@ -14293,7 +14293,7 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
  * updates of more than one kernel. */
 __host__ __device__ constexpr bool gpunn__decided_apart(int kind)
 {
-    return kind == GPUNN_UPDATE_NADAM;
+    return kind == GPUNN_UPDATE_NADAM || kind == GPUNN_UPDATE_MUON;
 }
 
 /* The numbers of an update, the same in every thread of every block. */
@@ -14528,6 +14528,43 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(con
     }
 }
 
+/* x /= max(norm, eps). sums has the squares of x in parts. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__muon_normalize_kernel(float *x, int64_t count, const double *sums, int sum_count, double eps)
+{
+    GPUNN__FOLLOW();
+    const float scale = (float)(1 / fmax(sqrt(gpunn__partials_sum(sums, sum_count)), eps));
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x)
+        x[i] *= scale;
+}
+
+/* y = scale x + diagonal I, for square matrices. y may be x. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__muon_shift_kernel(float *y, const float *x, int64_t size, float scale, float diagonal)
+{
+    GPUNN__FOLLOW();
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < size * size;
+         i += (int64_t)gridDim.x * blockDim.x)
+        y[i] = scale * x[i] + (i % (size + 1) == 0 ? diagonal : 0);
+}
+
+/* The last pass of Muon: p = p * shrink - lr * ratio * x. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__muon_kernel(const gpunn__update_job job, const float *x, double ratio)
+{
+    GPUNN__FOLLOW();
+    const gpunn_update_numbers k = *job.numbers;
+    const float                rate = (float)((double)k.lr * ratio);
+    if (!k.go) return;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < job.u.count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const float p = job.u.parameter[i] * k.once[0] - rate * x[i];
+        job.u.parameter[i] = p;
+        if (job.u.half) gpunn__store(job.u.half, job.u.half_dtype, i, p);
+    }
+}
+
 /* Records the lowest address of a non-finite gradient in *bad_place. v has the values at x, x + 1, ... */
 __device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, unsigned long long *bad_place)
 {
@@ -14641,6 +14678,81 @@ static gpunn_status gpunn__short_training_launch(gpunn__cuda *cuda, const gpunn_
     return GPUNN__LAUNCH(cuda, gpunn__short_training_kernel, 1, GPUNN__THREADS, training);
 }
 
+/* The kernels of an update's row. */
+static gpunn_status gpunn__update_kernels_launch(gpunn__cuda *cuda, const gpunn__update_job *job,
+                                                 unsigned blocks)
+{
+    switch (job->u.kind) {
+#define GPUNN__X(ENUM, ...)   \
+    case GPUNN_UPDATE_##ENUM: \
+        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
+#define GPUNN__TRUST(ENUM, ...)                                                                              \
+    case GPUNN_UPDATE_##ENUM:                                                                                \
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__norms_kernel<GPUNN_UPDATE_##ENUM>), (unsigned)job->sum_count, \
+                                 GPUNN__THREADS, *job));                                                     \
+        return GPUNN__LAUNCH(cuda, (gpunn__trust_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
+        GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, , , , )
+#undef GPUNN__X
+#undef GPUNN__TRUST
+    default: return GPUNN_OK;
+    }
+}
+
+/* d[m][n] = a[m][k] b[k][n] in F32, all contiguous. */
+static gpunn_status gpunn__muon_product(gpunn__cuda *cuda, int64_t m, int64_t n, int64_t k, const float *a,
+                                        bool transpose_a, const float *b, bool transpose_b, float *d)
+{
+    gpunn__product p;
+    memset(&p, 0, sizeof p);
+    p.m = m, p.n = p.ldd = n, p.k = k, p.batch = 1;
+    p.transpose_a = transpose_a, p.transpose_b = transpose_b;
+    p.lda = transpose_a ? m : k, p.ldb = transpose_b ? k : n;
+    p.dtype = p.d_dtype = GPUNN_F32, p.precision = GPUNN_PRECISION_F32;
+    p.a = a, p.b = b, p.d = d;
+    return gpunn__products(cuda, &p, 1, GPUNN__FORWARD);
+}
+
+static gpunn_status gpunn__muon_shift(gpunn__cuda *cuda, float *y, const float *x, int64_t size, float scale,
+                                      float diagonal)
+{
+    return GPUNN__LAUNCH(cuda, gpunn__muon_shift_kernel, gpunn__blocks(cuda, size * size, 1), GPUNN__THREADS,
+                         y, x, size, scale, diagonal);
+}
+
+/* One step of Muon's iteration, as on the CPU: x becomes a x + b (x x^T) x + c (x x^T)^2 x, in y. */
+static gpunn_status gpunn__muon_step(gpunn__cuda *cuda, const gpunn__muon *m, const float *x, float *y,
+                                     float *gram)
+{
+    const int64_t k = m->least, longer = m->rows + m->columns - k;
+    float *const mixed = gram + k * k, *const poly = mixed + k * k;
+    GPUNN__TRY(gpunn__muon_product(cuda, k, k, longer, x, m->tall, x, !m->tall, gram));
+    GPUNN__TRY(gpunn__muon_shift(cuda, mixed, gram, k, m->c, m->b));
+    GPUNN__TRY(gpunn__muon_product(cuda, k, k, k, gram, false, mixed, false, poly));
+    GPUNN__TRY(gpunn__muon_shift(cuda, poly, poly, k, 1, m->a));
+    return gpunn__muon_product(cuda, m->rows, m->columns, k, m->tall ? x : poly, false, m->tall ? poly : x,
+                               false, y);
+}
+
+/* Orthogonalizes the matrix that the first pass has left in state 1, and makes the step along it. If the
+ * update is rejected, the matrix is an old one and the last pass does nothing. */
+static gpunn_status gpunn__muon_launch(gpunn__cuda *cuda, const gpunn__update_job *job, unsigned blocks)
+{
+    const gpunn_update *u = &job->u;
+    const gpunn__muon   m = gpunn__muon_of(job->setting, u->count / u->columns, u->columns);
+    float *x = u->state[1], *y = (float *)u->workspace, *const gram = y + u->count;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)job->sum_count, GPUNN__THREADS, x,
+                             u->count, job->sums, (gpunn__device_state *)NULL));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__muon_normalize_kernel, blocks, GPUNN__THREADS, x, u->count,
+                             job->sums, job->sum_count, m.eps));
+    for (int step = 0; step < m.steps; step++) {
+        GPUNN__TRY(gpunn__muon_step(cuda, &m, x, y, gram));
+        float *const result = y;
+        y = x;
+        x = result;
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__muon_kernel, blocks, GPUNN__THREADS, *job, x, m.ratio);
+}
+
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
@@ -14666,20 +14778,8 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     }
     job->sums = cuda->partials + GPUNN__PARTIALS;
     job->sum_count = blocks < GPUNN__TRUST_BLOCKS ? (int)blocks : (int)GPUNN__TRUST_BLOCKS;
-    switch (u->kind) {
-#define GPUNN__X(ENUM, ...)   \
-    case GPUNN_UPDATE_##ENUM: \
-        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
-#define GPUNN__TRUST(ENUM, ...)                                                                              \
-    case GPUNN_UPDATE_##ENUM:                                                                                \
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__norms_kernel<GPUNN_UPDATE_##ENUM>), (unsigned)job->sum_count, \
-                                 GPUNN__THREADS, *job));                                                     \
-        return GPUNN__LAUNCH(cuda, (gpunn__trust_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
-        GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, , , , )
-#undef GPUNN__X
-#undef GPUNN__TRUST
-    default: return GPUNN_OK;
-    }
+    GPUNN__TRY(gpunn__update_kernels_launch(cuda, job, blocks));
+    return u->kind == GPUNN_UPDATE_MUON ? gpunn__muon_launch(cuda, job, blocks) : GPUNN_OK;
 }
 
 /* Blocks that sum the squares of an update's gradients. An average has none. */
@@ -15559,7 +15659,7 @@ static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
     return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter &&
            a->state[0] == b->state[0] && a->state[1] == b->state[1] && a->state[2] == b->state[2] &&
            a->gradient == b->gradient && a->rows == b->rows && a->half == b->half &&
-           a->half_dtype == b->half_dtype &&
+           a->columns == b->columns && a->workspace == b->workspace && a->half_dtype == b->half_dtype &&
            memcmp(a->setting + 1, b->setting + 1, sizeof a->setting - sizeof(float)) == 0 &&
            a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit &&
            a->clip_norm == b->clip_norm && a->clip_group == b->clip_group &&

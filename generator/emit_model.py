@@ -411,7 +411,7 @@ class _Emitter:
         given = self.model.optimizer
         if given is None:
             return []
-        values, fields = dict(given, **dict(zip(("beta1", "beta2"), given.get("betas", ())))), _Fields()
+        values, fields = table.spread(given), _Fields()
         for key, _, default in table.optimizers()[given["type"]].settings:
             fields.add(key, values[key], default)
         lines = ["", "/* Creates the spec's optimizer. Returns NULL on failure. */",

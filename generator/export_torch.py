@@ -66,11 +66,12 @@ def optimizer_json(optimizer):
         raise ValueError("the optimizer's groups differ, or amsgrad is set; give it the same settings for "
                          "all parameters")
     result = {"type": kind.lower()}
+    adjust = {"match_rms_adamw": 1, "spectral_unclamped": 2}.get(groups[0].get("adjust_lr_fn"), 0)
+    own = dict(groups[0], no_nesterov=not groups[0].get("nesterov", True), adjust_lr_fn=adjust)
+    lists = {key: name for name, keys in table.LISTS.items() for key in keys}
     for key, *_ in rows[kind.lower()].settings:
-        if key == "beta2":
-            continue
-        key = "betas" if key == "beta1" else key
-        x = groups[0].get(key, 0)
+        key = lists.get(key, key)
+        x = own.get(key, 0)
         if x != optimizer.defaults.get(key, 0) or key in ("lr", "momentum_decay") or x:
             result[key] = list(x) if isinstance(x, tuple) else x
     return result

@@ -607,13 +607,12 @@ def network_fault(model):
 
 
 def updates(model):
-    """Kind, settings and half_dtype of a model's update. Empty if a trust ratio's norms take two passes."""
+    """Kind, settings and half_dtype of a model's update. Empty if it needs whole parameters."""
     given = model.optimizer
-    if given is None or table.optimizers()[given["type"]].trusts:
+    if given is None or table.optimizers()[given["type"]].whole:
         return ()
     half = model.precision if model.precision in ("bf16", "f16") else "f32"
-    betas = zip(("beta1", "beta2"), given.get("betas", ()))
-    return (dict(given, **dict(betas), kind=given["type"], half_dtype=half),)
+    return (dict(table.spread(given), kind=given["type"], half_dtype=half),)
 
 
 def partition(model, name=None, command=""):

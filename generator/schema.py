@@ -92,13 +92,14 @@ def elementwise(op):
 
 def optimizer(row):
     """The schema of "optimizer" of one type."""
-    properties, betas = {"type": {"const": row.name}}, []
+    properties, lists = {"type": {"const": row.name}}, {name: [] for name in table.LISTS}
     for key, kind, default in row.settings:
         default = default if kind == "FLAG" else short(default)
-        part = {"SIZE": "scale", "SHARE": "share", "ANY": "number", "FLAG": "flag"}[kind]
-        if key in ("beta1", "beta2"):
-            betas.append(default)
-            key, part, default = "betas", "betas", betas
+        part = {"SIZE": "scale", "SHARE": "share", "ANY": "number", "COUNT": "few", "CHOICE": "choice",
+                "FLAG": "flag"}[kind]
+        for name in (name for name, keys in table.LISTS.items() if key in keys):
+            lists[name].append(default)
+            key, part, default = name, name, lists[name]
         properties[key] = {"$ref": "#/$defs/" + part, "default": default}
     return {"type": "object", "required": ["type"], "additionalProperties": False, "properties": properties}
 

@@ -351,9 +351,9 @@ class Loader:
         part = self.variant(given, root.value_at["optimizer"], "type", optimizers(), "the optimizer")
         values = self.filled(given, part)
         for key in values:
-            if key == "betas":
-                values[key] = tuple(f32(beta) for beta in values[key])
-                if 1.0 in values[key]:
+            if key in table.LISTS:
+                values[key] = tuple(f32(x) for x in values[key])
+                if key == "betas" and 1.0 in values[key]:
                     self.fail(given.value_at[key],
                               "betas: a float cannot tell it from 1; use a smaller number")
             elif not isinstance(values[key], (bool, str)):

@@ -28,9 +28,13 @@ Argument = namedtuple("Argument", "name kind default about field", defaults=("",
 # The formula of a row's builder: the operands' names, and the check (Graph.fits_*) that they must pass.
 Formula = namedtuple("Formula", "operands fits text")
 
-# settings: (key, kind, default), ...; kind: SIZE SHARE ANY FLAG. states: settings that need them, or ALWAYS.
-# once, step: (name, text), ...
-Optimizer = namedtuple("Optimizer", "name enum settings states once step trusts")
+# settings: (key, kind, default), ...; kind: SIZE SHARE ANY COUNT CHOICE FLAG. states: settings that need
+# them, or ALWAYS. once, step: (name, text), ... whole: an update needs a whole parameter, so no kernel is
+# generated.
+Optimizer = namedtuple("Optimizer", "name enum settings states once step whole")
+
+# Settings that a spec writes as one list.
+LISTS = {"betas": ("beta1", "beta2"), "ns_coefficients": ("ns_a", "ns_b", "ns_c")}
 
 OPERANDS = ("", "x", "ab", "abc")  # by arity: the operands' names in the texts
 
@@ -134,8 +138,14 @@ def plain(text):
     return re.sub(r"\\[ \t]*\r?\n", " ", text)
 
 
-def optimizer(trusts, fields):
-    if len(fields) != (8 if trusts else 6):
+def spread(given):
+    """A spec's optimizer, with the settings of its lists by their own names."""
+    own = {key: x for name, keys in LISTS.items() for key, x in zip(keys, given.get(name, ()))}
+    return dict(given, **own)
+
+
+def optimizer(family, fields):
+    if len(fields) != (8 if family == "TRUST_" else 6):
         raise TableError("the optimizer '%s' has %d columns" %
                          (fields[1] if len(fields) > 1 else "?", len(fields)))
     settings = tuple((one[0], "FLAG", False) if len(one) == 1 else (one[1], one[0], number(one[2]))
@@ -143,7 +153,7 @@ def optimizer(trusts, fields):
     states = tuple(one for one, in entries(fields[3], "STATE"))
     steps = [part.partition("=") for part in fields[5].split(";") if part.strip()]
     return Optimizer(fields[1], fields[0], settings, states, tuple(map(tuple, entries(fields[4], "ONCE"))),
-                     tuple((name.split()[-1], text.strip()) for name, _, text in steps), trusts)
+                     tuple((name.split()[-1], text.strip()) for name, _, text in steps), bool(family))
 
 
 def lines(text, word):
@@ -183,8 +193,9 @@ def read(text):
 def read_optimizers(text):
     """All optimizers of a gpunn.h, by name in the order of its enum."""
     own, _ = lines(text, "optimizers")
-    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(TRUST_)?OPTIMIZERS\([A-Z, ]*\)(.*)$", own, re.M)
-    rows = [optimizer(bool(trusts), fields) for trusts, body in defines for fields in entries(body)]
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(TRUST_|MATRIX_)?OPTIMIZERS\([A-Z, ]*\)(.*)$",
+                         own, re.M)
+    rows = [optimizer(family, fields) for family, body in defines for fields in entries(body)]
     return {row.name: row for row in rows}
 
 

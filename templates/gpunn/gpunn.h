@@ -315,6 +315,7 @@ extern "C" {
  *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
  *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
  *                 .min_epochs and .restore_best. gpunn_embedding(.sparse) trains the batch's rows alone.
+ *                 gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
  *                 gpunn_transpose, and .reset of stateful recurrent layers.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load

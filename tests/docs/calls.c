@@ -214,7 +214,7 @@ static void train(gpunn_device *dev)
 static void optimizers(gpunn_device *dev)
 {
     gpunn_model     *model = gpunn_model_create(dev);
-    gpunn_optimizer *all[8];
+    gpunn_optimizer *all[9];
     int              count = 0;
     all[count++] = gpunn_rmsprop(model, .momentum = 0.9f, .centered = true);
     all[count++] = gpunn_adagrad(model, .lr_decay = 1e-4f);
@@ -224,6 +224,7 @@ static void optimizers(gpunn_device *dev)
     all[count++] = gpunn_lion(model, .weight_decay = 0.1f);
     all[count++] = gpunn_adadelta(model, .rho = 0.95f);
     all[count++] = gpunn_lamb(model, .lr = 2e-3f, .trust_clip = 10);
+    all[count++] = gpunn_muon(model, .lr = 0.02f, .adamw_lr = 3e-4f);
     while (count > 0) gpunn_optimizer_destroy(all[--count]);
     gpunn_model_destroy(model);
 }

@@ -81,11 +81,11 @@ static void run_update(int64_t which, int64_t threads)
     gpunn_update_numbers numbers;
     block                blocks[MOST];
     unsigned char        accumulate[MOST];
-    float                given[4 + GPUNN_SETTINGS]; /* scale, limit, weight decay, lr, once */
+    float                given[4 + GPUNN_UPDATE_NUMBERS]; /* scale, limit, weight decay, lr, once */
     int64_t              decay = number();
     memset(&u, 0, sizeof u);
     numbers.go = true;
-    for (int i = 0; i < 4 + GPUNN_SETTINGS; i++) given[i] = (float)((double)number() * 1e-9);
+    for (int i = 0; i < 4 + GPUNN_UPDATE_NUMBERS; i++) given[i] = (float)((double)number() * 1e-9);
     int64_t count = read_blocks(blocks, accumulate);
     numbers.scale = given[0];
     u.gradient_limit = given[1];

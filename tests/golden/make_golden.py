@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden files beside it with PyTorch (any 2.x, or Debian's 1.13): python3
+"""Writes the golden files beside it with PyTorch (2.9 or later, for Muon): python3
 tests/golden/make_golden.py
 
 Inputs are float32 values. Everything is computed in float64 and rounded once at the end, so the files do not
@@ -15,6 +15,7 @@ import json
 import math
 import os
 import struct
+import types
 import warnings
 import zlib
 
@@ -686,6 +687,46 @@ def optimizers():
     save("optimizers.safetensors", out)
 
 
+MUON = {
+    "muon": dict(), "muon_options": dict(lr=0.02, weight_decay=0.3, momentum=0.8, nesterov=False, eps=0.5,
+                                         ns_coefficients=(2.0, -1.5, 0.5), ns_steps=4,
+                                         adjust_lr_fn="match_rms_adamw"),
+    "muon_spectral": dict(lr=0.05, adjust_lr_fn="spectral_unclamped", momentum=0.0),
+}
+
+
+def muon():
+    """torch.optim.Muon of matrices, AdamW of the others, after the first and the last of six steps. torch
+    rounds the iteration to BF16; '_exact' is the same code in F64."""
+    out, halves = {}, torch.optim._muon.torch
+    shapes = {"wide": (5, 12), "tall": (37, 24), "square": (9, 9), "one": (1, 1), "row": (1, 9),
+              "column": (11, 1), "vector": (5,), "cube": (2, 3, 4)}
+    starts = {name: randn(*shape) for name, shape in shapes.items()}
+    gradients = {name: randn(6, *shape, scale=0.5) for name, shape in shapes.items()}
+    gradients["wide"][2] *= 1e-6
+    gradients["tall"][3] = 0
+    gradients["square"][:2] = 0
+    out.update({f"start.{name}": t for name, t in starts.items()})
+    out.update({f"gradients.{name}": t for name, t in gradients.items()})
+    exact = types.SimpleNamespace(**dict(vars(torch), bfloat16=torch.float64))
+    for label, options in MUON.items():
+        for torch.optim._muon.torch, suffix in ((halves, "_bf16"), (exact, "")):
+            w = {name: up(t.clone()).requires_grad_(True) for name, t in starts.items()}
+            shared = {"weight_decay": options.get("weight_decay", 0.1)}
+            both = (torch.optim.Muon([t for t in w.values() if t.ndim == 2], **options),
+                    torch.optim.AdamW([t for t in w.values() if t.ndim != 2], lr=0.01, betas=(0.8, 0.95),
+                                      **shared))
+            for t in range(6):
+                for name in w:
+                    w[name].grad = up(gradients[name][t])
+                for opt in both:
+                    opt.step()
+                if t in (0, 5):
+                    out.update({f"{label}{suffix}/{name}.{t}": down(p).clone() for name, p in w.items()})
+    torch.optim._muon.torch = halves
+    save("muon.safetensors", out)
+
+
 def schedules():
     out = {}
     lr, total = 0.5, 120
@@ -885,6 +926,7 @@ def files():
 if __name__ == "__main__":
     # torch's kl_div on what it might become
     warnings.filterwarnings("ignore", message="reduction: 'mean' divides")
-    for seed, make in enumerate((elementwise, layers, shapes, losses, optimizers, schedules, models, files)):
+    for seed, make in enumerate((elementwise, layers, shapes, losses, optimizers, schedules, models, files,
+                                 muon)):
         torch.manual_seed(seed)
         make()

@@ -507,9 +507,11 @@ typedef struct optimizer_case {
     }
 GPUNN_OPTIMIZERS(X, , , , )
 GPUNN_TRUST_OPTIMIZERS(X, , , , )
+GPUNN_MATRIX_OPTIMIZERS(X, , , , )
 #undef X
 #define X(ENUM, name, ...) {#name, make_##name},
-static optimizer_case optimizers[] = {GPUNN_OPTIMIZERS(X, , , , ) GPUNN_TRUST_OPTIMIZERS(X, , , , )};
+static optimizer_case optimizers[] = {GPUNN_OPTIMIZERS(X, , , , ) GPUNN_TRUST_OPTIMIZERS(X, , , , )
+                                          GPUNN_MATRIX_OPTIMIZERS(X, , , , )};
 #undef X
 
 /* The weights after three steps, their averages, and a clipped gradient. */
@@ -519,8 +521,9 @@ static void train(outcome *o, const optimizer_case *c, int which)
     gpunn_model     *model = gpunn_model_create(dev);
     gpunn_tensor    *y = input(dev, model, "y", values[1]);
     const gpunn_init normal = {GPUNN_INIT_NORMAL, 0, 1};
-    gpunn_tensor    *p = gpunn_parameter(model, "p", GPUNN_SHAPE(A, B, C), normal);
-    gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(gpunn_sub(p, y)), GPUNN_ALL, false));
+    gpunn_tensor    *p = gpunn_parameter(model, "p", GPUNN_SHAPE(A * B, C), normal);
+    gpunn_tensor    *error = gpunn_sub(gpunn_reshape(p, GPUNN_SHAPE(A, B, C)), y);
+    gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(error), GPUNN_ALL, false));
     gpunn_optimizer *opt = MADE(dev, c->make(model));
     memset(o, 0, sizeof *o);
     gpunn_set_clip_norm(opt, 0.001f);

@@ -2,7 +2,7 @@
  * (tests/golden). */
 #include "../test.h"
 
-static golden optimizers, schedules, models, sparse;
+static golden optimizers, schedules, models, sparse, muon;
 
 /* ---- optimizers: the loss is sum(parameter * g), so that the gradient is g ---- */
 /* clang-format off */
@@ -109,6 +109,103 @@ static void test_optimizer(void **state)
                            __LINE__);
             free(actual);
         }
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
+/* ---- muon: matrices of all forms, and by AdamW what is no matrix ---- */
+typedef struct muon_case {
+    const char     *name;
+    gpunn_muon_args args;
+} muon_case;
+static const muon_case   muon_cases[] = {{"muon", {.adamw_lr = 0.01f, .beta1 = 0.8f, .beta2 = 0.95f}},
+                                         {"muon_options",
+                                          {.lr = 0.02f,
+                                           .weight_decay = 0.3f,
+                                           .momentum = 0.8f,
+                                           .no_nesterov = true,
+                                           .eps = 0.5f,
+                                           .ns_a = 2,
+                                           .ns_b = -1.5f,
+                                           .ns_c = 0.5f,
+                                           .ns_steps = 4,
+                                           .adjust_lr_fn = GPUNN_ADJUST_LR_MATCH_RMS_ADAMW,
+                                           .adamw_lr = 0.01f,
+                                           .beta1 = 0.8f,
+                                           .beta2 = 0.95f}},
+                                         {"muon_spectral",
+                                          {.lr = 0.05f,
+                                           .adjust_lr_fn = GPUNN_ADJUST_LR_SPECTRAL_UNCLAMPED,
+                                           .momentum = GPUNN_ZERO,
+                                           .adamw_lr = 0.01f,
+                                           .beta1 = 0.8f,
+                                           .beta2 = 0.95f}}};
+static const char *const muon_names[] = {"wide", "tall", "square", "one", "row", "column", "vector", "cube"};
+enum { MUON_TENSORS = COUNT(muon_names), MUON_STEPS = 6 };
+
+typedef struct muon_network {
+    gpunn_tensor *parameter[MUON_TENSORS], *gradient[MUON_TENSORS], *loss;
+} muon_network;
+
+static muon_network muon_make(const fixture *f, gpunn_model *model)
+{
+    muon_network n = {.loss = NULL};
+    for (int i = 0; i < MUON_TENSORS; i++) {
+        const golden_tensor *start = golden_find(&muon, "start.%s", muon_names[i]);
+        gpunn_init           zeros = {GPUNN_INIT_ZEROS, 0, 0};
+        char                 name[16];
+        (void)snprintf(name, sizeof name, "g.%s", muon_names[i]);
+        n.parameter[i] = MADE(f->dev, gpunn_parameter(model, muon_names[i], start->shape, zeros));
+        OK(f->dev, gpunn_write(n.parameter[i], start->data, start->bytes));
+        n.gradient[i] = gpunn_input(model, name, GPUNN_F32, start->shape);
+        gpunn_tensor *term = gpunn_sum(gpunn_mul(n.parameter[i], n.gradient[i]), GPUNN_ALL, false);
+        n.loss = MADE(f->dev, n.loss ? gpunn_add(n.loss, term) : term);
+    }
+    return n;
+}
+
+static void muon_step(const fixture *f, gpunn_optimizer *opt, const muon_network *n, int t)
+{
+    for (int i = 0; i < MUON_TENSORS; i++) {
+        const golden_tensor *given = golden_find(&muon, "gradients.%s", muon_names[i]);
+        const size_t         bytes = given->bytes / MUON_STEPS;
+        OK(f->dev, gpunn_write(n->gradient[i], (const char *)given->data + (size_t)t * bytes, bytes));
+    }
+    OK(f->dev, gpunn_train_step(opt, n->loss));
+}
+
+/* torch's own values differ by its BF16, of 8 bits, and by what the iteration makes of that. */
+static void muon_check(const fixture *f, const muon_network *n, const char *name, float lr, int t)
+{
+    for (int i = 0; i < MUON_TENSORS; i++) {
+        const golden_tensor *exact = golden_find(&muon, "%s/%s.%d", name, muon_names[i], t),
+                            *halves = golden_find(&muon, "%s_bf16/%s.%d", name, muon_names[i], t);
+        int64_t count;
+        float  *actual = read_floats(f->dev, n->parameter[i], &count);
+        char    what[48];
+        (void)snprintf(what, sizeof what, "%s, %s after step %d", name, muon_names[i], t + 1);
+        check_close_at(actual, exact->data, count, 5e-6, 5e-6, what, __FILE__, __LINE__);
+        check_close_at(actual, halves->data, count, 0, 0.15 * (double)lr, what, __FILE__, __LINE__);
+        free(actual);
+    }
+}
+
+static void test_muon(void **state)
+{
+    fixture         *f = *state;
+    const muon_case *c = f->data;
+    muon_network     n = muon_make(f, f->model);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_muon_(f->model, c->args));
+    for (int t = 0; t < MUON_STEPS; t++) {
+        gpunn_device *other = t == 3 ? MADE(NULL,
+                                            gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 4,
+                                                              .realloc_fn = hook_realloc, .user = &f->memory))
+                                     : NULL; /* for one step */
+        if (other) OK(f->dev, gpunn_model_to(f->model, other));
+        muon_step(f, opt, &n, t);
+        if (other) OK(f->dev, gpunn_model_to(f->model, f->dev));
+        gpunn_device_close(other);
+        if (t == 0 || t == MUON_STEPS - 1) muon_check(f, &n, c->name, c->args.lr > 0 ? c->args.lr : 1e-3f, t);
     }
     gpunn_optimizer_destroy(opt);
 }
@@ -915,11 +1012,14 @@ int main(void)
     static struct CMUnitTest tests[256];
     int                      count = 0;
     optimizers = golden_open("tests/golden/optimizers.safetensors");
+    muon = golden_open("tests/golden/muon.safetensors");
     schedules = golden_open("tests/golden/schedules.safetensors");
     models = golden_open("tests/golden/models.safetensors");
     sparse = golden_open("tests/golden/sparse.safetensors");
     for (int i = 0; i < COUNT(optimizer_cases); i++)
         count += each_backend(tests + count, optimizer_cases[i].name, test_optimizer, &optimizer_cases[i]);
+    for (int i = 0; i < COUNT(muon_cases); i++)
+        count += each_backend(tests + count, muon_cases[i].name, test_muon, &muon_cases[i]);
     count += each_backend(tests + count, "average 0.9", test_average, "0.9");
     count += each_backend(tests + count, "average 0.3", test_average, "0.3");
     for (int i = 0; i < COUNT(schedule_cases); i++)
@@ -941,6 +1041,7 @@ int main(void)
     count += each_backend(tests + count, "sparse refusals", test_sparse_refusals, NULL);
     count += missing_backends(tests + count);
     int failed = _cmocka_run_group_tests("training", tests, (size_t)count, NULL, NULL);
-    golden_close(&optimizers), golden_close(&schedules), golden_close(&models), golden_close(&sparse);
+    golden_close(&optimizers), golden_close(&schedules), golden_close(&models), golden_close(&sparse),
+        golden_close(&muon);
     return failed;
 }

@@ -150,6 +150,7 @@ static gpunn_optimizer *make_optimizer(gpunn_model *model, unsigned kind)
     case 6: return gpunn_nadam(model, .lr = 0.01f);
     case 7: return gpunn_radam(model, .lr = 0.01f, .beta2 = 0.9f);
     case 8: return gpunn_lamb(model, .lr = 0.01f);
+    case 9: return gpunn_muon(model, .lr = 0.01f);
     default: return gpunn_lion(model, .lr = 0.01f);
     }
 }

@@ -790,7 +790,7 @@ typedef struct training {
     gpunn_loader    *loader;
 } training;
 
-enum { SAMPLES = 26, KINDS = 10 }; /* the last batch of 4 holds 2, as batch_norm needs */
+enum { SAMPLES = 26, KINDS = 11 }; /* the last batch of 4 holds 2, as batch_norm needs */
 
 static gpunn_optimizer *make_optimizer(gpunn_model *model, int kind)
 {
@@ -806,6 +806,7 @@ static gpunn_optimizer *make_optimizer(gpunn_model *model, int kind)
                            .weight_decay = 0.1f);
     case 7: return gpunn_radam(model, .lr = 0.01f, .beta2 = 0.9f); /* takes to roots on the way */
     case 8: return gpunn_lamb(model, .lr = 0.01f, .trust_clip = 2);
+    case 9: return gpunn_muon(model, .lr = 0.01f, .adamw_lr = 0.02f);
     default: return gpunn_lion(model, .lr = 0.01f, .weight_decay = 0.1f);
     }
 }

@@ -311,6 +311,7 @@ static void test_freezing(void **state)
     check_freezing(f, n, MADE(f->dev, gpunn_nadam(f->model, .lr = 0.1f, .weight_decay = 0.1f)));
     check_freezing(f, n, MADE(f->dev, gpunn_lamb(f->model, .lr = 0.1f)));
     check_freezing(f, n, MADE(f->dev, gpunn_lion(f->model, .lr = 0.1f, .weight_decay = 0.1f)));
+    check_freezing(f, n, MADE(f->dev, gpunn_muon(f->model, .lr = 0.1f)));
 }
 
 static void test_bad_settings(void **state)
@@ -324,7 +325,11 @@ static void test_bad_settings(void **state)
     FAILS_NULL(f->dev, gpunn_lion(f->model, .lr = -1), GPUNN_ERR_ARGUMENT, "gpunn_lion", "lr is -1");
     FAILS_NULL(f->dev, gpunn_adamax(f->model, .eps = INFINITY), GPUNN_ERR_ARGUMENT, "gpunn_adamax",
                "eps is inf");
+    FAILS_NULL(f->dev, gpunn_muon(f->model, .ns_steps = 100), GPUNN_ERR_ARGUMENT, "gpunn_muon",
+               "ns_steps is 100", "below 100");
+    FAILS_NULL(f->dev, gpunn_muon(f->model, .adjust_lr_fn = 3), GPUNN_ERR_ARGUMENT, "adjust_lr_fn is 3");
     assert_null(gpunn_lamb(NULL));
+    assert_null(gpunn_muon(NULL));
     assert_null(gpunn_lion(NULL));
     assert_null(gpunn_nadam(NULL));
     assert_null(gpunn_radam(NULL));
@@ -571,13 +576,14 @@ static void steep_write(fixture *f, gpunn_model *model, int kind)
 static void test_nan_gradient(void **state)
 {
     fixture *f = *state;
-    for (int kind = 0; kind < 7; kind++) {
+    for (int kind = 0; kind < 8; kind++) {
         gpunn_model     *model = MADE(f->dev, gpunn_model_create(f->dev));
         gpunn_tensor    *loss = MADE(f->dev, steep_net(model, kind % 2 ? 2000 : 2));
         const int        parts = kind == 5 ? 2 : 1;
         gpunn_optimizer *opt = kind == 0   ? gpunn_sgd(model)
                                : kind == 1 ? gpunn_nadam(model)
                                : kind == 2 ? gpunn_lamb(model)
+                               : kind == 7 ? gpunn_muon(model)
                                            : gpunn_adam(model, .lr = 0.01f);
         if (kind == 3) OK(f->dev, gpunn_set_ema(opt, 0.5f));
         if (kind == 4) gpunn_set_clip_norm(MADE(f->dev, opt), 1);

@@ -595,6 +595,8 @@ static void optimizers(void **state)
         gpunn_lamb(f->model, .weight_decay = GPUNN_ZERO, .trust_clip = 10, .always_adapt = true),
         gpunn_lion(f->model, .beta2 = 0.95f, .weight_decay = 0.1f),
         gpunn_adadelta(f->model, .rho = GPUNN_ZERO, .eps = 1e-3f),
+        gpunn_muon(f->model, .lr = 0.1f, .ns_b = GPUNN_ZERO, .beta1 = 0.5f, .no_nesterov = true),
+        gpunn_muon(f->model, .ns_steps = 7, .adjust_lr_fn = GPUNN_ADJUST_LR_MATCH_RMS_ADAMW),
     };
     for (int i = 0; i < COUNT(all); i++) {
         gpunn_optimizer *opt = MADE(f->dev, all[i]);

@@ -6,7 +6,7 @@
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 21
+#define GPUNN_BACKEND_ABI 22
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -219,10 +219,10 @@ typedef struct gpunn_step {
 
 /* Numbers that are the same for all elements of an optimizer's update (gpunn_update). */
 typedef struct gpunn_update_numbers {
-    bool  go;                   /* false: do not update */
-    float scale;                /* g = clamp(gradient * scale, +-gradient_limit) */
-    float lr;                   /* setting[0] in this step */
-    float once[GPUNN_SETTINGS]; /* columns ONCE of the kind's row */
+    bool  go;                         /* false: do not update */
+    float scale;                      /* g = clamp(gradient * scale, +-gradient_limit) */
+    float lr;                         /* setting[0] in this step */
+    float once[GPUNN_UPDATE_NUMBERS]; /* columns ONCE of the kind's row */
 } gpunn_update_numbers;
 typedef struct gpunn_update        gpunn_update;
 typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
@@ -236,6 +236,7 @@ typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpun
 #define GPUNN_UPDATES(X, TRUST, NUMBER, FLAG, STATE, ONCE)                           \
     GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                   \
     GPUNN_TRUST_OPTIMIZERS(TRUST, NUMBER, FLAG, STATE, ONCE)                         \
+    GPUNN_MATRIX_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                            \
     X(AVERAGE, average, NUMBER(SHARE, lr, 0), , ONCE(first, where(step == 1, 1, 0)), \
       p = where(first, g, p + lr * (g - p));)                                        \
     X(SPARSE_ADAM, sparse_adam,                                                      \
@@ -254,7 +255,7 @@ typedef enum gpunn_update_kind {
     GPUNN_UPDATE_COUNT
 } gpunn_update_kind;
 /* clang-format on */
-/* One update over a contiguous range; with a trust ratio, over one parameter. */
+/* One update over a contiguous range; with a trust ratio, and for a matrix, over one parameter. */
 struct gpunn_update {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS]; /* settings in the kind's row, flags as 0 or 1 */
@@ -278,7 +279,8 @@ struct gpunn_update {
     /* Sparse: the gradient is [count / columns][columns]. Its line i belongs to row rows[i] of parameter,
      * state and half, or to none if that is below 0. SGD, ADAGRAD and SPARSE_ADAM only. NULL: dense. */
     const int64_t *rows;
-    int64_t        columns;
+    int64_t        columns;   /* MUON: the parameter is [count / columns][columns] */
+    void          *workspace; /* MUON: device memory for its iteration */
 };
 
 /* A collective exchange between ranks whose devices communicate themselves. */

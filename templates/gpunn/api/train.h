@@ -107,7 +107,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* The optimizers. All code of an optimizer follows from its row here: the struct of its settings, checks,
  * specs, checkpoints, CPU loop, CUDA kernel and generated kernels. Only the macro with its name, below, is
  * written by hand. Columns:
- *     settings   torch's names and defaults, lr first. NUMBER(SIZE, ...) is >= 0, SHARE in [0, 1), ANY finite
+ *     settings   torch's names and defaults, lr first. NUMBER(SIZE, ...) is >= 0, SHARE in [0, 1), ANY
+ *                finite, COUNT in [0, 100), CHOICE an enum's value
  *     states     s0, s1, s2: numbers per parameter, initially 0. STATE(ALWAYS), or STATE(setting) if it is
  *     not
  *                needed while that setting is 0; then read it only inside where(setting, ...)
@@ -117,8 +118,9 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
  * The language is that of >>ops plus assignments, with float before a new name. ONCE also has C's sqrt and
  * pow, power(base, whole exponent) and nadam_product. Some settings have further effects. eps: without it
  * zeros would not stay zeros. weight_decay: 0 where gpunn_set_decay says so. initial_accumulator_value: the
- * initial s0. beta1 and beta2: called "betas" in a spec. */
-#define GPUNN_SETTINGS 8 /* at most, and of ONCE */
+ * initial s0. beta1 and beta2: called "betas" in a spec; ns_a, ns_b and ns_c: "ns_coefficients". */
+#define GPUNN_SETTINGS 13      /* at most */
+#define GPUNN_UPDATE_NUMBERS 8 /* of ONCE, at most */
 /* >>optimizers begin */
 /* clang-format off */
 /* X(ENUM, name, settings, states, once, step) */
@@ -243,6 +245,21 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
       s1 = beta2 * s1 + take2 * g * g;,                                                                  \
       s0 * lead / (sqrt(s1) * root_scale + eps) + weight_decay * p,                                      \
       where(weight_decay + always_adapt == 0, 1, where(trust_clip > 0, min(norms, trust_clip), norms)))
+/* Optimizers of matrices. The step leaves the matrix to orthogonalize in s1. After the Newton-Schulz
+ * iteration p = p * shrink - lr * ratio * s1; shrink is the first ONCE. Other parameters are updated as by
+ * ADAMW.
+ * X(ENUM, name, settings, states, once, step) */
+#define GPUNN_MATRIX_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                           \
+    X(MUON, muon,                                                                                       \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SIZE, weight_decay, K(0.1)) NUMBER(SIZE, momentum, K(0.95))      \
+      NUMBER(ANY, ns_a, K(3.4445)) NUMBER(ANY, ns_b, -K(4.775)) NUMBER(ANY, ns_c, K(2.0315))            \
+      NUMBER(SIZE, eps, K(1e-7)) NUMBER(COUNT, ns_steps, 5) NUMBER(CHOICE, adjust_lr_fn, 0)             \
+      NUMBER(SIZE, adamw_lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999))       \
+      FLAG(no_nesterov),                                                                                \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                      \
+      ONCE(shrink, 1 - lr * weight_decay) ONCE(take, 1 - momentum),                                     \
+      s0 = momentum * s0 + take * g;                                                                    \
+      s1 = where(no_nesterov, s0, momentum * s0 + take * g);)
 /* clang-format on */
 /* >>optimizers end */
 
@@ -282,7 +299,20 @@ typedef struct gpunn_optimizer_group {
  * - lamb (You et al. 2020, in timm's and NVIDIA's form): p -= lr ratio u, where u is AdamW's step with both
  *   bias corrections, plus weight_decay p. ratio is |p| / |u| over the whole parameter. It is 1 if one of
  *   them is 0 or the parameter has no weight decay. Their clipping of all gradients to norm 1 is
- *   gpunn_set_clip_norm(opt, 1). */
+ *   gpunn_set_clip_norm(opt, 1).
+ * muon is torch.optim.Muon (Jordan 2024) for parameters of rank 2, computed in F32; torch rounds to BF16.
+ * torch refuses all other parameters. Here the same optimizer updates them as gpunn_adamw does, with rate
+ * adamw_lr, betas, eps 1e-8 and the same weight_decay. Schedules scale both rates; gpunn_set_lr changes only
+ * lr.
+ * - ns_a, ns_b, ns_c are torch's ns_coefficients, no_nesterov is its nesterov=False.
+ * - adjust_lr_fn scales lr for a matrix [rows, columns]; the AdamW part ignores it.
+ * - An embedding's table and the last layer often train better by a gpunn_adamw of their own, selected by
+ *   .parameters. Call gpunn_backward, gpunn_optimizer_step for each optimizer, gpunn_zero_grad. */
+typedef enum gpunn_adjust_lr {
+    GPUNN_ADJUST_LR_ORIGINAL = 0,    /* lr sqrt(max(1, rows / columns)) */
+    GPUNN_ADJUST_LR_MATCH_RMS_ADAMW, /* 0.2 lr sqrt(max(rows, columns)): takes AdamW's lr and weight_decay */
+    GPUNN_ADJUST_LR_SPECTRAL_UNCLAMPED /* lr sqrt(rows / columns) */
+} gpunn_adjust_lr;
 /* clang-format off */
 #define GPUNN__NUMBER(kind, key, usual) float key;
 #define GPUNN__FLAG(key) bool key;
@@ -291,6 +321,7 @@ typedef struct gpunn_optimizer_group {
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args);
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+GPUNN_MATRIX_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__NUMBER
 #undef GPUNN__FLAG
 #undef GPUNN__X
@@ -306,6 +337,7 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lion(...) gpunn_lion_(GPUNN_NAMED(gpunn_lion_args, __VA_ARGS__))
 #define gpunn_adadelta(...) gpunn_adadelta_(GPUNN_NAMED(gpunn_adadelta_args, __VA_ARGS__))
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
+#define gpunn_muon(...) gpunn_muon_(GPUNN_NAMED(gpunn_muon_args, __VA_ARGS__))
 /* Frees an optimizer and its state; NULL is allowed. The weights stay. */
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
@@ -467,10 +499,10 @@ GPUNN_API int gpunn_local_rank(void);
  * again.
  * With .shard a rank stores 1 / size of the states, and an exchange of parameters follows each update.
  * Leaving the group, gpunn_distribute for layers added later, and gpunn_ema_swap are then common to all
- * ranks. During gpunn_checkpoint_save rank 0 holds all states. GPUNN_ERR_UNSUPPORTED: an optimizer with a
- * trust ratio, whose norms are over whole parameters. After gpunn_train_step a rank then has the mean
- * gradient of its share only; the rest is undefined. Gradients clipped by norm, accumulated or scaled (F16)
- * are complete, since each rank needs them all. */
+ * ranks. During gpunn_checkpoint_save rank 0 holds all states. GPUNN_ERR_UNSUPPORTED: gpunn_lamb and
+ * gpunn_muon, which need whole parameters. After gpunn_train_step a rank then has the mean gradient of its
+ * share only; the rest is undefined. Gradients clipped by norm, accumulated or scaled (F16) are complete,
+ * since each rank needs them all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 #endif /* GPUNN__API_TRAIN_H */

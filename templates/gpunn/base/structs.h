@@ -336,6 +336,8 @@ struct gpunn_optimizer {
     int            parameter_count;
     gpunn_update  *updates; /* two per parameter: its own update, and that of its average */
     gpunn__states  states;
+    void          *workspace; /* MUON: for the largest matrix; NULL: not yet allocated */
+    size_t         workspace_bytes;
     /* with sharded states, while a rank temporarily holds all of them: its share */
     gpunn__states share;
     /* shares: each rank has its share of the states; collected: `share` is set */

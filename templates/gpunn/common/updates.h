@@ -67,6 +67,28 @@ GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *sett
     }
 }
 
+/* Muon's iteration on a matrix. `least` is the smaller of its sizes. */
+typedef struct gpunn__muon {
+    int64_t rows, columns, least;
+    bool    tall; /* more rows than columns: the products are those of the transposed matrix */
+    int     steps;
+    float   a, b, c;
+    double  eps, ratio; /* ratio: the factor of lr */
+} gpunn__muon;
+GPUNN__SHARED gpunn__muon gpunn__muon_of(const double *setting, int64_t rows, int64_t columns)
+{
+#define GPUNN__X(ENUM, name, settings, ...) settings
+    GPUNN_MATRIX_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+#undef GPUNN__X
+    const double shape = (double)rows / (double)columns;
+    gpunn__muon  m = {rows, columns, rows < columns ? rows : columns, rows > columns, (int)ns_steps,
+                     (float)ns_a, (float)ns_b, (float)ns_c, eps, sqrt(shape)};
+    if (adjust_lr_fn == GPUNN_ADJUST_LR_ORIGINAL && shape < 1) m.ratio = 1;
+    if (adjust_lr_fn == GPUNN_ADJUST_LR_MATCH_RMS_ADAMW)
+        m.ratio = 0.2 * sqrt((double)(rows + columns - m.least));
+    return m;
+}
+
 /* The trust ratio. norms: norm of the parameter divided by that of the move. */
 GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
 {

@@ -107,6 +107,8 @@ GPUNN__INTERNAL const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 #define GPUNN__SIZE 0, INFINITY
 #define GPUNN__SHARE 0, 1
 #define GPUNN__ANY -FLT_MAX, INFINITY
+#define GPUNN__COUNT 0, 100
+#define GPUNN__CHOICE 0, 3
 #define GPUNN__NUMBER(kind, key, usual) {#key, false, GPUNN__##kind, usual},
 #define GPUNN__FLAG(key) {#key, true, GPUNN__SIZE, 0},
 #define GPUNN__END {NULL, false, 0, 0, 0}
@@ -120,6 +122,8 @@ GPUNN__INTERNAL const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 #undef GPUNN__SIZE
 #undef GPUNN__SHARE
 #undef GPUNN__ANY
+#undef GPUNN__COUNT
+#undef GPUNN__CHOICE
 #undef GPUNN__NUMBER
 #undef GPUNN__FLAG
 #undef GPUNN__END
@@ -308,6 +312,99 @@ static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int thr
     gpunn_parallel(threads, gpunn__trust_task, &j);
 }
 
+/* The products of an iteration's step, for a matrix x and its result y: gram = x x^T, or x^T x if it is tall,
+ * and poly = gram mixed. */
+typedef struct gpunn__muon_products {
+    gpunn__gemm gram, poly, next;
+} gpunn__muon_products;
+
+static gpunn__muon_products gpunn__muon_products_of(const gpunn__muon *m, const float *x, float *y,
+                                                    float *square)
+{
+    const int64_t k = m->least, longer = m->rows + m->columns - k;
+    float *const gram = square, *const mixed = gram + k * k, *const poly = mixed + k * k;
+    const float               *left = m->tall ? x : poly, *right = m->tall ? poly : x;
+    const gpunn__muon_products all = {
+        gpunn__gemm_make(k, k, longer, x, m->tall, x, !m->tall, gram, false),
+        gpunn__gemm_make(k, k, k, gram, false, mixed, false, poly, false),
+        gpunn__gemm_make(m->rows, m->columns, k, left, false, right, false, y, false)};
+    return all;
+}
+
+/* Floats of the result and of three square matrices. */
+static size_t gpunn__muon_floats(const gpunn__muon *m)
+{
+    return (size_t)(m->rows * m->columns + 3 * m->least * m->least);
+}
+
+GPUNN__INTERNAL size_t gpunn__muon_bytes(int64_t rows, int64_t columns, int threads)
+{
+    const double               none[GPUNN_SETTINGS] = {0};
+    const gpunn__muon          m = gpunn__muon_of(none, rows, columns);
+    const gpunn__muon_products all = gpunn__muon_products_of(&m, NULL, NULL, NULL);
+    const gpunn__gemm *const   each[] = {&all.gram, &all.poly, &all.next};
+    size_t                     scratch = 0;
+    for (int i = 0; i < 3; i++) {
+        const size_t needed = gpunn__gemm_workspace(each[i], threads);
+        if (needed > scratch) scratch = needed;
+    }
+    return gpunn__muon_floats(&m) * sizeof(float) + scratch;
+}
+
+/* One step: x becomes a x + b (x x^T) x + c (x x^T)^2 x, in y. */
+static void gpunn__muon_step(const gpunn__cpu *cpu, const gpunn__muon *m, const float *x, float *y,
+                             float *square)
+{
+    const int64_t              k = m->least;
+    const gpunn__muon_products p = gpunn__muon_products_of(m, x, y, square);
+    float *const mixed = square + k * k, *const poly = mixed + k * k, *scratch = poly + k * k;
+    gpunn__gemm_run(&p.gram, gpunn__gemm_threads(cpu, &p.gram), scratch);
+    for (int64_t i = 0; i < k * k; i++) mixed[i] = m->c * square[i];
+    for (int64_t i = 0; i < k; i++) mixed[i * k + i] += m->b;
+    gpunn__gemm_run(&p.poly, gpunn__gemm_threads(cpu, &p.poly), scratch);
+    for (int64_t i = 0; i < k; i++) poly[i * k + i] += m->a;
+    gpunn__gemm_run(&p.next, gpunn__gemm_threads(cpu, &p.next), scratch);
+}
+
+/* The last pass: p = p * shrink - rate * x. */
+typedef struct gpunn__muon_pass {
+    float       *p;
+    const float *x;
+    int64_t      count;
+    float        shrink, rate;
+} gpunn__muon_pass;
+
+GPUNN__VECTORIZED(gpunn__muon_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__muon_pass *pass = (const gpunn__muon_pass *)arg;
+    int64_t                 begin, end;
+    gpunn__cpu_part(pass->count, 1024, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i++) pass->p[i] = pass->p[i] * pass->shrink - pass->rate * pass->x[i];
+}
+
+/* Orthogonalizes the matrix that the first pass has left in state 1, and makes the step along it. */
+static GPUNN__STATUS gpunn__cpu_muon(void *context, const gpunn__update_job *j, const double *setting,
+                                     int threads)
+{
+    const gpunn_update *u = j->u;
+    const gpunn__muon   m = gpunn__muon_of(setting, u->count / u->columns, u->columns);
+    float *x = u->state[1], *y = (float *)u->workspace, *const square = y + u->count;
+    double       squares = 0;
+    gpunn_status status = gpunn__cpu_sum_of_squares(context, x, u->count, &squares);
+    const double norm = fmax(sqrt(squares), m.eps);
+    if (status == GPUNN_OK) status = gpunn__cpu_scale(context, x, u->count, (float)(1 / norm), 0);
+    if (status != GPUNN_OK) return status;
+    for (int step = 0; step < m.steps; step++) {
+        gpunn__muon_step((const gpunn__cpu *)context, &m, x, y, square);
+        float *const result = y;
+        y = x;
+        x = result;
+    }
+    gpunn__muon_pass pass = {u->parameter, x, u->count, j->n.once[0], (float)(setting[0] * m.ratio)};
+    gpunn_parallel(threads, gpunn__muon_task, &pass);
+    return GPUNN_OK;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
 {
     gpunn__update_job j;
@@ -329,8 +426,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_updat
         gpunn__cpu_trust(j, setting, threads);
     else
         gpunn_parallel(threads, u->rows ? gpunn__update_rows_task : gpunn__update_task, &j);
+    gpunn_status status = GPUNN_OK;
+    if (u->kind == GPUNN_UPDATE_MUON) status = gpunn__cpu_muon(context, &j, setting, threads);
     gpunn__cpu_end(before);
-    return GPUNN_OK;
+    return status;
 }
 
 typedef struct gpunn__span { /* floats, split into parts that depend only on the count */

@@ -50,6 +50,9 @@ typedef struct gpunn__trust {
     float   rate; /* lr * trust ratio */
 } gpunn__trust;
 
+/* Bytes of workspace for Muon's update of a matrix. */
+GPUNN__INTERNAL size_t gpunn__muon_bytes(int64_t rows, int64_t columns, int threads);
+
 /* The functions below are entries of gpunn_backend, which >>backend describes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);
 

@@ -109,7 +109,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
             int64_t             value = 0;
             const gpunn__entry *note = gpunn__note(a, number, field->name,
                                                    gpunn__resume_index(field, i, index));
-            if (note == NULL && field->late) continue;
+            if (note == NULL && i >= field->late) continue;
             if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
                 (field->maximum >= 0 && (value < 0 || value > field->maximum)))
                 return gpunn__fail(dev, GPUNN_ERR_FORMAT,

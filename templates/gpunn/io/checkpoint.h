@@ -26,7 +26,7 @@ typedef struct gpunn__resume_field {
     size_t      offset, size;
     int         count;   /* more than 1: an array */
     int64_t     maximum; /* the value is 0 .. maximum; -1: any bits */
-    bool        late;    /* may be missing in files of earlier versions; then 0 */
+    int         late;    /* values from this index on may be missing in files of earlier versions; then 0 */
 } gpunn__resume_field;
 
 #define GPUNN__ANY (-1)
@@ -35,7 +35,7 @@ typedef struct gpunn__resume_field {
         name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, \
             maximum, late                                                                                \
     }
-#define GPUNN__FIELDS(name, member, count, maximum) GPUNN__FIELD(name, member, count, maximum, false)
+#define GPUNN__FIELDS(name, member, count, maximum) GPUNN__FIELD(name, member, count, maximum, count)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
 #define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
 enum { GPUNN__RUN_FIELDS = 7 }; /* the first fields, which belong to the run, not to an optimizer */
@@ -46,8 +46,8 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
-    GPUNN__FIELD("loader.batch", batch, 1, GPUNN__COUNTER, true),
-    GPUNN__FIELDS("optimizer.setting.", opt.rule.setting, GPUNN_SETTINGS, GPUNN__ANY),
+    GPUNN__FIELD("loader.batch", batch, 1, GPUNN__COUNTER, 0),
+    GPUNN__FIELD("optimizer.setting.", opt.rule.setting, GPUNN_SETTINGS, GPUNN__ANY, 8),
     GPUNN__OPTIMIZER(step_count, GPUNN__COUNTER),
     GPUNN__OPTIMIZER(lr, GPUNN__ANY),
     GPUNN__OPTIMIZER(clip_norm, GPUNN__ANY),

@@ -863,15 +863,30 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     return gpunn__all_read(l, item, e.op);
 }
 
+/* Reads a list of settings, or its defaults. */
+static bool gpunn__get_setting_list(gpunn__loading *l, int item, const gpunn__setting_list *settings,
+                                    const gpunn__setting *setting, float *to)
+{
+    const int list = gpunn__look(l, item, settings->name);
+    for (int i = 0; i < settings->count; i++) to[i] = setting[i].usual;
+    if (list == 0) return true;
+    if (l->items.at[list].kind != GPUNN__J_LIST || gpunn__item_count(l, list) != settings->count)
+        return gpunn__wrong(l, list, "\"%s\" must be a list of %s numbers", settings->name, settings->length);
+    for (int i = 0; i < settings->count; i++)
+        if (!gpunn__float_at(l, list + 1 + i, settings->name, false, &to[i])) return false;
+    return true;
+}
+
 /* Reads "optimizer", "clip_grad_norm", "clip_grad_value" and "ema_decay". */
 static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
 {
     int item = gpunn__look(l, 0, "optimizer"), kind = 0, ignored;
     if (item) {
-        char                  one[256];
-        gpunn__text_buffer    line = {one, sizeof one, 0};
-        const char           *names[GPUNN_UPDATE_COUNT];
-        const gpunn__setting *setting;
+        char                       one[256];
+        gpunn__text_buffer         line = {one, sizeof one, 0};
+        const char                *names[GPUNN_UPDATE_COUNT];
+        const gpunn__setting      *setting;
+        const gpunn__setting_list *settings;
         gpunn__put(&line, "one of ");
         for (int i = 0; i < GPUNN_UPDATE_AVERAGE; i++) {
             names[i] = gpunn__kind_name((gpunn_update_kind)i);
@@ -893,14 +908,9 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
             if (setting[i].flag) {
                 if (!gpunn__get_bool(l, item, setting[i].key, &flag)) return false;
                 *to = flag;
-            } else if (strcmp(setting[i].key, "beta1") == 0) {
-                int betas = gpunn__look(l, item, "betas");
-                to[1] = setting[++i].usual;
-                if (betas && (l->items.at[betas].kind != GPUNN__J_LIST || gpunn__item_count(l, betas) != 2))
-                    return gpunn__wrong(l, betas, "\"betas\" must be a list of two numbers");
-                if (betas && (!gpunn__float_at(l, betas + 1, "betas", false, &to[0]) ||
-                              !gpunn__float_at(l, betas + 2, "betas", false, &to[1])))
-                    return false;
+            } else if ((settings = gpunn__setting_list_of(setting[i].key)) != NULL) {
+                if (!gpunn__get_setting_list(l, item, settings, &setting[i], to)) return false;
+                i += settings->count - 1;
             } else if (!gpunn__get_float(l, item, setting[i].key, to))
                 return false;
         }

@@ -20,6 +20,15 @@ GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind)
     return gpunn__rules[kind].function + sizeof "gpunn_" - 1;
 }
 
+GPUNN__INTERNAL const gpunn__setting_list *gpunn__setting_list_of(const char *first)
+{
+    static const gpunn__setting_list lists[] = {{"beta1", "betas", "two", 2},
+                                                {"ns_a", "ns_coefficients", "three", 3}};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (strcmp(first, lists[i].first) == 0) return &lists[i];
+    return NULL;
+}
+
 /* The name of the layer whose entry contains this value. Recurrent layers return NULL: several may share a
  * name, so their entries list their parameters. */
 static const char *gpunn__entry_layer(const gpunn_tensor *t)
@@ -466,19 +475,29 @@ static void gpunn__recipe_of(const gpunn_optimizer *opt, gpunn__recipe *recipe)
     recipe->average_decay = opt->average_decay;
 }
 
+/* Emits a list of settings if one of them is not the default. */
+static void gpunn__emit_setting_list(gpunn__writer *w, const gpunn__setting_list *list,
+                                     const gpunn__setting *setting, const float *value)
+{
+    bool usual = true;
+    for (int i = 0; i < list->count; i++) usual = usual && value[i] == setting[i].usual;
+    if (usual) return;
+    gpunn__emitf(w, ", \"%s\": ", list->name);
+    for (int i = 0; i < list->count; i++) gpunn__emit_number(w, i ? ", " : "[", value[i]);
+    gpunn__emitf(w, "]");
+}
+
 static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
 {
     const gpunn__rule *rule = &gpunn__rules[recipe->kind];
     gpunn__emitf(w, ",\n  \"optimizer\": {\"type\": \"%s\"", gpunn__kind_name(recipe->kind));
     for (int i = 0; rule->setting[i].key; i++) {
-        const gpunn__setting *setting = &rule->setting[i];
-        const float           value = recipe->setting[i];
-        if (strcmp(setting->key, "beta1") == 0) { /* and beta2 */
-            const float second = recipe->setting[++i];
-            if (value == setting->usual && second == rule->setting[i].usual) continue;
-            gpunn__emit_number(w, ", \"betas\": [", value);
-            gpunn__emit_number(w, ", ", second);
-            gpunn__emitf(w, "]");
+        const gpunn__setting      *setting = &rule->setting[i];
+        const float                value = recipe->setting[i];
+        const gpunn__setting_list *list = gpunn__setting_list_of(setting->key);
+        if (list) {
+            gpunn__emit_setting_list(w, list, setting, &recipe->setting[i]);
+            i += list->count - 1;
         } else if (setting->flag && value != 0)
             gpunn__emitf(w, ", \"%s\": true", setting->key);
         else if (!setting->flag && (value != setting->usual || i == 0)) /* lr is always written */

@@ -7,6 +7,15 @@
 /* The name of an optimizer's kind, such as "adam". */
 GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind);
 
+/* Settings of an optimizer that a spec writes as one list. */
+typedef struct gpunn__setting_list {
+    const char *first, *name, *length; /* first: of its settings; length: in words, for messages */
+    int         count;
+} gpunn__setting_list;
+
+/* The list that begins with this setting; NULL: none. */
+GPUNN__INTERNAL const gpunn__setting_list *gpunn__setting_list_of(const char *first);
+
 /* Stores all values that no op reads to out, which must have room for all tensors, and returns their number.
  * Assignments are omitted, since runs compute them anyway. */
 GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out);

@@ -31,6 +31,11 @@ GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setti
     return needed && (strcmp(needed, "ALWAYS") == 0 || gpunn__setting_of(kind, setting, needed) != 0);
 }
 
+GPUNN__INTERNAL bool gpunn__takes_whole(gpunn_update_kind kind)
+{
+    return gpunn__rules[kind].move || kind == GPUNN_UPDATE_MUON;
+}
+
 /* Derives fields from settings, whenever these are new. */
 static void gpunn__optimizer_update_fields(gpunn_optimizer *opt)
 {
@@ -241,6 +246,7 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
     }
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+GPUNN_MATRIX_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__NUMBER
 #undef GPUNN__FLAG
 #undef GPUNN__X
@@ -320,6 +326,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     size_t        count = (size_t)opt->parameter_count;
     gpunn__states_free(dev, &opt->states);
     gpunn__states_free(dev, &opt->share);
+    gpunn__device_free(dev, opt->workspace, opt->workspace_bytes);
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
@@ -338,6 +345,7 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
     opt->updates = NULL;
     opt->counts = NULL;
     opt->rejected = NULL;
+    opt->workspace = NULL;
     opt->parameter_count = opt->considered = 0;
     opt->state_count = 0;
     memset(&opt->states, 0, sizeof opt->states);
@@ -583,6 +591,7 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_capacity((size_t)all) *
                                                            sizeof *grown.updates);
     memset(&grown.states, 0, sizeof grown.states);
+    grown.workspace = NULL;
     if (grown.parameters && grown.steps && grown.places && grown.param_group_of && grown.updates) {
         int count = known;
         if (known) {
@@ -611,10 +620,28 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     return status;
 }
 
+/* Allocates the workspace of Muon's largest matrix. */
+static GPUNN__STATUS gpunn__workspace_prepare(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    size_t        bytes = 0;
+    if (opt->rule.kind != GPUNN_UPDATE_MUON || opt->workspace) return GPUNN_OK;
+    for (int i = 0; i < opt->parameter_count; i++) {
+        const gpunn_tensor *t = opt->parameters[i];
+        const size_t needed = t->rank == 2 ? gpunn__muon_bytes(t->dim[0], t->dim[1], dev->info.threads) : 0;
+        if (needed > bytes) bytes = needed;
+    }
+    if (bytes == 0) return GPUNN_OK;
+    opt->workspace = gpunn__device_alloc(dev, bytes);
+    opt->workspace_bytes = bytes;
+    return opt->workspace ? GPUNN_OK : dev->error.status;
+}
+
 /* The end of gpunn__optimizer_prepare, once all parameters are known. */
 static GPUNN__STATUS gpunn__optimizer_ready(gpunn_optimizer *opt)
 {
-    const gpunn_status status = opt->model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+    gpunn_status status = opt->model->has_sparse ? gpunn__check_sparse(opt) : GPUNN_OK;
+    if (status == GPUNN_OK) status = gpunn__workspace_prepare(opt);
     return status == GPUNN_OK ? gpunn__counted_prepare(opt) : status;
 }
 
@@ -822,6 +849,8 @@ static void gpunn__leave(gpunn_model *model)
     }
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+        gpunn__device_free(dev, opt->workspace, opt->workspace_bytes);
+        opt->workspace = NULL;
         opt->parts = 0;
         opt->captured = NULL;
     }

@@ -13,6 +13,9 @@ GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function,
 /* Whether an update kind with these settings has state k. */
 GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k);
 
+/* Whether an update needs a whole parameter: for a trust ratio or a matrix. */
+GPUNN__INTERNAL bool gpunn__takes_whole(gpunn_update_kind kind);
+
 typedef struct gpunn__selection {
     GPUNN__SELECTION
 } gpunn__selection;

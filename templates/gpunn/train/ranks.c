@@ -581,11 +581,12 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
     gpunn_model *model = opt->model;
     gpunn_group *group = opt->group;
     char         text[512], shape[128], treatment[64];
-    if (status == GPUNN_OK && group->args.shard && gpunn__rules[opt->rule.kind].move)
+    if (status == GPUNN_OK && group->args.shard && gpunn__takes_whole(opt->rule.kind))
         status = gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
-                             "gpunn_distribute: %s has a trust ratio, for which a rank needs whole "
+                             "gpunn_distribute: %s has %s, for which a rank needs whole "
                              "parameters; open the group without .shard",
-                             opt->name);
+                             opt->name,
+                             gpunn__rules[opt->rule.kind].move ? "a trust ratio" : "matrix updates");
     status = gpunn__all_reduce_status(
         group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
         (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);

@@ -21,7 +21,7 @@ GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *con
         gpunn__is_user_owned(first) || t->sparse || first->sparse)
         return false;
     if (opt == NULL) return true;
-    if (gpunn__rules[opt->rule.kind].move) return false;
+    if (gpunn__takes_whole(opt->rule.kind)) return false;
     bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
            opt->param_group_of[i] == opt->param_group_of[range->first] &&
@@ -134,6 +134,14 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->step = gpunn__step_number(opt, opt->averaged);
 }
 
+/* The learning rate of a parameter without a group's own. */
+static float gpunn__base_lr(const gpunn_optimizer *opt, const gpunn_tensor *t)
+{
+    return opt->rule.kind == GPUNN_UPDATE_MUON && t->rank != 2
+               ? gpunn__setting_of(GPUNN_UPDATE_MUON, opt->rule.setting, "adamw_lr")
+               : opt->lr;
+}
+
 /* Sets the learning rate and other settings of an update from its first parameter's group, or from the
  * optimizer. clips: sets the clipping limits too. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
@@ -141,7 +149,7 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     const gpunn_tensor       *t = opt->parameters[first];
     const int                 group = opt->param_group_of[first];
     const gpunn__param_group *own = group < 0 ? NULL : &opt->param_groups[group];
-    float                     lr = own && own->setting[0] >= 0 ? own->setting[0] : opt->lr;
+    float                     lr = own && own->setting[0] >= 0 ? own->setting[0] : gpunn__base_lr(opt, t);
     for (int i = 1; own && i < GPUNN_SETTINGS; i++)
         if (own->setting[i] >= 0) update->setting[i] = own->setting[i];
     update->setting[0] = (float)(gpunn__scheduled_lr(opt, lr) * (double)t->lr_scale);
@@ -150,6 +158,24 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     update->gradient_limit = own && own->clip_value >= 0 ? own->clip_value : opt->clip_value;
     update->clip_group = own && own->clip_norm >= 0 ? group + 1 : 0;
     update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
+}
+
+/* Completes Muon's update of a parameter. One that is no matrix is updated as by ADAMW. */
+static void gpunn__update_matrix(const gpunn_optimizer *opt, const gpunn_tensor *t, gpunn_update *update)
+{
+    float adamw[GPUNN_SETTINGS] = {update->setting[0]};
+    if (t->rank == 2) {
+        update->columns = t->dim[1];
+        update->workspace = opt->workspace;
+        return;
+    }
+    for (int i = 1; gpunn__rules[GPUNN_UPDATE_ADAMW].setting[i].key; i++) {
+        const gpunn__setting *own = &gpunn__rules[GPUNN_UPDATE_ADAMW].setting[i];
+        adamw[i] = strcmp(own->key, "eps") == 0 ? own->usual
+                                                : gpunn__setting_of(update->kind, update->setting, own->key);
+    }
+    update->kind = GPUNN_UPDATE_ADAMW;
+    memcpy(update->setting, adamw, sizeof adamw);
 }
 
 /* Makes an update that of a sparse table. */
@@ -250,6 +276,7 @@ GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bo
         update.first = 1 + range.first;
         update.last = 1 + range.next;
         gpunn__update_settings(opt, range.first, clips, &update);
+        if (update.kind == GPUNN_UPDATE_MUON) gpunn__update_matrix(opt, first, &update);
         if (first->sparse)
             gpunn__update_rows(first, &update);
         else

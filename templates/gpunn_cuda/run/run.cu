@@ -337,7 +337,7 @@ static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
     return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter &&
            a->state[0] == b->state[0] && a->state[1] == b->state[1] && a->state[2] == b->state[2] &&
            a->gradient == b->gradient && a->rows == b->rows && a->half == b->half &&
-           a->half_dtype == b->half_dtype &&
+           a->columns == b->columns && a->workspace == b->workspace && a->half_dtype == b->half_dtype &&
            memcmp(a->setting + 1, b->setting + 1, sizeof a->setting - sizeof(float)) == 0 &&
            a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit &&
            a->clip_norm == b->clip_norm && a->clip_group == b->clip_group &&
