@@ -9,9 +9,10 @@
  * Expect: the last 100 episodes reach a mean of 475 of 500 steps, Gymnasium's mark for CartPole-v1, after
  *         60,000 to 90,000 steps of the cart, in about a second; where they do not, it ends with status 1.
  * Time:  about a second on two cores.
- * Next:  put a simulation of your own in the place of cart_reset and cart_push. */
+ * Next:  put a simulation of your own in the place of cart_reset and cart_push (cart.h). */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "cart.h"
 #include "options.h"
 
 #include <math.h>
@@ -25,16 +26,16 @@ enum {
     CARTS = 8,
     HORIZON = 32,
     SAMPLES = CARTS * HORIZON,
-    STATE = 4,
+    STATE = CART_STATE,
     HIDDEN = 64,
     EPOCHS = 20,
-    LONGEST = 500,
+    LONGEST = CART_LONGEST,
     LAST = 100
 };
 
-/* ---- the cart: CartPole-v1 of Gymnasium ---- */
+/* ---- the cart ---- */
 typedef struct cart {
-    float state[STATE]; /* place and speed of the cart, angle and speed of the pole */
+    float state[STATE];
     int   steps;
 } cart;
 
@@ -47,20 +48,6 @@ static void cart_reset(cart *c)
 {
     c->steps = 0;
     for (int i = 0; i < STATE; i++) c->state[i] = uniform(-0.05f, 0.05f);
-}
-
-/* A push to the left (0) or to the right (1) for 0.02 s. Whether the pole has fallen or the cart left the
- * track. */
-static bool cart_push(cart *c, int64_t action)
-{
-    const float force = action ? 10.0f : -10.0f, sine = sinf(c->state[2]), cosine = cosf(c->state[2]);
-    const float push = (force + 0.05f * c->state[3] * c->state[3] * sine) /
-                       1.1f; /* half the pole: 0.5 m, 0.1 kg; with the cart 1.1 kg */
-    const float turn = (9.8f * sine - cosine * push) / (0.5f * (4.0f / 3 - 0.1f * cosine * cosine / 1.1f));
-    const float speed_up[STATE] = {c->state[1], push - 0.05f * turn * cosine / 1.1f, c->state[3], turn};
-    for (int i = 0; i < STATE; i++) c->state[i] += 0.02f * speed_up[i];
-    c->steps++;
-    return fabsf(c->state[0]) > 2.4f || fabsf(c->state[2]) > 0.2094395f;
 }
 
 /* ---- the network ---- */
@@ -151,8 +138,9 @@ static gpunn_status ask(const network *net, const float *state, int count, float
 static gpunn_status push(const network *net, cart *c, rollout *r, int t, int i, record *past)
 {
     gpunn_status status = GPUNN_OK;
-    const bool   fell = cart_push(c, r->taken[t][i]);
+    const bool   fell = cart_push(c->state, r->taken[t][i]);
     float        rest = 0;
+    c->steps++;
     r->ended[t][i] = fell || c->steps == LONGEST;
     if (r->ended[t][i] && !fell) status = ask(net, c->state, 1, &rest, NULL, NULL);
     r->reward[t][i] = 1 + GAMMA * rest;

@@ -1,4 +1,4 @@
-"""examples/actor_critic.c, forecast.c, gan.c, sdf.c and vae.c: each learns its task, and draws it."""
+"""examples/actor_critic.c, forecast.c, gan.c, ppo.c, sdf.c and vae.c: each learns its task, and draws it."""
 import os
 import re
 import struct
@@ -42,6 +42,25 @@ class Research(unittest.TestCase):
         text = self.run_example("actor_critic")
         self.assertGreaterEqual(self.number(r"\n([\d.]+) of 500 after", text), 475)
         self.run_example("actor_critic", "--steps", "512", status=1)
+
+    def test_ppo(self):
+        """Each world is learned from its first returns, which are as poor as chance, whatever the threads."""
+        path = os.path.join(self.folder.name, "curve.csv")
+        for world, steps, before, after in (("pendulum", 300000, -800, -300), ("cart", 200000, 40, 475),
+                                            ("maze", 100000, 0, 0.6)):
+            options = ("--world", world, "--environments", "128", "--horizon", "64", "--batch", "1024",
+                       "--steps", str(steps), "--curve", path)
+            text = self.run_example("ppo", *options)
+            with open(path, encoding="ascii") as file:
+                returns = [float(line.split(",")[1]) for line in file]
+            self.assertLess(min(returns[:5]), before, world)
+            self.assertGreater(returns[-1], after, world)
+            self.assertAlmostEqual(self.number(r"mean return (-?[\d.]+) of", text), returns[-1], delta=0.01)
+        with open(path, "rb") as file:
+            curve = file.read()
+        self.run_example("ppo", *options, "--threads", "3")
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), curve)
 
     def test_sdf(self):
         text = self.run_example("sdf", "--steps", "800", "--out", self.folder.name)
