@@ -2,7 +2,9 @@
 """Examples in PyTorch: the same networks, batches, losses and optimizers as examples/NAME.c. Prints
 milliseconds per step, and the quality that the example reaches.
 
-    PYTHON_WITH_TORCH tests/bench/examples_torch.py vae|gan|actor_critic|forecast|sdf|unet [THREADS [AMOUNT]]
+    PYTHON_WITH_TORCH tests/bench/examples_torch.py NAME [THREADS [AMOUNT]]
+
+NAME: vae, gan, actor_critic, ppo, forecast, sdf or unet.
 
 AMOUNT is the number of epochs or steps."""
 import gzip
@@ -171,6 +173,83 @@ def actor_critic(most=300000, carts=8, horizon=32, gamma=0.98, keep=0.8):
     whole = now() - begin
     return spent / rounds, "%.3f ms to act; %.1f after %d steps" % (
         (whole - spent) / rounds, sum(lengths[-100:]) / 100, steps)
+
+
+def carts_push(state, action):
+    """Cart of many carts [carts, 4]: their next states, and whether they have fallen."""
+    place, speed, angle, turning = state.unbind(1)
+    sine, cosine = angle.sin(), angle.cos()
+    push = (20.0 * action - 10.0 + 0.05 * turning * turning * sine) / 1.1
+    turn = (9.8 * sine - cosine * push) / (0.5 * (4 / 3 - 0.1 * cosine * cosine / 1.1))
+    state = state + 0.02 * torch.stack([speed, push - 0.05 * turn * cosine / 1.1, turning, turn], 1)
+    return state, (state[:, 0].abs() > 2.4) | (state[:, 2].abs() > 0.2094395)
+
+
+def ppo(most=1200000, carts=1024, horizon=32, size=4096, gamma=0.99, keep=0.95):
+    """The carts are stepped as tensors; otherwise as ppo.c, whose states are normalized in double."""
+    def layers(out):
+        return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, out))
+
+    actor, critic = layers(2), layers(1)
+    weights = [*actor.parameters(), *critic.parameters()]
+    adam = torch.optim.Adam(weights, lr=3e-3, eps=1e-5)
+    state, length = torch.rand(carts, 4) * 0.1 - 0.05, torch.zeros(carts, dtype=torch.int64)
+    over, lengths, steps, begin = torch.zeros(carts, dtype=torch.bool), [], 0, now()
+    count, mean, square = 0, torch.zeros(4), torch.zeros(4)
+
+    def normal():
+        nonlocal count, mean, square
+        count, mean, square = count + carts, mean + state.sum(0), square + state.square().sum(0)
+        deviation = ((square / count - (mean / count).square()).clamp(min=0) + 1e-8).sqrt()
+        return ((state - mean / count) / deviation).clamp(-10, 10)
+
+    seen_now = normal()
+    while steps < most and (len(lengths) < 100 or sum(lengths[-100:]) / 100 < 500):
+        rows = [[] for _ in range(7)]  # seen, taken, before, value, reward, carries on, made
+        with torch.no_grad():
+            for _ in range(horizon):
+                logp = F.log_softmax(actor(seen_now), 1)
+                action = torch.argmax(logp - torch.log(-torch.log(torch.rand_like(logp))), 1, keepdim=True)
+                row = [seen_now, action, logp.gather(1, action), critic(seen_now)]
+                begins = over
+                state, fell = carts_push(state, action[:, 0].float())
+                state[begins] = torch.rand(int(begins.sum()), 4) * 0.1 - 0.05
+                fell, length = fell & ~begins, torch.where(begins, 0, length + 1)
+                over = (fell | (length == 500)) & ~begins
+                lengths += length[over].tolist()
+                seen_now = normal()
+                row += [torch.where(begins, 0.0, 0.02)[:, None],
+                        torch.stack([gamma * ~fell, gamma * keep * ~(over | begins)], 1), ~begins]
+                for all_rows, one in zip(rows, row):
+                    all_rows.append(one)
+            rows[3].append(critic(seen_now))
+            advantage, advantages = torch.zeros(carts, 1), []
+            for t in range(horizon - 1, -1, -1):
+                on, carry = rows[5][t].split(1, 1)
+                advantage = rows[4][t] + on * rows[3][t + 1] - rows[3][t] + carry * advantage
+                advantages.insert(0, advantage)
+            made = torch.cat(rows[6])
+            seen, taken, old, value = (torch.cat(one[:horizon])[made] for one in rows[:4])
+            advantages = torch.cat(advantages)[made]
+            target = advantages + value
+            advantages = (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8)
+        for _ in range(4):
+            order = torch.randperm(len(seen))
+            for at in range(0, len(seen) - size + 1, size):
+                i = order[at:at + size]
+                adam.zero_grad()
+                logp, v = F.log_softmax(actor(seen[i]), 1), critic(seen[i])
+                ratio = torch.exp(logp.gather(1, taken[i]) - old[i])
+                policy = -torch.minimum(ratio * advantages[i], ratio.clamp(0.8, 1.2) * advantages[i]).mean()
+                close = value[i] + (v - value[i]).clamp(-0.2, 0.2)
+                worst = torch.maximum((v - target[i]).square(), (close - target[i]).square()).mean()
+                (policy + 0.5 * worst + 0.001 * (logp.exp() * logp).sum(1).mean()).backward()
+                nn.utils.clip_grad_norm_(weights, 0.5)
+                adam.step()
+        steps += carts * horizon
+    spent = (now() - begin) / (steps // (carts * horizon))
+    return spent, "%.1f of the last 100 after %d steps, %.0f in a second" % (
+        sum(lengths[-100:]) / 100, steps, carts * horizon / spent * 1e3)
 
 
 def forecast(epochs=3):
