@@ -4,9 +4,7 @@ milliseconds per step, and the quality that the example reaches.
 
     PYTHON_WITH_TORCH tests/bench/examples_torch.py NAME [THREADS [AMOUNT]]
 
-NAME: vae, gan, actor_critic, ppo, forecast, sdf or unet.
-
-AMOUNT is the number of epochs or steps."""
+NAME is vae, gan, actor_critic, ppo, forecast, sdf or unet. AMOUNT is the number of epochs or steps."""
 import gzip
 import math
 import os
