@@ -484,7 +484,7 @@ static void run_sequence(fixture *f, uint32_t seed)
     sequence *q = calloc(1, sizeof *q);
     begin_draw(seed, 0);
     trace_used = 0;
-    const unsigned optimizer = drawn(10);
+    const unsigned optimizer = drawn(11);
     const bool     plateau = drawn(2), averages = drawn(2);
     scarce = drawn(2);
     note("seed %u: optimizer %u,", (unsigned)seed, optimizer);

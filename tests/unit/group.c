@@ -1052,6 +1052,7 @@ static bool check_trust(const ranks *r)
     const bool       good = EXPECT(r, gpunn_distribute(lamb, r->group) == GPUNN_ERR_UNSUPPORTED) &&
                       EXPECT(r, strstr(gpunn_error(r->dev), "gpunn_lamb has a trust ratio"));
     gpunn_optimizer_destroy(lamb);
+    gpunn_clear_error(r->dev);
     gpunn_optimizer *muon = gpunn_muon(n.model, .lr = 0.01f);
     const bool       also = EXPECT(r, gpunn_distribute(muon, r->group) == GPUNN_ERR_UNSUPPORTED) &&
                       EXPECT(r, strstr(gpunn_error(r->dev), "gpunn_muon has matrix updates"));
