@@ -298,6 +298,56 @@ static void test_inputs(void **state)
     place_close(&p);
 }
 
+/* Training data in the device's memory, of which each step draws rows by itself. */
+static void test_drawn_rows(void **state)
+{
+    enum { ROWS = 301, DRAWN = 32, STEPS = 300 };
+    static float cells[ROWS][3], fluxes[ROWS];
+    static bool  seen[ROWS];
+    uint32_t     random = 3;
+    int          different = 0;
+    place        p;
+    (void)state;
+    for (int i = 0; i < ROWS; i++) {
+        for (int k = 0; k < 3; k++) cells[i][k] = test_random(&random);
+        fluxes[i] = 2 * cells[i][0] - cells[i][1] + 0.5f;
+        seen[i] = false;
+    }
+    place_open(&p, GPUNN_PRECISION_F32);
+    void *const      memory[] = {take(sizeof cells, cells), take(sizeof fluxes, fluxes)};
+    gpunn_model     *model = MADE(p.dev, gpunn_model_create(p.dev));
+    gpunn_tensor    *all = gpunn_input(model, "cells", GPUNN_F32, GPUNN_SHAPE(ROWS, 3));
+    gpunn_tensor    *wanted = gpunn_input(model, "fluxes", GPUNN_F32, GPUNN_SHAPE(ROWS, 1));
+    gpunn_tensor    *chance = gpunn_rand(model, GPUNN_SHAPE(DRAWN));
+    gpunn_tensor    *rows = gpunn_keep(gpunn_cast(gpunn_mul_scalar(chance, ROWS), GPUNN_I64));
+    gpunn_tensor    *flux = gpunn_linear(gpunn_index_select(all, 0, rows), "flux", .out_features = 1);
+    gpunn_tensor    *loss = MADE(p.dev, gpunn_mse_loss(flux, gpunn_index_select(wanted, 0, rows)));
+    gpunn_optimizer *opt = MADE(p.dev, gpunn_adam(model, .lr = 0.05f));
+    OK(p.dev, gpunn_bind(all, memory[0], sizeof cells));
+    OK(p.dev, gpunn_bind(wanted, memory[1], sizeof fluxes));
+    for (int step = 0; step < STEPS; step++) {
+        int64_t drawn[DRAWN];
+        OK(p.dev, gpunn_train_step(opt, loss));
+        OK(p.dev, gpunn_read(rows, drawn, sizeof drawn));
+        for (int i = 0; i < DRAWN; i++) {
+            assert_in_range(drawn[i], 0, ROWS - 1);
+            different += !seen[drawn[i]];
+            seen[drawn[i]] = true;
+        }
+    }
+    assert_int_equal(different, ROWS);
+    const float right[] = {2, -1, 0, 0.5f};
+    float       weight[3], bias;
+    OK(p.dev, gpunn_read(gpunn_find(model, "flux.weight"), weight, sizeof weight));
+    OK(p.dev, gpunn_read(gpunn_find(model, "flux.bias"), &bias, sizeof bias));
+    check_close(weight, right, 3, 0, 1e-2);
+    check_close(&bias, right + 3, 1, 0, 1e-2);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    give(memory[0]), give(memory[1]);
+    place_close(&p);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -1145,16 +1195,23 @@ static void test_way(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[14 + COUNT(ways)];
-    const struct CMUnitTest  memory[] = {
-         cmocka_unit_test(test_values),        cmocka_unit_test(test_training),
-         cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
-         cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
-         cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope),
-         cmocka_unit_test(test_dlpack),        cmocka_unit_test(test_doubles_written),
-         cmocka_unit_test(test_written_as),    cmocka_unit_test(test_doubles_bound),
-         cmocka_unit_test(test_doubles_given), cmocka_unit_test(test_multiples)};
-    int count = 0;
+    static struct CMUnitTest tests[15 + COUNT(ways)];
+    const struct CMUnitTest  memory[] = {cmocka_unit_test(test_values),
+                                         cmocka_unit_test(test_training),
+                                         cmocka_unit_test(test_changed),
+                                         cmocka_unit_test(test_gradients),
+                                         cmocka_unit_test(test_inputs),
+                                         cmocka_unit_test(test_drawn_rows),
+                                         cmocka_unit_test(test_refused),
+                                         cmocka_unit_test(test_backward_from),
+                                         cmocka_unit_test(test_backward_from_slope),
+                                         cmocka_unit_test(test_dlpack),
+                                         cmocka_unit_test(test_doubles_written),
+                                         cmocka_unit_test(test_written_as),
+                                         cmocka_unit_test(test_doubles_bound),
+                                         cmocka_unit_test(test_doubles_given),
+                                         cmocka_unit_test(test_multiples)};
+    int                      count = 0;
     for (int i = 0; i < COUNT(memory); i++) tests[count++] = memory[i];
     for (int i = 0; i < COUNT(ways); i++) {
         struct CMUnitTest test = {ways[i].name, test_way, NULL, NULL, &ways[i]};

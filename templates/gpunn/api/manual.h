@@ -724,6 +724,18 @@
  *         static float field[4][20], derivative[4][20];
  *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
  *         gpunn_bind_grad(x, derivative, sizeof derivative);
+ *     Training data that lies on the device, as the fields of a solver, needs no loader. Bind it to an input
+ *     and let the graph draw rows, with replacement. No number then passes through the host:
+ *         static float  cells[1000][3], fluxes[1000][1]; // memory of the device
+ *         gpunn_tensor *all    = gpunn_input(model, "cells", GPUNN_F32, GPUNN_SHAPE(1000, 3));
+ *         gpunn_tensor *wanted = gpunn_input(model, "fluxes", GPUNN_F32, GPUNN_SHAPE(1000, 1));
+ *         gpunn_tensor *rows   = gpunn_cast(gpunn_mul_scalar(gpunn_rand(model, GPUNN_SHAPE(64)), 1000),
+ *                                           GPUNN_I64);
+ *         gpunn_tensor *flux   = gpunn_linear(gpunn_index_select(all, 0, rows), "flux", .out_features = 1);
+ *         gpunn_tensor *missed = gpunn_mse_loss(flux, gpunn_index_select(wanted, 0, rows));
+ *         gpunn_bind(all, cells, sizeof cells);
+ *         gpunn_bind(wanted, fluxes, sizeof fluxes);
+ *         gpunn_train_step(o, missed);
  *     gpunn_backward_from starts from gradients that the program provides, so a model can be a piece of a
  *     larger derivative:
  *         gpunn_tensor *rates[] = {y};
