@@ -210,6 +210,33 @@ static void test_muon(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* A model of 16 bits reads the new weights. With x the identity, y is the transposed weight. */
+static void test_muon_half(void **state)
+{
+    enum { N = 24 };
+    fixture         *f = *state;
+    float            identity[N * N] = {0};
+    gpunn_model     *model = MADE(f->dev, gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16));
+    gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, N));
+    gpunn_tensor    *y = gpunn_linear(x, "fc", .out_features = N, .no_bias = true);
+    gpunn_tensor    *loss = MADE(f->dev, gpunn_mean(gpunn_exp(y), GPUNN_ALL, false));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_muon(model, .lr = 0.1f));
+    for (int i = 0; i < N; i++) identity[i * (N + 1)] = 1;
+    OK(f->dev, gpunn_write(x, identity, sizeof identity));
+    for (int step = 0; step < 3; step++) {
+        OK(f->dev, gpunn_train_step(opt, loss));
+        OK(f->dev, gpunn_forward(&y, 1));
+        int64_t count;
+        float  *product = read_floats(f->dev, y, &count),
+              *weight = read_floats(f->dev, gpunn_find(model, "fc.weight"), &count), turned[N * N];
+        for (int i = 0; i < N * N; i++) turned[i] = weight[i % N * N + i / N];
+        check_close(product, turned, N * N, 0.01, 1e-4);
+        free(product), free(weight);
+    }
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+}
+
 /* ---- averages: sgd_momentum's of a, and of b, which is frozen and, after ten steps, written ---- */
 static void test_average(void **state)
 {
@@ -1020,6 +1047,7 @@ int main(void)
         count += each_backend(tests + count, optimizer_cases[i].name, test_optimizer, &optimizer_cases[i]);
     for (int i = 0; i < COUNT(muon_cases); i++)
         count += each_backend(tests + count, muon_cases[i].name, test_muon, &muon_cases[i]);
+    count += each_backend(tests + count, "muon half", test_muon_half, NULL);
     count += each_backend(tests + count, "average 0.9", test_average, "0.9");
     count += each_backend(tests + count, "average 0.3", test_average, "0.3");
     for (int i = 0; i < COUNT(schedule_cases); i++)
