@@ -253,20 +253,20 @@ static network build(gpunn_device *dev, const world *w)
 
 /* ---- what happens, in `envs` environments over `horizon` steps ---- */
 typedef struct rollout {
-    const world *w;
-    int          envs, horizon;
-    float       *state;                                        /* [envs][STATE] */
-    uint32_t    *random;                                       /* [envs] */
-    int         *steps;                                        /* [envs]: of the episode; -1: it has ended */
-    float       *sum;                                          /* [envs]: return of the episode */
-    float       *seen;                                         /* [horizon + 1][envs][w->seen], normalized */
-    float       *allowed;                                      /* [horizon + 1][envs][w->choices] */
-    int64_t     *choice;                                       /* [horizon][envs] */
-    float       *control;                                      /* [horizon][envs][w->controls] */
-    float       *before, *value, *reward, *advantage, *target; /* [horizon + 1][envs] */
-    signed char *ended; /* [horizon][envs]: one of the constants below */
-    int         *order; /* [horizon * envs]: the steps to learn from, in the order of minibatches */
-    double       mean[SEEN], squares[SEEN], count; /* of what has been seen */
+    const world   *w;
+    int            envs, horizon;
+    float         *state;   /* [envs][STATE] */
+    uint32_t      *random;  /* [envs] */
+    int           *steps;   /* [envs]: of the episode; -1: it has ended */
+    float         *sum;     /* [envs]: return of the episode */
+    float         *seen;    /* [horizon + 1][envs][w->seen], normalized */
+    float         *allowed; /* [horizon + 1][envs][w->choices] */
+    int64_t       *choice;  /* [horizon][envs] */
+    float         *control; /* [horizon][envs][w->controls] */
+    float         *before, *value, *reward, *advantage, *target; /* [horizon + 1][envs] */
+    unsigned char *ended; /* [horizon][envs]: one of the constants below */
+    int           *order; /* [horizon * envs]: the steps to learn from, in the order of minibatches */
+    double         mean[SEEN], squares[SEEN], count; /* of what has been seen */
 } rollout;
 enum { GOES_ON, ENDED, OUT_OF_TIME, BEGINS }; /* BEGINS: no step was made, a new episode began */
 
@@ -289,7 +289,7 @@ static rollout rollout_make(const world *w, int envs, int horizon, int seed)
     r.control = (float *)reserve(rows * (size_t)w->controls, sizeof(float));
     float **const each_step[] = {&r.before, &r.value, &r.reward, &r.advantage, &r.target};
     for (int i = 0; i < 5; i++) *each_step[i] = (float *)reserve(rows, sizeof(float));
-    r.ended = (signed char *)reserve(rows, 1), r.order = (int *)reserve(rows, sizeof(int));
+    r.ended = (unsigned char *)reserve(rows, 1), r.order = (int *)reserve(rows, sizeof(int));
     for (int i = 0; i < envs; i++) {
         r.random[i] = (uint32_t)(seed + 1) * 2654435761u ^ (uint32_t)(i + 1) * 2246822519u;
         w->reset(r.state + (size_t)i * STATE, &r.random[i]);
