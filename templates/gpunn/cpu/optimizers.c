@@ -312,58 +312,53 @@ static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int thr
     gpunn_parallel(threads, gpunn__trust_task, &j);
 }
 
-/* The products of an iteration's step, for a matrix x and its result y: gram = x x^T, or x^T x if it is tall,
- * and poly = gram mixed. */
+/* Memory of Muon's iteration: a matrix, its result, three square matrices, and scratch of the products. */
+typedef struct gpunn__muon_memory {
+    float *x, *y, *gram, *mixed, *poly, *scratch;
+} gpunn__muon_memory;
+
+/* The products of an iteration's step: gram = x x^T, or x^T x if x is tall, poly = gram mixed, and y. */
 typedef struct gpunn__muon_products {
     gpunn__gemm gram, poly, next;
 } gpunn__muon_products;
 
-static gpunn__muon_products gpunn__muon_products_of(const gpunn__muon *m, const float *x, float *y,
-                                                    float *square)
+static gpunn__muon_products gpunn__muon_products_of(const gpunn__muon *m, const gpunn__muon_memory *at)
 {
-    const int64_t k = m->least, longer = m->rows + m->columns - k;
-    float *const gram = square, *const mixed = gram + k * k, *const poly = mixed + k * k;
-    const float               *left = m->tall ? x : poly, *right = m->tall ? poly : x;
+    const int64_t              k = m->least, longer = m->rows + m->columns - k;
+    const float               *left = m->tall ? at->x : at->poly, *right = m->tall ? at->poly : at->x;
     const gpunn__muon_products all = {
-        gpunn__gemm_make(k, k, longer, x, m->tall, x, !m->tall, gram, false),
-        gpunn__gemm_make(k, k, k, gram, false, mixed, false, poly, false),
-        gpunn__gemm_make(m->rows, m->columns, k, left, false, right, false, y, false)};
+        gpunn__gemm_make(k, k, longer, at->x, m->tall, at->x, !m->tall, at->gram, false),
+        gpunn__gemm_make(k, k, k, at->gram, false, at->mixed, false, at->poly, false),
+        gpunn__gemm_make(m->rows, m->columns, k, left, false, right, false, at->y, false)};
     return all;
-}
-
-/* Floats of the result and of three square matrices. */
-static size_t gpunn__muon_floats(const gpunn__muon *m)
-{
-    return (size_t)(m->rows * m->columns + 3 * m->least * m->least);
 }
 
 GPUNN__INTERNAL size_t gpunn__muon_bytes(int64_t rows, int64_t columns, int threads)
 {
     const double               none[GPUNN_SETTINGS] = {0};
+    const gpunn__muon_memory   nowhere = {NULL, NULL, NULL, NULL, NULL, NULL};
     const gpunn__muon          m = gpunn__muon_of(none, rows, columns);
-    const gpunn__muon_products all = gpunn__muon_products_of(&m, NULL, NULL, NULL);
+    const gpunn__muon_products all = gpunn__muon_products_of(&m, &nowhere);
     const gpunn__gemm *const   each[] = {&all.gram, &all.poly, &all.next};
     size_t                     scratch = 0;
     for (int i = 0; i < 3; i++) {
         const size_t needed = gpunn__gemm_workspace(each[i], threads);
         if (needed > scratch) scratch = needed;
     }
-    return gpunn__muon_floats(&m) * sizeof(float) + scratch;
+    return (size_t)(rows * columns + 3 * m.least * m.least) * sizeof(float) + scratch;
 }
 
-/* One step: x becomes a x + b (x x^T) x + c (x x^T)^2 x, in y. */
-static void gpunn__muon_step(const gpunn__cpu *cpu, const gpunn__muon *m, const float *x, float *y,
-                             float *square)
+/* One step: y = a x + b (x x^T) x + c (x x^T)^2 x. */
+static void gpunn__muon_step(const gpunn__cpu *cpu, const gpunn__muon *m, const gpunn__muon_memory *at)
 {
     const int64_t              k = m->least;
-    const gpunn__muon_products p = gpunn__muon_products_of(m, x, y, square);
-    float *const mixed = square + k * k, *const poly = mixed + k * k, *scratch = poly + k * k;
-    gpunn__gemm_run(&p.gram, gpunn__gemm_threads(cpu, &p.gram), scratch);
-    for (int64_t i = 0; i < k * k; i++) mixed[i] = m->c * square[i];
-    for (int64_t i = 0; i < k; i++) mixed[i * k + i] += m->b;
-    gpunn__gemm_run(&p.poly, gpunn__gemm_threads(cpu, &p.poly), scratch);
-    for (int64_t i = 0; i < k; i++) poly[i * k + i] += m->a;
-    gpunn__gemm_run(&p.next, gpunn__gemm_threads(cpu, &p.next), scratch);
+    const gpunn__muon_products p = gpunn__muon_products_of(m, at);
+    gpunn__gemm_run(&p.gram, gpunn__gemm_threads(cpu, &p.gram), at->scratch);
+    for (int64_t i = 0; i < k * k; i++) at->mixed[i] = m->c * at->gram[i];
+    for (int64_t i = 0; i < k; i++) at->mixed[i * k + i] += m->b;
+    gpunn__gemm_run(&p.poly, gpunn__gemm_threads(cpu, &p.poly), at->scratch);
+    for (int64_t i = 0; i < k; i++) at->poly[i * k + i] += m->a;
+    gpunn__gemm_run(&p.next, gpunn__gemm_threads(cpu, &p.next), at->scratch);
 }
 
 /* The last pass: p = p * shrink - rate * x. */
@@ -388,19 +383,22 @@ static GPUNN__STATUS gpunn__cpu_muon(void *context, const gpunn__update_job *j, 
 {
     const gpunn_update *u = j->u;
     const gpunn__muon   m = gpunn__muon_of(setting, u->count / u->columns, u->columns);
-    float *x = u->state[1], *y = (float *)u->workspace, *const square = y + u->count;
-    double       squares = 0;
-    gpunn_status status = gpunn__cpu_sum_of_squares(context, x, u->count, &squares);
+    const int64_t       square = m.least * m.least;
+    double              squares = 0;
+    gpunn__muon_memory  at = {u->state[1], (float *)u->workspace, NULL, NULL, NULL, NULL};
+    at.gram = at.y + u->count, at.mixed = at.gram + square;
+    at.poly = at.mixed + square, at.scratch = at.poly + square;
+    gpunn_status status = gpunn__cpu_sum_of_squares(context, at.x, u->count, &squares);
     const double norm = fmax(sqrt(squares), m.eps);
-    if (status == GPUNN_OK) status = gpunn__cpu_scale(context, x, u->count, (float)(1 / norm), 0);
+    if (status == GPUNN_OK) status = gpunn__cpu_scale(context, at.x, u->count, (float)(1 / norm), 0);
     if (status != GPUNN_OK) return status;
     for (int step = 0; step < m.steps; step++) {
-        gpunn__muon_step((const gpunn__cpu *)context, &m, x, y, square);
-        float *const result = y;
-        y = x;
-        x = result;
+        gpunn__muon_step((const gpunn__cpu *)context, &m, &at);
+        float *const result = at.y;
+        at.y = at.x;
+        at.x = result;
     }
-    gpunn__muon_pass pass = {u->parameter, x, u->count, j->n.once[0], (float)(setting[0] * m.ratio)};
+    gpunn__muon_pass pass = {u->parameter, at.x, u->count, j->n.once[0], (float)(setting[0] * m.ratio)};
     gpunn_parallel(threads, gpunn__muon_task, &pass);
     return GPUNN_OK;
 }
