@@ -4893,6 +4893,10 @@ struct gpunn_kernel_set {
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define GPUNN__COLD
 #endif
+/* Marks kernels. At -O2, gcc 12 vectorizes only loops whose count is a constant number of vectors. */
+#if defined(GPUNN__COLD) && !defined(__OPTIMIZE_SIZE__)
+#define GPUNN__HOT
+#endif
 /* -ffast-math lets compilers assume that all numbers are finite. This code turns that off, since NaN and
  * infinities indicate bad losses. */
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && defined(__GNUC__)
@@ -30567,7 +30571,9 @@ GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double 
 GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane)
 {
     float eight[8], four[4];
+    GPUNN__UNROLL
     for (int j = 0; j < 8; j++) eight[j] = gpunn__join(kind, lane[j], lane[j + 8], 0);
+    GPUNN__UNROLL
     for (int j = 0; j < 4; j++) four[j] = gpunn__join(kind, eight[j], eight[j + 4], 0);
     return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0),
                        0);
@@ -30585,11 +30591,16 @@ GPUNN__INLINE double gpunn__reduce_row(gpunn__reduce_kind kind, const float *GPU
         int64_t block = gpunn__least(n, BLOCK), i = 0;
         float   lane[LANES], rest = gpunn__start(kind);
         for (int j = 0; j < LANES; j++) lane[j] = rest;
-        for (; i + LANES <= block; i += LANES)
+        for (; i + LANES <= block; i += LANES) {
+            GPUNN__UNROLL
             for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
-        for (; i + FEW <= block; i += FEW)
+        }
+        for (; i + FEW <= block; i += FEW) {
+            GPUNN__UNROLL
             for (int j = 0; j < FEW; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
+        }
         for (; i < block; i++) rest = gpunn__join(kind, rest, x[i], reference);
+        GPUNN__UNROLL
         for (int j = 0; j < LANES / 2; j++) lane[j] = gpunn__join(join, lane[j], lane[j + LANES / 2], 0);
         total = gpunn__join_wide(kind, total,
                                  (double)gpunn__join(join, gpunn__join_lanes(join, lane), rest, 0));
@@ -30602,6 +30613,10 @@ GPUNN__INTERNAL double gpunn__sum_row(const float *x, int64_t n);
 
 GPUNN__INTERNAL float gpunn__max_row(const float *x, int64_t n);
 
+#ifdef GPUNN__HOT
+#pragma GCC push_options
+#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
+#endif
 /* ---- along one axis ------------------------------------------------------------------------------------ */
 
 GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
@@ -30750,6 +30765,16 @@ GPUNN__VECTORIZED(gpunn__reduce_block,
         gpunn__reduce_rows(GPUNN__COUNT, x, rows, stride, width, reference, total);
 }
 
+/* Joins n results of one kind, not GPUNN__TOP, into total. */
+static void gpunn__reduce_join(gpunn__reduce_kind kind, const double *GPUNN__RESTRICT result, int64_t n,
+                               double *GPUNN__RESTRICT total)
+{
+    if (kind == GPUNN__MAX)
+        for (int64_t j = 0; j < n; j++) total[j] = gpunn__join_wide(GPUNN__MAX, total[j], result[j]);
+    else
+        for (int64_t j = 0; j < n; j++) total[j] += result[j];
+}
+
 /* Repeats row[columns] `fold` times, side by side. */
 static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold, float *buffer)
 {
@@ -30769,8 +30794,9 @@ static void gpunn__reduce_task(void *arg, int thread, int threads)
         gpunn__reduce_contiguous(r, begin, end);
         return;
     }
-    double total[GPUNN__TILE];
-    float  buffer[GPUNN__TILE];
+    const double start = (double)gpunn__start(kind);
+    double       total[GPUNN__TILE];
+    float        buffer[GPUNN__TILE];
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t chunk = r->chunks > 1 ? unit % r->chunks : 0,
                 tile_index = r->chunks > 1 ? unit / r->chunks : unit;
@@ -30783,9 +30809,9 @@ static void gpunn__reduce_task(void *arg, int thread, int threads)
         gpunn__cpu_part(r->planes * r->rows, r->fold, (int)r->chunks, (int)chunk, &from, &to);
         if (r->by_column) {
             if (kind == GPUNN__COUNT) reference = gpunn__widen(reference, width, r->fold, buffer);
-            for (int64_t j = 0; j < width * r->fold; j++) total[j] = (double)gpunn__start(kind);
+            for (int64_t j = 0; j < width * r->fold; j++) total[j] = start;
         } else
-            total[0] = (double)gpunn__start(kind);
+            total[0] = start;
         while (from < to) {
             int64_t      plane = r->planes > 1 ? from / r->rows : 0, row = from - plane * r->rows;
             int64_t      count = gpunn__least(r->rows - row, to - from);
@@ -30802,9 +30828,7 @@ static void gpunn__reduce_task(void *arg, int thread, int threads)
             }
             from += count;
         }
-        for (int64_t i = 1; i < r->fold; i++)
-            for (int64_t j = 0; j < width; j++)
-                total[j] = gpunn__join_wide(kind, total[j], total[i * width + j]);
+        for (int64_t i = 1; i < r->fold; i++) gpunn__reduce_join(kind, total + i * width, width, total);
         if (r->partial)
             memcpy(r->partial + unit * (r->by_column ? GPUNN__TILE : 1), total,
                    (size_t)width * sizeof *total);
@@ -30824,8 +30848,7 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
         int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
         double *total = r->partial + unit * r->chunks * span;
         for (int64_t chunk = 1; chunk < r->chunks; chunk++)
-            for (int64_t j = 0; j < width; j++)
-                total[j] = gpunn__join_wide(r->kind, total[j], total[chunk * span + j]);
+            gpunn__reduce_join(r->kind, total + chunk * span, width, total);
         for (int64_t j = 0; j < width; j++)
             r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
     }
@@ -31094,6 +31117,16 @@ typedef struct gpunn__cumsum {
     bool         reverse;
 } gpunn__cumsum;
 
+/* sum += x, y (+)= sum. */
+GPUNN__INLINE void gpunn__cumsum_row(const float *GPUNN__RESTRICT x, double *GPUNN__RESTRICT sum,
+                                     float *GPUNN__RESTRICT y, int64_t n, bool add)
+{
+    for (int64_t j = 0; j < n; j++) {
+        sum[j] += (double)x[j];
+        y[j] = (add ? y[j] : 0) + (float)sum[j];
+    }
+}
+
 GPUNN__VECTORIZED_AVX2(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
@@ -31109,10 +31142,7 @@ GPUNN__VECTORIZED_AVX2(gpunn__cumsum_task, (void *arg, int thread, int threads),
             int64_t      at = (o * a->n + (k->reverse ? a->n - 1 - i : i)) * a->inner + column;
             const float *x = a->x + at;
             float       *y = a->out + at;
-            for (int64_t j = 0; j < width; j++) {
-                sum[j] += (double)x[j];
-                y[j] = (a->add ? y[j] : 0) + (float)sum[j];
-            }
+            GPUNN__FIXED(a->add, gpunn__cumsum_row, x, sum, y, width);
         }
     }
 }
@@ -31181,6 +31211,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cross(gpunn__cpu *cpu, gpunn_step *step
     return GPUNN_OK;
 }
 
+#ifdef GPUNN__HOT
+#pragma GCC pop_options
+#endif
 /* ==== >>cpu/indexing ===================================================================================== *
  * Ops that read elements at integer indices, and ops that return the indices of the largest elements. */
 enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64, GPUNN__PICK_AHEAD = 16 };
@@ -37988,6 +38021,10 @@ GPUNN__X(gpunn__cpu_conv_transpose3d)
 #undef GPUNN__X
 #undef GPUNN__WINOGRAD_STRIP
 
+#ifdef GPUNN__HOT
+#pragma GCC push_options
+#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
+#endif
 /* ==== >>cpu/pool ========================================================================================= *
  * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1.
  * Windows that lie wholly inside are computed eight neighbours of a row at a time, the others one by one. */
@@ -38114,6 +38151,13 @@ GPUNN__INLINE void gpunn__pool_fourth(const float *cell, gpunn__f8 *fourth)
     *fourth = GPUNN__EVEN(low, high, 0);
 }
 
+/* Cells 0, stride, ... 7 * stride. */
+GPUNN__INLINE void gpunn__pool_strided(const float *cell, int64_t stride, gpunn__f8 *cells)
+{
+    GPUNN__UNROLL
+    for (int i = 0; i < 8; i++) (*cells)[i] = cell[i * stride];
+}
+
 /* Pools eight neighbouring whole windows, `stride` apart, and stores the first `count`. Reads up to 8 *
  * stride cells per row. */
 GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t depth,
@@ -38134,7 +38178,7 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
                 else if (stride == 4)
                     gpunn__pool_fourth(cell, &v);
                 else
-                    for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
+                    gpunn__pool_strided(cell, stride, &v);
                 if (average) {
                     best += v;
                 } else {
@@ -38214,8 +38258,10 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, const float *x, int64
     for (int l = 0; l < 16; l++) lane[l] = p->average ? 0 : -INFINITY, at[l] = 0;
     if (p->average) {
         float sum = 0;
-        for (; i + 16 <= cells; i += 16)
+        for (; i + 16 <= cells; i += 16) {
+            GPUNN__UNROLL
             for (int l = 0; l < 16; l++) lane[l] += x[i + l];
+        }
         for (int l = 0; i > 0 && l < 16; l++) sum += lane[l];
         for (; i < cells; i++) sum += x[i];
         p->to[to] = sum / (float)cells;
@@ -38330,7 +38376,10 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
 GPUNN__VECTORIZED(gpunn__pool_fill, (float *dx, int64_t cells, float share, bool add),
                   (dx, cells, share, add))
 {
-    for (int64_t i = 0; i < cells; i++) dx[i] = add ? dx[i] + share : share;
+    if (add)
+        for (int64_t i = 0; i < cells; i++) dx[i] += share;
+    else
+        for (int64_t i = 0; i < cells; i++) dx[i] = share;
 }
 
 static void gpunn__pool_backward(void *arg, int index, int threads)
@@ -39723,12 +39772,14 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
     for (int64_t start = 0; start < n; start += BLOCK) {
         int64_t end = gpunn__least(n, start + BLOCK), i = start;
         float   sum[LANES] = {0}, product[LANES] = {0};
-        for (; i + LANES <= end; i += LANES)
+        for (; i + LANES <= end; i += LANES) {
+            GPUNN__UNROLL
             for (int j = 0; j < LANES; j++) {
                 float term = GPUNN__TERM(i + j);
                 sum[j] += term;
                 product[j] += term * (x[i + j] - center);
             }
+        }
         for (; i + FEW <= end; i += FEW)
             for (int j = 0; j < FEW; j++) {
                 float term = GPUNN__TERM(i + j);
@@ -41521,11 +41572,11 @@ GPUNN__CELL(gpunn__rnn_cell_backward,
              const float *GPUNN__RESTRICT dy),
             (hidden, relu, gate, dh, dy))
 {
-    for (int64_t k = 0; k < hidden; k++) {
-        const float g = dh[k] + dy[k], y = gate[k];
-        gate[k] = relu ? gpunn__select(y <= 0, 0, g) : g * (1 - y * y);
-        dh[k] = 0;
-    }
+    if (relu)
+        for (int64_t k = 0; k < hidden; k++) gate[k] = gpunn__select(gate[k] <= 0, 0, dh[k] + dy[k]);
+    else
+        for (int64_t k = 0; k < hidden; k++) gate[k] = (dh[k] + dy[k]) * (1 - gate[k] * gate[k]);
+    memset(dh, 0, (size_t)hidden * sizeof *dh);
 }
 
 GPUNN__CELL(gpunn__lstm_cell,
@@ -42710,6 +42761,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int
 #undef GPUNN__COLUMNS
 #undef GPUNN__TILE
 
+#ifdef GPUNN__HOT
+#pragma GCC pop_options
+#endif
 /* ==== >>cpu/cpu ========================================================================================= */
 /* The CPU backend: the device, its memory, and the functions that the core calls through gpunn_backend. */
 
@@ -54765,6 +54819,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 #ifdef GPUNN__COLD
 #pragma GCC pop_options
 #undef GPUNN__COLD
+#undef GPUNN__HOT
 #endif
 #ifdef GPUNN__FAST_MATH
 #ifdef __clang__

@@ -161,7 +161,14 @@ extern "C" {
 #include "cpu/pixels.c"
 #include "cpu/move.c"
 #include "cpu/reduce.h"
+#ifdef GPUNN__HOT
+#pragma GCC push_options
+#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
+#endif
 #include "cpu/reduce.c"
+#ifdef GPUNN__HOT
+#pragma GCC pop_options
+#endif
 #include "cpu/indexing.h"
 #include "cpu/indexing.c"
 #include "cpu/blocks.h"
@@ -171,6 +178,10 @@ extern "C" {
 #include "cpu/conv.h"
 #include "cpu/depthwise.c"
 #include "cpu/conv.c"
+#ifdef GPUNN__HOT
+#pragma GCC push_options
+#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
+#endif
 #include "cpu/pool.c"
 #include "cpu/sampling.c"
 #include "cpu/norm.h"
@@ -182,6 +193,9 @@ extern "C" {
 #include "cpu/recurrent.c"
 #include "cpu/optimizers.h"
 #include "cpu/optimizers.c"
+#ifdef GPUNN__HOT
+#pragma GCC pop_options
+#endif
 #include "cpu/cpu.c"
 #include "train/optimizer.h"
 #include "train/optimizer.c"
@@ -285,6 +299,7 @@ extern "C" {
 #ifdef GPUNN__COLD
 #pragma GCC pop_options
 #undef GPUNN__COLD
+#undef GPUNN__HOT
 #endif
 #ifdef GPUNN__FAST_MATH
 #ifdef __clang__

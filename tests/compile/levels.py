@@ -53,9 +53,24 @@ def suite(program, level):
     return int((re.search(r"^1\.\.(\d+)$", done.stdout, re.M) or [0, 1])[1])
 
 
+# what gcc 12 leaves to single numbers at -O2 unless told otherwise
+KERNELS = ("rnn_cell", "gru_cell", "gru_cell_backward", "lstm_cell", "lstm_cell_backward",
+           "loss_backward_task", "reduce_block", "spread_task", "cumsum_task", "pool_last")
+
+
+def vectors(program):
+    """Checks that an -O2 build computes these kernels by vectors of 8 floats."""
+    for kernel in KERNELS:
+        code = subprocess.run(["objdump", "-d", f"--disassemble=gpunn__{kernel}_avx2", program],
+                              stdout=subprocess.PIPE, text=True, check=True).stdout
+        found = re.findall(r"\bv(?:add|sub|mul|max|cmp|fn?m)\w*p[sd]\s.*%ymm", code)
+        line(found, f"{kernel}: {len(found)} operations of AVX2")
+    return len(KERNELS)
+
+
 def main():
     native, choosing, *programs = sys.argv[1:]
-    count, has = 0, flags()
+    count, has = vectors(choosing), flags()
     for level, name, needs in LEVELS:
         if needs - has:
             count += line(True, level, "the processor lacks " + " ".join(sorted(needs - has)))

@@ -194,6 +194,10 @@
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define GPUNN__COLD
 #endif
+/* Marks kernels. At -O2, gcc 12 vectorizes only loops whose count is a constant number of vectors. */
+#if defined(GPUNN__COLD) && !defined(__OPTIMIZE_SIZE__)
+#define GPUNN__HOT
+#endif
 /* -ffast-math lets compilers assume that all numbers are finite. This code turns that off, since NaN and
  * infinities indicate bad losses. */
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && defined(__GNUC__)

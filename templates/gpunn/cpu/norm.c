@@ -417,12 +417,14 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
     for (int64_t start = 0; start < n; start += BLOCK) {
         int64_t end = gpunn__least(n, start + BLOCK), i = start;
         float   sum[LANES] = {0}, product[LANES] = {0};
-        for (; i + LANES <= end; i += LANES)
+        for (; i + LANES <= end; i += LANES) {
+            GPUNN__UNROLL
             for (int j = 0; j < LANES; j++) {
                 float term = GPUNN__TERM(i + j);
                 sum[j] += term;
                 product[j] += term * (x[i + j] - center);
             }
+        }
         for (; i + FEW <= end; i += FEW)
             for (int j = 0; j < FEW; j++) {
                 float term = GPUNN__TERM(i + j);

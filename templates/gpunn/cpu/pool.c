@@ -1,4 +1,4 @@
-#include "cpu/levels.h"
+#include "cpu/vectors.h"
 #include "cpu/context.h"
 
 /* ==== >>cpu/pool ========================================================================================= *
@@ -127,6 +127,13 @@ GPUNN__INLINE void gpunn__pool_fourth(const float *cell, gpunn__f8 *fourth)
     *fourth = GPUNN__EVEN(low, high, 0);
 }
 
+/* Cells 0, stride, ... 7 * stride. */
+GPUNN__INLINE void gpunn__pool_strided(const float *cell, int64_t stride, gpunn__f8 *cells)
+{
+    GPUNN__UNROLL
+    for (int i = 0; i < 8; i++) (*cells)[i] = cell[i * stride];
+}
+
 /* Pools eight neighbouring whole windows, `stride` apart, and stores the first `count`. Reads up to 8 *
  * stride cells per row. */
 GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t depth,
@@ -147,7 +154,7 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
                 else if (stride == 4)
                     gpunn__pool_fourth(cell, &v);
                 else
-                    for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
+                    gpunn__pool_strided(cell, stride, &v);
                 if (average) {
                     best += v;
                 } else {
@@ -227,8 +234,10 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, const float *x, int64
     for (int l = 0; l < 16; l++) lane[l] = p->average ? 0 : -INFINITY, at[l] = 0;
     if (p->average) {
         float sum = 0;
-        for (; i + 16 <= cells; i += 16)
+        for (; i + 16 <= cells; i += 16) {
+            GPUNN__UNROLL
             for (int l = 0; l < 16; l++) lane[l] += x[i + l];
+        }
         for (int l = 0; i > 0 && l < 16; l++) sum += lane[l];
         for (; i < cells; i++) sum += x[i];
         p->to[to] = sum / (float)cells;
@@ -343,7 +352,10 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
 GPUNN__VECTORIZED(gpunn__pool_fill, (float *dx, int64_t cells, float share, bool add),
                   (dx, cells, share, add))
 {
-    for (int64_t i = 0; i < cells; i++) dx[i] = add ? dx[i] + share : share;
+    if (add)
+        for (int64_t i = 0; i < cells; i++) dx[i] += share;
+    else
+        for (int64_t i = 0; i < cells; i++) dx[i] = share;
 }
 
 static void gpunn__pool_backward(void *arg, int index, int threads)

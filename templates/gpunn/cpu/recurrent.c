@@ -83,11 +83,11 @@ GPUNN__CELL(gpunn__rnn_cell_backward,
              const float *GPUNN__RESTRICT dy),
             (hidden, relu, gate, dh, dy))
 {
-    for (int64_t k = 0; k < hidden; k++) {
-        const float g = dh[k] + dy[k], y = gate[k];
-        gate[k] = relu ? gpunn__select(y <= 0, 0, g) : g * (1 - y * y);
-        dh[k] = 0;
-    }
+    if (relu)
+        for (int64_t k = 0; k < hidden; k++) gate[k] = gpunn__select(gate[k] <= 0, 0, dh[k] + dy[k]);
+    else
+        for (int64_t k = 0; k < hidden; k++) gate[k] = (dh[k] + dy[k]) * (1 - gate[k] * gate[k]);
+    memset(dh, 0, (size_t)hidden * sizeof *dh);
 }
 
 GPUNN__CELL(gpunn__lstm_cell,

@@ -149,6 +149,16 @@ GPUNN__VECTORIZED(gpunn__reduce_block,
         gpunn__reduce_rows(GPUNN__COUNT, x, rows, stride, width, reference, total);
 }
 
+/* Joins n results of one kind, not GPUNN__TOP, into total. */
+static void gpunn__reduce_join(gpunn__reduce_kind kind, const double *GPUNN__RESTRICT result, int64_t n,
+                               double *GPUNN__RESTRICT total)
+{
+    if (kind == GPUNN__MAX)
+        for (int64_t j = 0; j < n; j++) total[j] = gpunn__join_wide(GPUNN__MAX, total[j], result[j]);
+    else
+        for (int64_t j = 0; j < n; j++) total[j] += result[j];
+}
+
 /* Repeats row[columns] `fold` times, side by side. */
 static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold, float *buffer)
 {
@@ -168,8 +178,9 @@ static void gpunn__reduce_task(void *arg, int thread, int threads)
         gpunn__reduce_contiguous(r, begin, end);
         return;
     }
-    double total[GPUNN__TILE];
-    float  buffer[GPUNN__TILE];
+    const double start = (double)gpunn__start(kind);
+    double       total[GPUNN__TILE];
+    float        buffer[GPUNN__TILE];
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t chunk = r->chunks > 1 ? unit % r->chunks : 0,
                 tile_index = r->chunks > 1 ? unit / r->chunks : unit;
@@ -182,9 +193,9 @@ static void gpunn__reduce_task(void *arg, int thread, int threads)
         gpunn__cpu_part(r->planes * r->rows, r->fold, (int)r->chunks, (int)chunk, &from, &to);
         if (r->by_column) {
             if (kind == GPUNN__COUNT) reference = gpunn__widen(reference, width, r->fold, buffer);
-            for (int64_t j = 0; j < width * r->fold; j++) total[j] = (double)gpunn__start(kind);
+            for (int64_t j = 0; j < width * r->fold; j++) total[j] = start;
         } else
-            total[0] = (double)gpunn__start(kind);
+            total[0] = start;
         while (from < to) {
             int64_t      plane = r->planes > 1 ? from / r->rows : 0, row = from - plane * r->rows;
             int64_t      count = gpunn__least(r->rows - row, to - from);
@@ -201,9 +212,7 @@ static void gpunn__reduce_task(void *arg, int thread, int threads)
             }
             from += count;
         }
-        for (int64_t i = 1; i < r->fold; i++)
-            for (int64_t j = 0; j < width; j++)
-                total[j] = gpunn__join_wide(kind, total[j], total[i * width + j]);
+        for (int64_t i = 1; i < r->fold; i++) gpunn__reduce_join(kind, total + i * width, width, total);
         if (r->partial)
             memcpy(r->partial + unit * (r->by_column ? GPUNN__TILE : 1), total,
                    (size_t)width * sizeof *total);
@@ -223,8 +232,7 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
         int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
         double *total = r->partial + unit * r->chunks * span;
         for (int64_t chunk = 1; chunk < r->chunks; chunk++)
-            for (int64_t j = 0; j < width; j++)
-                total[j] = gpunn__join_wide(r->kind, total[j], total[chunk * span + j]);
+            gpunn__reduce_join(r->kind, total + chunk * span, width, total);
         for (int64_t j = 0; j < width; j++)
             r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
     }
@@ -493,6 +501,16 @@ typedef struct gpunn__cumsum {
     bool         reverse;
 } gpunn__cumsum;
 
+/* sum += x, y (+)= sum. */
+GPUNN__INLINE void gpunn__cumsum_row(const float *GPUNN__RESTRICT x, double *GPUNN__RESTRICT sum,
+                                     float *GPUNN__RESTRICT y, int64_t n, bool add)
+{
+    for (int64_t j = 0; j < n; j++) {
+        sum[j] += (double)x[j];
+        y[j] = (add ? y[j] : 0) + (float)sum[j];
+    }
+}
+
 GPUNN__VECTORIZED_AVX2(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
@@ -508,10 +526,7 @@ GPUNN__VECTORIZED_AVX2(gpunn__cumsum_task, (void *arg, int thread, int threads),
             int64_t      at = (o * a->n + (k->reverse ? a->n - 1 - i : i)) * a->inner + column;
             const float *x = a->x + at;
             float       *y = a->out + at;
-            for (int64_t j = 0; j < width; j++) {
-                sum[j] += (double)x[j];
-                y[j] = (a->add ? y[j] : 0) + (float)sum[j];
-            }
+            GPUNN__FIXED(a->add, gpunn__cumsum_row, x, sum, y, width);
         }
     }
 }

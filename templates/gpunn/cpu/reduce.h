@@ -2,6 +2,7 @@
 #define GPUNN__CPU_REDUCE_H
 #include "base/math.h"
 #include "cpu/context.h"
+#include "cpu/vectors.h"
 
 /* ==== >>cpu/reduce ======================================================================================= *
  * Sums and maxima over axes. */
@@ -51,7 +52,9 @@ GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double 
 GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane)
 {
     float eight[8], four[4];
+    GPUNN__UNROLL
     for (int j = 0; j < 8; j++) eight[j] = gpunn__join(kind, lane[j], lane[j + 8], 0);
+    GPUNN__UNROLL
     for (int j = 0; j < 4; j++) four[j] = gpunn__join(kind, eight[j], eight[j + 4], 0);
     return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0),
                        0);
@@ -69,11 +72,16 @@ GPUNN__INLINE double gpunn__reduce_row(gpunn__reduce_kind kind, const float *GPU
         int64_t block = gpunn__least(n, BLOCK), i = 0;
         float   lane[LANES], rest = gpunn__start(kind);
         for (int j = 0; j < LANES; j++) lane[j] = rest;
-        for (; i + LANES <= block; i += LANES)
+        for (; i + LANES <= block; i += LANES) {
+            GPUNN__UNROLL
             for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
-        for (; i + FEW <= block; i += FEW)
+        }
+        for (; i + FEW <= block; i += FEW) {
+            GPUNN__UNROLL
             for (int j = 0; j < FEW; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
+        }
         for (; i < block; i++) rest = gpunn__join(kind, rest, x[i], reference);
+        GPUNN__UNROLL
         for (int j = 0; j < LANES / 2; j++) lane[j] = gpunn__join(join, lane[j], lane[j + LANES / 2], 0);
         total = gpunn__join_wide(kind, total,
                                  (double)gpunn__join(join, gpunn__join_lanes(join, lane), rest, 0));
