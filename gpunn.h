@@ -6484,23 +6484,48 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing
 /* Converts values [begin, end) as C does; BOOL is x != 0. No dtype is F16 or BF16 (>>cpu/elementwise). */
 GPUNN__INTERNAL void gpunn__cast_values(void *to, gpunn_dtype to_dtype, const void *from,
                                         gpunn_dtype from_dtype, int64_t begin, int64_t end);
-/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
- * lists them. Builders pass it on. So a static program, or one whose linker drops sections, contains only the
- * code of the ops it builds. */
+/* Shape rules, gpunn__NAME_rule in >>graph/infer. */
+typedef struct gpunn__inference gpunn__inference;
+#define GPUNN__RULE(name) GPUNN__INTERNAL bool gpunn__##name##_rule(const gpunn__inference *i);
+#define GPUNN__SIGNATURE(text)
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) rule
+GPUNN_OTHER_OPS(GPUNN__X)
+GPUNN_ALIAS_OPS(GPUNN__X)
+GPUNN__RULE(broadcast)
+GPUNN__RULE(signature)
+#undef GPUNN__X
+#undef GPUNN__RULE
+#undef GPUNN__SIGNATURE
+/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/, and its shape rule.
+ * templates/ops.md lists them. Builders pass it on. So a static program, or one whose linker drops sections,
+ * contains only the code of the ops it builds. */
 typedef struct gpunn__cpu       gpunn__cpu;
 typedef struct gpunn__operation gpunn__operation;
 struct gpunn__operation {
     gpunn_op op;
     gpunn_status (*cpu)(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action);
+    bool (*rule)(const gpunn__inference *);
+    const char *signature; /* if the rule is gpunn__signature_rule */
 };
-#define GPUNN__X(ENUM, name, ...)                                                              \
-    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, \
-                                                            gpunn__action action);             \
-    GPUNN__PRIVATE const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name};
+#define GPUNN__RULE(name) gpunn__##name##_rule, NULL
+#define GPUNN__SIGNATURE(text) gpunn__signature_rule, text
+#define GPUNN__OPERATION(ENUM, name, ...)                                                                \
+    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step,           \
+                                                            gpunn__action action);                       \
+    GPUNN__PRIVATE const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name, \
+                                                                     __VA_ARGS__};
+#define GPUNN__X(ENUM, name, ...) GPUNN__OPERATION(ENUM, name, GPUNN__RULE(broadcast))
 GPUNN__ELEMENTWISE_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) \
+    GPUNN__OPERATION(ENUM, name, rule)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
-GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
+GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL,
+                                                                  GPUNN__RULE(reshape)};
+#undef GPUNN__OPERATION
+#undef GPUNN__RULE
+#undef GPUNN__SIGNATURE
 /* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
 typedef struct gpunn__archive gpunn__archive;
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
@@ -10944,11 +10969,12 @@ typedef enum gpunn__attribute_kind {
     GPUNN__A_SAME_RANK, /* whether the result has as many axes as its first operand */
 } gpunn__attribute_kind;
 
+/* Names are arrays. A pointer takes 24 bytes more in a position-independent program, for its relocation. */
 typedef struct gpunn__argument {
-    const char     *name, *field; /* in a spec; in C */
+    char            name[24], field[24]; /* in a spec, empty at the end of a list; in C */
+    double          otherwise;           /* the default */
     gpunn__key_kind kind;
-    double          otherwise; /* the default */
-    size_t          member;
+    unsigned        member;
 } gpunn__argument;
 typedef struct gpunn__attribute {
     const char           *name;
@@ -11815,15 +11841,15 @@ GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind)
 
 #define GPUNN__NOTHING(...)
 #define GPUNN__K(args, key, kind, otherwise, member, about) \
-    {#key, #member, GPUNN__K_##kind, otherwise, offsetof(gpunn_##args##_args, member)},
+    {#key, #member, otherwise, GPUNN__K_##kind, offsetof(gpunn_##args##_args, member)},
 #define GPUNN__A(key, kind, member) {#key, GPUNN__A_##kind, GPUNN__MEMBER(member)},
 #define GPUNN__S(key, kind, place) {#key, GPUNN__A_##kind, place},
-#define GPUNN__X(kind, row, op, operands, axes, list, ...)                                                \
-    static const gpunn__argument gpunn__args_of_##row[] = {                                               \
-        GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING, GPUNN__NOTHING){NULL, NULL, GPUNN__K_NAME, 0, 0}}; \
-    static const gpunn__attribute gpunn__attributes_of_##row[] = {                                        \
-        GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A, GPUNN__NOTHING){NULL, GPUNN__A_BOOL, 0}};          \
-    static const gpunn__attribute gpunn__shown_of_##row[] = {                                             \
+#define GPUNN__X(kind, row, op, operands, axes, list, ...)                                            \
+    static const gpunn__argument gpunn__args_of_##row[] = {                                           \
+        GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING, GPUNN__NOTHING){"", "", 0, GPUNN__K_NAME, 0}}; \
+    static const gpunn__attribute gpunn__attributes_of_##row[] = {                                    \
+        GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A, GPUNN__NOTHING){NULL, GPUNN__A_BOOL, 0}};      \
+    static const gpunn__attribute gpunn__shown_of_##row[] = {                                         \
         GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__NOTHING, GPUNN__S){NULL, GPUNN__A_BOOL, 0}};
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
@@ -13371,7 +13397,7 @@ typedef struct gpunn__meta {
     const gpunn_model *model; /* whose named sizes dim uses; NULL: no named sizes */
 } gpunn__meta;
 
-typedef struct gpunn__inference {
+struct gpunn__inference {
     const gpunn__call      *call; /* for the beginning of error messages */
     gpunn_op                op;
     const gpunn_attributes *attr;
@@ -13379,7 +13405,7 @@ typedef struct gpunn__inference {
     const gpunn__meta      *in;  /* [count] */
     gpunn__meta            *out; /* F32 in the shape of in[0], until the rule changes it */
     const char             *signature;
-} gpunn__inference;
+};
 
 /* Dtype and shape of a tensor. */
 GPUNN__INTERNAL gpunn__meta gpunn__meta_of(const gpunn_tensor *t);
@@ -13429,8 +13455,9 @@ GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERAND
 /* clang-format on */
 
 /* Infers dtype and shape of the result; false on an error. */
-GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                  const gpunn__meta *in, int count, gpunn__meta *out);
+GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, const gpunn__operation *operation,
+                                  const gpunn_attributes *attr, const gpunn__meta *in, int count,
+                                  gpunn__meta *out);
 
 GPUNN__INTERNAL gpunn__meta gpunn__meta_of(const gpunn_tensor *t)
 {
@@ -13702,7 +13729,7 @@ static void gpunn__signature_fail(const gpunn__inference *i, const gpunn__symbol
                            (int)(strstr(i->signature, " ->") - i->signature), i->signature, along);
 }
 
-static bool gpunn__signature_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__signature_rule(const gpunn__inference *i)
 {
     gpunn__symbols names;
     const char    *part = i->signature;
@@ -13728,7 +13755,7 @@ static bool gpunn__signature_rule(const gpunn__inference *i)
 
 /* ---- elementwise --------------------------------------------------------------------------------------- */
 
-static bool gpunn__broadcast_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__broadcast_rule(const gpunn__inference *i)
 {
     for (int k = 1; k < i->count; k++)
         if (!gpunn__broadcast_dims(i->call, "shapes", &i->out->rank, i->out->dim, i->in[k].rank,
@@ -13737,7 +13764,7 @@ static bool gpunn__broadcast_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__integer_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__integer_rule(const gpunn__inference *i)
 {
     static const gpunn_dtype order[] = {GPUNN_BOOL, GPUNN_U8, GPUNN_I32, GPUNN_I64};
     const int                choice = i->attr->mode == GPUNN_INTEGER_WHERE;
@@ -13752,7 +13779,7 @@ static bool gpunn__integer_rule(const gpunn__inference *i)
     return gpunn__broadcast_rule(i);
 }
 
-static bool gpunn__cast_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__cast_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->attr->dtype;
     return true;
@@ -13760,14 +13787,14 @@ static bool gpunn__cast_rule(const gpunn__inference *i)
 
 /* ---- products ------------------------------------------------------------------------------------------ */
 
-static bool gpunn__linear_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__linear_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
     i->out->dim[last] = i->in[1].dim[0];
     return gpunn__fits_weight(i, last, i->in[1].dim[1]);
 }
 
-static bool gpunn__matmul_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__matmul_rule(const gpunn__inference *i)
 {
     const gpunn__meta *a = &i->in[0], *b = &i->in[1];
     const bool         transpose_a = i->attr->transpose_a, transpose_b = i->attr->transpose_b;
@@ -13830,13 +13857,13 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__conv_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__conv_rule(const gpunn__inference *i)
 {
     i->out->dim[1] = i->in[1].dim[0];
     return gpunn__window_rule(i) && gpunn__fits_weight(i, 1, i->in[1].dim[1] * i->attr->groups);
 }
 
-static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__conv_transpose_rule(const gpunn__inference *i)
 {
     const gpunn__meta      *x = &i->in[0];
     const gpunn_attributes *attr = i->attr;
@@ -13869,7 +13896,7 @@ GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_co
 }
 
 /* The spatial sizes are those that the program passed. */
-static bool gpunn__resize_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__resize_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
     for (int axis = 2; axis <= last; axis++)
@@ -13878,7 +13905,7 @@ static bool gpunn__resize_rule(const gpunn__inference *i)
     return gpunn__image_fits(i->call, i->in[0]);
 }
 
-static bool gpunn__grid_sample_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__grid_sample_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0], *grid = &i->in[1];
     char               one[128], other[128];
@@ -13905,13 +13932,13 @@ static bool gpunn__grid_sample_rule(const gpunn__inference *i)
     return false;
 }
 
-static bool gpunn__hash_grid_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__hash_grid_rule(const gpunn__inference *i)
 {
     i->out->dim[i->out->rank - 1] = i->attr->n_levels * i->in[1].dim[1];
     return true;
 }
 
-static bool gpunn__roi_align_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__roi_align_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0], *boxes = &i->in[1];
     char               text[128];
@@ -13935,7 +13962,7 @@ static bool gpunn__roi_align_rule(const gpunn__inference *i)
     return false;
 }
 
-static bool gpunn__affine_grid_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__affine_grid_rule(const gpunn__inference *i)
 {
     const gpunn__meta *theta = &i->in[0];
     char               one[128], other[128];
@@ -13957,7 +13984,7 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
 
 /* ---- norms: the result has x's shape; only the weight is checked --------------------------------------- */
 
-static bool gpunn__norm_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__norm_rule(const gpunn__inference *i)
 {
     const gpunn__meta *weight = &i->in[1];
     const int          first = i->op == GPUNN_OP_LAYER_NORM || i->op == GPUNN_OP_RMS_NORM ? i->attr->axis : 1;
@@ -13966,7 +13993,7 @@ static bool gpunn__norm_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__group_norm_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__group_norm_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     char               text[128];
@@ -13984,7 +14011,7 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
 /* ---- recurrent layers ---------------------------------------------------------------------------------- */
 
 /* x is [length, n, features]. */
-static bool gpunn__recurrent_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__recurrent_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     const int64_t      hidden = i->attr->hidden_size, rows = gpunn__gates_of(i->op) * hidden;
@@ -14021,7 +14048,7 @@ static bool gpunn__same_count(gpunn_model *model, const gpunn__meta *a, const gp
     return count != 0 && count == gpunn__dim_product(model, b->rank, b->dim);
 }
 
-static bool gpunn__reshape_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__reshape_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     char               from[128], to[128];
@@ -14042,14 +14069,14 @@ static bool gpunn__reshape_rule(const gpunn__inference *i)
     return false;
 }
 
-static bool gpunn__permute_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__permute_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->in[0].dtype;
     for (int axis = 0; axis < i->out->rank; axis++) i->out->dim[axis] = i->in[0].dim[i->attr->order[axis]];
     return true;
 }
 
-static bool gpunn__concat_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__concat_rule(const gpunn__inference *i)
 {
     const gpunn__meta *first = &i->in[0];
     const int          axis = i->attr->axis;
@@ -14082,7 +14109,7 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__slice_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__slice_rule(const gpunn__inference *i)
 {
     const int     axis = i->attr->axis;
     const int64_t start = i->attr->start, end = i->attr->end, step = i->attr->step, size = i->in[0].dim[axis];
@@ -14111,7 +14138,7 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
     return false;
 }
 
-static bool gpunn__pad_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__pad_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->in[0].dtype;
     const int  mode = i->attr->mode;
@@ -14142,7 +14169,7 @@ static bool gpunn__pad_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__expand_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__expand_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->in[0].dtype;
     const gpunn__meta *x = &i->in[0];
@@ -14160,7 +14187,7 @@ static bool gpunn__expand_rule(const gpunn__inference *i)
 }
 
 /* index may be smaller than x along the other axes. */
-static bool gpunn__gather_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__gather_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0], *index = &i->in[1];
     bool               fits = index->rank == x->rank;
@@ -14189,21 +14216,21 @@ static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
     }
 }
 
-static bool gpunn__reduce_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__reduce_rule(const gpunn__inference *i)
 {
     if (i->in[0].dtype != GPUNN_F32) i->out->dtype = i->op == GPUNN_OP_SUM ? GPUNN_I64 : i->in[0].dtype;
     gpunn__reduce_axes(i, i->attr->axes);
     return true;
 }
 
-static bool gpunn__argmax_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__argmax_rule(const gpunn__inference *i)
 {
     i->out->dtype = GPUNN_I64;
     gpunn__reduce_axes(i, 1u << i->attr->axis);
     return true;
 }
 
-static bool gpunn__topk_indices_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__topk_indices_rule(const gpunn__inference *i)
 {
     const int     axis = i->attr->axis, k = i->attr->k;
     const int64_t size = i->in[0].dim[axis];
@@ -14262,7 +14289,7 @@ static bool gpunn__lengths_fit(const gpunn__call *call, const gpunn__meta *lengt
 }
 
 /* Operands q, k, v, mask and, if used, lengths; or q, k and v packed in the first, [n, rows, 3, heads, e]. */
-static bool gpunn__attention_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__attention_rule(const gpunn__inference *i)
 {
     const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT,
                last = packed || i->attr->heads_last;
@@ -14316,7 +14343,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
 /* ---- losses -------------------------------------------------------------------------------------------- */
 
 /* Operands logits, labels, weight. */
-static bool gpunn__class_loss_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__class_loss_rule(const gpunn__inference *i)
 {
     const gpunn__meta *labels = &i->in[1];
     i->out->rank = i->attr->reduction == GPUNN_REDUCE_NONE ? labels->rank : 0;
@@ -14324,7 +14351,7 @@ static bool gpunn__class_loss_rule(const gpunn__inference *i)
     return gpunn__classes_fit(i->call, i->in[0], *labels);
 }
 
-static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__ctc_loss_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0], *targets = &i->in[1];
     const int          sample = i->attr->batch_first ? 0 : 1;
@@ -14347,7 +14374,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
 
 /* ---- custom ops ---------------------------------------------------------------------------------------- */
 
-static bool gpunn__custom_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__custom_rule(const gpunn__inference *i)
 {
     const gpunn_custom_op *op = i->attr->custom;
     gpunn_shape            shapes[GPUNN_CUSTOM_INPUTS], result;
@@ -14372,7 +14399,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
 /* ---- states -------------------------------------------------------------------------------------------- */
 
 /* Operands state, value, position. */
-static bool gpunn__assign_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__assign_rule(const gpunn__inference *i)
 {
     const gpunn__meta *state = &i->in[0], *value = &i->in[1], *position = &i->in[2];
     const int          axis = i->attr->axis;
@@ -14406,45 +14433,15 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     return false;
 }
 
-/* ---- the table of rules -------------------------------------------------------------------------------- */
-
-typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
-typedef struct gpunn__rule_of_op {
-    gpunn__shape_rule rule;
-    const char       *signature; /* if the rule is gpunn__signature_rule */
-} gpunn__rule_of_op;
-
-/* In the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
-#define GPUNN__RULE(name)          \
-    {                              \
-        gpunn__##name##_rule, NULL \
-    }
-#define GPUNN__SIGNATURE(text)      \
-    {                               \
-        gpunn__signature_rule, text \
-    }
-static const gpunn__rule_of_op gpunn__shape_rules[] = {
-#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) rule,
-    GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
-#undef GPUNN__X
-};
-
-static gpunn__rule_of_op gpunn__shape_rule_of(gpunn_op op)
+GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, const gpunn__operation *operation,
+                                  const gpunn_attributes *attr, const gpunn__meta *in, int count,
+                                  gpunn__meta *out)
 {
-    static const gpunn__rule_of_op elementwise = GPUNN__RULE(broadcast);
-    const int first = (int)GPUNN_OP_COUNT - (int)(sizeof gpunn__shape_rules / sizeof *gpunn__shape_rules);
-    return (int)op < first ? elementwise : gpunn__shape_rules[(int)op - first];
-}
-
-GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                  const gpunn__meta *in, int count, gpunn__meta *out)
-{
-    const gpunn__rule_of_op rule = gpunn__shape_rule_of(op);
-    const gpunn__inference  i = {call, op, attr, count, in, out, rule.signature};
-    char                    text[128];
+    const gpunn__inference i = {call, operation->op, attr, count, in, out, operation->signature};
+    char                   text[128];
     *out = in[0];
     out->dtype = GPUNN_F32;
-    if (!rule.rule(&i)) return false;
+    if (!operation->rule(&i)) return false;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] != 0) continue;
         (void)gpunn__call_fail(
@@ -14461,8 +14458,9 @@ GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gp
 /* Attributes that are all zero. */
 GPUNN__INTERNAL gpunn_attributes gpunn__no_attributes(void);
 /* Infers what the node of an op would be; false on an error. Optional operands may be NULL. */
-GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                       gpunn_tensor *const *operands, int count, gpunn__meta *out);
+GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, const gpunn__operation *operation,
+                                       const gpunn_attributes *attr, gpunn_tensor *const *operands, int count,
+                                       gpunn__meta *out);
 
 /* Appends a node with these operands; undoes the call and returns NULL on an error. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation,
@@ -14496,8 +14494,9 @@ GPUNN__INTERNAL gpunn_attributes gpunn__no_attributes(void)
     return attr;
 }
 
-GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                       gpunn_tensor *const *operands, int count, gpunn__meta *out)
+GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, const gpunn__operation *operation,
+                                       const gpunn_attributes *attr, gpunn_tensor *const *operands, int count,
+                                       gpunn__meta *out)
 {
     gpunn__meta in[GPUNN_MAX_OPERANDS];
     for (int i = 0; i < count; i++)
@@ -14505,7 +14504,7 @@ GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, con
             in[i] = gpunn__meta_of(operands[i]);
         else
             memset(&in[i], 0, sizeof in[i]);
-    return gpunn__infer(call, op, attr, in, count, out);
+    return gpunn__infer(call, operation, attr, in, count, out);
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation,
@@ -14513,7 +14512,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__
                                           int count)
 {
     gpunn__meta   out;
-    gpunn_tensor *t = gpunn__infer_node(call, operation->op, attr, operands, count, &out)
+    gpunn_tensor *t = gpunn__infer_node(call, operation, attr, operands, count, &out)
                           ? gpunn__append(call, GPUNN__VALUE, out.dtype, out.rank, out.dim)
                           : NULL;
     if (t == NULL) return NULL;
@@ -15601,16 +15600,16 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
     for (int i = 0; i < GPUNN__ROW_COUNT; i++) {
         const gpunn__row *other = &gpunn__rows[i];
         if (other == row || strcmp(other->args, row->args) != 0) continue;
-        for (const gpunn__argument *a = other->arguments; a->name; a++) {
+        for (const gpunn__argument *a = other->arguments; *a->name; a++) {
             const gpunn__argument *own = row->arguments;
-            while (own->name && own->member != a->member) own++;
-            if (own->name || !gpunn__is_nonzero(a, args)) continue;
+            while (*own->name && own->member != a->member) own++;
+            if (*own->name || !gpunn__is_nonzero(a, args)) continue;
             (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out",
                                    a->field, other->name);
             return false;
         }
     }
-    for (const gpunn__argument *a = row->arguments; a->name; a++)
+    for (const gpunn__argument *a = row->arguments; *a->name; a++)
         if (a->otherwise != GPUNN__NONE && !gpunn__apply_default(call, a, (char *)args + a->member))
             return false;
     return true;
@@ -15985,7 +15984,7 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__op
 {
     gpunn__meta out;
     if (x->rank > 3) return gpunn__node(call, operation, attr, &x, 1);
-    if (!gpunn__infer_node(call, operation->op, attr, &x, 1, &out)) return NULL;
+    if (!gpunn__infer_node(call, operation, attr, &x, 1, &out)) return NULL;
     const gpunn_shape image = {{x->dim[0], x->dim[1], 1, x->dim[2]}},
                       row = {{out.dim[0], out.dim[1], out.dim[2]}};
     gpunn_attributes flat = *attr;
@@ -17747,7 +17746,7 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
         !gpunn__are_indices(&call, index, "index") || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn__meta out;
-    if (!gpunn__infer_node(&call, GPUNN_OP_GATHER, &attr, operands, 2, &out)) return NULL;
+    if (!gpunn__infer_node(&call, &gpunn__operation_gather, &attr, operands, 2, &out)) return NULL;
     for (int i = 0; operands[0] && i < x->rank; i++)
         if (i != attr.axis && index->dim[i] != x->dim[i])
             operands[0] = gpunn_slice(operands[0], i, 0, index->dim[i], 1);
@@ -18669,7 +18668,8 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     attr.is_causal = args.is_causal;
     attr.heads_last = args.heads_last && !packed;
     attr.enable_gqa = args.enable_gqa;
-    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) ||
+    if (!gpunn__infer_node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands, count,
+                           &out) ||
         !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.dropout_p = args.dropout_p;
@@ -19808,7 +19808,7 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     gpunn__meta      out;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.batch_first = args.batch_first;
-    if (!gpunn__infer_node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, &out)) return NULL;
+    if (!gpunn__infer_node(&call, &gpunn__operation_ctc_loss, &attr, operands, 4, &out)) return NULL;
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.blank >= x->dim[2])
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes",
@@ -19850,7 +19850,7 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
     /* turns -0 into 0 */
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f;
     gpunn__meta out;
-    if (!gpunn__infer_node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, &out)) return NULL;
+    if (!gpunn__infer_node(&call, &gpunn__operation_custom, &attr, inputs, op->inputs, &out)) return NULL;
     call.layer = NULL; /* it has no parameters */
     return gpunn__node(&call, &gpunn__operation_custom, &attr, inputs, op->inputs);
 }
@@ -20026,7 +20026,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
     f.call = gpunn__call_of(call.model, "gpunn_expr", NULL);
     bool ok = gpunn__expr_open(&f, row->formula) && gpunn__expr_add_number(&f, "rank", in[0]->rank);
     for (int i = 0; i < row->count && ok; i++) ok = gpunn__expr_add_tensor(&f, row->operands[i], in[i]);
-    for (const gpunn__argument *a = gpunn__row_called(row->name)->arguments; a->name && ok; a++) {
+    for (const gpunn__argument *a = gpunn__row_called(row->name)->arguments; *a->name && ok; a++) {
         const void *at = (const char *)args + a->member;
         (void)snprintf(field, sizeof field, ".%s", a->field);
         if (a->kind == GPUNN__K_REDUCTION || a->kind == GPUNN__K_CLASS_REDUCTION)
@@ -24853,7 +24853,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
     (void)gpunn__with_sizes(b->model, t->built_by ? t->built_by : gpunn_op_name(t->op), what);
     const gpunn__call call = gpunn__call_of(b->model, what, t->layer);
     for (int i = 0; i < t->input_count; i++) in[i] = gpunn__sized_meta(b, t->inputs[i]);
-    if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
+    if (!gpunn__infer(&call, t->operation, attr, in, t->input_count, &out)) return dev->error.status;
     for (int i = 0; i < out.rank; i++) out.dim[i] = gpunn__dim(b->model, out.dim[i], b->plan->batch);
     if (gpunn__same_dims(&out, &expected)) return GPUNN_OK;
     return gpunn__fail(dev, GPUNN_ERR_SHAPE,
@@ -51391,7 +51391,7 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
         if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 differs from 0 */
             gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
     }
-    for (const gpunn__argument *key = row ? row->arguments : NULL; key && key->name; key++) {
+    for (const gpunn__argument *key = row ? row->arguments : NULL; key && *key->name; key++) {
         char                    value[GPUNN__TEXT_SIZE];
         gpunn__text_buffer      line = {value, sizeof value, 0};
         const gpunn__attribute *a = gpunn__attribute_as(row->attributes, key);
@@ -52461,7 +52461,7 @@ static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e,
 #undef GPUNN__X
     gpunn__any_args args;
     memset(&args, 0, sizeof args);
-    for (const gpunn__argument *key = row->arguments; key->name; key++)
+    for (const gpunn__argument *key = row->arguments; *key->name; key++)
         if (key->kind < GPUNN__K_INIT && !gpunn__read_key(l, e, row, key, &args)) return NULL;
     gpunn__stand_at(l, e->item);
     return builders[row - gpunn__rows](l, e, &args);

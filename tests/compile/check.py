@@ -451,11 +451,15 @@ int main(void)
 }
 """)
     call(f"gcc -std=c99 -O1 -march=native -I{ROOT} app.c -o app.out -lm -lpthread", folder)
-    found = set(re.findall(r" t gpunn__cpu_(\w+)", call("nm app.out", folder))) & set(table.ops())
+    symbols = call("nm app.out", folder)
+    found = set(re.findall(r" t gpunn__cpu_(\w+)", symbols)) & set(table.ops())
     wanted = {"linear", "tanh"}
     if not wanted <= found <= wanted | {"relu", "gelu_tanh", "cast", "integer", "permute", "relayout",
                                         "fusion"}:
         raise Failure(f"the ops of linear and tanh are {sorted(found)}")
+    rules = re.findall(r" t gpunn__((?:attention|recurrent|slice|window)_rule)", symbols)
+    if rules:
+        raise Failure(f"the shape rules of linear and tanh have {rules}")
 
 
 def declarations_only(folder):

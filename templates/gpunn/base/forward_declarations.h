@@ -28,23 +28,48 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_draw(void *context, const gpunn_drawing
 /* Converts values [begin, end) as C does; BOOL is x != 0. No dtype is F16 or BF16 (>>cpu/elementwise). */
 GPUNN__INTERNAL void gpunn__cast_values(void *to, gpunn_dtype to_dtype, const void *from,
                                         gpunn_dtype from_dtype, int64_t begin, int64_t end);
-/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
- * lists them. Builders pass it on. So a static program, or one whose linker drops sections, contains only the
- * code of the ops it builds. */
+/* Shape rules, gpunn__NAME_rule in >>graph/infer. */
+typedef struct gpunn__inference gpunn__inference;
+#define GPUNN__RULE(name) GPUNN__INTERNAL bool gpunn__##name##_rule(const gpunn__inference *i);
+#define GPUNN__SIGNATURE(text)
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) rule
+GPUNN_OTHER_OPS(GPUNN__X)
+GPUNN_ALIAS_OPS(GPUNN__X)
+GPUNN__RULE(broadcast)
+GPUNN__RULE(signature)
+#undef GPUNN__X
+#undef GPUNN__RULE
+#undef GPUNN__SIGNATURE
+/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/, and its shape rule.
+ * templates/ops.md lists them. Builders pass it on. So a static program, or one whose linker drops sections,
+ * contains only the code of the ops it builds. */
 typedef struct gpunn__cpu       gpunn__cpu;
 typedef struct gpunn__operation gpunn__operation;
 struct gpunn__operation {
     gpunn_op op;
     gpunn_status (*cpu)(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action);
+    bool (*rule)(const gpunn__inference *);
+    const char *signature; /* if the rule is gpunn__signature_rule */
 };
-#define GPUNN__X(ENUM, name, ...)                                                              \
-    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, \
-                                                            gpunn__action action);             \
-    GPUNN__PRIVATE const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name};
+#define GPUNN__RULE(name) gpunn__##name##_rule, NULL
+#define GPUNN__SIGNATURE(text) gpunn__signature_rule, text
+#define GPUNN__OPERATION(ENUM, name, ...)                                                                \
+    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step,           \
+                                                            gpunn__action action);                       \
+    GPUNN__PRIVATE const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name, \
+                                                                     __VA_ARGS__};
+#define GPUNN__X(ENUM, name, ...) GPUNN__OPERATION(ENUM, name, GPUNN__RULE(broadcast))
 GPUNN__ELEMENTWISE_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) \
+    GPUNN__OPERATION(ENUM, name, rule)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
-GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
+GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL,
+                                                                  GPUNN__RULE(reshape)};
+#undef GPUNN__OPERATION
+#undef GPUNN__RULE
+#undef GPUNN__SIGNATURE
 /* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
 typedef struct gpunn__archive gpunn__archive;
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);

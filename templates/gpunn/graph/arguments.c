@@ -396,15 +396,15 @@ GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind)
 
 #define GPUNN__NOTHING(...)
 #define GPUNN__K(args, key, kind, otherwise, member, about) \
-    {#key, #member, GPUNN__K_##kind, otherwise, offsetof(gpunn_##args##_args, member)},
+    {#key, #member, otherwise, GPUNN__K_##kind, offsetof(gpunn_##args##_args, member)},
 #define GPUNN__A(key, kind, member) {#key, GPUNN__A_##kind, GPUNN__MEMBER(member)},
 #define GPUNN__S(key, kind, place) {#key, GPUNN__A_##kind, place},
-#define GPUNN__X(kind, row, op, operands, axes, list, ...)                                                \
-    static const gpunn__argument gpunn__args_of_##row[] = {                                               \
-        GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING, GPUNN__NOTHING){NULL, NULL, GPUNN__K_NAME, 0, 0}}; \
-    static const gpunn__attribute gpunn__attributes_of_##row[] = {                                        \
-        GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A, GPUNN__NOTHING){NULL, GPUNN__A_BOOL, 0}};          \
-    static const gpunn__attribute gpunn__shown_of_##row[] = {                                             \
+#define GPUNN__X(kind, row, op, operands, axes, list, ...)                                            \
+    static const gpunn__argument gpunn__args_of_##row[] = {                                           \
+        GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING, GPUNN__NOTHING){"", "", 0, GPUNN__K_NAME, 0}}; \
+    static const gpunn__attribute gpunn__attributes_of_##row[] = {                                    \
+        GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A, GPUNN__NOTHING){NULL, GPUNN__A_BOOL, 0}};      \
+    static const gpunn__attribute gpunn__shown_of_##row[] = {                                         \
         GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__NOTHING, GPUNN__S){NULL, GPUNN__A_BOOL, 0}};
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X

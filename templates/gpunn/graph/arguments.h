@@ -102,11 +102,12 @@ typedef enum gpunn__attribute_kind {
     GPUNN__A_SAME_RANK, /* whether the result has as many axes as its first operand */
 } gpunn__attribute_kind;
 
+/* Names are arrays. A pointer takes 24 bytes more in a position-independent program, for its relocation. */
 typedef struct gpunn__argument {
-    const char     *name, *field; /* in a spec; in C */
+    char            name[24], field[24]; /* in a spec, empty at the end of a list; in C */
+    double          otherwise;           /* the default */
     gpunn__key_kind kind;
-    double          otherwise; /* the default */
-    size_t          member;
+    unsigned        member;
 } gpunn__argument;
 typedef struct gpunn__attribute {
     const char           *name;

@@ -273,7 +273,7 @@ static void gpunn__signature_fail(const gpunn__inference *i, const gpunn__symbol
                            (int)(strstr(i->signature, " ->") - i->signature), i->signature, along);
 }
 
-static bool gpunn__signature_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__signature_rule(const gpunn__inference *i)
 {
     gpunn__symbols names;
     const char    *part = i->signature;
@@ -299,7 +299,7 @@ static bool gpunn__signature_rule(const gpunn__inference *i)
 
 /* ---- elementwise --------------------------------------------------------------------------------------- */
 
-static bool gpunn__broadcast_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__broadcast_rule(const gpunn__inference *i)
 {
     for (int k = 1; k < i->count; k++)
         if (!gpunn__broadcast_dims(i->call, "shapes", &i->out->rank, i->out->dim, i->in[k].rank,
@@ -308,7 +308,7 @@ static bool gpunn__broadcast_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__integer_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__integer_rule(const gpunn__inference *i)
 {
     static const gpunn_dtype order[] = {GPUNN_BOOL, GPUNN_U8, GPUNN_I32, GPUNN_I64};
     const int                choice = i->attr->mode == GPUNN_INTEGER_WHERE;
@@ -323,7 +323,7 @@ static bool gpunn__integer_rule(const gpunn__inference *i)
     return gpunn__broadcast_rule(i);
 }
 
-static bool gpunn__cast_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__cast_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->attr->dtype;
     return true;
@@ -331,14 +331,14 @@ static bool gpunn__cast_rule(const gpunn__inference *i)
 
 /* ---- products ------------------------------------------------------------------------------------------ */
 
-static bool gpunn__linear_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__linear_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
     i->out->dim[last] = i->in[1].dim[0];
     return gpunn__fits_weight(i, last, i->in[1].dim[1]);
 }
 
-static bool gpunn__matmul_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__matmul_rule(const gpunn__inference *i)
 {
     const gpunn__meta *a = &i->in[0], *b = &i->in[1];
     const bool         transpose_a = i->attr->transpose_a, transpose_b = i->attr->transpose_b;
@@ -401,13 +401,13 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__conv_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__conv_rule(const gpunn__inference *i)
 {
     i->out->dim[1] = i->in[1].dim[0];
     return gpunn__window_rule(i) && gpunn__fits_weight(i, 1, i->in[1].dim[1] * i->attr->groups);
 }
 
-static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__conv_transpose_rule(const gpunn__inference *i)
 {
     const gpunn__meta      *x = &i->in[0];
     const gpunn_attributes *attr = i->attr;
@@ -440,7 +440,7 @@ GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_co
 }
 
 /* The spatial sizes are those that the program passed. */
-static bool gpunn__resize_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__resize_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
     for (int axis = 2; axis <= last; axis++)
@@ -449,7 +449,7 @@ static bool gpunn__resize_rule(const gpunn__inference *i)
     return gpunn__image_fits(i->call, i->in[0]);
 }
 
-static bool gpunn__grid_sample_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__grid_sample_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0], *grid = &i->in[1];
     char               one[128], other[128];
@@ -476,13 +476,13 @@ static bool gpunn__grid_sample_rule(const gpunn__inference *i)
     return false;
 }
 
-static bool gpunn__hash_grid_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__hash_grid_rule(const gpunn__inference *i)
 {
     i->out->dim[i->out->rank - 1] = i->attr->n_levels * i->in[1].dim[1];
     return true;
 }
 
-static bool gpunn__roi_align_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__roi_align_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0], *boxes = &i->in[1];
     char               text[128];
@@ -506,7 +506,7 @@ static bool gpunn__roi_align_rule(const gpunn__inference *i)
     return false;
 }
 
-static bool gpunn__affine_grid_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__affine_grid_rule(const gpunn__inference *i)
 {
     const gpunn__meta *theta = &i->in[0];
     char               one[128], other[128];
@@ -528,7 +528,7 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
 
 /* ---- norms: the result has x's shape; only the weight is checked --------------------------------------- */
 
-static bool gpunn__norm_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__norm_rule(const gpunn__inference *i)
 {
     const gpunn__meta *weight = &i->in[1];
     const int          first = i->op == GPUNN_OP_LAYER_NORM || i->op == GPUNN_OP_RMS_NORM ? i->attr->axis : 1;
@@ -537,7 +537,7 @@ static bool gpunn__norm_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__group_norm_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__group_norm_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     char               text[128];
@@ -555,7 +555,7 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
 /* ---- recurrent layers ---------------------------------------------------------------------------------- */
 
 /* x is [length, n, features]. */
-static bool gpunn__recurrent_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__recurrent_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     const int64_t      hidden = i->attr->hidden_size, rows = gpunn__gates_of(i->op) * hidden;
@@ -592,7 +592,7 @@ static bool gpunn__same_count(gpunn_model *model, const gpunn__meta *a, const gp
     return count != 0 && count == gpunn__dim_product(model, b->rank, b->dim);
 }
 
-static bool gpunn__reshape_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__reshape_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     char               from[128], to[128];
@@ -613,14 +613,14 @@ static bool gpunn__reshape_rule(const gpunn__inference *i)
     return false;
 }
 
-static bool gpunn__permute_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__permute_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->in[0].dtype;
     for (int axis = 0; axis < i->out->rank; axis++) i->out->dim[axis] = i->in[0].dim[i->attr->order[axis]];
     return true;
 }
 
-static bool gpunn__concat_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__concat_rule(const gpunn__inference *i)
 {
     const gpunn__meta *first = &i->in[0];
     const int          axis = i->attr->axis;
@@ -653,7 +653,7 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__slice_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__slice_rule(const gpunn__inference *i)
 {
     const int     axis = i->attr->axis;
     const int64_t start = i->attr->start, end = i->attr->end, step = i->attr->step, size = i->in[0].dim[axis];
@@ -682,7 +682,7 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
     return false;
 }
 
-static bool gpunn__pad_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__pad_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->in[0].dtype;
     const int  mode = i->attr->mode;
@@ -713,7 +713,7 @@ static bool gpunn__pad_rule(const gpunn__inference *i)
     return true;
 }
 
-static bool gpunn__expand_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__expand_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->in[0].dtype;
     const gpunn__meta *x = &i->in[0];
@@ -731,7 +731,7 @@ static bool gpunn__expand_rule(const gpunn__inference *i)
 }
 
 /* index may be smaller than x along the other axes. */
-static bool gpunn__gather_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__gather_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0], *index = &i->in[1];
     bool               fits = index->rank == x->rank;
@@ -760,21 +760,21 @@ static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
     }
 }
 
-static bool gpunn__reduce_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__reduce_rule(const gpunn__inference *i)
 {
     if (i->in[0].dtype != GPUNN_F32) i->out->dtype = i->op == GPUNN_OP_SUM ? GPUNN_I64 : i->in[0].dtype;
     gpunn__reduce_axes(i, i->attr->axes);
     return true;
 }
 
-static bool gpunn__argmax_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__argmax_rule(const gpunn__inference *i)
 {
     i->out->dtype = GPUNN_I64;
     gpunn__reduce_axes(i, 1u << i->attr->axis);
     return true;
 }
 
-static bool gpunn__topk_indices_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__topk_indices_rule(const gpunn__inference *i)
 {
     const int     axis = i->attr->axis, k = i->attr->k;
     const int64_t size = i->in[0].dim[axis];
@@ -833,7 +833,7 @@ static bool gpunn__lengths_fit(const gpunn__call *call, const gpunn__meta *lengt
 }
 
 /* Operands q, k, v, mask and, if used, lengths; or q, k and v packed in the first, [n, rows, 3, heads, e]. */
-static bool gpunn__attention_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__attention_rule(const gpunn__inference *i)
 {
     const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT,
                last = packed || i->attr->heads_last;
@@ -887,7 +887,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
 /* ---- losses -------------------------------------------------------------------------------------------- */
 
 /* Operands logits, labels, weight. */
-static bool gpunn__class_loss_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__class_loss_rule(const gpunn__inference *i)
 {
     const gpunn__meta *labels = &i->in[1];
     i->out->rank = i->attr->reduction == GPUNN_REDUCE_NONE ? labels->rank : 0;
@@ -895,7 +895,7 @@ static bool gpunn__class_loss_rule(const gpunn__inference *i)
     return gpunn__classes_fit(i->call, i->in[0], *labels);
 }
 
-static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__ctc_loss_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0], *targets = &i->in[1];
     const int          sample = i->attr->batch_first ? 0 : 1;
@@ -918,7 +918,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
 
 /* ---- custom ops ---------------------------------------------------------------------------------------- */
 
-static bool gpunn__custom_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__custom_rule(const gpunn__inference *i)
 {
     const gpunn_custom_op *op = i->attr->custom;
     gpunn_shape            shapes[GPUNN_CUSTOM_INPUTS], result;
@@ -943,7 +943,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
 /* ---- states -------------------------------------------------------------------------------------------- */
 
 /* Operands state, value, position. */
-static bool gpunn__assign_rule(const gpunn__inference *i)
+GPUNN__INTERNAL bool gpunn__assign_rule(const gpunn__inference *i)
 {
     const gpunn__meta *state = &i->in[0], *value = &i->in[1], *position = &i->in[2];
     const int          axis = i->attr->axis;
@@ -977,45 +977,15 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     return false;
 }
 
-/* ---- the table of rules -------------------------------------------------------------------------------- */
-
-typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
-typedef struct gpunn__rule_of_op {
-    gpunn__shape_rule rule;
-    const char       *signature; /* if the rule is gpunn__signature_rule */
-} gpunn__rule_of_op;
-
-/* In the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
-#define GPUNN__RULE(name)          \
-    {                              \
-        gpunn__##name##_rule, NULL \
-    }
-#define GPUNN__SIGNATURE(text)      \
-    {                               \
-        gpunn__signature_rule, text \
-    }
-static const gpunn__rule_of_op gpunn__shape_rules[] = {
-#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) rule,
-    GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
-#undef GPUNN__X
-};
-
-static gpunn__rule_of_op gpunn__shape_rule_of(gpunn_op op)
+GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, const gpunn__operation *operation,
+                                  const gpunn_attributes *attr, const gpunn__meta *in, int count,
+                                  gpunn__meta *out)
 {
-    static const gpunn__rule_of_op elementwise = GPUNN__RULE(broadcast);
-    const int first = (int)GPUNN_OP_COUNT - (int)(sizeof gpunn__shape_rules / sizeof *gpunn__shape_rules);
-    return (int)op < first ? elementwise : gpunn__shape_rules[(int)op - first];
-}
-
-GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                  const gpunn__meta *in, int count, gpunn__meta *out)
-{
-    const gpunn__rule_of_op rule = gpunn__shape_rule_of(op);
-    const gpunn__inference  i = {call, op, attr, count, in, out, rule.signature};
-    char                    text[128];
+    const gpunn__inference i = {call, operation->op, attr, count, in, out, operation->signature};
+    char                   text[128];
     *out = in[0];
     out->dtype = GPUNN_F32;
-    if (!rule.rule(&i)) return false;
+    if (!operation->rule(&i)) return false;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] != 0) continue;
         (void)gpunn__call_fail(

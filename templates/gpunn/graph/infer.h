@@ -1,5 +1,6 @@
 #ifndef GPUNN__GRAPH_INFER_H
 #define GPUNN__GRAPH_INFER_H
+#include "base/forward_declarations.h"
 #include "graph/tensors.h"
 
 /* ==== >>graph/infer ====================================================================================== *
@@ -13,7 +14,7 @@ typedef struct gpunn__meta {
     const gpunn_model *model; /* whose named sizes dim uses; NULL: no named sizes */
 } gpunn__meta;
 
-typedef struct gpunn__inference {
+struct gpunn__inference {
     const gpunn__call      *call; /* for the beginning of error messages */
     gpunn_op                op;
     const gpunn_attributes *attr;
@@ -21,7 +22,7 @@ typedef struct gpunn__inference {
     const gpunn__meta      *in;  /* [count] */
     gpunn__meta            *out; /* F32 in the shape of in[0], until the rule changes it */
     const char             *signature;
-} gpunn__inference;
+};
 
 /* Dtype and shape of a tensor. */
 GPUNN__INTERNAL gpunn__meta gpunn__meta_of(const gpunn_tensor *t);
@@ -71,7 +72,8 @@ GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERAND
 /* clang-format on */
 
 /* Infers dtype and shape of the result; false on an error. */
-GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                  const gpunn__meta *in, int count, gpunn__meta *out);
+GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, const gpunn__operation *operation,
+                                  const gpunn_attributes *attr, const gpunn__meta *in, int count,
+                                  gpunn__meta *out);
 
 #endif /* GPUNN__GRAPH_INFER_H */

@@ -10,8 +10,9 @@ GPUNN__INTERNAL gpunn_attributes gpunn__no_attributes(void)
     return attr;
 }
 
-GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                       gpunn_tensor *const *operands, int count, gpunn__meta *out)
+GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, const gpunn__operation *operation,
+                                       const gpunn_attributes *attr, gpunn_tensor *const *operands, int count,
+                                       gpunn__meta *out)
 {
     gpunn__meta in[GPUNN_MAX_OPERANDS];
     for (int i = 0; i < count; i++)
@@ -19,7 +20,7 @@ GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, con
             in[i] = gpunn__meta_of(operands[i]);
         else
             memset(&in[i], 0, sizeof in[i]);
-    return gpunn__infer(call, op, attr, in, count, out);
+    return gpunn__infer(call, operation, attr, in, count, out);
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation,
@@ -27,7 +28,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__
                                           int count)
 {
     gpunn__meta   out;
-    gpunn_tensor *t = gpunn__infer_node(call, operation->op, attr, operands, count, &out)
+    gpunn_tensor *t = gpunn__infer_node(call, operation, attr, operands, count, &out)
                           ? gpunn__append(call, GPUNN__VALUE, out.dtype, out.rank, out.dim)
                           : NULL;
     if (t == NULL) return NULL;

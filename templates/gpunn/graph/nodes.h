@@ -8,8 +8,9 @@
 /* Attributes that are all zero. */
 GPUNN__INTERNAL gpunn_attributes gpunn__no_attributes(void);
 /* Infers what the node of an op would be; false on an error. Optional operands may be NULL. */
-GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                       gpunn_tensor *const *operands, int count, gpunn__meta *out);
+GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, const gpunn__operation *operation,
+                                       const gpunn_attributes *attr, gpunn_tensor *const *operands, int count,
+                                       gpunn__meta *out);
 
 /* Appends a node with these operands; undoes the call and returns NULL on an error. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation,

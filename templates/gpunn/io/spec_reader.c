@@ -777,7 +777,7 @@ static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e,
 #undef GPUNN__X
     gpunn__any_args args;
     memset(&args, 0, sizeof args);
-    for (const gpunn__argument *key = row->arguments; key->name; key++)
+    for (const gpunn__argument *key = row->arguments; *key->name; key++)
         if (key->kind < GPUNN__K_INIT && !gpunn__read_key(l, e, row, key, &args)) return NULL;
     gpunn__stand_at(l, e->item);
     return builders[row - gpunn__rows](l, e, &args);

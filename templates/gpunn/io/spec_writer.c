@@ -335,7 +335,7 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
         if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 differs from 0 */
             gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
     }
-    for (const gpunn__argument *key = row ? row->arguments : NULL; key && key->name; key++) {
+    for (const gpunn__argument *key = row ? row->arguments : NULL; key && *key->name; key++) {
         char                    value[GPUNN__TEXT_SIZE];
         gpunn__text_buffer      line = {value, sizeof value, 0};
         const gpunn__attribute *a = gpunn__attribute_as(row->attributes, key);

@@ -25,7 +25,8 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     attr.is_causal = args.is_causal;
     attr.heads_last = args.heads_last && !packed;
     attr.enable_gqa = args.enable_gqa;
-    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) ||
+    if (!gpunn__infer_node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands, count,
+                           &out) ||
         !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.dropout_p = args.dropout_p;

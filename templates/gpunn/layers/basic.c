@@ -70,16 +70,16 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
     for (int i = 0; i < GPUNN__ROW_COUNT; i++) {
         const gpunn__row *other = &gpunn__rows[i];
         if (other == row || strcmp(other->args, row->args) != 0) continue;
-        for (const gpunn__argument *a = other->arguments; a->name; a++) {
+        for (const gpunn__argument *a = other->arguments; *a->name; a++) {
             const gpunn__argument *own = row->arguments;
-            while (own->name && own->member != a->member) own++;
-            if (own->name || !gpunn__is_nonzero(a, args)) continue;
+            while (*own->name && own->member != a->member) own++;
+            if (*own->name || !gpunn__is_nonzero(a, args)) continue;
             (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out",
                                    a->field, other->name);
             return false;
         }
     }
-    for (const gpunn__argument *a = row->arguments; a->name; a++)
+    for (const gpunn__argument *a = row->arguments; *a->name; a++)
         if (a->otherwise != GPUNN__NONE && !gpunn__apply_default(call, a, (char *)args + a->member))
             return false;
     return true;
@@ -454,7 +454,7 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__op
 {
     gpunn__meta out;
     if (x->rank > 3) return gpunn__node(call, operation, attr, &x, 1);
-    if (!gpunn__infer_node(call, operation->op, attr, &x, 1, &out)) return NULL;
+    if (!gpunn__infer_node(call, operation, attr, &x, 1, &out)) return NULL;
     const gpunn_shape image = {{x->dim[0], x->dim[1], 1, x->dim[2]}},
                       row = {{out.dim[0], out.dim[1], out.dim[2]}};
     gpunn_attributes flat = *attr;

@@ -127,7 +127,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
     f.call = gpunn__call_of(call.model, "gpunn_expr", NULL);
     bool ok = gpunn__expr_open(&f, row->formula) && gpunn__expr_add_number(&f, "rank", in[0]->rank);
     for (int i = 0; i < row->count && ok; i++) ok = gpunn__expr_add_tensor(&f, row->operands[i], in[i]);
-    for (const gpunn__argument *a = gpunn__row_called(row->name)->arguments; a->name && ok; a++) {
+    for (const gpunn__argument *a = gpunn__row_called(row->name)->arguments; *a->name && ok; a++) {
         const void *at = (const char *)args + a->member;
         (void)snprintf(field, sizeof field, ".%s", a->field);
         if (a->kind == GPUNN__K_REDUCTION || a->kind == GPUNN__K_CLASS_REDUCTION)

@@ -168,7 +168,7 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     gpunn__meta      out;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.batch_first = args.batch_first;
-    if (!gpunn__infer_node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, &out)) return NULL;
+    if (!gpunn__infer_node(&call, &gpunn__operation_ctc_loss, &attr, operands, 4, &out)) return NULL;
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.blank >= x->dim[2])
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes",
@@ -210,7 +210,7 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
     /* turns -0 into 0 */
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f;
     gpunn__meta out;
-    if (!gpunn__infer_node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, &out)) return NULL;
+    if (!gpunn__infer_node(&call, &gpunn__operation_custom, &attr, inputs, op->inputs, &out)) return NULL;
     call.layer = NULL; /* it has no parameters */
     return gpunn__node(&call, &gpunn__operation_custom, &attr, inputs, op->inputs);
 }

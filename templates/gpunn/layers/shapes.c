@@ -562,7 +562,7 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
         !gpunn__are_indices(&call, index, "index") || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn__meta out;
-    if (!gpunn__infer_node(&call, GPUNN_OP_GATHER, &attr, operands, 2, &out)) return NULL;
+    if (!gpunn__infer_node(&call, &gpunn__operation_gather, &attr, operands, 2, &out)) return NULL;
     for (int i = 0; operands[0] && i < x->rank; i++)
         if (i != attr.axis && index->dim[i] != x->dim[i])
             operands[0] = gpunn_slice(operands[0], i, 0, index->dim[i], 1);

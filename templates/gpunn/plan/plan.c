@@ -591,7 +591,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
     (void)gpunn__with_sizes(b->model, t->built_by ? t->built_by : gpunn_op_name(t->op), what);
     const gpunn__call call = gpunn__call_of(b->model, what, t->layer);
     for (int i = 0; i < t->input_count; i++) in[i] = gpunn__sized_meta(b, t->inputs[i]);
-    if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
+    if (!gpunn__infer(&call, t->operation, attr, in, t->input_count, &out)) return dev->error.status;
     for (int i = 0; i < out.rank; i++) out.dim[i] = gpunn__dim(b->model, out.dim[i], b->plan->batch);
     if (gpunn__same_dims(&out, &expected)) return GPUNN_OK;
     return gpunn__fail(dev, GPUNN_ERR_SHAPE,
