@@ -33121,9 +33121,7 @@ GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_pair(const float *rows, int64
 GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64_t count, float *words)
 {
     for (; count > 0; count -= 32, from += 32, words += 16) {
-        const int      low = count < 16 ? (int)count : 16, high = count < 16   ? 0
-                                                                  : count < 32 ? (int)count - 16
-                                                                               : 16;
+        const int      low = (int)gpunn__least(count, 16), high = (int)gpunn__least(count - low, 16);
         const __m512bh word = _mm512_cvtne2ps_pbh((__m512)gpunn__v16_load(from + 16, high),
                                                   (__m512)gpunn__v16_load(from, low));
         gpunn__v16_store(words, (low + high + 1) / 2, (gpunn__v16)word);
@@ -35713,8 +35711,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     memset(&l, 0, sizeof l);
     l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
     l.pointwise = v->taps * v->sd * v->sh * v->sw == 1 && v->pd + v->ph + v->pw == 0;
-    l.rows = (backward ? 524288 : 65536) / v->k / 8 * 8;
-    l.rows = l.rows < 128 ? 128 : l.rows > 512 ? 512 : l.rows;
+    l.rows = gpunn__clamp((backward ? 524288 : 65536) / v->k / 8 * 8, 128, 512);
     if (l.rows > v->pixels) l.rows = gpunn__to_multiple(v->pixels, 8);
     l.panel = backward ? gpunn__gemm_choose()->depth * 3 * gpunn__gemm_choose()->lanes : 0;
     l.panels = gpunn__take(space, v->threads * l.panel);
@@ -37698,7 +37695,16 @@ static double gpunn__direct_lines(double channels, double oh, double pitch, doub
     return oh < most ? oh : floor(most / phases) - halo;
 }
 
-static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
+/* Vectors per tile. */
+static int64_t gpunn__direct_vectors(const gpunn__direct *d, gpunn__conv_use use)
+{
+    if (use == GPUNN__CONV_DW) return 1;
+    if (d->rows == 1) return d->kernels->v1;
+    return d->rows == 6 ? d->kernels->v6 : d->kernels->vw;
+}
+
+/* The operands and sizes of a use. dx is a convolution of dy. */
+static gpunn__direct gpunn__direct_shape(const gpunn__conv *v, gpunn__conv_use use)
 {
     gpunn__direct d;
     memset(&d, 0, sizeof d);
@@ -37722,6 +37728,12 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
         d.to = gpunn__conv_planes(v, v->y, d.oh * d.ow, v->add_y);
         d.dy = v->dy, d.dweight = v->dweight, d.add = v->add_dweight;
     }
+    return d;
+}
+
+static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
+{
+    gpunn__direct d = gpunn__direct_shape(v, use);
     d.taps = d.ci * d.kd * d.kh * d.kw;
     const bool six = use == GPUNN__CONV_DW ||
                      gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, d.kernels->wide);
@@ -37740,12 +37752,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
         d.bands = (d.oh + d.lines - 1) / d.lines;
     }
     d.qh = d.lines + halo, d.plane = d.sh * d.sw * d.qh * d.qw;
-    const gpunn__conv_kernels *kernels = d.kernels;
-    const int64_t              vectors = use == GPUNN__CONV_DW ? 1
-                                         : d.rows == 1         ? kernels->v1
-                                         : d.rows == 6         ? kernels->v6
-                                                               : kernels->vw;
-    const int64_t              grain = kernels->lanes * vectors;
+    const int64_t grain = d.kernels->lanes * gpunn__direct_vectors(&d, use);
     d.pixels = gpunn__to_multiple((d.lines - 1) * d.qw + d.ow, grain);
     d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
     d.copy = d.ci * d.kd * d.plane + grain;
@@ -40249,9 +40256,9 @@ GPUNN__INTERNAL float gpunn__exp_values(float *x, int64_t n, float shift)
 {
 #if defined(GPUNN__LEVELS)
     const int level = gpunn__level();
-    return level == GPUNN__LEVEL_AVX512 ? gpunn__v16_exp_line(x, n, shift)
-           : level == GPUNN__LEVEL_AVX2 ? gpunn__v8_exp_line(x, n, shift)
-                                        : gpunn__v4_exp_line(x, n, shift);
+    if (level == GPUNN__LEVEL_AVX512) return gpunn__v16_exp_line(x, n, shift);
+    if (level == GPUNN__LEVEL_AVX2) return gpunn__v8_exp_line(x, n, shift);
+    return gpunn__v4_exp_line(x, n, shift);
 #elif defined(GPUNN__AVX512)
     return gpunn__v16_exp_line(x, n, shift);
 #elif defined(GPUNN__AVX2)
@@ -41918,18 +41925,39 @@ static void gpunn__recurrent_move(gpunn__recurrent_job *j, int64_t first, int64_
     j->origin = gpunn__recurrent_time(j, j->direction ? last - 1 : first);
 }
 
+/* Fails if a sequence is empty or longer than x. */
+static GPUNN__STATUS gpunn__recurrent_check(gpunn__cpu *cpu, const gpunn__recurrent_job *j)
+{
+    for (int64_t n = 0; n < j->batch; n++) {
+        const int64_t length = gpunn__recurrent_length(j, n);
+        if (length < 1 || length > j->length)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "length %lld at position %lld is outside 1 .. %lld; check the lengths",
+                                   (long long)length, (long long)n, (long long)j->length);
+    }
+    return GPUNN_OK;
+}
+
+/* Starts a direction's forward pass from its first state. fill: packs its weights. */
+static void gpunn__recurrent_start(gpunn__recurrent_job *j, float *packed, bool fill, float *bias)
+{
+    gpunn__recurrent_products(j);
+    gpunn__recurrent_use_packed(j, packed, fill);
+    gpunn__recurrent_bias(j, bias);
+    gpunn__recurrent_copy(j, j->h, j->h_0);
+    gpunn__recurrent_copy(j, j->c, j->c_0);
+}
+
 static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
     const int64_t states = j.batch * j.hidden, rows = j.gates * j.hidden, chunk = gpunn__recurrent_chunk(&j);
     const int64_t kept = (step->training ? j.length : chunk) * j.batch * j.width;
     const bool    run = action == GPUNN__FORWARD;
-    for (int64_t n = 0; n < j.batch && run; n++)
-        if (gpunn__recurrent_length(&j, n) < 1 || gpunn__recurrent_length(&j, n) > j.length)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "length %lld at position %lld is outside 1 .. %lld; check the lengths",
-                                   (long long)gpunn__recurrent_length(&j, n), (long long)n,
-                                   (long long)j.length);
+    if (run) {
+        const gpunn_status status = gpunn__recurrent_check(cpu, &j);
+        if (status != GPUNN_OK) return status;
+    }
     gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
     const int     threads = gpunn__recurrent_threads(cpu, &j, chunk);
@@ -41945,13 +41973,9 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
     for (j.direction = 0; j.direction < j.directions; j.direction++) {
         j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
         j.c_0 = gpunn__recurrent_state(&j, step->in[GPUNN__C_0].data);
-        if (run) {
-            gpunn__recurrent_products(&j);
-            gpunn__recurrent_use_packed(&j, packed + (step->training ? 0 : j.direction * packed_count), fill);
-            gpunn__recurrent_bias(&j, bias);
-            gpunn__recurrent_copy(&j, j.h, j.h_0);
-            gpunn__recurrent_copy(&j, j.c, j.c_0);
-        }
+        if (run)
+            gpunn__recurrent_start(&j, packed + (step->training ? 0 : j.direction * packed_count), fill,
+                                   bias);
         for (int64_t first = 0; first < j.length; first += chunk) {
             gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
             j.kept = gates;

@@ -61,8 +61,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     memset(&l, 0, sizeof l);
     l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
     l.pointwise = v->taps * v->sd * v->sh * v->sw == 1 && v->pd + v->ph + v->pw == 0;
-    l.rows = (backward ? 524288 : 65536) / v->k / 8 * 8;
-    l.rows = l.rows < 128 ? 128 : l.rows > 512 ? 512 : l.rows;
+    l.rows = gpunn__clamp((backward ? 524288 : 65536) / v->k / 8 * 8, 128, 512);
     if (l.rows > v->pixels) l.rows = gpunn__to_multiple(v->pixels, 8);
     l.panel = backward ? gpunn__gemm_choose()->depth * 3 * gpunn__gemm_choose()->lanes : 0;
     l.panels = gpunn__take(space, v->threads * l.panel);
@@ -1058,7 +1057,16 @@ static double gpunn__direct_lines(double channels, double oh, double pitch, doub
     return oh < most ? oh : floor(most / phases) - halo;
 }
 
-static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
+/* Vectors per tile. */
+static int64_t gpunn__direct_vectors(const gpunn__direct *d, gpunn__conv_use use)
+{
+    if (use == GPUNN__CONV_DW) return 1;
+    if (d->rows == 1) return d->kernels->v1;
+    return d->rows == 6 ? d->kernels->v6 : d->kernels->vw;
+}
+
+/* The operands and sizes of a use. dx is a convolution of dy. */
+static gpunn__direct gpunn__direct_shape(const gpunn__conv *v, gpunn__conv_use use)
 {
     gpunn__direct d;
     memset(&d, 0, sizeof d);
@@ -1082,6 +1090,12 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
         d.to = gpunn__conv_planes(v, v->y, d.oh * d.ow, v->add_y);
         d.dy = v->dy, d.dweight = v->dweight, d.add = v->add_dweight;
     }
+    return d;
+}
+
+static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
+{
+    gpunn__direct d = gpunn__direct_shape(v, use);
     d.taps = d.ci * d.kd * d.kh * d.kw;
     const bool six = use == GPUNN__CONV_DW ||
                      gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, d.kernels->wide);
@@ -1100,12 +1114,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
         d.bands = (d.oh + d.lines - 1) / d.lines;
     }
     d.qh = d.lines + halo, d.plane = d.sh * d.sw * d.qh * d.qw;
-    const gpunn__conv_kernels *kernels = d.kernels;
-    const int64_t              vectors = use == GPUNN__CONV_DW ? 1
-                                         : d.rows == 1         ? kernels->v1
-                                         : d.rows == 6         ? kernels->v6
-                                                               : kernels->vw;
-    const int64_t              grain = kernels->lanes * vectors;
+    const int64_t grain = d.kernels->lanes * gpunn__direct_vectors(&d, use);
     d.pixels = gpunn__to_multiple((d.lines - 1) * d.qw + d.ow, grain);
     d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
     d.copy = d.ci * d.kd * d.plane + grain;

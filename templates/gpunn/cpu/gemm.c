@@ -67,9 +67,7 @@ GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_pair(const float *rows, int64
 GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64_t count, float *words)
 {
     for (; count > 0; count -= 32, from += 32, words += 16) {
-        const int      low = count < 16 ? (int)count : 16, high = count < 16   ? 0
-                                                                  : count < 32 ? (int)count - 16
-                                                                               : 16;
+        const int      low = (int)gpunn__least(count, 16), high = (int)gpunn__least(count - low, 16);
         const __m512bh word = _mm512_cvtne2ps_pbh((__m512)gpunn__v16_load(from + 16, high),
                                                   (__m512)gpunn__v16_load(from, low));
         gpunn__v16_store(words, (low + high + 1) / 2, (gpunn__v16)word);

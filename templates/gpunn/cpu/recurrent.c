@@ -429,18 +429,39 @@ static void gpunn__recurrent_move(gpunn__recurrent_job *j, int64_t first, int64_
     j->origin = gpunn__recurrent_time(j, j->direction ? last - 1 : first);
 }
 
+/* Fails if a sequence is empty or longer than x. */
+static GPUNN__STATUS gpunn__recurrent_check(gpunn__cpu *cpu, const gpunn__recurrent_job *j)
+{
+    for (int64_t n = 0; n < j->batch; n++) {
+        const int64_t length = gpunn__recurrent_length(j, n);
+        if (length < 1 || length > j->length)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "length %lld at position %lld is outside 1 .. %lld; check the lengths",
+                                   (long long)length, (long long)n, (long long)j->length);
+    }
+    return GPUNN_OK;
+}
+
+/* Starts a direction's forward pass from its first state. fill: packs its weights. */
+static void gpunn__recurrent_start(gpunn__recurrent_job *j, float *packed, bool fill, float *bias)
+{
+    gpunn__recurrent_products(j);
+    gpunn__recurrent_use_packed(j, packed, fill);
+    gpunn__recurrent_bias(j, bias);
+    gpunn__recurrent_copy(j, j->h, j->h_0);
+    gpunn__recurrent_copy(j, j->c, j->c_0);
+}
+
 static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
     const int64_t states = j.batch * j.hidden, rows = j.gates * j.hidden, chunk = gpunn__recurrent_chunk(&j);
     const int64_t kept = (step->training ? j.length : chunk) * j.batch * j.width;
     const bool    run = action == GPUNN__FORWARD;
-    for (int64_t n = 0; n < j.batch && run; n++)
-        if (gpunn__recurrent_length(&j, n) < 1 || gpunn__recurrent_length(&j, n) > j.length)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "length %lld at position %lld is outside 1 .. %lld; check the lengths",
-                                   (long long)gpunn__recurrent_length(&j, n), (long long)n,
-                                   (long long)j.length);
+    if (run) {
+        const gpunn_status status = gpunn__recurrent_check(cpu, &j);
+        if (status != GPUNN_OK) return status;
+    }
     gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
     const int     threads = gpunn__recurrent_threads(cpu, &j, chunk);
@@ -456,13 +477,9 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
     for (j.direction = 0; j.direction < j.directions; j.direction++) {
         j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
         j.c_0 = gpunn__recurrent_state(&j, step->in[GPUNN__C_0].data);
-        if (run) {
-            gpunn__recurrent_products(&j);
-            gpunn__recurrent_use_packed(&j, packed + (step->training ? 0 : j.direction * packed_count), fill);
-            gpunn__recurrent_bias(&j, bias);
-            gpunn__recurrent_copy(&j, j.h, j.h_0);
-            gpunn__recurrent_copy(&j, j.c, j.c_0);
-        }
+        if (run)
+            gpunn__recurrent_start(&j, packed + (step->training ? 0 : j.direction * packed_count), fill,
+                                   bias);
         for (int64_t first = 0; first < j.length; first += chunk) {
             gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
             j.kept = gates;

@@ -54,9 +54,9 @@ GPUNN__INTERNAL float gpunn__exp_values(float *x, int64_t n, float shift)
 {
 #if defined(GPUNN__LEVELS)
     const int level = gpunn__level();
-    return level == GPUNN__LEVEL_AVX512 ? gpunn__v16_exp_line(x, n, shift)
-           : level == GPUNN__LEVEL_AVX2 ? gpunn__v8_exp_line(x, n, shift)
-                                        : gpunn__v4_exp_line(x, n, shift);
+    if (level == GPUNN__LEVEL_AVX512) return gpunn__v16_exp_line(x, n, shift);
+    if (level == GPUNN__LEVEL_AVX2) return gpunn__v8_exp_line(x, n, shift);
+    return gpunn__v4_exp_line(x, n, shift);
 #elif defined(GPUNN__AVX512)
     return gpunn__v16_exp_line(x, n, shift);
 #elif defined(GPUNN__AVX2)
