@@ -21662,8 +21662,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *
                     "%s: %s keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
                     t->layer ? t->layer : gpunn_op_name(t->op), gpunn__narrowed_by(b->model),
-                    gpunn__called(t->inputs[i]), gpunn_dtype_name(t->inputs[i]->narrow),
-                    gpunn_op_name(t->op), b->model->dev->info.name);
+                    gpunn__called(t->inputs[i]), gpunn_dtype_name(t->inputs[i]->narrow), gpunn_op_name(t->op),
+                    b->model->dev->info.name);
     }
     return GPUNN_OK;
 }
