@@ -35650,6 +35650,10 @@ GPUNN__INTERNAL void gpunn__depthwise_run(const gpunn__conv *v, float *packed, b
     gpunn_parallel(v->threads, gpunn__depthwise_task, &job);
 }
 
+#ifdef GPUNN__HOT
+#pragma GCC push_options
+#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
+#endif
 /* ==== >>cpu/conv ========================================================================================= *
  * Convolutions in three ways; gpunn__conv_choose_way selects one by shape. Lowered: any convolution, as a
  * product of windows and weights. Winograd: 3 x 3 with stride 1, in a quarter of the multiplications. Direct:
@@ -38028,10 +38032,6 @@ GPUNN__X(gpunn__cpu_conv_transpose3d)
 #undef GPUNN__X
 #undef GPUNN__WINOGRAD_STRIP
 
-#ifdef GPUNN__HOT
-#pragma GCC push_options
-#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
-#endif
 /* ==== >>cpu/pool ========================================================================================= *
  * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1.
  * Windows that lie wholly inside are computed eight neighbours of a row at a time, the others one by one. */

@@ -177,11 +177,11 @@ extern "C" {
 #include "cpu/gemm.c"
 #include "cpu/conv.h"
 #include "cpu/depthwise.c"
-#include "cpu/conv.c"
 #ifdef GPUNN__HOT
 #pragma GCC push_options
 #pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
 #endif
+#include "cpu/conv.c"
 #include "cpu/pool.c"
 #include "cpu/sampling.c"
 #include "cpu/norm.h"
