@@ -3738,8 +3738,8 @@ GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gp
 /* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
 /* Reads one tensor of a safetensors or GGUF file: F32, F16, BF16, F64, F8_E4M3, F8_E5M2 and GGUF's blocks as
- * F32, U32 as I64, smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
- * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
+ * F32, U32 as I64, smaller integers as I32. name NULL: the file's only tensor. A name not in the file is
+ * GPUNN_ERR_ARGUMENT. F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out);
 /* The same, with each number as the nearest one of `dtype`, which is F32 or F64 (GPUNN_ERR_DTYPE: another).
@@ -4087,7 +4087,7 @@ typedef struct gpunn_attributes {
     /* cross_entropy, nll; embedding: padding_idx, -1 for none */
     int64_t ignore_index;
     /* dropout, attention with dropout, random numbers: number of this node among the model's random nodes */
-    uint32_t site;
+    uint32_t random_stream;
     /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode; integer:
      * gpunn_integer_op */
     int     mode;
@@ -4150,8 +4150,8 @@ typedef struct gpunn_images {
 
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
-#define GPUNN_KERNEL_SITES 8     /* most random nodes of one fused kernel */
-#define GPUNN_KERNEL_OPERANDS 64 /* most operands of one fused kernel */
+#define GPUNN_KERNEL_RANDOM_STREAMS 8 /* most random nodes of one fused kernel */
+#define GPUNN_KERNEL_OPERANDS 64      /* most operands of one fused kernel */
 
 /* Ops that the plan has fused into a step, applied in this order to the result with its bias. They occur in
  * the forward of LINEAR and convolutions and, for backends with info.merged_norm, of BATCH_NORM in training:
@@ -4185,7 +4185,7 @@ typedef struct gpunn_step_fusion {
     const gpunn_kernel_launch *launch; /* on a GPU; NULL: the .cu file is not linked */
     int                        direction;
     int64_t                    batch;
-    uint32_t                   sites[GPUNN_KERNEL_SITES];
+    uint32_t                   random_streams[GPUNN_KERNEL_RANDOM_STREAMS];
     void                      *half[GPUNN_KERNEL_OPERANDS]; /* as in gpunn_kernel_call */
 } gpunn_step_fusion;
 
@@ -4466,7 +4466,7 @@ struct gpunn_backend {
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
-    /* Device to device: `count` pixels of images one after another. NULL: the loader's own threads convert. */
+    /* Device to device: `count` pixels of images one after another. NULL: the loader's threads convert. */
     gpunn_status (*normalize)(void *context, float *to, const uint8_t *from, int64_t count,
                               const gpunn_pixels *pixels);
     gpunn_status (*synchronize)(void *context);
@@ -4584,7 +4584,7 @@ typedef struct gpunn_kernel_call {
     void *const *half;
     int64_t      batch;
     /* per random node of the group, in order: its number among the model's random nodes */
-    const uint32_t *sites;
+    const uint32_t *random_streams;
     const uint64_t *random; /* seed, step; CUDA: device memory */
     void           *workspace;
     /* CPU: cpu_cache bytes that persist between calls; NULL if the program needs none */
@@ -5375,7 +5375,7 @@ GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
 /* Dropout stores no mask: backward draws the same numbers again, and so does every backend. Element i belongs
  * to pack i / 8. The eight elements of a pack use the eight 16-bit halves, low before high, of the four words
  * of
- *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
+ *     philox4x32-10(key: seed, counter: pack low, stream ^ pack high << 16, step low, step high)
  * where low and high are 32-bit halves. An element is kept if its draw < keep = round((1 - p) * 65536), and
  * then multiplied by 65536 / keep. */
 GPUNN__COMMON uint32_t gpunn__drop_keep(const gpunn_step *step)
@@ -17060,7 +17060,7 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
 }
 
 /* ==== >>layers/random =================================================================================== */
-/* Builders that draw random numbers: dropout, random tensors, randomized activations. Each has a site number
+/* Builders that draw random numbers: dropout, random tensors, randomized activations. Each has a stream
  * of its own, which keys its random numbers in every run. */
 
 static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn_tensor *x, float p)
@@ -17072,7 +17072,7 @@ static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn
                                 (double)p);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dropout_p = p;
-    attr.site = x->model->random_streams;
+    attr.random_stream = x->model->random_streams;
     gpunn_tensor *y = gpunn__node(&call, operation, &attr, &x, 1);
     if (y) x->model->random_streams++;
     return y;
@@ -18677,7 +18677,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     if (!isfinite(attr.scale))
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number",
                                 (double)attr.scale);
-    attr.site = q->model->random_streams;
+    attr.random_stream = q->model->random_streams;
     gpunn_tensor *y = gpunn__node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands,
                                   count);
     if (y && attr.dropout_p > 0) q->model->random_streams++;
@@ -23763,7 +23763,7 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     const gpunn_kernel_program *program = gpunn__program(b, fused, backward);
     const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
     if (!backward && !gpunn__fused_copies(b, fused)) return false;
-    int         at = b->plan->step_count, sites = 0;
+    int         at = b->plan->step_count, random_streams = 0;
     gpunn_step *step = gpunn__new_step(b, gpunn__member(b, fused, -kernel->node_count), backward,
                                        program->operand_count);
     if (step == NULL) return false;
@@ -23776,9 +23776,10 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     step->fusion->launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->fusion->direction]
                                 : NULL;
     step->fusion->batch = gpunn__fused_batch(b, fused);
-    for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
+    for (int k = 0; k < kernel->node_count && random_streams < GPUNN_KERNEL_RANDOM_STREAMS; k++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
-        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->fusion->sites[sites++] = t->attr.site;
+        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0)
+            step->fusion->random_streams[random_streams++] = t->attr.random_stream;
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
@@ -28692,7 +28693,7 @@ enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
  * keep. */
 typedef struct gpunn__drop {
     uint64_t     seed, step;
-    uint32_t     site, keep;
+    uint32_t     random_stream, keep;
     float        scale;
     int64_t      count;
     const float *x;
@@ -28740,8 +28741,8 @@ GPUNN__VECTORIZED(gpunn__philox_packs,
 GPUNN__INLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack,
                                      uint32_t words[GPUNN__DROP_PACKS][4])
 {
-    const uint32_t counter[4] = {(uint32_t)pack, d->site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)d->step,
-                                 (uint32_t)(d->step >> 32)};
+    const uint32_t counter[4] = {(uint32_t)pack, d->random_stream ^ (uint32_t)(pack >> 32) << 16,
+                                 (uint32_t)d->step, (uint32_t)(d->step >> 32)};
     gpunn__philox_packs(d->seed, counter, words);
 }
 
@@ -29364,7 +29365,7 @@ GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step)
     d.scale = gpunn__drop_scale(d.keep);
     d.seed = step->state->seed;
     d.step = step->state->step;
-    d.site = step->attr->site;
+    d.random_stream = step->attr->random_stream;
     return d;
 }
 
@@ -42966,7 +42967,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *ste
     call.data = data;
     call.accumulate = (const unsigned char *)(const void *)step->accumulate;
     call.batch = step->fusion->batch;
-    call.sites = step->fusion->sites;
+    call.random_streams = step->fusion->random_streams;
     call.random = &step->state->seed;
     call.workspace = step->workspace;
     call.cache = step->cache;
@@ -54874,11 +54875,14 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
  *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
  *                 .min_epochs and .restore_best. gpunn_embedding(.sparse) trains the batch's rows alone.
- *                 gpunn_muon is new.
+ *                 gpunn_muon is new. gpunn_lora fine-tunes by adapters, in the files of PEFT.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
- *                 gpunn_transpose, and .reset of stateful recurrent layers.
+ *                 gpunn_transpose, .reset of stateful recurrent layers, and streaming convolutions
+ *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
- *                 keep a model in one file.
+ *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.
+ *       weights   Evaluation models store weights in GGUF's blocks of 4 to 8 bits: .weights of
+ *                 gpunn_model_create, gpunn_set_storage, gpunn_bind_as.
  *       doubles   Inputs, outputs, loaders and files take GPUNN_F64. gpunn_write_as and gpunn_read_as
  *                 convert.
  *       values    erfc is within 3 units in the last place, lgamma within 4. log2, fmod, atan2, hypot, asinh,
@@ -54886,7 +54890,9 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *       models    Import and export know deformable convolutions, bags of words, histograms, masked_scatter
  *                 and support vector machines. KANN, darknet, RTNeural, llama2.c, llm.c and whole pickled
  *                 modules are read. The commands print what they wrote. For MODEL.onnx run_model
- *                 writes MODEL.onnx.json, no longer MODEL.json.
+ *                 writes MODEL.onnx.json, no longer MODEL.json. generator.quantize writes GGUF.
+ *       languages generator.fortran and generator.python write modules with all functions. Plain C
+ *                 (--inference) takes models with states.
  *       size      Programs leave parts of the library out by GPUNN_NO_RANKS, GPUNN_NO_LOADERS,
  *                 GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
  *     0.1: the first version.

@@ -554,19 +554,19 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
 }
 
 /* The random words of a pack in a run. */
-__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack,
-                                                 uint32_t word[4])
+__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned random_stream,
+                                                 uint64_t pack, uint32_t word[4])
 {
-    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run,
+    const uint32_t counter[4] = {(uint32_t)pack, random_stream ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run,
                                  (uint32_t)(run >> 32)};
     gpunn__philox(seed, counter, word);
 }
 
 /* Each word holds two 16-bit draws for dropout. */
-__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site,
+__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned random_stream,
                                                  uint64_t pack, uint32_t word[4])
 {
-    gpunn__draw_pack(state->seed, state->step, site, pack, word);
+    gpunn__draw_pack(state->seed, state->step, random_stream, pack, word);
 }
 
 /* Dropout's factor for element j of the pack. */
@@ -3077,7 +3077,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count,
-                          bool add, const gpunn__device_state *state, unsigned site, unsigned keep,
+                          bool add, const gpunn__device_state *state, unsigned random_stream, unsigned keep,
                           float scale)
 {
     GPUNN__FOLLOW();
@@ -3087,7 +3087,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         int      n = gpunn__pack_size(count, i);
         float    v[8];
         uint32_t word[4];
-        gpunn__drop_draw(state, site, (uint64_t)pack, word);
+        gpunn__drop_draw(state, random_stream, (uint64_t)pack, word);
         gpunn__load_pack(x, x_dtype, i, n, v);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) v[j] *= gpunn__drop_factor(word, j, keep, scale);
@@ -3108,7 +3108,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *
     }
     return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK),
                          GPUNN__THREADS, from->data, from->dtype, to->data, to->dtype, to->count, add,
-                         cuda->state, step->attr->site, keep, gpunn__drop_scale(keep));
+                         cuda->state, step->attr->random_stream, keep, gpunn__drop_scale(keep));
 }
 
 /* ---- random numbers ------------------------------------------------------------------------------------ */
@@ -3130,7 +3130,7 @@ template <bool NORMAL> __device__ __forceinline__ void gpunn__random_pack(const 
 
 template <bool NORMAL>
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__random_kernel(float *y, int64_t count, const gpunn__device_state *state, unsigned site)
+    gpunn__random_kernel(float *y, int64_t count, const gpunn__device_state *state, unsigned random_stream)
 {
     GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -3139,7 +3139,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j += 4) {
             uint32_t word[4];
-            gpunn__draw_pack(state->seed, state->draw, site, (uint64_t)(i + j) / 4, word);
+            gpunn__draw_pack(state->seed, state->draw, random_stream, (uint64_t)(i + j) / 4, word);
             gpunn__random_pack<NORMAL>(word, v + j);
         }
         gpunn__store_pack(y, GPUNN_F32, i, gpunn__pack_size(count, i), false, v);
@@ -3153,7 +3153,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step
     return GPUNN__LAUNCH(
         cuda, step->op == GPUNN_OP_RAND_LIKE ? gpunn__random_kernel<false> : gpunn__random_kernel<true>,
         gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, (float *)step->out.data, count, cuda->state,
-        step->attr->site);
+        step->attr->random_stream);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -12360,7 +12360,7 @@ typedef struct gpunn__attention {
     int                        apart;
     void                      *weights; /* backward: receives the weights after dropout, in out's dtype */
     const gpunn__device_state *state;
-    unsigned                   site, keep; /* keep 65536: nothing is dropped */
+    unsigned                   random_stream, keep; /* keep 65536: nothing is dropped */
 } gpunn__attention;
 
 /* What the scores of one row share. */
@@ -12405,7 +12405,7 @@ __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t,
 {
     const float scale = gpunn__drop_scale(t.keep);
     uint32_t    word[4];
-    gpunn__drop_draw(t.state, t.site, (uint64_t)i / GPUNN__PACK, word);
+    gpunn__drop_draw(t.state, t.random_stream, (uint64_t)i / GPUNN__PACK, word);
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
         const float kept = gpunn__drop_factor(word, j, t.keep, scale);
@@ -12609,7 +12609,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     t.sums = step->training ? (float2 *)step->saved : NULL;
     t.apart = step->saved_bytes == (size_t)t.a.rows * sizeof *t.sums ? 2 : 1;
     t.state = cuda->state;
-    t.site = step->attr->site;
+    t.random_stream = step->attr->random_stream;
     t.keep = gpunn__drop_keep(step);
     return t;
 }
@@ -15444,7 +15444,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
     call.accumulate = (const unsigned char *)step->accumulate;
     call.half = step->fusion->half;
     call.batch = step->fusion->batch;
-    call.sites = step->fusion->sites;
+    call.random_streams = step->fusion->random_streams;
     call.random = &cuda->state->seed;
     call.workspace = step->workspace;
     call.multiprocessors = cuda->multiprocessors;

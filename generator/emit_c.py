@@ -242,11 +242,11 @@ class _Launch:
         return buffer + "[j]"
 
     def keep(self, slot, element, lines):
-        site, p = slot.key
+        random_stream, p = slot.key
         room = "(%d + 255) / 256 * 256 + 256" % self.room
         name, buffer = self.names.new(slot.name), self.buffer(slot.name + "_block", room)
         lines.append("const float *const %s = %s_keep(call, %d, %du, %s, n, %s);" % (
-            name, self.set_name, site, int((1 - p) * 65536 + 0.5), element, buffer))
+            name, self.set_name, random_stream, int((1 - p) * 65536 + 0.5), element, buffer))
         return name + "[j]"
 
     def target(self, operand, offset, lines, after):

@@ -75,7 +75,7 @@ class LaunchEmitter:
         self.ahead, self.is_ahead = None, False
         parameters = [slot for function in functions for slot in function.parameters]
         self.counts = unique([slot.key for slot in parameters if slot.kind == "count"])
-        self.sites = unique([slot.key for slot in parameters if slot.kind == "keep"])
+        self.random_streams = unique([slot.key for slot in parameters if slot.kind == "keep"])
 
     # ---- operands ------------------------------------------------------------------------------------------
     def all_operands(self):
@@ -89,9 +89,9 @@ class LaunchEmitter:
         lines += ["%s *half_%s;" % (TYPES[one.half], one.name) for one in self.written if one.half]
         lines += ["bool add_%s;" % one.name for one in self.written if one.accumulate]
         lines += ["float count%d;" % i for i in range(len(self.counts))]
-        if self.sites:
+        if self.random_streams:
             lines.append("const uint64_t *random;")
-            lines += ["unsigned site%d;" % site for site, _ in self.sites]
+            lines += ["unsigned random_stream%d;" % k for k, _ in self.random_streams]
         if self.placed:
             lines.append("float *partial; /* [slice][sum][%d] */" % self.placed[0].count)
         if self.scalars:
@@ -200,8 +200,8 @@ class LaunchEmitter:
         for one in olds:
             lines.append("const pack<V, %s> old_%s = load_if<V>(o.add_%s, o.%s, i);" % (
                 TYPES[one.dtype], one.name, one.name, member(one)))
-        return lines + ["const numbers<V> keep%d = kept<V, %d>(o.random, o.site%d, i);" %
-                        (site, scalar.threshold(p), site) for site, p in self.keeps(functions)]
+        return lines + ["const numbers<V> keep%d = kept<V, %d>(o.random, o.random_stream%d, i);" %
+                        (k, scalar.threshold(p), k) for k, p in self.keeps(functions)]
 
     def loads_of_all(self, packs, size, olds=(), keeps=()):
         """Loads of `size` packs, at at[] or column_of[]. They do not wait for each other and have few
@@ -225,9 +225,9 @@ class LaunchEmitter:
         for one in olds:
             lines += ["pack<V, %s> old_%s[%s] = {};" % (TYPES[one.dtype], one.name, size),
                       "if (o.add_%s) load_each(old_%s, o.%s, at);" % (one.name, one.name, member(one))]
-        for site, p in keeps:
-            lines += ["numbers<V> keep%d[%s];" % (site, size),
-                      "kept_each<%d>(keep%d, o.random, o.site%d, at);" % (scalar.threshold(p), site, site)]
+        for k, p in keeps:
+            lines += ["numbers<V> keep%d[%s];" % (k, size),
+                      "kept_each<%d>(keep%d, o.random, o.random_stream%d, at);" % (scalar.threshold(p), k, k)]
         return lines
 
     def index(self, lines):
@@ -662,9 +662,10 @@ class LaunchEmitter:
                 lines.append("o.add_%s = %scall->accumulate[%d] != 0;" % (one.name, there, numbers[one.name]))
         for i, (fixed, per_batch) in enumerate(self.counts):
             lines.append("o.count%d = (float)(%s);" % (i, count_text(fixed, per_batch)))
-        if self.sites:
+        if self.random_streams:
             lines.append("o.random = call->random;")
-            lines += ["o.site%d = call->sites[%d];" % (site, site) for site, _ in self.sites]
+            lines += ["o.random_stream%d = call->random_streams[%d];" % (k, k)
+                      for k, _ in self.random_streams]
         if self.ahead:
             lines += ["o.ahead = ahead;", "o.ahead_count = alone ? (unsigned)ahead_count : 0;"]
         if self.is_ahead:

@@ -30,10 +30,10 @@ class StepEmitter(TileEmitter):
         return self.dropped(t, self.stored(t.id), self.pointer(t.id), self.pointer(t.inputs[0]), True)
 
     def dropped(self, t, stored, y, x, is_first):
-        kept, site = scalar.threshold(t.attrs["p"]), self.plan.sites.index(t.id)
+        kept, stream = scalar.threshold(t.attrs["p"]), self.plan.random_streams.index(t.id)
         form = "dropped<%s, SAMPLES, PITCH, %d, %d>(" % (stored, self.plan.count(t.id), kept)
-        return scalar.wrapped(form, [y, x, "o.random", "o.site%d" % site, "first", self.flag(is_first)], ");",
-                              8)
+        return scalar.wrapped(form, [y, x, "o.random", "o.random_stream%d" % stream, "first",
+                                     self.flag(is_first)], ");", 8)
 
     def index_in(self, i, whole):
         """The index, in a value, for element e of another value to which it is broadcast."""
@@ -426,12 +426,12 @@ def members_of(program):
         if one.accumulate:
             members.append("bool add_%s_;" % one.name)
             filled.append("o.add_%s_ = call->accumulate[%d] != 0;" % (one.name, k))
-    if program.step.sites:
+    if program.step.random_streams:
         members.append("const uint64_t *random;")
         filled.append("o.random = call->random;")
-    for k, _ in enumerate(program.step.sites):
-        members.append("unsigned site%d;" % k)
-        filled.append("o.site%d = call->sites[%d];" % (k, k))
+    for k, _ in enumerate(program.step.random_streams):
+        members.append("unsigned random_stream%d;" % k)
+        filled.append("o.random_stream%d = call->random_streams[%d];" % (k, k))
     return members, filled
 
 

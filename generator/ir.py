@@ -93,13 +93,13 @@ class Graph:
         """fixed + batch * per_batch, where only the run knows the batch."""
         return self._node("count", (), (fixed, per_batch)) if per_batch else self.const(fixed)
 
-    def keep(self, site, p):
+    def keep(self, random_stream, p):
         """Dropout's factor of this element: 0, or 1 / (1 - p) as 65536 / T (gpunn.h, >>cpu/elementwise).
-        site: index of the random node in the group."""
+        random_stream: index of the random node in the group."""
         kept = int((1 - p) * 65536 + 0.5)
         if kept in (0, 65536):
             return self.const(kept // 65536)
-        return self._node("keep", (), (site, p))
+        return self._node("keep", (), (random_stream, p))
 
     def total(self, number):
         """In finals: the launch's sum with that number."""
@@ -469,8 +469,8 @@ def maximum(values):
 
 def evaluate(roots, length, load, keep=None, totals=(), batch=1, single=False):
     """Evaluates the roots for `length` elements of one row: a list of lists. load(operand, i): the value for
-    element i. keep(site, p, i): its dropout factor. single: round every result to float, to show overflows as
-    C has them."""
+    element i. keep(random_stream, p, i): its dropout factor. single: round every result to float, to show
+    overflows as C has them."""
     values = {}
     for node in topological(roots):
         if node.op == "load":

@@ -20,7 +20,8 @@ from .graph import dim_text, measure, shape_text
 from .program import SCALAR, WHOLE, Domain, Kept, Labels, Launch, Operand, Program, Store, Sum
 from .sizes import any_varies, content, varies
 
-MOST_POINTERS, MOST_STREAMS, MOST_NODES, MOST_REGISTERS, MOST_DEPTH, MOST_SITES = 12, 8, 200, 96, 2, 8
+MOST_POINTERS, MOST_STREAMS, MOST_NODES, MOST_REGISTERS, MOST_DEPTH = 12, 8, 200, 96, 2
+MOST_RANDOM_STREAMS = 8
 MOST_INNER = 1 << 20
 BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1}
 
@@ -77,7 +78,7 @@ class Lowered:
     forward: Program
     backward: Program
     kept: Tuple[Kept, ...]
-    sites: int
+    random_streams: int
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ class Lowering:
         self.outside = {t.id: t for t in group.externals}
         self.numbers = {node.id: -1 - k for k, node in enumerate(group.nodes)}
         self.numbers.update((t.id, k) for k, t in enumerate(group.externals))
-        self.sites = [node.id for node in group.nodes if node.op == "dropout" and
+        self.random_streams = [node.id for node in group.nodes if node.op == "dropout" and
                       node.id not in group.aliases]
         self.norm = None                      # a batch_norm of a training step
         for node in group.nodes:
@@ -174,8 +175,8 @@ class Lowering:
                 if group.loss:
                     raise Infeasible("batch_norm and the loss, whose gradients come in different passes")
                 self.norm = node
-        if len(self.sites) > MOST_SITES:
-            raise Infeasible("more than %d dropout" % MOST_SITES)
+        if len(self.random_streams) > MOST_RANDOM_STREAMS:
+            raise Infeasible("more than %d dropout" % MOST_RANDOM_STREAMS)
         self._find_domain()
         self.kept, self.labels = [], []
         self.values = {}
@@ -298,7 +299,7 @@ class Lowering:
         self.values[node.id] = value
 
     def _keep(self, node):
-        return self.graph.keep(self.sites.index(node.id), node.attrs["p"])
+        return self.graph.keep(self.random_streams.index(node.id), node.attrs["p"])
 
     def keep_value(self, dtype, count, place):
         """Declares memory that the forward program writes for the backward program."""
@@ -824,7 +825,7 @@ def lower_all(group):
     low = Lowering(group)
     if group.loss:
         program = Builder(low, without_costly(low, low.loss()), {}).program()
-        return (Lowered(None, program, None, (), len(low.sites)) if group.training else
+        return (Lowered(None, program, None, (), len(low.random_streams)) if group.training else
                 Lowered(program, None, None, (), 0))
     if not group.training:
         return Lowered(Builder(low, low.forward(), {}).program(), None, None, (), 0)
@@ -841,4 +842,4 @@ def lower_all(group):
     forward[-1].stores.extend(stores)
     return Lowered(None, Builder(low, forward, {}).program(),
                    Builder(low, passes, shares).program() if passes else None,
-                   tuple(low.kept), len(low.sites))
+                   tuple(low.kept), len(low.random_streams))

@@ -535,7 +535,8 @@ class Kernels:
                                  kept=lowered.kept)
             else:
                 kernel = replace(kernel, evaluation=lowered.evaluation)
-            self.list[number][0] = replace(kernel, sites=max(kernel.sites, lowered.sites))
+            self.list[number][0] = replace(
+                kernel, random_streams=max(kernel.random_streams, lowered.random_streams))
         return number
 
     def _empty(self, key, group, number):
@@ -583,8 +584,8 @@ def step_kernel(view):
     except inference.Refused:
         return None
     nodes, externals = pattern(group)
-    kernel = Kernel(training.NAME, formula(group), nodes, externals, (), len(program.step.sites), "any", True,
-                    None, program, None, precision=view.model.precision)
+    kernel = Kernel(training.NAME, formula(group), nodes, externals, (), len(program.step.random_streams),
+                    "any", True, None, program, None, precision=view.model.precision)
     return kernel, tuple(t.id for t in group.nodes + group.externals)
 
 

@@ -112,7 +112,7 @@ class Kernel:
     nodes: Tuple[Tuple[str, Tuple[Optional[int], ...]], ...]
     externals: Tuple[str, ...]
     kept: Tuple[Kept, ...]
-    sites: int                # random nodes
+    random_streams: int       # random nodes
     layout: str               # any, first or last
     loss: bool
     evaluation: Optional[Program]

@@ -9,9 +9,9 @@ from collections import namedtuple
 
 from . import floats, ir
 
-# kind of a parameter: load (key: Operand), keep (site, p), column (Operand of the label), count (fixed,
-# per_batch), reduction (number), row (number), total (Sum.number). Kind of a result: store (Operand), sum
-# (Sum.number), reduction (number), row (number).
+# kind of a parameter: load (key: Operand), keep (random stream, p), column (Operand of the label), count
+# (fixed, per_batch), reduction (number), row (number), total (Sum.number). Kind of a result: store
+# (Operand), sum (Sum.number), reduction (number), row (number).
 Slot = namedtuple("Slot", "name kind key")
 # scope: element, row or final
 Function = namedtuple("Function", "name scope parameters results text")

@@ -17,7 +17,7 @@ from . import grad, ir, tiling
 from .emit_inference import Given, values_of
 from .graph import shape_text
 from .inference import GIVEN, VIEWS, Block, Refused, is_elementwise
-from .lower import BYTES, CLASS_LOSSES, MOST_SITES, Infeasible, called, identifier
+from .lower import BYTES, CLASS_LOSSES, MOST_RANDOM_STREAMS, Infeasible, called, identifier
 from .network import MOST_NODES, MOST_OPERANDS, MOST_ROWS, MOST_WIDE, NORMS, moved
 from .program import SCALAR, WHOLE, Operand, Program
 from .tiling import CAPABILITY, CHUNK, FAR, LAUNCH, MEMORY, NEAR, STAGED, TENSOR, THREADS, TILES, TilePlan
@@ -335,9 +335,9 @@ def program(view):
                           len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
     if not any(plan.sums()):
         raise Refused("it trains only tables" if any(plan.records()) else "it trains no weight")
-    plan.sites = [t.id for t in group.nodes if plan.is_random(t)]
-    if len(plan.sites) > MOST_SITES:
-        raise Refused("more than %d dropout" % MOST_SITES)
+    plan.random_streams = [t.id for t in group.nodes if plan.is_random(t)]
+    if len(plan.random_streams) > MOST_RANDOM_STREAMS:
+        raise Refused("more than %d dropout" % MOST_RANDOM_STREAMS)
     reason = refusal(plan)
     if reason:
         raise Refused(reason)

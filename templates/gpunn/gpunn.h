@@ -330,11 +330,14 @@ extern "C" {
  *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
  *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
  *                 .min_epochs and .restore_best. gpunn_embedding(.sparse) trains the batch's rows alone.
- *                 gpunn_muon is new.
+ *                 gpunn_muon is new. gpunn_lora fine-tunes by adapters, in the files of PEFT.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
- *                 gpunn_transpose, and .reset of stateful recurrent layers.
+ *                 gpunn_transpose, .reset of stateful recurrent layers, and streaming convolutions
+ *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
- *                 keep a model in one file.
+ *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.
+ *       weights   Evaluation models store weights in GGUF's blocks of 4 to 8 bits: .weights of
+ *                 gpunn_model_create, gpunn_set_storage, gpunn_bind_as.
  *       doubles   Inputs, outputs, loaders and files take GPUNN_F64. gpunn_write_as and gpunn_read_as
  *                 convert.
  *       values    erfc is within 3 units in the last place, lgamma within 4. log2, fmod, atan2, hypot, asinh,
@@ -342,7 +345,9 @@ extern "C" {
  *       models    Import and export know deformable convolutions, bags of words, histograms, masked_scatter
  *                 and support vector machines. KANN, darknet, RTNeural, llama2.c, llm.c and whole pickled
  *                 modules are read. The commands print what they wrote. For MODEL.onnx run_model
- *                 writes MODEL.onnx.json, no longer MODEL.json.
+ *                 writes MODEL.onnx.json, no longer MODEL.json. generator.quantize writes GGUF.
+ *       languages generator.fortran and generator.python write modules with all functions. Plain C
+ *                 (--inference) takes models with states.
  *       size      Programs leave parts of the library out by GPUNN_NO_RANKS, GPUNN_NO_LOADERS,
  *                 GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
  *     0.1: the first version.

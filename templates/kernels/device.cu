@@ -200,14 +200,14 @@ template <typename T> __device__ __forceinline__ void store_one(bool add, T *dat
 
 /* Dropout factors of pack i, 0 or 65536 / KEPT, as in gpunn_cuda.cu. KEPT / 65536 is the probability to keep
  * an element. Eight elements share one 128-bit output of Philox4x32-10, 16 bits each. The key is the seed;
- * the counter is {element / 8, site, step}. random: {seed, step}. */
+ * the counter is {element / 8, random_stream, step}. random: {seed, step}. */
 template <int V, unsigned KEPT, typename I>
-__device__ __forceinline__ numbers<V> kept(const uint64_t *random, unsigned site, I i)
+__device__ __forceinline__ numbers<V> kept(const uint64_t *random, unsigned random_stream, I i)
 {
     const uint64_t eighth = (uint64_t)i * V / 8, seed = random[0], step = random[1];
     const unsigned within = V == 8 ? 0 : (unsigned)((uint64_t)i * V % 8);
     unsigned       k0 = (unsigned)seed, k1 = (unsigned)(seed >> 32);
-    unsigned       c0 = (unsigned)eighth, c1 = site ^ (unsigned)(eighth >> 32) << 16;
+    unsigned       c0 = (unsigned)eighth, c1 = random_stream ^ (unsigned)(eighth >> 32) << 16;
     unsigned       c2 = (unsigned)step, c3 = (unsigned)(step >> 32);
 #pragma unroll
     for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
@@ -225,11 +225,11 @@ __device__ __forceinline__ numbers<V> kept(const uint64_t *random, unsigned site
 }
 
 template <unsigned KEPT, int V, typename I, int N>
-__device__ __forceinline__ void kept_each(numbers<V> (&n)[N], const uint64_t *random, unsigned site,
+__device__ __forceinline__ void kept_each(numbers<V> (&n)[N], const uint64_t *random, unsigned random_stream,
                                           const I (&i)[N])
 {
 #pragma unroll
-    for (int k = 0; k < N; k++) n[k] = kept<V, KEPT>(random, site, i[k]);
+    for (int k = 0; k < N; k++) n[k] = kept<V, KEPT>(random, random_stream, i[k]);
 }
 
 struct sum {

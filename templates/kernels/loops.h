@@ -237,7 +237,7 @@ ${NAME}_FN float ${name}_total(const double *sums, int slices, int width)
 
 /* Dropout factors (gpunn.h, >>cpu/elementwise) of the n elements from i on. They are computed for packs of
  * eight elements, into `factor`. Returns a pointer to the factor of element i. */
-${NAME}_FN const float *${name}_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
+${NAME}_FN const float *${name}_keep(const gpunn_kernel_call *call, int stream, uint32_t keep, int64_t i, int n,
                                      float *factor)
 {
     enum { PACKS = 32 };
@@ -249,7 +249,7 @@ ${NAME}_FN const float *${name}_keep(const gpunn_kernel_call *call, int site, ui
         for (int j = 0; j < PACKS; ++j) {
             const uint64_t pack = first + (uint64_t)(at / 8 + j);
             c0[j] = (uint32_t)pack;
-            c1[j] = call->sites[site] ^ (uint32_t)(pack >> 32) << 16;
+            c1[j] = call->random_streams[stream] ^ (uint32_t)(pack >> 32) << 16;
             c2[j] = (uint32_t)step;
             c3[j] = (uint32_t)(step >> 32);
         }

@@ -242,13 +242,13 @@ __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int s
 /* Dropout of COUNT elements per sample, forward and backward: y += x * factors; if `first`, y = x * factors.
  * begin: the index in the batch of the tile's first sample. S: the type the products are rounded to. */
 template <typename S, int SAMPLES, int PITCH, int COUNT, unsigned KEPT>
-__device__ __forceinline__ void dropped(float *y, const float *x, const uint64_t *random, unsigned site,
-                                        int64_t begin, bool first)
+__device__ __forceinline__ void dropped(float *y, const float *x, const uint64_t *random,
+                                        unsigned random_stream, int64_t begin, bool first)
 {
     const int64_t at = begin * COUNT;
 #pragma unroll 1
     for (int64_t i = at / 8 + threadIdx.x; i * 8 < at + SAMPLES * COUNT; i += ${threads}) {
-        const numbers<8> factor = kept<8, KEPT>(random, site, i);
+        const numbers<8> factor = kept<8, KEPT>(random, random_stream, i);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const int own = (int)(i * 8 - at) + j, place = own / COUNT * PITCH + own % COUNT;

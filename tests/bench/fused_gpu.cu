@@ -87,7 +87,7 @@ static void program(const char *name, int kernel, int direction, int64_t batch, 
     const gpunn_kernel_launch &launch = fused_gpu_kernels_cuda.launch[kernel][direction];
     std::vector<void *>        data, half(blocks.size());
     std::vector<unsigned char> accumulate(blocks.size());
-    std::vector<uint32_t>      sites(8);
+    std::vector<uint32_t>      random_streams(8);
     for (const block &one : blocks) data.push_back(allocate(one));
     void *random = allocate({16, false}),
          *workspace = allocate({launch.workspace(batch, multiprocessors), false});
@@ -97,7 +97,7 @@ static void program(const char *name, int kernel, int direction, int64_t batch, 
     call.accumulate = accumulate.data();
     call.half = half.data();
     call.batch = batch;
-    call.sites = sites.data();
+    call.random_streams = random_streams.data();
     call.random = (const uint64_t *)random;
     call.workspace = workspace;
     call.multiprocessors = multiprocessors;

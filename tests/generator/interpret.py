@@ -15,10 +15,10 @@ def count(shape):
     return math.prod(shape)
 
 
-def keep_factor(site, p, i):
-    """Replaces dropout's random numbers: any function of the site and the element will do."""
+def keep_factor(k, p, i):
+    """Replaces dropout's random numbers: any function of the random stream k and the element will do."""
     kept = int((1 - p) * 65536 + 0.5)
-    return 65536 / kept if (i * 40503 + site * 30011 + 12345) * 2654435761 % 2 ** 32 / 2 ** 16 < kept else 0.0
+    return 65536 / kept if (i * 40503 + k * 30011 + 12345) * 2654435761 % 2 ** 32 / 2 ** 16 < kept else 0.0
 
 
 # ---- nodes -------------------------------------------------------------------------------------------------
@@ -63,8 +63,8 @@ def row_loss(row, label, weight, attrs, log):
     return cost, weight[label]
 
 
-def compute(model, node, values, batch, training, sites):
-    """The value of a node from those of its operands. sites: {id of a dropout: number}."""
+def compute(model, node, values, batch, training, random_streams):
+    """The value of a node from those of its operands. random_streams: {id of a dropout: number}."""
     operands = [None if number is None else values[number] for number in node.inputs]
     shapes = [None if number is None else dims(model.tensors[number].shape, batch) for number in node.inputs]
     shape, x = dims(node.shape, batch), operands[0]
@@ -76,7 +76,7 @@ def compute(model, node, values, batch, training, sites):
     if node.op in ("reshape", "cast") or (node.op == "dropout" and not training):
         return list(x)
     if node.op == "dropout":
-        return [value * keep_factor(sites[node.id], node.attrs["p"], i) for i, value in enumerate(x)]
+        return [value * keep_factor(random_streams[node.id], node.attrs["p"], i) for i, value in enumerate(x)]
     if node.op == "permute":
         inverse = broadcast_index(shapes[0], shapes[0])
         strides = [math.prod(shapes[0][axis + 1:]) for axis in range(len(shapes[0]))]
@@ -134,11 +134,11 @@ def compute(model, node, values, batch, training, sites):
 
 # ---- programs ----------------------------------------------------------------------------------------------
 class Run:
-    """Runs a program on data {(role, index): list of floats}. None in a list's place: absent. sites: the
-    numbers of the group's random nodes."""
+    """Runs a program on data {(role, index): list of floats}. None in a list's place: absent. random_streams:
+    the numbers of the group's random nodes."""
 
-    def __init__(self, program, data, batch, sites=(), accumulate=()):
-        self.data, self.batch, self.sites, self.accumulate = data, batch, sites, accumulate
+    def __init__(self, program, data, batch, random_streams=(), accumulate=()):
+        self.data, self.batch, self.random_streams, self.accumulate = data, batch, random_streams, accumulate
         for operand in program.operands:
             if operand.written and (operand.role, operand.index) not in data:
                 data[operand.role, operand.index] = [math.nan] * self.size(*operand.count)
@@ -156,8 +156,8 @@ class Run:
         assert operand.read
         return self.data[operand.role, operand.index][self.at(operand, i)]
 
-    def keep(self, site, p, i):
-        return keep_factor(self.sites[site], p, i)
+    def keep(self, random_stream, p, i):
+        return keep_factor(self.random_streams[random_stream], p, i)
 
     def write(self, pending):
         for operand, number, value in pending:
@@ -180,7 +180,7 @@ class Run:
         step = inner if launch.family == "row" else n
         for start in range(0, n, step):
             values = ir.evaluate(roots, step, lambda operand, i: self.load(operand, start + i),
-                                 lambda site, p, i: self.keep(site, p, start + i), batch=self.batch)
+                                 lambda k, p, i: self.keep(k, p, start + i), batch=self.batch)
             for store, row in zip(launch.stores, values):
                 once = launch.family == "row" and store.operand.place == (inner, 0)
                 assert not once or max(row) == min(row) or row[0] != row[0]

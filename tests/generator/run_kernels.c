@@ -1,9 +1,9 @@
 /* Runs a generated file's kernels on the CPU, for test_emit_c.py. Cases come on stdin and results go to
  * stdout, in numbers of 8 bytes: kernel (one byte), direction (3: an update), batch, threads, seed, step,
- * sites: their number and each; operands: their number, and of each whether it is added to, its bytes (-1:
- * NULL) and, padded, its memory. Results: what the function returned, then the memory of all operands. Of an
- * update: 3, its number, threads, the place of weight_decay; in thousand millionths scale, limit,
- * weight_decay, lr and what its row has ONCE; then the operands parameter, gradient and states. LANES in the
+ * random streams: their number and each; operands: their number, and of each whether it is added to, its
+ * bytes (-1: NULL) and, padded, its memory. Results: what the function returned, then the memory of all
+ * operands. Of an update: 3, its number, threads, the place of weight_decay; in thousand millionths scale,
+ * limit, weight_decay, lr and what its row has ONCE; then the operands parameter, gradient and states. LANES in the
  * environment: what gpunn_kernel_call says of the processor. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,7 +105,7 @@ int main(void)
         block             blocks[MOST];
         void             *data[MOST];
         unsigned char     accumulate[MOST];
-        uint32_t          sites[8];
+        uint32_t          random_streams[8];
         uint64_t          random[2];
         gpunn_kernel_call call;
         int64_t           direction = number();
@@ -118,8 +118,8 @@ int main(void)
             continue;
         }
         for (int i = 0; i < 2; i++) random[i] = (uint64_t)number();
-        int64_t site_count = number();
-        for (int64_t i = 0; i < site_count; i++) sites[i] = (uint32_t)number();
+        int64_t random_stream_count = number();
+        for (int64_t i = 0; i < random_stream_count; i++) random_streams[i] = (uint32_t)number();
         int64_t count = read_blocks(blocks, accumulate);
         for (int64_t i = 0; i < count; i++) data[i] = blocks[i].data;
         const gpunn_kernel_program *program = &SET.kernels[kernel].program[direction];
@@ -127,7 +127,7 @@ int main(void)
         size_t bytes = program->cpu_workspace(call.batch, call.threads);
         call.data = data;
         call.accumulate = accumulate;
-        call.sites = sites;
+        call.random_streams = random_streams;
         call.random = random;
         call.workspace = malloc(bytes);
         give_blocks(blocks, count, program->cpu(&call));

@@ -1,5 +1,5 @@
 /* Runs kernels of a generated file on the emulated GPU, for test_emit_cuda.py. Cases come on stdin and
- * results go to stdout, in numbers of 8 bytes: kernel, direction (3: an update), batch, seed, step, sites:
+ * results go to stdout, in numbers of 8 bytes: kernel, direction (3: an update), batch, seed, step, streams:
  * their number and each; operands: their number, and of each whether it is added to, its bytes (-1: NULL),
  * those of its 16-bit form (-1: not wanted), how far from an aligned address it lies, and its memory.
  * Results: what the function returned, then the memory of all operands, each with its 16-bit form. Those of
@@ -38,8 +38,8 @@ struct operand {
 };
 
 static int group(int64_t kernel, int64_t direction, int64_t batch, void **data,
-                 const unsigned char *accumulate, void **half, const uint32_t *sites, const uint64_t *random,
-                 cudaStream_t stream)
+                 const unsigned char *accumulate, void **half, const uint32_t *random_streams,
+                 const uint64_t *random, cudaStream_t stream)
 {
     const gpunn_kernel_launch &launch = KERNELS.launch[kernel][direction];
     gpunn_kernel_call          call = {};
@@ -47,7 +47,7 @@ static int group(int64_t kernel, int64_t direction, int64_t batch, void **data,
     call.accumulate = accumulate;
     call.half = half;
     call.batch = batch;
-    call.sites = sites;
+    call.random_streams = random_streams;
     call.random = random;
     const char *multiprocessors = getenv("EMULATOR_MULTIPROCESSORS");
     call.multiprocessors = multiprocessors ? atoi(multiprocessors) : 2;
@@ -93,8 +93,8 @@ int main(void)
     for (int64_t kernel; take(&kernel, sizeof kernel);) {
         int64_t               direction = number(), batch = number(), result;
         uint64_t              random[2] = {(uint64_t)number(), (uint64_t)number()};
-        std::vector<uint32_t> sites((size_t)number());
-        for (uint32_t &site : sites) site = (uint32_t)number();
+        std::vector<uint32_t> random_streams((size_t)number());
+        for (uint32_t &random_stream : random_streams) random_stream = (uint32_t)number();
         std::vector<operand>       operands((size_t)number());
         std::vector<void *>        data, half;
         std::vector<unsigned char> accumulate;
@@ -118,7 +118,7 @@ int main(void)
         }
         result = direction == 3 ? update(kernel, batch, data.data(), stream)
                                 : group(kernel, direction, batch, data.data(), accumulate.data(), half.data(),
-                                        sites.data(), random, stream);
+                                        random_streams.data(), random, stream);
         if (cudaStreamSynchronize(stream) != cudaSuccess) result = 1000;
         if (emulator_faults()) result = 1001;
         give(&result, sizeof result);

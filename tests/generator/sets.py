@@ -51,10 +51,11 @@ def kernel_set(name, kernels, updates=(), math="auto"):
                      tuple(kernels), (Instance(0, (3, 0)),) if kernels else (), (), tuple(updates))
 
 
-def kernel(number=0, evaluation=None, forward=None, backward=None, nodes=(("relu f32 [N,8]", (0,)),), sites=0,
-           loss=False):
+def kernel(number=0, evaluation=None, forward=None, backward=None, nodes=(("relu f32 [N,8]", (0,)),),
+           random_streams=0, loss=False):
     programs = [one.program() if one else None for one in (evaluation, forward, backward)]
-    return Kernel("g%d" % number, "y = f(x)", tuple(nodes), ("f32 [N,8]",), (), sites, "any", loss, *programs)
+    return Kernel("g%d" % number, "y = f(x)", tuple(nodes), ("f32 [N,8]",), (), random_streams, "any", loss,
+                  *programs)
 
 
 def gelu(channels=5, plane=70):
@@ -264,7 +265,7 @@ def dropout(inner=77, family="map"):
     if family == "row":
         stores.append((b.out("total", index=-2, place=(inner, 0)), graph.rowred("sum", value)))
     b.launch(stores, family=family)
-    return kernel(forward=b, sites=2,
+    return kernel(forward=b, random_streams=2,
                   nodes=(("dropout p=0.1 f32 [N,231]", (0,)), ("dropout p=0.5 f32 [N,231]", (1,))))
 
 

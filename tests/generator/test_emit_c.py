@@ -77,10 +77,13 @@ class Philox(interpret.Run):
     """The interpreter with gpunn.h's own dropout, and optional operands."""
     seed, step = 0x123456789ABCDEF0, (3 << 32) + 7
 
-    def keep(self, site, p, i):
+    def keep(self, k, p, i):
         kept = int((1 - p) * 65536 + 0.5)
         pack = i // 8
-        c = [pack & 0xFFFFFFFF, self.sites[site] ^ pack >> 32 << 16, self.step & 0xFFFFFFFF, self.step >> 32]
+        c = [
+            pack & 0xFFFFFFFF, self.random_streams[k] ^ pack >> 32 << 16, self.step & 0xFFFFFFFF,
+            self.step >> 32
+        ]
         k0, k1 = self.seed & 0xFFFFFFFF, self.seed >> 32
         for _ in range(10):
             low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]

@@ -214,8 +214,8 @@ def philox(key, c):
 class Reference(interpret.Run):
     """The interpreter with gpunn.h's own dropout, and optional operands."""
 
-    def keep(self, site, p, i):
-        drawn = (philox(SEED, (i // 8, self.sites[site], STEP & 0xFFFFFFFF,
+    def keep(self, random_stream, p, i):
+        drawn = (philox(SEED, (i // 8, self.random_streams[random_stream], STEP & 0xFFFFFFFF,
                                STEP >> 32))[i % 8 // 2] >> 16 * (i % 2) & 0xFFFF)
         kept = int((1 - p) * 65536 + 0.5)
         return 65536 / kept if drawn < kept else 0.0

@@ -236,7 +236,7 @@ class Reference(unittest.TestCase):
         picked = g.rowred("sum", g.where(g.is_column(label), x, g.const(0)))
         roots = [g.rowred("max", x), picked, g.count(2, 3), g.keep(1, 0.25), g.total(0)]
         values = ir.evaluate(roots, 4, lambda o, i: 2 if o.name == "label" else [1.0, 5.0, -3.0, NAN][i],
-                             keep=lambda site, p, i: site + p + i, totals=[7.0], batch=5)
+                             keep=lambda random_stream, p, i: random_stream + p + i, totals=[7.0], batch=5)
         self.assertTrue(all(math.isnan(value) for value in values[0]))
         self.assertEqual(values[1:], [[-3.0] * 4, [17.0] * 4, [1.25, 2.25, 3.25, 4.25], [7.0] * 4])
         self.assertEqual(g.keep(0, 0.0).attr, 1)

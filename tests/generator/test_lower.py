@@ -32,7 +32,7 @@ def feeds_of(model, batch, seed=1):
     return values
 
 
-def sites_of(model):
+def random_streams_of(model):
     return {t.id: number for number, t in enumerate(t for t in model.tensors if t.op == "dropout")}
 
 
@@ -41,7 +41,7 @@ def values_of(model, feeds, batch, training):
     values = dict(feeds)
     for t in model.tensors:
         if t.kind == "value":
-            values[t.id] = interpret.compute(model, t, values, batch, training, sites_of(model))
+            values[t.id] = interpret.compute(model, t, values, batch, training, random_streams_of(model))
     return values
 
 
@@ -67,9 +67,9 @@ class Checker:
 
     def memory(self, kernel, nodes, externals, values):
         data = {("value", k): list(values[number]) for k, number in enumerate(externals)}
-        sites = [sites_of(self.model)[number] for number in nodes
+        random_streams = [random_streams_of(self.model)[number] for number in nodes
                  if self.model.tensors[number].op == "dropout" and self.model.tensors[number].attrs["p"] > 0]
-        return data, sites
+        return data, random_streams
 
     def written(self, kernel, program, nodes):
         return {nodes[-1 - operand.index]: operand for operand in program.operands
@@ -92,17 +92,17 @@ class Checker:
                 if instance is None:
                     if all(number is None or number in values for number in t.inputs):
                         values[t.id] = interpret.compute(self.model, t, values, self.batch, training,
-                                                         sites_of(self.model))
+                                                         random_streams_of(self.model))
                         open_nodes.remove(t)
                     continue
                 kernel, nodes, externals = self.split(instance)
                 if t.id != nodes[-1] or not all(number in values for number in externals):
                     continue
-                data, sites = self.memory(kernel, nodes, externals, values)
+                data, random_streams = self.memory(kernel, nodes, externals, values)
                 program = kernel.forward if training else kernel.evaluation
                 if kernel.loss and training:
                     data["gradient", -len(nodes)] = [1.0]
-                interpret.Run(program, data, self.batch, sites)
+                interpret.Run(program, data, self.batch, random_streams)
                 written = self.written(kernel, program, nodes)
                 for k, number in enumerate(nodes):
                     node = self.model.tensors[number]
@@ -112,7 +112,7 @@ class Checker:
                             node.op == "dropout" and (not training or node.attrs["p"] == 0))):
                         values[number] = values[node.inputs[0]]
                 open_nodes = [node for node in open_nodes if node.id not in nodes]
-                self.data, self.sites = data, sites
+                self.data, self.random_streams = data, random_streams
             if len(open_nodes) == before:
                 self.case.fail("%sthe kernels wait for each other" % self.name)
         return values
@@ -128,7 +128,7 @@ class Checker:
         values = dict(values)
         for number in nodes:
             values[number] = interpret.compute(self.model, self.model.tensors[number], values, self.batch,
-                                               True, sites_of(self.model))
+                                               True, random_streams_of(self.model))
         return sum(g * y for number, part in incoming.items() for g, y in zip(part, values[number]))
 
     def check_gradients(self, samples=3):
@@ -141,18 +141,18 @@ class Checker:
             program = kernel.forward if kernel.loss else kernel.backward
             if program is None or kernel.layout == "last":
                 continue
-            data, sites = self.memory(kernel, nodes, externals, values)
+            data, random_streams = self.memory(kernel, nodes, externals, values)
             graded = [nodes[-1 - operand.index] for operand in program.operands
                       if operand.role == "gradient" and operand.index < 0]
             incoming = {number: [self.draw.uniform(-1, 1) for _ in values[number]] for number in graded}
             if kernel.loss:
                 data["gradient", -len(nodes)] = list(incoming[nodes[-1]])
-            interpret.Run(kernel.forward, data, self.batch, sites)
+            interpret.Run(kernel.forward, data, self.batch, random_streams)
             if not kernel.loss:
                 for number in graded:
                     data["gradient", -1 - nodes.index(number)] = list(incoming[number])
                 data = {key: part for key, part in data.items() if key[0] != "stat"}
-                interpret.Run(program, data, self.batch, sites)
+                interpret.Run(program, data, self.batch, random_streams)
             for operand in program.operands:
                 if operand.role != "gradient" or operand.index < 0:
                     continue
@@ -261,10 +261,10 @@ class Programs(unittest.TestCase):
     def test_dropout(self):
         self.check([X, layer(), op("dropout", "d", "h", p=0.25), op("add", "a", "d", "x"),
                     op("dropout", "e", "a", p=0.5), op("silu", "y", "e")])
-        self.assertEqual(self.kernel.sites, 2)
+        self.assertEqual(self.kernel.random_streams, 2)
         self.check([X, layer(), op("dropout", "d", "h", p=0.0), op("add", "a", "d", "x"),
                     op("silu", "y", "a")])
-        self.assertEqual(self.kernel.sites, 0)
+        self.assertEqual(self.kernel.random_streams, 0)
 
     def test_one_gradient_for_two(self):
         """It is written to the memory of the node's own gradient, which both may share."""

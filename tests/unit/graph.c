@@ -1665,7 +1665,7 @@ static void test_attention(void **state)
     gpunn_tensor *y = gpunn_scaled_dot_product_attention(all, NULL, NULL, .dropout_p = 0.5f);
     check_shape(f, y, SHAPE(B, 7, 4, 8));
     assert_true(y->attr.scale == (float)(1 / sqrt(8.0)));
-    assert_int_equal(y->attr.site + 1, f->model->random_streams);
+    assert_int_equal(y->attr.random_stream + 1, f->model->random_streams);
     REFUSED(f, GPUNN_ERR_SHAPE,
             "scaled_dot_product_attention: q is [batch, 20], but [n, heads, rows, e] is needed, or [n, rows, "
             "3, heads, e] for q, k and v in one; gpunn_reshape it",
@@ -2941,7 +2941,7 @@ static void check_other(fixture *f, const gpunn_tensor *node, gpunn_shape x, gpu
         if (node->inputs[i]) in[i] = gpunn__meta_of(node->inputs[i]);
     gpunn__take_shape(&in[0], &x);
     const int  tensors = f->model->tensor_count;
-    const bool fits = gpunn__infer(&call, node->op, &node->attr, in, node->input_count, &out);
+    const bool fits = gpunn__infer(&call, node->operation, &node->attr, in, node->input_count, &out);
     assert_int_equal(f->model->tensor_count, tensors);
     assert_string_equal(gpunn_error(f->dev), sentence ? sentence : "");
     assert_int_equal(fits, sentence == NULL);

@@ -50,10 +50,10 @@ static int equal_values(const float *a, const float *b, int count)
 
 /* ---- what is drawn ---- */
 /* Word i % 4 of Philox4x32-10 for pack i / 4. */
-static void words_of(uint64_t seed, uint64_t draw, uint32_t site, uint32_t pack, uint32_t word[4])
+static void words_of(uint64_t seed, uint64_t draw, uint32_t random_stream, uint32_t pack, uint32_t word[4])
 {
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, next[4];
-    word[0] = pack, word[1] = site, word[2] = (uint32_t)draw, word[3] = (uint32_t)(draw >> 32);
+    word[0] = pack, word[1] = random_stream, word[2] = (uint32_t)draw, word[3] = (uint32_t)(draw >> 32);
     for (int round = 0; round < 10; round++) {
         const uint64_t a = (uint64_t)0xD2511F53u * word[0], b = (uint64_t)0xCD9E8D57u * word[2];
         next[0] = (uint32_t)(b >> 32) ^ word[1] ^ key[0], next[1] = (uint32_t)b;
@@ -63,10 +63,10 @@ static void words_of(uint64_t seed, uint64_t draw, uint32_t site, uint32_t pack,
     }
 }
 
-static double expected(bool normal, uint64_t seed, uint64_t draw, uint32_t site, int i)
+static double expected(bool normal, uint64_t seed, uint64_t draw, uint32_t random_stream, int i)
 {
     uint32_t word[4];
-    words_of(seed, draw, site, (uint32_t)i / 4, word);
+    words_of(seed, draw, random_stream, (uint32_t)i / 4, word);
     if (!normal) return (word[i % 4] >> 8) / 16777216.0;
     const double radius = sqrt(-2 * log((word[i & 2] + 1.0) / 4294967296.0)),
                  angle = word[(i & 2) + 1] * (2 * acos(-1) / 4294967296.0);
@@ -74,10 +74,10 @@ static double expected(bool normal, uint64_t seed, uint64_t draw, uint32_t site,
 }
 
 static void check_drawn(const float *values, int count, bool normal, uint64_t seed, uint64_t draw,
-                        uint32_t site)
+                        uint32_t random_stream)
 {
     for (int i = 0; i < count; i++) {
-        const double wanted = expected(normal, seed, draw, site, i);
+        const double wanted = expected(normal, seed, draw, random_stream, i);
         if (!(fabs(values[i] - wanted) <= (normal ? 4e-6 : 0)))
             fail_msg("%s %d: %.9g instead of %.9g", normal ? "randn" : "rand", i, (double)values[i], wanted);
     }
@@ -231,8 +231,8 @@ static void test_gradients(void **state)
 
 /* ---- rrelu ---- */
 enum { SLOPES = 301 };
-/* Each of y and of the gradient is 1 or `slope` times what is due, whose number i the layer drew at site
- * 0. */
+/* Each of y and of the gradient is 1 or `slope` times what is due, whose number i the layer drew in
+ * stream 0. */
 static void check_slopes(const float *y, const float *gradient, bool training, uint64_t seed, uint64_t draw)
 {
     for (int i = 0; i < 2 * SLOPES; i++) {

@@ -956,7 +956,7 @@ static void test_dropout(void **state)
         OK(f->dev, gpunn_read(y[i], value, N * sizeof *value));
         assert_memory_equal(value, ones, N * sizeof *value); /* evaluation keeps all */
     }
-    /* a new mask in each training step, and another at each site */
+    /* a new mask in each training step, and another at each random_stream */
     gpunn_tensor *w = gpunn_parameter(f->model, "w", GPUNN_SHAPE(1),
                                       ((gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}));
     gpunn_tensor *a = gpunn_keep(gpunn_dropout(gpunn_mul(x, w), 0.5f)),
@@ -968,12 +968,12 @@ static void test_dropout(void **state)
     OK(f->dev, gpunn_read(b, grad, N * sizeof *value));
     OK(f->dev, gpunn_train_step(opt, sum));
     OK(f->dev, gpunn_read(a, second, N * sizeof *value));
-    int64_t same_site = 0, same_step = 0;
+    int64_t same_stream = 0, same_step = 0;
     for (int k = 0; k < N; k++) {
-        same_site += (value[k] != 0) == (second[k] != 0);
+        same_stream += (value[k] != 0) == (second[k] != 0);
         same_step += (value[k] != 0) == (grad[k] != 0);
     }
-    assert_true(llabs(same_site - N / 2) < 450 && llabs(same_step - N / 2) < 450);
+    assert_true(llabs(same_stream - N / 2) < 450 && llabs(same_step - N / 2) < 450);
     gpunn_optimizer_destroy(opt);
     free(ones), free(value), free(grad), free(second);
 }

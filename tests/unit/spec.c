@@ -223,7 +223,7 @@ static void check_shapes(gpunn_model *model, int64_t batch)
         }
         take_batch(attr.shape.dim, GPUNN_MAX_RANK, batch);
         take_batch(wanted.dim, wanted.rank, batch);
-        if (!gpunn__infer(&call, t->op, &attr, in, t->input_count, &out))
+        if (!gpunn__infer(&call, t->operation, &attr, in, t->input_count, &out))
             fail_msg("%s", gpunn_error(model->dev));
         assert_int_equal(out.dtype, wanted.dtype);
         if (!gpunn__same_dims(&out, &wanted)) fail_msg("tensor %d, %s: another shape", id, call.op);
@@ -494,7 +494,7 @@ static void every_op(void **state)
             assert_false(a->init.kind != b->init.kind || a->init.a != b->init.a || a->init.b != b->init.b);
         if (a->constant)
             assert_memory_equal(a->constant, b->constant, (size_t)gpunn__count(a, 1) * sizeof *a->constant);
-        assert_int_equal(a->attr.site, b->attr.site);
+        assert_int_equal(a->attr.random_stream, b->attr.random_stream);
         assert_int_equal(a->attr.sync, b->attr.sync);
     }
     check_again(f, loaded);

@@ -54,7 +54,7 @@ typedef struct gpunn_attributes {
     /* cross_entropy, nll; embedding: padding_idx, -1 for none */
     int64_t ignore_index;
     /* dropout, attention with dropout, random numbers: number of this node among the model's random nodes */
-    uint32_t site;
+    uint32_t random_stream;
     /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode; integer:
      * gpunn_integer_op */
     int     mode;
@@ -117,8 +117,8 @@ typedef struct gpunn_images {
 
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
-#define GPUNN_KERNEL_SITES 8     /* most random nodes of one fused kernel */
-#define GPUNN_KERNEL_OPERANDS 64 /* most operands of one fused kernel */
+#define GPUNN_KERNEL_RANDOM_STREAMS 8 /* most random nodes of one fused kernel */
+#define GPUNN_KERNEL_OPERANDS 64      /* most operands of one fused kernel */
 
 /* Ops that the plan has fused into a step, applied in this order to the result with its bias. They occur in
  * the forward of LINEAR and convolutions and, for backends with info.merged_norm, of BATCH_NORM in training:
@@ -152,7 +152,7 @@ typedef struct gpunn_step_fusion {
     const gpunn_kernel_launch *launch; /* on a GPU; NULL: the .cu file is not linked */
     int                        direction;
     int64_t                    batch;
-    uint32_t                   sites[GPUNN_KERNEL_SITES];
+    uint32_t                   random_streams[GPUNN_KERNEL_RANDOM_STREAMS];
     void                      *half[GPUNN_KERNEL_OPERANDS]; /* as in gpunn_kernel_call */
 } gpunn_step_fusion;
 
@@ -433,7 +433,7 @@ struct gpunn_backend {
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
-    /* Device to device: `count` pixels of images one after another. NULL: the loader's own threads convert. */
+    /* Device to device: `count` pixels of images one after another. NULL: the loader's threads convert. */
     gpunn_status (*normalize)(void *context, float *to, const uint8_t *from, int64_t count,
                               const gpunn_pixels *pixels);
     gpunn_status (*synchronize)(void *context);

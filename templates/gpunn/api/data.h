@@ -185,8 +185,8 @@ GPUNN_API gpunn_status gpunn_read_npy_as(gpunn_device *dev, const char *path, gp
 /* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
 /* Reads one tensor of a safetensors or GGUF file: F32, F16, BF16, F64, F8_E4M3, F8_E5M2 and GGUF's blocks as
- * F32, U32 as I64, smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
- * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
+ * F32, U32 as I64, smaller integers as I32. name NULL: the file's only tensor. A name not in the file is
+ * GPUNN_ERR_ARGUMENT. F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out);
 /* The same, with each number as the nearest one of `dtype`, which is F32 or F64 (GPUNN_ERR_DTYPE: another).

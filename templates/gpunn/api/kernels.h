@@ -56,7 +56,7 @@ typedef struct gpunn_kernel_call {
     void *const *half;
     int64_t      batch;
     /* per random node of the group, in order: its number among the model's random nodes */
-    const uint32_t *sites;
+    const uint32_t *random_streams;
     const uint64_t *random; /* seed, step; CUDA: device memory */
     void           *workspace;
     /* CPU: cpu_cache bytes that persist between calls; NULL if the program needs none */

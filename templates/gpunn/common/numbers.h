@@ -124,7 +124,7 @@ GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
 /* Dropout stores no mask: backward draws the same numbers again, and so does every backend. Element i belongs
  * to pack i / 8. The eight elements of a pack use the eight 16-bit halves, low before high, of the four words
  * of
- *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
+ *     philox4x32-10(key: seed, counter: pack low, stream ^ pack high << 16, step low, step high)
  * where low and high are 32-bit halves. An element is kept if its draw < keep = round((1 - p) * 65536), and
  * then multiplied by 65536 / keep. */
 GPUNN__COMMON uint32_t gpunn__drop_keep(const gpunn_step *step)

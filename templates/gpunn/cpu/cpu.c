@@ -184,7 +184,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *ste
     call.data = data;
     call.accumulate = (const unsigned char *)(const void *)step->accumulate;
     call.batch = step->fusion->batch;
-    call.sites = step->fusion->sites;
+    call.random_streams = step->fusion->random_streams;
     call.random = &step->state->seed;
     call.workspace = step->workspace;
     call.cache = step->cache;

@@ -603,7 +603,7 @@ GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step)
     d.scale = gpunn__drop_scale(d.keep);
     d.seed = step->state->seed;
     d.step = step->state->step;
-    d.site = step->attr->site;
+    d.random_stream = step->attr->random_stream;
     return d;
 }
 

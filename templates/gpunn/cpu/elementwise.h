@@ -17,7 +17,7 @@ enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
  * keep. */
 typedef struct gpunn__drop {
     uint64_t     seed, step;
-    uint32_t     site, keep;
+    uint32_t     random_stream, keep;
     float        scale;
     int64_t      count;
     const float *x;
@@ -65,8 +65,8 @@ GPUNN__VECTORIZED(gpunn__philox_packs,
 GPUNN__INLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack,
                                      uint32_t words[GPUNN__DROP_PACKS][4])
 {
-    const uint32_t counter[4] = {(uint32_t)pack, d->site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)d->step,
-                                 (uint32_t)(d->step >> 32)};
+    const uint32_t counter[4] = {(uint32_t)pack, d->random_stream ^ (uint32_t)(pack >> 32) << 16,
+                                 (uint32_t)d->step, (uint32_t)(d->step >> 32)};
     gpunn__philox_packs(d->seed, counter, words);
 }
 

@@ -34,7 +34,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     if (!isfinite(attr.scale))
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number",
                                 (double)attr.scale);
-    attr.site = q->model->random_streams;
+    attr.random_stream = q->model->random_streams;
     gpunn_tensor *y = gpunn__node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands,
                                   count);
     if (y && attr.dropout_p > 0) q->model->random_streams++;

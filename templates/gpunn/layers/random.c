@@ -4,7 +4,7 @@
 #include "layers/basic.h"
 
 /* ==== >>layers/random =================================================================================== */
-/* Builders that draw random numbers: dropout, random tensors, randomized activations. Each has a site number
+/* Builders that draw random numbers: dropout, random tensors, randomized activations. Each has a stream
  * of its own, which keys its random numbers in every run. */
 
 static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn_tensor *x, float p)
@@ -16,7 +16,7 @@ static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn
                                 (double)p);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dropout_p = p;
-    attr.site = x->model->random_streams;
+    attr.random_stream = x->model->random_streams;
     gpunn_tensor *y = gpunn__node(&call, operation, &attr, &x, 1);
     if (y) x->model->random_streams++;
     return y;

@@ -397,7 +397,7 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     const gpunn_kernel_program *program = gpunn__program(b, fused, backward);
     const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
     if (!backward && !gpunn__fused_copies(b, fused)) return false;
-    int         at = b->plan->step_count, sites = 0;
+    int         at = b->plan->step_count, random_streams = 0;
     gpunn_step *step = gpunn__new_step(b, gpunn__member(b, fused, -kernel->node_count), backward,
                                        program->operand_count);
     if (step == NULL) return false;
@@ -410,9 +410,10 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     step->fusion->launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->fusion->direction]
                                 : NULL;
     step->fusion->batch = gpunn__fused_batch(b, fused);
-    for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
+    for (int k = 0; k < kernel->node_count && random_streams < GPUNN_KERNEL_RANDOM_STREAMS; k++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
-        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->fusion->sites[sites++] = t->attr.site;
+        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0)
+            step->fusion->random_streams[random_streams++] = t->attr.random_stream;
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];

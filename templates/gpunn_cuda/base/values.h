@@ -276,19 +276,19 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
 }
 
 /* The random words of a pack in a run. */
-__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack,
-                                                 uint32_t word[4])
+__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned random_stream,
+                                                 uint64_t pack, uint32_t word[4])
 {
-    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run,
+    const uint32_t counter[4] = {(uint32_t)pack, random_stream ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run,
                                  (uint32_t)(run >> 32)};
     gpunn__philox(seed, counter, word);
 }
 
 /* Each word holds two 16-bit draws for dropout. */
-__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site,
+__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned random_stream,
                                                  uint64_t pack, uint32_t word[4])
 {
-    gpunn__draw_pack(state->seed, state->step, site, pack, word);
+    gpunn__draw_pack(state->seed, state->step, random_stream, pack, word);
 }
 
 /* Dropout's factor for element j of the pack. */

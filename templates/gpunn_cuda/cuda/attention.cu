@@ -460,7 +460,7 @@ typedef struct gpunn__attention {
     int                        apart;
     void                      *weights; /* backward: receives the weights after dropout, in out's dtype */
     const gpunn__device_state *state;
-    unsigned                   site, keep; /* keep 65536: nothing is dropped */
+    unsigned                   random_stream, keep; /* keep 65536: nothing is dropped */
 } gpunn__attention;
 
 /* What the scores of one row share. */
@@ -505,7 +505,7 @@ __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t,
 {
     const float scale = gpunn__drop_scale(t.keep);
     uint32_t    word[4];
-    gpunn__drop_draw(t.state, t.site, (uint64_t)i / GPUNN__PACK, word);
+    gpunn__drop_draw(t.state, t.random_stream, (uint64_t)i / GPUNN__PACK, word);
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
         const float kept = gpunn__drop_factor(word, j, t.keep, scale);
@@ -709,7 +709,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     t.sums = step->training ? (float2 *)step->saved : NULL;
     t.apart = step->saved_bytes == (size_t)t.a.rows * sizeof *t.sums ? 2 : 1;
     t.state = cuda->state;
-    t.site = step->attr->site;
+    t.random_stream = step->attr->random_stream;
     t.keep = gpunn__drop_keep(step);
     return t;
 }

@@ -341,7 +341,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count,
-                          bool add, const gpunn__device_state *state, unsigned site, unsigned keep,
+                          bool add, const gpunn__device_state *state, unsigned random_stream, unsigned keep,
                           float scale)
 {
     GPUNN__FOLLOW();
@@ -351,7 +351,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         int      n = gpunn__pack_size(count, i);
         float    v[8];
         uint32_t word[4];
-        gpunn__drop_draw(state, site, (uint64_t)pack, word);
+        gpunn__drop_draw(state, random_stream, (uint64_t)pack, word);
         gpunn__load_pack(x, x_dtype, i, n, v);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) v[j] *= gpunn__drop_factor(word, j, keep, scale);
@@ -372,7 +372,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *
     }
     return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK),
                          GPUNN__THREADS, from->data, from->dtype, to->data, to->dtype, to->count, add,
-                         cuda->state, step->attr->site, keep, gpunn__drop_scale(keep));
+                         cuda->state, step->attr->random_stream, keep, gpunn__drop_scale(keep));
 }
 
 /* ---- random numbers ------------------------------------------------------------------------------------ */
@@ -394,7 +394,7 @@ template <bool NORMAL> __device__ __forceinline__ void gpunn__random_pack(const 
 
 template <bool NORMAL>
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__random_kernel(float *y, int64_t count, const gpunn__device_state *state, unsigned site)
+    gpunn__random_kernel(float *y, int64_t count, const gpunn__device_state *state, unsigned random_stream)
 {
     GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -403,7 +403,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j += 4) {
             uint32_t word[4];
-            gpunn__draw_pack(state->seed, state->draw, site, (uint64_t)(i + j) / 4, word);
+            gpunn__draw_pack(state->seed, state->draw, random_stream, (uint64_t)(i + j) / 4, word);
             gpunn__random_pack<NORMAL>(word, v + j);
         }
         gpunn__store_pack(y, GPUNN_F32, i, gpunn__pack_size(count, i), false, v);
@@ -417,7 +417,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step
     return GPUNN__LAUNCH(
         cuda, step->op == GPUNN_OP_RAND_LIKE ? gpunn__random_kernel<false> : gpunn__random_kernel<true>,
         gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, (float *)step->out.data, count, cuda->state,
-        step->attr->site);
+        step->attr->random_stream);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)

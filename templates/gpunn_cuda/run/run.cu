@@ -122,7 +122,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
     call.accumulate = (const unsigned char *)step->accumulate;
     call.half = step->fusion->half;
     call.batch = step->fusion->batch;
-    call.sites = step->fusion->sites;
+    call.random_streams = step->fusion->random_streams;
     call.random = &cuda->state->seed;
     call.workspace = step->workspace;
     call.multiprocessors = cuda->multiprocessors;

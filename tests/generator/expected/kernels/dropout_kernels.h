@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0xcee3fa69ae36f14dull /* must equal the stamp in dropout_kernels.cu */
+#define DROPOUT_KERNELS_STAMP 0x90ce39d32daff0c4ull /* must equal the stamp in dropout_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -200,7 +200,7 @@ DROPOUT_FN int dropout_least(int64_t a, int64_t b)
 
 /* Dropout factors (gpunn.h, >>cpu/elementwise) of the n elements from i on. They are computed for packs of
  * eight elements, into `factor`. Returns a pointer to the factor of element i. */
-DROPOUT_FN const float *dropout_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
+DROPOUT_FN const float *dropout_keep(const gpunn_kernel_call *call, int stream, uint32_t keep, int64_t i, int n,
                                      float *factor)
 {
     enum { PACKS = 32 };
@@ -212,7 +212,7 @@ DROPOUT_FN const float *dropout_keep(const gpunn_kernel_call *call, int site, ui
         for (int j = 0; j < PACKS; ++j) {
             const uint64_t pack = first + (uint64_t)(at / 8 + j);
             c0[j] = (uint32_t)pack;
-            c1[j] = call->sites[site] ^ (uint32_t)(pack >> 32) << 16;
+            c1[j] = call->random_streams[stream] ^ (uint32_t)(pack >> 32) << 16;
             c2[j] = (uint32_t)step;
             c3[j] = (uint32_t)(step >> 32);
         }

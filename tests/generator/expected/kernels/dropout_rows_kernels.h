@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x91eff12dfcd725f5ull /* must equal the stamp in dropout_rows_kernels.cu */
+#define DROPOUT_ROWS_KERNELS_STAMP 0x81747c3b4df5bd99ull /* must equal the stamp in dropout_rows_kernels.cu */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -218,7 +218,7 @@ DROPOUT_ROWS_FN float dropout_rows_sum(const float *x, int n)
 
 /* Dropout factors (gpunn.h, >>cpu/elementwise) of the n elements from i on. They are computed for packs of
  * eight elements, into `factor`. Returns a pointer to the factor of element i. */
-DROPOUT_ROWS_FN const float *dropout_rows_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
+DROPOUT_ROWS_FN const float *dropout_rows_keep(const gpunn_kernel_call *call, int stream, uint32_t keep, int64_t i, int n,
                                      float *factor)
 {
     enum { PACKS = 32 };
@@ -230,7 +230,7 @@ DROPOUT_ROWS_FN const float *dropout_rows_keep(const gpunn_kernel_call *call, in
         for (int j = 0; j < PACKS; ++j) {
             const uint64_t pack = first + (uint64_t)(at / 8 + j);
             c0[j] = (uint32_t)pack;
-            c1[j] = call->sites[site] ^ (uint32_t)(pack >> 32) << 16;
+            c1[j] = call->random_streams[stream] ^ (uint32_t)(pack >> 32) << 16;
             c2[j] = (uint32_t)step;
             c3[j] = (uint32_t)(step >> 32);
         }
