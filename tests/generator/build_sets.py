@@ -45,8 +45,8 @@ def generate(name):
 
 
 def build(folder, name, part, compiler):
-    """At the compiler's own level only F32's C kernels are compiled. The others differ in conversions, and all of
-    them take gcc two minutes at -O3."""
+    """Only F32's C kernels are compiled as the command says, the others at -O0. They differ in conversions,
+    and all of them take gcc two minutes at -O3."""
     language = ["-x", "c", "-D%s_KERNELS_IMPLEMENTATION" % name.upper()]
     if part == "h" and not name.endswith("_f32"):
         language.append("-O0")
