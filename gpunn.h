@@ -7782,8 +7782,8 @@ GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format
 
 static const char *gpunn__atom_text(const gpunn_model *model, int place)
 {
-    const gpunn__size *size = &model->sizes[place];
     if (place == GPUNN__BATCH_ATOM) return "batch";
+    const gpunn__size *size = &model->sizes[place];
     return size->name ? size->name : size->text;
 }
 
