@@ -6057,8 +6057,8 @@ GPUNN__SHARED gpunn__muon gpunn__muon_of(const double *setting, int64_t rows, in
     const double shape = (double)rows / (double)columns;
     gpunn__muon  m = {rows, columns, rows < columns ? rows : columns, rows > columns, (int)ns_steps,
                      (float)ns_a, (float)ns_b, (float)ns_c, eps, sqrt(shape)};
-    if (adjust_lr_fn == GPUNN_ADJUST_LR_ORIGINAL && shape < 1) m.ratio = 1;
-    if (adjust_lr_fn == GPUNN_ADJUST_LR_MATCH_RMS_ADAMW)
+    if ((int)adjust_lr_fn == GPUNN_ADJUST_LR_ORIGINAL && shape < 1) m.ratio = 1;
+    if ((int)adjust_lr_fn == GPUNN_ADJUST_LR_MATCH_RMS_ADAMW)
         m.ratio = 0.2 * sqrt((double)(rows + columns - m.least));
     return m;
 }
@@ -6508,16 +6508,16 @@ struct gpunn__operation {
 };
 #define GPUNN__RULE(name) gpunn__##name##_rule, NULL
 #define GPUNN__SIGNATURE(text) gpunn__signature_rule, text
-#define GPUNN__OPERATION(ENUM, name, ...)                                                                \
-    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step,           \
-                                                            gpunn__action action);                       \
-    GPUNN__PRIVATE const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name, \
-                                                                     __VA_ARGS__};
-#define GPUNN__X(ENUM, name, ...) GPUNN__OPERATION(ENUM, name, GPUNN__RULE(broadcast))
+/* The names are pasted before they come here, as a program may have macros of theirs. */
+#define GPUNN__OPERATION(operation, op, cpu_op, ...)                                                       \
+    GPUNN__INTERNAL GPUNN__STATUS         cpu_op(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); \
+    GPUNN__PRIVATE const gpunn__operation operation = {op, cpu_op, __VA_ARGS__};
+#define GPUNN__X(ENUM, name, ...) \
+    GPUNN__OPERATION(gpunn__operation_##name, GPUNN_OP_##ENUM, gpunn__cpu_##name, GPUNN__RULE(broadcast))
 GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) \
-    GPUNN__OPERATION(ENUM, name, rule)
+    GPUNN__OPERATION(gpunn__operation_##name, GPUNN_OP_##ENUM, gpunn__cpu_##name, rule)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
 GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL,

@@ -723,8 +723,7 @@ static void parse(int argc, char **argv, options *o)
 {
     const option known[] = {
         {"--model PATH",
-         "folder of config.json, weights and vocabulary, or a .gguf; default: a small model with random "
-         "weights",
+         "folder of config.json, weights and vocabulary, or a .gguf; default: a small model, random weights",
          .text = &o->model},
         {"--prompt TEXT", "how the text begins", .text = &o->prompt},
         {"--ids LIST", "the same as tokens, numbers between spaces; the text is numbers then",

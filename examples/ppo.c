@@ -624,7 +624,7 @@ int main(int argc, char **argv)
         {"--batch N", "steps in a minibatch", .number = &s.batch, .lowest = 1},
         {"--optimizer adam|muon", "of the network", .choice = &s.optimizer},
         {"--steps N", "of all environments together, at most", .number = &s.steps, .lowest = 1},
-        {"--goal X", "mean return at which training ends; left out, the world's", .real = &s.goal,
+        {"--goal RETURN", "mean return at which training ends; left out, the world's", .real = &s.goal,
          .lowest = -1e9},
         {"--curve FILE", "for steps and mean returns, as CSV", .text = &s.curve, .written = true},
         {"--seed N", "of weights, actions and environments", .number = &s.seed},

@@ -1,6 +1,6 @@
 /* simple_nn_inference.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates 37b3538a68ff
+ * gpunn 0.2, templates c75ce6f90f2d
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/plain_c/simple_nn --inference --outputs t9 --weights examples/plain_c/simple_nn.safetensors
  */
@@ -119,7 +119,7 @@ SIMPLE_NN_FN float simple_nn_sigmoid(float x)
 
 /* Vectors of SIMPLE_NN_WIDTH floats, at any alignment. Without vector registers, WIDTH is 1 and a vector is a
  * float. */
-#if defined(__clang__) || __GNUC__ + 0 >= 9
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 9)
 #if defined(__AVX__)
 #define SIMPLE_NN_WIDTH 8
 #elif defined(__SSE2__) || defined(__ARM_NEON) || defined(__ALTIVEC__) || defined(__wasm_simd128__)

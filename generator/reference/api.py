@@ -127,10 +127,12 @@ def add_macro(found, one):
 
 def add_values(found, one):
     code, following = header.without_comments(header.body(one)), 0
-    for each in header.values(one):
+    public = {each.name for each in header.values(one)}
+    for each in header.all_values(one):
         given = re.search(rf"\b{each.name}\s*=\s*([^,\n]*)", code)
         following = calculated(given[1], found) if given else following
-        found[each.name] = Constant(each.name, following, text.first_sentence(each.comment))
+        if each.name in public:
+            found[each.name] = Constant(each.name, following, text.first_sentence(each.comment))
         following += 1
 
 

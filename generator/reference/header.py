@@ -20,7 +20,7 @@ Value = namedtuple("Value", "name comment")
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _SECTION = re.compile(r"/\* ==== >>(\w+) =+\s*\*(/?)")
-_VALUE = re.compile(r"#.*|(/\*(?:.|\n)*?\*/)|(GPUNN_?_[A-Z0-9_]+)\(GPUNN__X[^)]*\)|\b(GPUNN_(?!_)[A-Z0-9_]+)")
+_VALUE = re.compile(r"#.*|(/\*(?:.|\n)*?\*/)|(GPUNN_?_[A-Z0-9_]+)\(GPUNN__X[^)]*\)|\b(GPUNN_[A-Z0-9_]+)")
 _BEHIND = re.compile(r"[ \t]*(/\*.*?\*/)", re.S)
 _LINE_END = re.compile(r"[ \t]*\n?[ \t]*")
 _MACRO = re.compile(r"(?:[^\n]*\\\n)*[^\n]*")
@@ -247,7 +247,12 @@ def named(code):
 
 
 def values(one):
-    """The values of an enum, also those that a table gives it."""
+    """The values of an enum that programs use."""
+    return [each for each in all_values(one) if not re.match("GPUNN__|.*_COUNT$", each.name)]
+
+
+def all_values(one):
+    """The values of an enum, also those that a table gives it, in the order of their numbers."""
     text = body(one)
     prefix = re.search(r"#define GPUNN__X\(ENUM, \.\.\.\) (\w+?)##ENUM", text)
     found, pending, last = [], "", 0
@@ -259,7 +264,7 @@ def values(one):
             pending = comment
         elif rows:
             found += table_values(rows, prefix[1] if prefix else "")
-        elif name and not name.endswith("_COUNT"):
+        elif name:
             found.append(Value(name, comment_lines(pending)))
             pending = ""
         last = token.end()

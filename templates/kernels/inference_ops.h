@@ -28,7 +28,7 @@ ${fn} float ${name}_squares(const float *x, float mean, int n)
 
 /* Vectors of ${NAME}_WIDTH floats, at any alignment. Without vector registers, WIDTH is 1 and a vector is a
  * float. */
-#if defined(__clang__) || __GNUC__ + 0 >= 9
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 9)
 #if defined(__AVX__)
 #define ${NAME}_WIDTH 8
 #elif defined(__SSE2__) || defined(__ARM_NEON) || defined(__ALTIVEC__) || defined(__wasm_simd128__)

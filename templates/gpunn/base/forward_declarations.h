@@ -53,16 +53,16 @@ struct gpunn__operation {
 };
 #define GPUNN__RULE(name) gpunn__##name##_rule, NULL
 #define GPUNN__SIGNATURE(text) gpunn__signature_rule, text
-#define GPUNN__OPERATION(ENUM, name, ...)                                                                \
-    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step,           \
-                                                            gpunn__action action);                       \
-    GPUNN__PRIVATE const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name, \
-                                                                     __VA_ARGS__};
-#define GPUNN__X(ENUM, name, ...) GPUNN__OPERATION(ENUM, name, GPUNN__RULE(broadcast))
+/* The names are pasted before they come here, as a program may have macros of theirs. */
+#define GPUNN__OPERATION(operation, op, cpu_op, ...)                                                       \
+    GPUNN__INTERNAL GPUNN__STATUS         cpu_op(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); \
+    GPUNN__PRIVATE const gpunn__operation operation = {op, cpu_op, __VA_ARGS__};
+#define GPUNN__X(ENUM, name, ...) \
+    GPUNN__OPERATION(gpunn__operation_##name, GPUNN_OP_##ENUM, gpunn__cpu_##name, GPUNN__RULE(broadcast))
 GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) \
-    GPUNN__OPERATION(ENUM, name, rule)
+    GPUNN__OPERATION(gpunn__operation_##name, GPUNN_OP_##ENUM, gpunn__cpu_##name, rule)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
 GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL,

@@ -83,8 +83,8 @@ GPUNN__SHARED gpunn__muon gpunn__muon_of(const double *setting, int64_t rows, in
     const double shape = (double)rows / (double)columns;
     gpunn__muon  m = {rows, columns, rows < columns ? rows : columns, rows > columns, (int)ns_steps,
                      (float)ns_a, (float)ns_b, (float)ns_c, eps, sqrt(shape)};
-    if (adjust_lr_fn == GPUNN_ADJUST_LR_ORIGINAL && shape < 1) m.ratio = 1;
-    if (adjust_lr_fn == GPUNN_ADJUST_LR_MATCH_RMS_ADAMW)
+    if ((int)adjust_lr_fn == GPUNN_ADJUST_LR_ORIGINAL && shape < 1) m.ratio = 1;
+    if ((int)adjust_lr_fn == GPUNN_ADJUST_LR_MATCH_RMS_ADAMW)
         m.ratio = 0.2 * sqrt((double)(rows + columns - m.least));
     return m;
 }
