@@ -29,7 +29,7 @@
  *   Under GPUNN_IMPLEMENTATION the sections below follow; each uses those before it. Each is a file of
  *   templates/gpunn, from which this file is written (python3 -m generator.amalgamate). gpunn_cuda.cu
  *   includes those of common/ too.
- *     common/   traits geometry numbers places updates
+ *     common/   traits geometry numbers places updates blocks
  *     base/     platform structs forward_declarations errors memory math blocks tables sizes shapes device
  *               model time json text
  *     ranks/    slices mpi store tcp group
@@ -578,7 +578,7 @@
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
  *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats, or stay
- *     as they are in the mapped file with .keep_blocks = true, for evaluation on a CPU.
+ *     as they are with .keep_blocks = true, for evaluation: in the mapped file, or copied to a GPU.
  *     gpunn_read_header shows the metadata and the tensors of either file as JSON.
  *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
  *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,
@@ -631,9 +631,9 @@
  *     only, rounded when written or loaded; on the CPU those of linear layers and embeddings. On a GPU its
  *     values between layers are 16-bit too: adding an F32 input or an embedding does not make the sum F32, as
  *     after torch's net.half().
- *     On a CPU such a model can store these weights as blocks of 4 to 8 bits, in GGUF's formats: .weights of
- *     gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses blocks of a mapped file
- *     where they are. Products of few rows then round the rows to 8 bits.
+ *     Such a model can store the weights of linear layers and embeddings as blocks of 4 to 8 bits, in GGUF's
+ *     formats: .weights of gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses
+ *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
  *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works
@@ -1181,13 +1181,14 @@ typedef struct gpunn_model_args {
      * gpunn_data is not available for them. Another op that reads such a weight later is
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
-    /* Only with .inference, on a CPU. Weights that only linear layers and embeddings read are stored in this
-     * format: Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and
-     * gpunn_save give F32. A weight whose rows are no multiple of a block stays wider, as do biases and
-     * norms. Products with at most 16 rows round those to 8 bits, with an F32 scale for 32 numbers;
-     * products with more rows compute in F32. Default: F32, or 16 bits as above. gpunn_set_storage chooses
-     * for a single weight. GPUNN_ERR_STATE: without .inference, as blocks are not trained.
-     * GPUNN_ERR_UNSUPPORTED: the device is no CPU. */
+    /* Only with .inference. Weights that only linear layers and embeddings read are stored in this format:
+     * Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and gpunn_save
+     * give F32. A weight whose rows are no multiple of a block stays wider, as do biases and norms. On a CPU
+     * products with at most 16 rows round those to 8 bits, with an F32 scale for 32 numbers; products with
+     * more rows compute in F32. A GPU does not round the rows. With more than 16 rows it unpacks the whole
+     * weight first, in the dtype of the rows, to memory that all layers share. Default: F32, or 16 bits
+     * as above. gpunn_set_storage chooses for a single weight. GPUNN_ERR_STATE: without .inference, as
+     * blocks are not trained. GPUNN_ERR_UNSUPPORTED: a backend of the program's own without blocks. */
     gpunn_dtype weights;
 } gpunn_model_args;
 /* Creates a model without tensors. Returns NULL on failure. */
@@ -1279,7 +1280,7 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
  * whatever the model's .weights is. Call it before weights are written, loaded or run. A parameter that an op
  * other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
  * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the model can be trained, or the
- * parameter has values already. GPUNN_ERR_UNSUPPORTED: blocks on a device that is no CPU. */
+ * parameter has values already. GPUNN_ERR_UNSUPPORTED: as for .weights. */
 GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype);
 
 /* The input, parameter, buffer or named value of that name. NULL: there is none. */
@@ -1331,7 +1332,9 @@ GPUNN_API float gpunn_item(gpunn_tensor *t);
  * many floats, which an input with a batch accepts; gpunn_write_as cannot be mistaken in this way.
  * The dtype may also be a format of blocks, such as GPUNN_Q4_0, for a parameter whose rows are whole blocks.
  * gpunn_write_as copies the blocks if the parameter is stored in that format, else converts their numbers.
- * gpunn_read_as gives the blocks as they are; GPUNN_ERR_DTYPE: the parameter is stored otherwise. */
+ * gpunn_read_as gives the blocks as they are; GPUNN_ERR_DTYPE: the parameter is stored otherwise.
+ * Blocks are written from and read to host memory only; so are floats written to a parameter in blocks.
+ * Else GPUNN_ERR_UNSUPPORTED. */
 GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
@@ -1356,8 +1359,9 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
  * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype.
  * With a format of blocks, such as GPUNN_Q4_K, a parameter of an evaluation model is bound to its blocks,
  * those of a mapped file for example. It has no other memory then, so that it cannot be unbound. Runs only
- * read the memory, which needs no alignment; linear layers and embeddings can read it, on a CPU. Bind all
- * blocks before weights are written, loaded or run. Errors are those of gpunn_set_storage. */
+ * read the memory; linear layers and embeddings can read it. On a CPU it needs no alignment; on a GPU it is
+ * as for gpunn_bind. Bind all blocks before weights are written, loaded or run. Errors are those of
+ * gpunn_bind and gpunn_set_storage. */
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes);
 /* The same for the F32 gradient of a parameter, which is overwritten (`=`) or, without gpunn_zero_grad, added
  * to (`+=`). For an input or value it acts as gpunn_retain_grad too. */
@@ -3676,9 +3680,10 @@ typedef struct gpunn_load_args {
      * error. skip and report use the new names. */
     const gpunn_rename *map;
     /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters of an evaluation
-     * model that only linear layers and embeddings read, on a CPU. Other tensors become floats as without it.
-     * The file is mapped, where the system can, until the model is destroyed: replace it, but do not write
-     * into it. From .io or memory the blocks are copied. GPUNN_ERR_STATE: the model has weights already. */
+     * model that only linear layers and embeddings read. Other tensors become floats as without it. On a CPU
+     * the file is mapped, where the system can, until the model is destroyed: replace it, but do not write
+     * into it. From .io or memory, and to a GPU, the blocks are copied. GPUNN_ERR_STATE: the model has
+     * weights already. */
     bool keep_blocks;
 } gpunn_load_args;
 /* Loads weights, all or nothing: after an error no weight has changed. If the model has not run and no weight
@@ -4038,7 +4043,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 22
+#define GPUNN_BACKEND_ABI 23
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -4440,6 +4445,7 @@ typedef struct gpunn_backend_info {
     /* required alignment of user-owned memory in bytes; 0: that of its elements */
     int      alignment;
     uint64_t identity; /* GPU: unique number among all GPUs of all machines; 0: none */
+    bool     blocks;   /* LINEAR and EMBEDDING read weights that are stored as blocks, in evaluation */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -4483,7 +4489,7 @@ struct gpunn_backend {
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
     /* Device to device, in the order of the calls, as gpunn_cast converts. dtypes: all but F16 and BF16; for
-     * backends with info.half also F32, F16 and BF16 to one another. */
+     * backends with info.half also F32, F16 and BF16 to one another. Blocks of info.blocks become F32. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from,
                             gpunn_dtype from_dtype, int64_t count);
     /* Whether channels_last values are faster in a run with these convolutions. NULL: never. If so,
@@ -6084,6 +6090,122 @@ GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *s
 #undef GPUNN__ONCE
 /* clang-format on */
 
+/* ==== >>common/blocks =================================================================================== *
+ * Blocks of quantised numbers, bit for bit those of ggml. All formats have groups of 32 numbers q. A group
+ * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
+ * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
+ * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
+ * each half of a group. scale q is exact in F32, except in Q6_K, so that all backends give the same bits. */
+enum { GPUNN__GROUP = 32 };
+
+/* Whether the dtype is a format of blocks. */
+GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
+{
+    return dtype > GPUNN__BLOCKS && dtype < GPUNN__BLOCKS_END;
+}
+
+/* Numbers in a block. 1 for other dtypes. */
+GPUNN__SHARED int64_t gpunn__block_length(gpunn_dtype format)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: return length;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return 1;
+    }
+}
+
+/* Bytes of a block. 0 for other dtypes. */
+GPUNN__SHARED int64_t gpunn__block_size(gpunn_dtype format)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: return bytes;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+GPUNN__SHARED bool gpunn__block_has_minimums(gpunn_dtype format)
+{
+    return format == GPUNN_Q4_1 || format == GPUNN_Q5_1 || format == GPUNN_Q4_K || format == GPUNN_Q5_K;
+}
+
+/* The byte of a block at which its F16 scale stands. The F16 minimum, if there is one, follows. */
+GPUNN__SHARED int gpunn__block_scale_at(gpunn_dtype format)
+{
+    return format == GPUNN_Q6_K ? 208 : 0;
+}
+
+/* Scale and minimum of group j of a block of Q4_K or Q5_K: 6 bits each in 12 bytes. */
+GPUNN__SHARED void gpunn__group_scales(const uint8_t *packed, int64_t j, int *scale, int *minimum)
+{
+    *scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4;
+    *minimum = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | packed[j] >> 6 << 4;
+}
+
+/* Scale and minimum of one half of group j. On entry they are the block's. The minimum is -0 if the format
+ * has none, which changes no number. */
+GPUNN__SHARED void gpunn__group_factors(gpunn_dtype format, const uint8_t *block, int j, int half,
+                                        float *scale, float *minimum)
+{
+    int s, m;
+    if (!gpunn__block_has_minimums(format)) *minimum = -0.0f;
+    if (format == GPUNN_Q6_K) *scale *= (float)((const int8_t *)block)[192 + 2 * j + half];
+    if (format != GPUNN_Q4_K && format != GPUNN_Q5_K) return;
+    gpunn__group_scales(block + 4, j, &s, &m);
+    *scale *= (float)s;
+    *minimum *= -(float)m;
+}
+
+/* Four bytes, the first of which is the lowest. A GPU's blocks stand at even addresses. */
+GPUNN__SHARED uint32_t gpunn__four_bytes(const uint8_t *at)
+{
+#ifdef __CUDA_ARCH__
+    return (uint32_t)((const uint16_t *)at)[0] | (uint32_t)((const uint16_t *)at)[1] << 16;
+#else
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+#endif
+}
+
+/* gpunn__unpack4 for a block of 32. The lower half of a byte is a number of the group's first half. The
+ * highest bits of 5 stand apart; the multiplication spreads four of them over four bytes. */
+GPUNN__SHARED uint32_t gpunn__unpack4_of_32(gpunn_dtype format, const uint8_t *block, int i)
+{
+    const uint8_t *packed = block + (gpunn__block_has_minimums(format) ? 4 : 2);
+    const bool     five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
+    if (format == GPUNN_Q8_0) return gpunn__four_bytes(packed + 4 * i) ^ 0x80808080u;
+    const uint32_t high = five ? (packed[i / 2] >> i % 2 * 4 & 15u) * 0x204081u & 0x01010101u : 0;
+    return (gpunn__four_bytes(packed + (five ? 4 : 0) + i % 4 * 4) >> i / 4 * 4 & 0x0F0F0F0Fu) | high << 4;
+}
+
+/* The same of group j of a block of 256. */
+GPUNN__SHARED uint32_t gpunn__unpack4_of_256(gpunn_dtype format, const uint8_t *block, int j, int i)
+{
+    const bool     six = format == GPUNN_Q6_K;
+    const int      low = six ? j / 4 * 64 + j % 2 * 32 : (format == GPUNN_Q5_K ? 48 : 16) + j / 2 * 32;
+    const uint32_t four = gpunn__four_bytes(block + low + 4 * i) >> (six ? j % 4 / 2 : j % 2) * 4;
+    if (format == GPUNN_Q4_K) return four & 0x0F0F0F0Fu;
+    const uint32_t high = gpunn__four_bytes(block + (six ? 128 + j / 4 * 32 : 16) + 4 * i);
+    return (four & 0x0F0F0F0Fu) | (high >> (six ? j % 4 * 2 : j) & (six ? 0x03030303u : 0x01010101u)) << 4;
+}
+
+/* Numbers 4 i .. 4 i + 3 of group j of a block, a byte each, the first lowest. Each byte is q +
+ * gpunn__block_bias. */
+GPUNN__SHARED uint32_t gpunn__unpack4(gpunn_dtype format, const uint8_t *block, int j, int i)
+{
+    return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__unpack4_of_32(format, block, i)
+                                                       : gpunn__unpack4_of_256(format, block, j, i);
+}
+
+GPUNN__SHARED int gpunn__block_bias(gpunn_dtype format)
+{
+    if (format == GPUNN_Q8_0) return 128;
+    return format == GPUNN_Q6_K ? 32 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+}
+
 #undef GPUNN__COMPANION
 #endif
 
@@ -7140,38 +7262,13 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
 }
 
 /* ==== >>base/blocks ====================================================================================== *
- * Blocks of quantised numbers, bit for bit those of ggml. All formats have groups of 32 numbers q. A group
- * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
- * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
- * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
- * each half of a group. */
-enum { GPUNN__GROUP = 32 };
-
-/* Whether the dtype is a format of blocks. */
-GPUNN__INLINE bool gpunn__is_blocks(gpunn_dtype dtype)
-{
-    return dtype > GPUNN__BLOCKS && dtype < GPUNN__BLOCKS_END;
-}
-
-GPUNN__PRIVATE const struct {
-    uint16_t length, bytes;
-} gpunn__block_infos[] = {
-#define GPUNN__X(id, name, length, bytes) {length, bytes},
-    GPUNN_BLOCK_LIST(GPUNN__X)
-#undef GPUNN__X
-};
-
-/* Numbers in a block. 1 for other dtypes. */
-GPUNN__INLINE int64_t gpunn__block_length(gpunn_dtype format)
-{
-    return gpunn__is_blocks(format) ? gpunn__block_infos[format - GPUNN__BLOCKS - 1].length : 1;
-}
+ * Conversions between blocks and floats on the host. */
 
 /* Bytes of n numbers, a multiple of the block's length. Also right for dtypes without blocks. */
 GPUNN__INLINE size_t gpunn__block_bytes(gpunn_dtype format, int64_t n)
 {
     if (!gpunn__is_blocks(format)) return (size_t)n * gpunn_dtype_size(format);
-    return (size_t)(n / gpunn__block_length(format)) * gpunn__block_infos[format - GPUNN__BLOCKS - 1].bytes;
+    return (size_t)(n / gpunn__block_length(format) * gpunn__block_size(format));
 }
 
 /* An unpacked group: scale q + minimum. */
@@ -7183,13 +7280,6 @@ typedef struct gpunn__group {
 
 /* Unpacks group `index` of blocks. */
 GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index);
-
-/* Scale and minimum of group j of a block of Q4_K or Q5_K: 6 bits each in 12 bytes. */
-GPUNN__INLINE void gpunn__group_scales(const uint8_t *packed, int64_t j, int *scale, int *minimum)
-{
-    *scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4;
-    *minimum = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | packed[j] >> 6 << 4;
-}
 
 /* Writes n numbers of blocks from number `at` on. Both are multiples of GPUNN__GROUP. */
 GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *blocks, int64_t at, float *values,
@@ -7211,7 +7301,7 @@ GPUNN__INTERNAL void gpunn__narrow_values(gpunn_dtype dtype, const float *values
 /* Reads n values of F32, 16 bits or blocks. */
 GPUNN__INTERNAL void gpunn__widen_values(gpunn_dtype dtype, const void *from, float *values, int64_t n);
 
-/* ---- blocks of 32 -------------------------------------------------------------------------------------- */
+/* ---- rounding to blocks of 32 ---------------------------------------------------------------------- */
 
 /* A block holds d, m if `minimum`, the highest bits of 5, then two numbers a byte or, of 8 bits, one. */
 typedef struct gpunn__block32 {
@@ -7232,21 +7322,6 @@ static float gpunn__block_half(const uint8_t *at)
     float value;
     gpunn__widen_floats(GPUNN_F16, at, 1, &value);
     return value;
-}
-
-static gpunn__group gpunn__unpack32(gpunn__block32 layout, const uint8_t *block)
-{
-    const float    d = gpunn__block_half(block);
-    const uint8_t *packed = block + (layout.minimum ? 4 : 2);
-    const uint8_t *high = layout.bits == 5 ? packed : NULL, *low = high ? packed + 4 : packed;
-    const int      zero = layout.minimum ? 0 : 1 << (layout.bits - 1);
-    gpunn__group   group = {{0}, {d, d}, layout.minimum ? gpunn__block_half(block + 2) : -0.0f};
-    if (layout.bits == 8) memcpy(group.q, packed, sizeof group.q);
-    for (int i = 0; layout.bits < 8 && i < GPUNN__GROUP; i++) {
-        const int more = high ? (high[i / 8] >> i % 8 & 1) << 4 : 0;
-        group.q[i] = (int8_t)((low[i % 16] >> i / 16 * 4 & 15) + more - zero);
-    }
-    return group;
 }
 
 /* The first value of the largest size, or NaN if there is one. */
@@ -7312,42 +7387,27 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
         for (int i = 0; i < 16; i++) packed[i] = (uint8_t)((number[i] & 15) | number[i + 16] << 4);
 }
 
-/* ---- blocks of 256 ------------------------------------------------------------------------------------- */
-
-/* Q4_K and, with the highest bits in 32 bytes, Q5_K. */
-static gpunn__group gpunn__unpack_q4_k(const uint8_t *block, int64_t j, bool five)
-{
-    const uint8_t *high = block + 16, *low = high + (five ? 32 : 0) + j / 2 * 32;
-    int            s, m;
-    gpunn__group_scales(block + 4, j, &s, &m);
-    const float  d = gpunn__block_half(block) * (float)s;
-    gpunn__group group = {{0}, {d, d}, -gpunn__block_half(block + 2) * (float)m};
-    for (int i = 0; i < GPUNN__GROUP; i++)
-        group.q[i] = (int8_t)((low[i] >> j % 2 * 4 & 15) | (five ? (high[i] >> j & 1) << 4 : 0));
-    return group;
-}
-
-static gpunn__group gpunn__unpack_q6_k(const uint8_t *block, int64_t j)
-{
-    const uint8_t *low = block + 64 * (j / 4) + 32 * (j & 1), *high = block + 128 + 32 * (j / 4);
-    const float    d = gpunn__block_half(block + 208);
-    const int8_t  *scale = (const int8_t *)block + 192 + 2 * j;
-    gpunn__group   group = {{0}, {d * (float)scale[0], d * (float)scale[1]}, -0.0f};
-    for (int i = 0; i < GPUNN__GROUP; i++)
-        group.q[i] = (int8_t)(((low[i] >> j % 4 / 2 * 4 & 15) | (high[i] >> j % 4 * 2 & 3) << 4) - 32);
-    return group;
-}
-
 /* ---- all formats --------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index)
 {
-    const int64_t  groups = gpunn__block_length(format) / GPUNN__GROUP, j = index % groups;
-    const uint8_t *block = (const uint8_t *)blocks +
-                           gpunn__block_bytes(format, index / groups * groups * GPUNN__GROUP);
-    if (groups == 1) return gpunn__unpack32(gpunn__block32_of(format), block);
-    return format == GPUNN_Q6_K ? gpunn__unpack_q6_k(block, j)
-                                : gpunn__unpack_q4_k(block, j, format == GPUNN_Q5_K);
+    const int64_t  groups = gpunn__block_length(format) / GPUNN__GROUP;
+    const uint8_t *block = (const uint8_t *)blocks + index / groups * gpunn__block_size(format),
+                  *scale = block + gpunn__block_scale_at(format);
+    const float d = gpunn__block_half(scale),
+                m = gpunn__block_has_minimums(format) ? gpunn__block_half(scale + 2) : 0;
+    const int    j = (int)(index % groups);
+    gpunn__group group = {{0}, {d, d}, m};
+    for (int half = 0; half < 2; half++) {
+        group.minimum = m;
+        gpunn__group_factors(format, block, j, half, &group.scale[half], &group.minimum);
+    }
+    for (int i = 0; i < GPUNN__GROUP; i += 4) {
+        const uint32_t four = gpunn__unpack4(format, block, j, i / 4);
+        for (int k = 0; k < 4; k++)
+            group.q[i + k] = (int8_t)((int)(four >> 8 * k & 255) - gpunn__block_bias(format));
+    }
+    return group;
 }
 
 GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *blocks, int64_t at, float *values,
@@ -8836,10 +8896,10 @@ static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
     else if (!args->inference)
         (void)gpunn__fail(dev, GPUNN_ERR_STATE,
                           "gpunn_model_create: weights of %s cannot be trained; set .inference = true", name);
-    else if (dev->info.type != GPUNN_DEVICE_CPU)
+    else if (!dev->info.blocks)
         (void)gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                          "gpunn_model_create: %s computes with no weights of %s; use the CPU, or leave "
-                          ".weights out",
+                          "gpunn_model_create: %s computes with no weights of %s; use another device, or "
+                          "leave .weights out",
                           dev->info.name, name);
     else
         return true;
@@ -21579,8 +21639,9 @@ static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype
     const gpunn_backend_info *info = &t->model->dev->info;
     const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
     if (i != 1) return false;
+    if (gpunn__is_blocks(dtype)) return everywhere && info->blocks;
     if (everywhere && info->type == GPUNN_DEVICE_CPU) return true;
-    return info->half && !gpunn__is_blocks(dtype) && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
+    return info->half && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
 }
 
 /* The dtype in which a weight is stored if all its readers take it. */
@@ -26630,7 +26691,7 @@ static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, b
     if (!gradient && gpunn__is_bound_to_doubles(t))
         return dev->backend->download(dev->context, to, memory, bytes);
     if (gradient && t->sparse) return gpunn__read_sparse(t, to, bytes);
-    if (!gradient && gpunn__is_blocks(t->narrow)) return gpunn__read_blocks(t, true, to);
+    if (!gradient && !near && gpunn__is_blocks(t->narrow)) return gpunn__read_blocks(t, true, to);
     if (near) return gpunn__read_on_device(t, gradient, to, memory, bytes);
     gpunn_dtype stored = gpunn__stored_as(t, gradient);
     size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
@@ -26707,6 +26768,9 @@ static GPUNN__STATUS gpunn__read_as_blocks(gpunn_tensor *t, gpunn_dtype format, 
     gpunn_device *dev = t->model->dev;
     gpunn_status  status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
+    if (gpunn__is_on_device(dev, host))
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED, "%s '%s': blocks are read to host memory only", caller,
+                           gpunn__called(t));
     if (t->narrow != format)
         return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s '%s': it is stored as %s, not as %s", caller,
                            gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)), gpunn_dtype_name(format));
@@ -26960,11 +27024,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const ch
 
 /* Copies blocks to a parameter, or their numbers if it is stored otherwise. */
 static GPUNN__STATUS gpunn__write_blocks(const gpunn_tensor *t, gpunn_dtype format, const void *host,
-                                         size_t bytes, const char *caller)
+                                         size_t bytes)
 {
-    if (gpunn__is_on_device(t->model->dev, host))
-        return gpunn__fail(t->model->dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s '%s': blocks are written from host memory only", caller, gpunn__called(t));
     if (t->narrow == format) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
     return gpunn__write_pieces(t, format, host);
 }
@@ -27000,9 +27061,12 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
     if (gpunn__is_lent(t))
         return gpunn__fail(dev, GPUNN_ERR_STATE, "%s '%s': it is bound to blocks, which are only read",
                            caller, gpunn__called(t));
+    if ((blocks || gpunn__is_blocks(t->narrow)) && gpunn__is_on_device(dev, host))
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED, "%s '%s': blocks are written from host memory only",
+                           caller, gpunn__called(t));
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    if (blocks) return gpunn__write_blocks(t, dtype, host, bytes, caller);
+    if (blocks) return gpunn__write_blocks(t, dtype, host, bytes);
     if ((t->narrow || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
         return gpunn__write_pieces(t, dtype, host);
     return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,
@@ -27027,18 +27091,13 @@ GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const 
 /* Binds tensors to user-owned memory (gpunn_bind, gpunn_bind_grad, DLPack) and
  * switches a model's states between sessions. */
 
-/* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
- * bytes determine if it is not known yet. */
-static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char *caller, const void *memory,
-                                              size_t bytes, bool gradient, int64_t *held)
+/* Fails unless the device reaches the memory, at an address aligned as the device or else the elements
+ * require. */
+static GPUNN__STATUS gpunn__check_reach(const gpunn_tensor *t, const char *caller, const void *memory,
+                                        size_t bytes, size_t element)
 {
-    gpunn_device     *dev = t->model->dev;
-    const gpunn_dtype dtype = gradient && !t->doubles ? GPUNN_F32 : gpunn_tensor_dtype(t);
-    const size_t      alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
-    const bool        known = held[0] != 0 ||
-                       (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
-    const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
-    if (fits != GPUNN_OK) return fits;
+    gpunn_device *dev = t->model->dev;
+    const size_t  alignment = dev->info.alignment ? (size_t)dev->info.alignment : element;
     if ((uintptr_t)memory % alignment != 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not aligned to %zu bytes", caller,
                            gpunn__called(t), alignment);
@@ -27047,6 +27106,19 @@ static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char 
     if (status == GPUNN_OK) return GPUNN_OK;
     return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t),
                        dev->backend->error(dev->context));
+}
+
+/* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
+ * bytes determine if it is not known yet. */
+static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char *caller, const void *memory,
+                                              size_t bytes, bool gradient, int64_t *held)
+{
+    const gpunn_dtype dtype = gradient && !t->doubles ? GPUNN_F32 : gpunn_tensor_dtype(t);
+    const bool        known = held[0] != 0 ||
+                       (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
+    const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
+    if (fits != GPUNN_OK) return fits;
+    return gpunn__check_reach(t, caller, memory, bytes, gpunn_dtype_size(dtype));
 }
 
 /* Makes user-owned memory an input's memory, or removes it. Beside doubles the input keeps memory for
@@ -27254,8 +27326,8 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session)
     gpunn__model_release(model);
 }
 
-/* Fails unless t can be stored in this dtype from now on. Blocks are for parameters of an evaluation model on
- * a CPU. */
+/* Fails unless t can be stored in this dtype from now on. Blocks are for parameters of an evaluation
+ * model. */
 static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *caller, gpunn_dtype format)
 {
     const gpunn_model *model = t->model;
@@ -27268,9 +27340,9 @@ static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *call
             model->dev, GPUNN_ERR_STATE,
             "%s '%s': numbers of %s cannot be trained; create the model with .inference = true", caller,
             gpunn__called(t), gpunn_dtype_name(format));
-    if (gpunn__is_blocks(format) && model->dev->info.type != GPUNN_DEVICE_CPU)
+    if (gpunn__is_blocks(format) && !model->dev->info.blocks)
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s '%s': %s computes with no blocks of %s; use the CPU, or another dtype", caller,
+                           "%s '%s': %s computes with no blocks of %s; use another device or dtype", caller,
                            gpunn__called(t), model->dev->info.name, gpunn_dtype_name(format));
     if (t->id < model->laid_out && !gpunn__is_lent(t) && gpunn__kept_as(t) != format)
         return gpunn__fail(
@@ -27283,8 +27355,8 @@ static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *call
 /* Binds a parameter to blocks, which runs only read. */
 static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
 {
-    static const char  caller[] = "gpunn_bind_as";
-    const gpunn_status status = gpunn__may_store_as(t, caller, format);
+    static const char caller[] = "gpunn_bind_as";
+    gpunn_status      status = gpunn__may_store_as(t, caller, format);
     if (status != GPUNN_OK) return status;
     const size_t expected = gpunn__block_bytes(format, gpunn__count(t, 1));
     char         text[128];
@@ -27292,6 +27364,8 @@ static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, voi
         return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %zu",
                            caller, gpunn__called(t), bytes, gpunn_dtype_name(format),
                            gpunn__shape_text(t, text), expected);
+    status = gpunn__check_reach(t, caller, memory, bytes, 1);
+    if (status != GPUNN_OK) return status;
     t->bound = true;
     t->narrow = format;
     t->user_memory[0].data = memory;
@@ -31953,7 +32027,7 @@ GPUNN__VECTORIZED(gpunn__round_groups, (const float *a, int64_t n, int zero, gpu
 /* What kernels subtract from unsigned numbers of this format, by `shift`. */
 static int gpunn__block_zero(gpunn_dtype format)
 {
-    return format == GPUNN_Q8_0 ? 128 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+    return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__block_bias(format) : 0;
 }
 
 /* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */
@@ -42848,7 +42922,7 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
     gpunn__cpu_model(model, sizeof model);
     info->type = GPUNN_DEVICE_CPU;
     info->threads = cpu->threads;
-    info->merged_activations = info->any_layout = true;
+    info->merged_activations = info->any_layout = info->blocks = true;
     (void)snprintf(info->name, sizeof info->name, "%s, %d thread%s, %s", model, cpu->threads,
                    cpu->threads == 1 ? "" : "s", gpunn__gemm_name());
 }
@@ -49267,7 +49341,7 @@ GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model)
     if (kept->at && kept->mapped)
         gpunn__unmap(kept->at, kept->bytes);
     else
-        gpunn__free(model->dev, kept->at, kept->bytes);
+        gpunn__device_free(model->dev, kept->at, kept->bytes);
     memset(kept, 0, sizeof *kept);
 }
 
@@ -49285,7 +49359,13 @@ static void gpunn__return_blocks(gpunn_model *model, const gpunn__archive *a)
     gpunn__free_kept(model);
 }
 
-/* Marks the file's blocks that parameters can be bound to. Returns their bytes. */
+/* Bytes of the tensor's copy, with its padding. */
+static size_t gpunn__kept_size(const gpunn__entry *item)
+{
+    return ((size_t)(item->end - item->begin) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+/* Marks the file's blocks that parameters can be bound to. Returns the bytes of a copy. */
 static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
 {
     size_t bytes = 0;
@@ -49298,12 +49378,12 @@ static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, co
         item->kept = item->as && item->rank == t->rank &&
                      memcmp(item->dim, t->dim, (size_t)t->rank * sizeof *t->dim) == 0 &&
                      gpunn__takes_blocks(t);
-        if (item->kept) bytes += (size_t)(item->end - item->begin);
+        if (item->kept) bytes += gpunn__kept_size(item);
     }
     return bytes;
 }
 
-/* Binds parameters to the file's blocks: mapped, or in memory into which they will be read. */
+/* Binds parameters to the file's blocks: mapped, or in memory of the device into which they will be read. */
 static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
 {
     gpunn__kept   *kept = &model->kept;
@@ -49311,11 +49391,11 @@ static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, c
     const size_t   bytes = gpunn__find_blocks(model, a, args);
     const uint64_t header = a->reader.limit - a->bytes;
     if (bytes == 0) return GPUNN_OK;
-    kept->at = gpunn__reader_map(&a->reader);
+    kept->at = model->dev->backend->reaches ? NULL : gpunn__reader_map(&a->reader);
     kept->mapped = kept->at != NULL;
     kept->bytes = kept->mapped ? (size_t)a->reader.limit : bytes;
-    if (!kept->mapped) kept->at = gpunn__realloc(model->dev, NULL, 0, bytes);
-    if (kept->at == NULL) return GPUNN_ERR_MEMORY;
+    if (!kept->mapped) kept->at = gpunn__device_alloc(model->dev, bytes);
+    if (kept->at == NULL) return model->dev->error.status;
     char *at = (char *)kept->at;
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         gpunn_tensor *t = model->tensors[i];
@@ -49324,7 +49404,7 @@ static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, c
         const size_t size = (size_t)(item->end - item->begin);
         if (!kept->mapped) item->to = at;
         status = gpunn_bind_as(t, item->as, kept->mapped ? at + header + item->begin : at, size);
-        if (!kept->mapped) at += size;
+        if (!kept->mapped) at += gpunn__kept_size(item);
     }
     return status;
 }

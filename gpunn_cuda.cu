@@ -31,6 +31,7 @@
  *     cuda/reduce      sum, max, gradient_energy, argmax, cumsum
  *     cuda/indexing    topk_indices, embedding, gather, assign
  *     cuda/gemm        linear and matmul: cuBLASLt with its epilogues
+ *     cuda/blocks      products and embeddings of weights of 4 to 8 bits
  *     cuda/conv        convolutions: cuDNN's graphs, im2col and products, or depthwise kernels
  *     cuda/pool        max, average and adaptive average pooling
  *     cuda/finish      epilogue of a product or convolution, in one pass
@@ -2348,6 +2349,22 @@ typedef struct gpunn__product {
  * NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
+
+/* Rows of a weight that is stored as blocks. A row out of range is NaN. */
+typedef struct gpunn__block_rows {
+    const void *blocks, *index; /* index: [count]; NULL: rows 0 .. count - 1 */
+    gpunn_dtype index_type, to_type;
+    void       *to;              /* [count][width] */
+    int64_t     count, n, width; /* n: rows of the weight */
+} gpunn__block_rows;
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_rows(gpunn__cuda *cuda, gpunn_dtype format,
+                                                    const gpunn__block_rows *r);
+/* The first count numbers of blocks. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_values(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                                      const void *blocks, gpunn_dtype format, int64_t count);
+/* The forward step of LINEAR with a weight that is stored as blocks. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_linear(gpunn__cuda *cuda, gpunn_step *step,
+                                                      gpunn__action action);
 
 /* The interface to cuDNN. All tensors are contiguous and of one dtype, including bias and residual. Shapes
  * are x [n][c][d][h][w], y [n][k][o][p][q] and filters [k][c / groups][kd][kh][kw]. With channels_last they
@@ -5514,6 +5531,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
+    if (gpunn__is_blocks(weight->dtype)) {
+        const gpunn__block_rows rows = {weight->data,   tokens->data,  tokens->dtype,  step->out.dtype,
+                                        step->out.data, tokens->count, weight->dim[0], weight->dim[1]};
+        return gpunn__cuda_block_rows(cuda, weight->dtype, &rows);
+    }
     r.index = tokens->data;
     r.index_type = tokens->dtype;
     r.n = weight->dim[0];
@@ -6108,6 +6130,16 @@ GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_st
  * false if one product cannot do all of that. */
 GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole);
 
+/* The product alone. Its result is the activation's argument, if there is an activation. */
+GPUNN__INTERNAL gpunn__product gpunn__linear_bare(gpunn_step *step);
+
+/* What follows that product: bias, norm, residual and activation. */
+GPUNN__INTERNAL gpunn_status gpunn__linear_rest(gpunn__cuda *cuda, gpunn_step *step);
+
+/* LINEAR's forward step. Fuses as much into the product as it supports; the rest follows in separate
+ * passes. */
+GPUNN__INTERNAL gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
+
 typedef struct gpunn__linear_gradients {
     gpunn__product product[2];
     int            count;
@@ -6650,25 +6682,38 @@ GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product 
            (!residual->data || residual->dtype == y->dtype);
 }
 
-/* Fuses as much into the product as it supports; the rest follows in separate passes. */
-static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+/* Where the argument of the activation is stored. */
+static gpunn_value *gpunn__linear_before(gpunn_step *step)
 {
-    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *y = &step->out;
-    /* the activation's argument */
-    gpunn_value *const before = step->fused->before.data ? &step->fused->before : &step->out;
-    gpunn__product bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true,
-                                              before),
-                   whole;
-    bool fits = false;
+    return step->fused->before.data ? &step->fused->before : &step->out;
+}
+
+GPUNN__INTERNAL gpunn__product gpunn__linear_bare(gpunn_step *step)
+{
+    const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    return gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true,
+                               gpunn__linear_before(step));
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__linear_rest(gpunn__cuda *cuda, gpunn_step *step)
+{
+    gpunn_value *const before = gpunn__linear_before(step);
+    gpunn_step         until = *step;
+    until.out = *before;
+    GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
+    return step->fused->gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, &step->out, NULL)
+                                  : GPUNN_OK;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__product bare = gpunn__linear_bare(step);
+    gpunn__product       whole;
+    bool                 fits = false;
     if (gpunn__linear_whole(step, &whole)) GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     GPUNN__TRY(gpunn__products(cuda, fits ? &whole : &bare, 1, action));
-    if (fits || action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn_step until = *step;
-    until.out = *before;
-    GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
-    return step->fused->gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
+    return fits || action == GPUNN__PREPARE ? GPUNN_OK : gpunn__linear_rest(cuda, step);
 }
 
 GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step)
@@ -6722,6 +6767,8 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
+    if (!step->backward && gpunn__is_blocks(step->in[1].dtype))
+        return gpunn__cuda_block_linear(cuda, step, action);
     if (!step->backward) {
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__linear_forward(cuda, step, action);
@@ -6827,6 +6874,173 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *s
         GPUNN__TRY(gpunn__broadcast_product(cuda, step, p, &c, left, right, &d, action));
     }
     return GPUNN_OK;
+}
+
+/* ==== >>cuda/blocks ===================================================================================== */
+/* Weights that are stored as blocks of 4 to 8 bits: products and rows of embeddings. Threads unpack eight
+ * consecutive numbers at a time into registers. */
+
+/* Numbers i .. i + 7 of blocks, for i a multiple of 8. The blocks stand at an even address. */
+template <gpunn_dtype format>
+__device__ __forceinline__ void gpunn__block_load8(const void *blocks, int64_t i, float v[8])
+{
+    const int64_t         length = gpunn__block_length(format), within = i % length;
+    const uint8_t        *block = (const uint8_t *)blocks + i / length * gpunn__block_size(format);
+    const int             j = (int)within / GPUNN__GROUP, at = (int)within % GPUNN__GROUP;
+    const unsigned short *factors = (const unsigned short *)(block + gpunn__block_scale_at(format));
+    float                 scale = gpunn__from_half(factors[0], GPUNN_F16),
+          minimum = gpunn__block_has_minimums(format) ? gpunn__from_half(factors[1], GPUNN_F16) : 0;
+    gpunn__group_factors(format, block, j, at / 16, &scale, &minimum);
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+        const uint32_t four = gpunn__unpack4(format, block, j, at / 4 + part);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            v[4 * part + k] = scale * (float)((int)(four >> 8 * k & 255) - gpunn__block_bias(format)) +
+                              minimum;
+    }
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------- */
+
+template <gpunn_dtype format>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__block_rows_kernel(const gpunn__block_rows r)
+{
+    GPUNN__FOLLOW();
+    const int64_t packs = r.width / GPUNN__PACK;
+    int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < r.count * packs; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t at = gpunn__quotient(i, packs),
+                      row = r.index ? gpunn__integer(r.index, r.index_type, at) : at;
+        const bool there = row >= 0 && row < r.n;
+        float      v[8];
+        gpunn__block_load8<format>(r.blocks, (there ? row : 0) * r.width + (i - at * packs) * GPUNN__PACK, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = there ? v[j] : NAN;
+        gpunn__store8(r.to, r.to_type, i * GPUNN__PACK, v);
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_rows(gpunn__cuda *cuda, gpunn_dtype format,
+                                                    const gpunn__block_rows *r)
+{
+    const unsigned blocks = gpunn__blocks(cuda, r->count * r->width, GPUNN__PACK);
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: return GPUNN__LAUNCH(cuda, (gpunn__block_rows_kernel<id>), blocks, GPUNN__THREADS, *r);
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return GPUNN_ERR_DTYPE;
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_values(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                                      const void *blocks, gpunn_dtype format, int64_t count)
+{
+    const int64_t           rows = count / GPUNN__GROUP;
+    const gpunn__block_rows r = {blocks, NULL, GPUNN_I64, to_dtype, to, rows, rows, GPUNN__GROUP};
+    return gpunn__cuda_block_rows(cuda, format, &r);
+}
+
+/* ---- products ------------------------------------------------------------------------------------------ *
+ * With few rows of x, a warp computes a column of y for all rows and unpacks its row of W once. The order of
+ * a sum depends only on its length. With more rows, W is unpacked into the workspace, as x's dtype. */
+
+enum { GPUNN__BLOCK_ROWS = 16 };
+
+/* sum + the product of w and the eight numbers of a from `at` on. */
+__device__ __forceinline__ float gpunn__block_add(const gpunn__product &p, int64_t at, const float w[8],
+                                                  float sum)
+{
+    float x[8];
+    gpunn__load8(p.a, p.dtype, at, x);
+#pragma unroll
+    for (int i = 0; i < GPUNN__PACK; i++) sum += x[i] * w[i];
+    return sum;
+}
+
+/* d = a b^T with all that is fused into p, for p->m <= ROWS. b [n][k] is in blocks. */
+template <gpunn_dtype format, int ROWS>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__block_product_kernel(const gpunn__product p)
+{
+    GPUNN__FOLLOW();
+    const int     lane = (int)threadIdx.x % 32;
+    const int64_t warps = (int64_t)gridDim.x * blockDim.x / 32;
+    int64_t       j = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; j < p.n; j += warps) {
+        float sum[ROWS] = {}, mine = 0;
+        for (int64_t k = lane * GPUNN__PACK; k < p.k; k += 32 * GPUNN__PACK) {
+            float w[8];
+            gpunn__block_load8<format>(p.b, j * p.k + k, w);
+#pragma unroll
+            for (int i = 0; i < ROWS; i++)
+                if (i < p.m) sum[i] = gpunn__block_add(p, i * p.lda + k, w, sum[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+            for (int distance = 16; distance > 0; distance /= 2)
+                sum[i] += __shfl_xor_sync(0xFFFFFFFFu, sum[i], distance);
+            mine = lane == i ? sum[i] : mine;
+        }
+        if (lane < p.m) gpunn__product_store(&p, lane, j, lane * p.ldd + j, mine, 0);
+    }
+}
+
+template <gpunn_dtype format>
+static gpunn_status gpunn__block_product_of(gpunn__cuda *cuda, const gpunn__product *p)
+{
+    const unsigned blocks = gpunn__blocks(cuda, p->n * 32, 1);
+    if (p->m == 1)
+        return GPUNN__LAUNCH(cuda, (gpunn__block_product_kernel<format, 1>), blocks, GPUNN__THREADS, *p);
+    if (p->m <= 4)
+        return GPUNN__LAUNCH(cuda, (gpunn__block_product_kernel<format, 4>), blocks, GPUNN__THREADS, *p);
+    return GPUNN__LAUNCH(cuda, (gpunn__block_product_kernel<format, GPUNN__BLOCK_ROWS>), blocks,
+                         GPUNN__THREADS, *p);
+}
+
+static gpunn_status gpunn__block_product(gpunn__cuda *cuda, gpunn_dtype format, const gpunn__product *p)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: return gpunn__block_product_of<id>(cuda, p);
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return GPUNN_ERR_DTYPE;
+    }
+}
+
+/* The step with its weight unpacked into the workspace. */
+static gpunn_status gpunn__block_unpacked(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *weight = &step->in[1];
+    gpunn_value        in[3] = {step->in[0], *weight, step->in[2]};
+    gpunn_step         unpacked = *step;
+    unpacked.in = in;
+    in[1].data = step->workspace;
+    in[1].dtype = in[0].dtype;
+    GPUNN__TRY(gpunn__check_operands(cuda, &in[0], &in[1], &step->out));
+    if (action != GPUNN__PREPARE)
+        GPUNN__TRY(gpunn__cuda_block_values(cuda, in[1].data, in[1].dtype, weight->data, weight->dtype,
+                                            weight->count));
+    GPUNN__TRY(gpunn__linear_forward(cuda, &unpacked, action));
+    if (action == GPUNN__PREPARE) step->workspace_bytes = gpunn__bytes(in[1].dtype, weight->count);
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_linear(gpunn__cuda *cuda, gpunn_step *step,
+                                                      gpunn__action action)
+{
+    gpunn__product p;
+    const bool     whole = gpunn__linear_whole(step, &p);
+    if (p.m > GPUNN__BLOCK_ROWS) return gpunn__block_unpacked(cuda, step, action);
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = 0;
+        return GPUNN_OK;
+    }
+    if (!whole) p = gpunn__linear_bare(step);
+    GPUNN__TRY(gpunn__block_product(cuda, step->in[1].dtype, &p));
+    return whole ? GPUNN_OK : gpunn__linear_rest(cuda, step);
 }
 
 /* ==== >>cuda/conv ======================================================================================== *
@@ -13945,6 +14159,7 @@ static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__produc
 static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     gpunn__product whole;
+    if (gpunn__is_blocks(step->in[1].dtype)) return 0;
     if (!step->backward)
         return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
     const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
@@ -16040,7 +16255,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
 {
     const gpunn__cuda *cuda = (const gpunn__cuda *)context;
     info->type = GPUNN_DEVICE_CUDA;
-    info->half = info->merged_norm = true;
+    info->half = info->merged_norm = info->blocks = true;
     info->bf16 = cuda->capability >= 80;
     info->alignment = 64;
     info->identity = cuda->identity;
@@ -16114,7 +16329,9 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
-    return gpunn__cuda_cast_values(cuda, to, to_dtype, from, from_dtype, count);
+    return gpunn__is_blocks(from_dtype)
+               ? gpunn__cuda_block_values(cuda, to, to_dtype, from, from_dtype, count)
+               : gpunn__cuda_cast_values(cuda, to, to_dtype, from, from_dtype, count);
 }
 
 /* Whether images should be stored channels last. Tensor cores need this layout, and only cuDNN has kernels

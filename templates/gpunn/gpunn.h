@@ -47,6 +47,7 @@ extern "C" {
 #include "common/numbers.h"
 #include "common/places.h"
 #include "common/updates.h"
+#include "common/blocks.h"
 #undef GPUNN__COMPANION
 #endif
 

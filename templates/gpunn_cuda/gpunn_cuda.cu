@@ -22,6 +22,8 @@
 #include "cuda/indexing.cu"
 #include "cuda/gemm.h"
 #include "cuda/gemm.cu"
+#include "cuda/blocks.h"
+#include "cuda/blocks.cu"
 #include "cuda/conv.h"
 #include "cuda/conv.cu"
 #include "cuda/pool.h"

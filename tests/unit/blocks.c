@@ -2,6 +2,14 @@
  * storage, files, bound memory, and what is refused. */
 #include "../test.h"
 
+#include "../emulator/caller.h"
+
+#pragma weak caller_malloc
+#pragma weak caller_free
+#pragma weak caller_put
+#pragma weak caller_get
+#pragma weak caller_legacy_stream
+
 static const struct {
     gpunn_dtype dtype;
     int64_t     length;
@@ -13,6 +21,27 @@ static const struct {
 #undef X
 };
 
+/* Blocks in memory that gpunn_bind_as takes: on the emulated GPU a copy in its memory. */
+static void *lend(unsigned char *blocks, size_t bytes)
+{
+    if (!is_emulated(first_backend())) return blocks;
+    void         *memory = caller_malloc(bytes);
+    unsigned char first;
+    caller_put(memory, blocks, bytes, caller_legacy_stream());
+    caller_get(&first, memory, 1, caller_legacy_stream()); /* waits */
+    return memory;
+}
+
+static void take_back(void *lent, const unsigned char *blocks)
+{
+    if (lent != blocks) caller_free(lent);
+}
+
+static bool on_cpu(void)
+{
+    return first_backend()->type == GPUNN_DEVICE_CPU;
+}
+
 /* ---- a linear layer whose weight is bound to random blocks ---- */
 typedef struct layer {
     gpunn_device *dev;
@@ -21,16 +50,22 @@ typedef struct layer {
 } layer;
 
 /* dtype: of .weights. */
-static layer layer_open(int threads, gpunn_dtype dtype, int k, int n)
+static layer layer_of(int threads, gpunn_dtype dtype, gpunn_precision precision, int k, int n)
 {
     layer l;
-    l.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 3, .threads = threads);
+    l.dev = gpunn_device_open(ON(first_backend()), .seed = 3, .threads = threads);
     assert_non_null(l.dev);
-    l.model = MADE(l.dev, gpunn_model_create(l.dev, .inference = true, .weights = dtype));
+    l.model = MADE(l.dev,
+                   gpunn_model_create(l.dev, .inference = true, .weights = dtype, .precision = precision));
     l.x = MADE(l.dev, gpunn_input(l.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, k)));
     l.y = MADE(l.dev, gpunn_linear(l.x, "l", .out_features = n));
     l.weight = gpunn_find(l.model, "l.weight");
     return l;
+}
+
+static layer layer_open(int threads, gpunn_dtype dtype, int k, int n)
+{
+    return layer_of(threads, dtype, GPUNN_PRECISION_F32, k, n);
 }
 
 static void layer_close(layer *l)
@@ -88,9 +123,11 @@ static void check_product(int f, int m, int k, int n)
     layer one = layer_open(1, GPUNN_DTYPE_DEFAULT, k, n), four = layer_open(4, GPUNN_DTYPE_DEFAULT, k, n);
     unsigned char *blocks = random_blocks(f, (int64_t)k * n, (uint32_t)(k + n));
     const size_t   size = (size_t)(k / formats[f].length * n) * formats[f].bytes;
-    memmove(blocks + 1, blocks, size); /* memory of a file has any alignment */
-    OK(one.dev, gpunn_bind_as(one.weight, formats[f].dtype, blocks + 1, size));
-    OK(four.dev, gpunn_bind_as(four.weight, formats[f].dtype, blocks + 1, size));
+    if (on_cpu()) memmove(blocks + 1, blocks, size); /* memory of a file has any alignment */
+    unsigned char *const from = blocks + on_cpu();
+    void *const          lent = lend(from, size);
+    OK(one.dev, gpunn_bind_as(one.weight, formats[f].dtype, lent, size));
+    OK(four.dev, gpunn_bind_as(four.weight, formats[f].dtype, lent, size));
     float *x = test_randoms((int64_t)m * k, 7, 2), *w = malloc((size_t)(n * k) * sizeof *w),
           *bias = malloc((size_t)n * sizeof *bias), *y = malloc((size_t)(m * n) * sizeof *y),
           *shared = malloc((size_t)(m * n) * sizeof *y);
@@ -102,14 +139,15 @@ static void check_product(int f, int m, int k, int n)
     assert_memory_equal(y, shared, (size_t)(m * n) * sizeof *y);
     OK(one.dev, gpunn_read(one.weight, w, (size_t)(n * k) * sizeof *w));
     OK(one.dev, gpunn_read(gpunn_find(one.model, "l.bias"), bias, (size_t)n * sizeof *bias));
-    expected_product(x, w, bias, m, k, n, m <= 16, expected, allowed);
+    expected_product(x, w, bias, m, k, n, m <= 16 && on_cpu(), expected, allowed);
     for (int i = 0; i < m * n; i++)
         if (!(fabs((double)y[i] - expected[i]) <= allowed[i]))
             fail_msg("%s, m %d, k %d, n %d: [%d] is %g, expected %g within %g",
                      gpunn_dtype_name(formats[f].dtype), m, k, n, i, (double)y[i], expected[i], allowed[i]);
-    free(x), free(w), free(bias), free(y), free(shared), free(expected), free(allowed), free(blocks);
     layer_close(&one);
     layer_close(&four);
+    take_back(lent, from);
+    free(x), free(w), free(bias), free(y), free(shared), free(expected), free(allowed), free(blocks);
 }
 
 static void products(void **state)
@@ -160,16 +198,69 @@ static void not_finite(void **state)
                 scale[0] = 0;
                 scale[1] = 0x7e; /* NaN in the third row of the weight */
                 x[3 * K + 11] = bad[e];
-                OK(l.dev, gpunn_bind_as(l.weight, formats[f].dtype, blocks, size));
+                void *const lent = lend(blocks, size);
+                OK(l.dev, gpunn_bind_as(l.weight, formats[f].dtype, lent, size));
                 layer_run(&l, x, m, K, y, N);
                 for (int i = 0; i < m * N; i++) {
                     if (i % N == 2) assert_true(isnan(y[i]));
                     if (i / N != 3 && i % N != 2) assert_true(isfinite(y[i]));
                     if (i / N == 3) assert_false(isfinite(y[i]));
                 }
-                free(x), free(blocks);
                 layer_close(&l);
+                take_back(lent, blocks);
+                free(x), free(blocks);
             }
+}
+
+/* A model of 16 bits rounds x and y, by at most 2^-8 of a number each. */
+static void half(void **state)
+{
+    enum { K = 256, N = 9, M = 20 };
+    (void)state;
+    for (int f = 0; f < COUNT(formats); f++)
+        for (int m = 3; m <= M; m += M - 3) {
+            layer          l = layer_of(1, GPUNN_DTYPE_DEFAULT, GPUNN_PRECISION_BF16, K, N);
+            unsigned char *blocks = random_blocks(f, K * N, 5);
+            const size_t   size = (size_t)(K / formats[f].length * N) * formats[f].bytes;
+            void *const    lent = lend(blocks, size);
+            float         *x = test_randoms(m * K, 7, 2), w[K * N], bias[N], y[M * N];
+            double         expected[M * N], allowed[M * N];
+            OK(l.dev, gpunn_bind_as(l.weight, formats[f].dtype, lent, size));
+            layer_run(&l, x, m, K, y, N);
+            OK(l.dev, gpunn_read(l.weight, w, sizeof w));
+            OK(l.dev, gpunn_read(gpunn_find(l.model, "l.bias"), bias, sizeof bias));
+            expected_product(x, w, bias, m, K, N, false, expected, allowed);
+            for (int i = 0; i < m * N; i++) /* 1% of the sum of sizes */
+                assert_true(fabs((double)y[i] - expected[i]) <= 1000 * allowed[i]);
+            layer_close(&l);
+            take_back(lent, blocks);
+            free(x), free(blocks);
+        }
+}
+
+/* Bias, residual and activations, against the same layers with the numbers of the blocks as F32. */
+static void epilogues(void **state)
+{
+    enum { WIDTH = 64, M = 20 };
+    fixture    *f = *state;
+    const char *path = test_path(f, "e.safetensors");
+    float      *values = test_randoms(M * WIDTH, 8, 1), got[M * WIDTH], expected[M * WIDTH];
+    for (int m = 2; m <= M; m += M - 2) {
+        for (int i = 0; i < 2; i++) {
+            layer         l = layer_open(1, i == 0 ? GPUNN_Q8_0 : GPUNN_F32, WIDTH, WIDTH);
+            gpunn_tensor *sum = gpunn_relu(gpunn_add(l.y, l.x)),
+                         *y = MADE(l.dev, gpunn_gelu_tanh(gpunn_linear(sum, "g", .out_features = WIDTH)));
+            if (i == 1) OK(l.dev, gpunn_load(l.model, path));
+            OK(l.dev, gpunn_write(l.x, values, (size_t)(m * WIDTH) * sizeof *values));
+            OK(l.dev, gpunn_forward(&y, 1));
+            OK(l.dev, gpunn_read(y, i == 0 ? got : expected, (size_t)(m * WIDTH) * sizeof *got));
+            if (i == 0) OK(l.dev, gpunn_save(l.model, path));
+            layer_close(&l);
+        }
+        check_close(got, expected, m * WIDTH, on_cpu() ? 0.03 : 1e-5, on_cpu() ? 0.03 : 1e-5);
+    }
+    assert_int_equal(unlink(path), 0);
+    free(values);
 }
 
 /* ---- storage ---- */
@@ -179,14 +270,15 @@ static void embeddings(void **state)
     enum { ROWS = 7, WIDTH = 256, TOKENS = 5 };
     (void)state;
     for (int f = 0; f < COUNT(formats); f++) {
-        gpunn_device  *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2);
+        gpunn_device  *dev = gpunn_device_open(ON(first_backend()), .threads = 2);
         gpunn_model   *model = MADE(dev, gpunn_model_create(dev, .inference = true));
         gpunn_tensor  *x = MADE(dev, gpunn_input(model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
         gpunn_tensor  *y = MADE(dev, gpunn_embedding(x, "e", .num_embeddings = ROWS, .embedding_dim = WIDTH));
         unsigned char *blocks = random_blocks(f, ROWS * WIDTH, 4);
         static float   table[ROWS][WIDTH], rows[TOKENS][WIDTH];
-        OK(dev, gpunn_bind_as(gpunn_find(model, "e.weight"), formats[f].dtype, blocks,
-                              (size_t)(ROWS * WIDTH / formats[f].length) * formats[f].bytes));
+        const size_t   size = (size_t)(ROWS * WIDTH / formats[f].length) * formats[f].bytes;
+        void *const    lent = lend(blocks, size);
+        OK(dev, gpunn_bind_as(gpunn_find(model, "e.weight"), formats[f].dtype, lent, size));
         OK(dev, gpunn_write(x, tokens, sizeof tokens));
         OK(dev, gpunn_forward(&y, 1));
         OK(dev, gpunn_read(y, rows, sizeof rows));
@@ -194,6 +286,7 @@ static void embeddings(void **state)
         for (int i = 0; i < TOKENS; i++) assert_memory_equal(rows[i], table[tokens[i]], sizeof *table);
         gpunn_model_destroy(model);
         gpunn_device_close(dev);
+        take_back(lent, blocks);
         free(blocks);
     }
 }
@@ -260,7 +353,8 @@ static void bytes_of_summary(void **state)
           odd = layer_open(1, GPUNN_Q4_0, K + 16, N), chosen = layer_open(1, GPUNN_Q4_0, K, N);
     OK(l.dev, gpunn_model_summary(l.model, .write = weights_of_summary, .user = &weights));
     assert_int_equal(weights, head + bias + sizeof blocks);
-    OK(lent.dev, gpunn_bind_as(lent.weight, GPUNN_Q4_0, blocks, sizeof blocks));
+    void *const memory = lend(blocks, sizeof blocks);
+    OK(lent.dev, gpunn_bind_as(lent.weight, GPUNN_Q4_0, memory, sizeof blocks));
     OK(lent.dev, gpunn_model_summary(lent.model, .write = weights_of_summary, .user = &weights));
     assert_int_equal(weights, head + bias);
     OK(odd.dev, gpunn_model_summary(odd.model, .write = weights_of_summary, .user = &weights));
@@ -272,6 +366,7 @@ static void bytes_of_summary(void **state)
     OK(chosen.dev, gpunn_model_summary(chosen.model, .write = weights_of_summary, .user = &weights));
     assert_int_equal(weights, head + bias + K * N * sizeof(float));
     layer_close(&l), layer_close(&lent), layer_close(&odd), layer_close(&chosen);
+    take_back(memory, blocks);
 }
 
 /* q, k and v, which one product computes where their weights are adjacent. */
@@ -292,7 +387,7 @@ static void attention(void **state)
     const char *path = test_path(f, "qkv.safetensors");
     float      *values = test_randoms(NUMBERS, 6, 1), got[NUMBERS], expected[NUMBERS];
     for (int i = 0; i < 2; i++) {
-        gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 2, .threads = 1);
+        gpunn_device *dev = gpunn_device_open(ON(first_backend()), .seed = 2, .threads = 1);
         gpunn_model  *model = MADE(
              dev, gpunn_model_create(dev, .inference = true, .weights = i == 0 ? GPUNN_Q8_0 : GPUNN_F32));
         gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 9, WIDTH)));
@@ -311,6 +406,27 @@ static void attention(void **state)
 }
 
 /* ---- what is refused ---- */
+/* With pointers to the GPU's memory. bound, stored: layers of 64 to 4; blocks: 272 bytes there. */
+static void on_device(layer *bound, layer *stored, void *blocks)
+{
+    static unsigned char host[512];
+    float                w[64 * 4], got[64 * 4];
+    float *const         wide = caller_malloc(sizeof w);
+    unsigned char       *near = (unsigned char *)((uintptr_t)(host + 63) / 64 * 64);
+    FAILS(bound->dev, gpunn_bind_as(bound->weight, GPUNN_Q8_0, near, 272), GPUNN_ERR_ARGUMENT, "on the host");
+    FAILS(bound->dev, gpunn_bind_as(bound->weight, GPUNN_Q8_0, near + 2, 272), GPUNN_ERR_ARGUMENT, "aligned");
+    FAILS(stored->dev, gpunn_write_as(stored->weight, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_UNSUPPORTED,
+          "host");
+    FAILS(stored->dev, gpunn_write(stored->weight, wide, sizeof w), GPUNN_ERR_UNSUPPORTED, "host");
+    FAILS(stored->dev, gpunn_read_as(stored->weight, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_UNSUPPORTED, "host");
+    OK(bound->dev, gpunn_read(bound->weight, wide, sizeof w)); /* as floats, in the GPU's memory */
+    OK(bound->dev, gpunn_synchronize(bound->dev));
+    caller_get(got, wide, sizeof got, caller_legacy_stream());
+    OK(bound->dev, gpunn_read(bound->weight, w, sizeof w));
+    assert_memory_equal(got, w, sizeof w);
+    caller_free(wide);
+}
+
 static void refused(void **state)
 {
     static unsigned char blocks[4096] = {0, 0x38}; /* scale 0.5 */
@@ -335,19 +451,16 @@ static void refused(void **state)
     OK(dev, gpunn_write_as(trained, GPUNN_Q8_0, blocks, 272)); /* as floats */
     OK(dev, gpunn_read(trained, w, sizeof w));
     assert_true(w[0] == 2 * 0.5f && w[33] == 37 * 0.5f);
-    if (f->backend->type != GPUNN_DEVICE_CPU) {
-        FAILS_NULL(dev, gpunn_model_create(dev, .inference = true, .weights = GPUNN_Q4_0),
-                   GPUNN_ERR_UNSUPPORTED, "Q4_0", "CPU");
-        return;
-    }
     layer late = layer_open(1, GPUNN_Q8_0, 64, 4), l = layer_open(1, GPUNN_DTYPE_DEFAULT, 64, 4),
           odd = layer_open(1, GPUNN_DTYPE_DEFAULT, 40, 4);
     FAILS(odd.dev, gpunn_set_storage(odd.weight, GPUNN_Q8_0), GPUNN_ERR_SHAPE, "40", "32");
     FAILS(odd.dev, gpunn_write_as(odd.weight, GPUNN_Q8_0, blocks, 170), GPUNN_ERR_SHAPE, "40", "32");
     FAILS(l.dev, gpunn_bind_as(l.weight, GPUNN_Q4_K, blocks, 144), GPUNN_ERR_SHAPE, "64", "256");
     FAILS(l.dev, gpunn_bind_as(l.weight, GPUNN_Q8_0, blocks, 271), GPUNN_ERR_SHAPE, "271", "272");
-    OK(l.dev, gpunn_bind_as(l.weight, GPUNN_Q8_0, blocks, 272));
-    OK(l.dev, gpunn_bind_as(l.weight, GPUNN_Q8_0, blocks + 272, 272)); /* other blocks */
+    void *const lent = lend(blocks, 272), *const other = lend(blocks + 272, 272);
+    OK(l.dev, gpunn_bind_as(l.weight, GPUNN_Q8_0, lent, 272));
+    OK(l.dev, gpunn_bind_as(l.weight, GPUNN_Q8_0, other, 272));
+    if (!on_cpu()) on_device(&l, &late, lent);
     FAILS(l.dev, gpunn_set_storage(l.weight, GPUNN_F32), GPUNN_ERR_STATE, "bound", "Q8_0");
     FAILS(l.dev, gpunn_write(l.weight, w, sizeof w), GPUNN_ERR_STATE, "only read");
     FAILS(l.dev, gpunn_bind(l.weight, NULL, 0), GPUNN_ERR_STATE, "other blocks");
@@ -363,6 +476,7 @@ static void refused(void **state)
     OK(l.dev, gpunn_load(l.model, path, .partial = true)); /* the bias */
     assert_int_equal(unlink(path), 0);
     layer_close(&l), layer_close(&odd), layer_close(&late);
+    take_back(lent, blocks), take_back(other, blocks + 272);
 }
 
 int main(void)
@@ -370,7 +484,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products),   cmocka_unit_test(rows_alone),       cmocka_unit_test(not_finite),
         cmocka_unit_test(embeddings), cmocka_unit_test(bytes_of_summary), test_with_device(storage),
-        test_with_device(attention),  test_with_device(refused),
+        test_with_device(attention),  test_with_device(refused),          test_with_device(epilogues),
+        cmocka_unit_test(half),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

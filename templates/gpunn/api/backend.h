@@ -6,7 +6,7 @@
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 22
+#define GPUNN_BACKEND_ABI 23
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -408,6 +408,7 @@ typedef struct gpunn_backend_info {
     /* required alignment of user-owned memory in bytes; 0: that of its elements */
     int      alignment;
     uint64_t identity; /* GPU: unique number among all GPUs of all machines; 0: none */
+    bool     blocks;   /* LINEAR and EMBEDDING read weights that are stored as blocks, in evaluation */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -451,7 +452,7 @@ struct gpunn_backend {
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
     /* Device to device, in the order of the calls, as gpunn_cast converts. dtypes: all but F16 and BF16; for
-     * backends with info.half also F32, F16 and BF16 to one another. */
+     * backends with info.half also F32, F16 and BF16 to one another. Blocks of info.blocks become F32. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from,
                             gpunn_dtype from_dtype, int64_t count);
     /* Whether channels_last values are faster in a run with these convolutions. NULL: never. If so,

@@ -124,9 +124,10 @@ typedef struct gpunn_load_args {
      * error. skip and report use the new names. */
     const gpunn_rename *map;
     /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters of an evaluation
-     * model that only linear layers and embeddings read, on a CPU. Other tensors become floats as without it.
-     * The file is mapped, where the system can, until the model is destroyed: replace it, but do not write
-     * into it. From .io or memory the blocks are copied. GPUNN_ERR_STATE: the model has weights already. */
+     * model that only linear layers and embeddings read. Other tensors become floats as without it. On a CPU
+     * the file is mapped, where the system can, until the model is destroyed: replace it, but do not write
+     * into it. From .io or memory, and to a GPU, the blocks are copied. GPUNN_ERR_STATE: the model has
+     * weights already. */
     bool keep_blocks;
 } gpunn_load_args;
 /* Loads weights, all or nothing: after an error no weight has changed. If the model has not run and no weight

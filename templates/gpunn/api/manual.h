@@ -29,7 +29,7 @@
  *   Under GPUNN_IMPLEMENTATION the sections below follow; each uses those before it. Each is a file of
  *   templates/gpunn, from which this file is written (python3 -m generator.amalgamate). gpunn_cuda.cu
  *   includes those of common/ too.
- *     common/   traits geometry numbers places updates
+ *     common/   traits geometry numbers places updates blocks
  *     base/     platform structs forward_declarations errors memory math blocks tables sizes shapes device
  *               model time json text
  *     ranks/    slices mpi store tcp group
@@ -578,7 +578,7 @@
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
  *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats, or stay
- *     as they are in the mapped file with .keep_blocks = true, for evaluation on a CPU.
+ *     as they are with .keep_blocks = true, for evaluation: in the mapped file, or copied to a GPU.
  *     gpunn_read_header shows the metadata and the tensors of either file as JSON.
  *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
  *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,
@@ -631,9 +631,9 @@
  *     only, rounded when written or loaded; on the CPU those of linear layers and embeddings. On a GPU its
  *     values between layers are 16-bit too: adding an F32 input or an embedding does not make the sum F32, as
  *     after torch's net.half().
- *     On a CPU such a model can store these weights as blocks of 4 to 8 bits, in GGUF's formats: .weights of
- *     gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses blocks of a mapped file
- *     where they are. Products of few rows then round the rows to 8 bits.
+ *     Such a model can store the weights of linear layers and embeddings as blocks of 4 to 8 bits, in GGUF's
+ *     formats: .weights of gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses
+ *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
  *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works

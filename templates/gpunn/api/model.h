@@ -242,13 +242,14 @@ typedef struct gpunn_model_args {
      * gpunn_data is not available for them. Another op that reads such a weight later is
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
-    /* Only with .inference, on a CPU. Weights that only linear layers and embeddings read are stored in this
-     * format: Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and
-     * gpunn_save give F32. A weight whose rows are no multiple of a block stays wider, as do biases and
-     * norms. Products with at most 16 rows round those to 8 bits, with an F32 scale for 32 numbers;
-     * products with more rows compute in F32. Default: F32, or 16 bits as above. gpunn_set_storage chooses
-     * for a single weight. GPUNN_ERR_STATE: without .inference, as blocks are not trained.
-     * GPUNN_ERR_UNSUPPORTED: the device is no CPU. */
+    /* Only with .inference. Weights that only linear layers and embeddings read are stored in this format:
+     * Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and gpunn_save
+     * give F32. A weight whose rows are no multiple of a block stays wider, as do biases and norms. On a CPU
+     * products with at most 16 rows round those to 8 bits, with an F32 scale for 32 numbers; products with
+     * more rows compute in F32. A GPU does not round the rows. With more than 16 rows it unpacks the whole
+     * weight first, in the dtype of the rows, to memory that all layers share. Default: F32, or 16 bits
+     * as above. gpunn_set_storage chooses for a single weight. GPUNN_ERR_STATE: without .inference, as
+     * blocks are not trained. GPUNN_ERR_UNSUPPORTED: a backend of the program's own without blocks. */
     gpunn_dtype weights;
 } gpunn_model_args;
 /* Creates a model without tensors. Returns NULL on failure. */
@@ -340,7 +341,7 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
  * whatever the model's .weights is. Call it before weights are written, loaded or run. A parameter that an op
  * other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
  * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the model can be trained, or the
- * parameter has values already. GPUNN_ERR_UNSUPPORTED: blocks on a device that is no CPU. */
+ * parameter has values already. GPUNN_ERR_UNSUPPORTED: as for .weights. */
 GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype);
 
 /* The input, parameter, buffer or named value of that name. NULL: there is none. */
@@ -392,7 +393,9 @@ GPUNN_API float gpunn_item(gpunn_tensor *t);
  * many floats, which an input with a batch accepts; gpunn_write_as cannot be mistaken in this way.
  * The dtype may also be a format of blocks, such as GPUNN_Q4_0, for a parameter whose rows are whole blocks.
  * gpunn_write_as copies the blocks if the parameter is stored in that format, else converts their numbers.
- * gpunn_read_as gives the blocks as they are; GPUNN_ERR_DTYPE: the parameter is stored otherwise. */
+ * gpunn_read_as gives the blocks as they are; GPUNN_ERR_DTYPE: the parameter is stored otherwise.
+ * Blocks are written from and read to host memory only; so are floats written to a parameter in blocks.
+ * Else GPUNN_ERR_UNSUPPORTED. */
 GPUNN_API gpunn_status gpunn_write_as(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, void *host, size_t bytes);
@@ -417,8 +420,9 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
  * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype.
  * With a format of blocks, such as GPUNN_Q4_K, a parameter of an evaluation model is bound to its blocks,
  * those of a mapped file for example. It has no other memory then, so that it cannot be unbound. Runs only
- * read the memory, which needs no alignment; linear layers and embeddings can read it, on a CPU. Bind all
- * blocks before weights are written, loaded or run. Errors are those of gpunn_set_storage. */
+ * read the memory; linear layers and embeddings can read it. On a CPU it needs no alignment; on a GPU it is
+ * as for gpunn_bind. Bind all blocks before weights are written, loaded or run. Errors are those of
+ * gpunn_bind and gpunn_set_storage. */
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes);
 /* The same for the F32 gradient of a parameter, which is overwritten (`=`) or, without gpunn_zero_grad, added
  * to (`+=`). For an input or value it acts as gpunn_retain_grad too. */

@@ -1,7 +1,7 @@
 #include "base/blocks.h"
 #include "base/math.h"
 
-/* ---- blocks of 32 -------------------------------------------------------------------------------------- */
+/* ---- rounding to blocks of 32 ---------------------------------------------------------------------- */
 
 /* A block holds d, m if `minimum`, the highest bits of 5, then two numbers a byte or, of 8 bits, one. */
 typedef struct gpunn__block32 {
@@ -22,21 +22,6 @@ static float gpunn__block_half(const uint8_t *at)
     float value;
     gpunn__widen_floats(GPUNN_F16, at, 1, &value);
     return value;
-}
-
-static gpunn__group gpunn__unpack32(gpunn__block32 layout, const uint8_t *block)
-{
-    const float    d = gpunn__block_half(block);
-    const uint8_t *packed = block + (layout.minimum ? 4 : 2);
-    const uint8_t *high = layout.bits == 5 ? packed : NULL, *low = high ? packed + 4 : packed;
-    const int      zero = layout.minimum ? 0 : 1 << (layout.bits - 1);
-    gpunn__group   group = {{0}, {d, d}, layout.minimum ? gpunn__block_half(block + 2) : -0.0f};
-    if (layout.bits == 8) memcpy(group.q, packed, sizeof group.q);
-    for (int i = 0; layout.bits < 8 && i < GPUNN__GROUP; i++) {
-        const int more = high ? (high[i / 8] >> i % 8 & 1) << 4 : 0;
-        group.q[i] = (int8_t)((low[i % 16] >> i / 16 * 4 & 15) + more - zero);
-    }
-    return group;
 }
 
 /* The first value of the largest size, or NaN if there is one. */
@@ -102,42 +87,27 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
         for (int i = 0; i < 16; i++) packed[i] = (uint8_t)((number[i] & 15) | number[i + 16] << 4);
 }
 
-/* ---- blocks of 256 ------------------------------------------------------------------------------------- */
-
-/* Q4_K and, with the highest bits in 32 bytes, Q5_K. */
-static gpunn__group gpunn__unpack_q4_k(const uint8_t *block, int64_t j, bool five)
-{
-    const uint8_t *high = block + 16, *low = high + (five ? 32 : 0) + j / 2 * 32;
-    int            s, m;
-    gpunn__group_scales(block + 4, j, &s, &m);
-    const float  d = gpunn__block_half(block) * (float)s;
-    gpunn__group group = {{0}, {d, d}, -gpunn__block_half(block + 2) * (float)m};
-    for (int i = 0; i < GPUNN__GROUP; i++)
-        group.q[i] = (int8_t)((low[i] >> j % 2 * 4 & 15) | (five ? (high[i] >> j & 1) << 4 : 0));
-    return group;
-}
-
-static gpunn__group gpunn__unpack_q6_k(const uint8_t *block, int64_t j)
-{
-    const uint8_t *low = block + 64 * (j / 4) + 32 * (j & 1), *high = block + 128 + 32 * (j / 4);
-    const float    d = gpunn__block_half(block + 208);
-    const int8_t  *scale = (const int8_t *)block + 192 + 2 * j;
-    gpunn__group   group = {{0}, {d * (float)scale[0], d * (float)scale[1]}, -0.0f};
-    for (int i = 0; i < GPUNN__GROUP; i++)
-        group.q[i] = (int8_t)(((low[i] >> j % 4 / 2 * 4 & 15) | (high[i] >> j % 4 * 2 & 3) << 4) - 32);
-    return group;
-}
-
 /* ---- all formats --------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index)
 {
-    const int64_t  groups = gpunn__block_length(format) / GPUNN__GROUP, j = index % groups;
-    const uint8_t *block = (const uint8_t *)blocks +
-                           gpunn__block_bytes(format, index / groups * groups * GPUNN__GROUP);
-    if (groups == 1) return gpunn__unpack32(gpunn__block32_of(format), block);
-    return format == GPUNN_Q6_K ? gpunn__unpack_q6_k(block, j)
-                                : gpunn__unpack_q4_k(block, j, format == GPUNN_Q5_K);
+    const int64_t  groups = gpunn__block_length(format) / GPUNN__GROUP;
+    const uint8_t *block = (const uint8_t *)blocks + index / groups * gpunn__block_size(format),
+                  *scale = block + gpunn__block_scale_at(format);
+    const float d = gpunn__block_half(scale),
+                m = gpunn__block_has_minimums(format) ? gpunn__block_half(scale + 2) : 0;
+    const int    j = (int)(index % groups);
+    gpunn__group group = {{0}, {d, d}, m};
+    for (int half = 0; half < 2; half++) {
+        group.minimum = m;
+        gpunn__group_factors(format, block, j, half, &group.scale[half], &group.minimum);
+    }
+    for (int i = 0; i < GPUNN__GROUP; i += 4) {
+        const uint32_t four = gpunn__unpack4(format, block, j, i / 4);
+        for (int k = 0; k < 4; k++)
+            group.q[i + k] = (int8_t)((int)(four >> 8 * k & 255) - gpunn__block_bias(format));
+    }
+    return group;
 }
 
 GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *blocks, int64_t at, float *values,

@@ -43,10 +43,10 @@ static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
     else if (!args->inference)
         (void)gpunn__fail(dev, GPUNN_ERR_STATE,
                           "gpunn_model_create: weights of %s cannot be trained; set .inference = true", name);
-    else if (dev->info.type != GPUNN_DEVICE_CPU)
+    else if (!dev->info.blocks)
         (void)gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                          "gpunn_model_create: %s computes with no weights of %s; use the CPU, or leave "
-                          ".weights out",
+                          "gpunn_model_create: %s computes with no weights of %s; use another device, or "
+                          "leave .weights out",
                           dev->info.name, name);
     else
         return true;

@@ -27,7 +27,7 @@ GPUNN__VECTORIZED(gpunn__round_groups, (const float *a, int64_t n, int zero, gpu
 /* What kernels subtract from unsigned numbers of this format, by `shift`. */
 static int gpunn__block_zero(gpunn_dtype format)
 {
-    return format == GPUNN_Q8_0 ? 128 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+    return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__block_bias(format) : 0;
 }
 
 /* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */

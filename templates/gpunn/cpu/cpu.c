@@ -66,7 +66,7 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
     gpunn__cpu_model(model, sizeof model);
     info->type = GPUNN_DEVICE_CPU;
     info->threads = cpu->threads;
-    info->merged_activations = info->any_layout = true;
+    info->merged_activations = info->any_layout = info->blocks = true;
     (void)snprintf(info->name, sizeof info->name, "%s, %d thread%s, %s", model, cpu->threads,
                    cpu->threads == 1 ? "" : "s", gpunn__gemm_name());
 }

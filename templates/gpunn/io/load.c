@@ -284,7 +284,7 @@ GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model)
     if (kept->at && kept->mapped)
         gpunn__unmap(kept->at, kept->bytes);
     else
-        gpunn__free(model->dev, kept->at, kept->bytes);
+        gpunn__device_free(model->dev, kept->at, kept->bytes);
     memset(kept, 0, sizeof *kept);
 }
 
@@ -302,7 +302,13 @@ static void gpunn__return_blocks(gpunn_model *model, const gpunn__archive *a)
     gpunn__free_kept(model);
 }
 
-/* Marks the file's blocks that parameters can be bound to. Returns their bytes. */
+/* Bytes of the tensor's copy, with its padding. */
+static size_t gpunn__kept_size(const gpunn__entry *item)
+{
+    return ((size_t)(item->end - item->begin) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+/* Marks the file's blocks that parameters can be bound to. Returns the bytes of a copy. */
 static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
 {
     size_t bytes = 0;
@@ -315,12 +321,12 @@ static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, co
         item->kept = item->as && item->rank == t->rank &&
                      memcmp(item->dim, t->dim, (size_t)t->rank * sizeof *t->dim) == 0 &&
                      gpunn__takes_blocks(t);
-        if (item->kept) bytes += (size_t)(item->end - item->begin);
+        if (item->kept) bytes += gpunn__kept_size(item);
     }
     return bytes;
 }
 
-/* Binds parameters to the file's blocks: mapped, or in memory into which they will be read. */
+/* Binds parameters to the file's blocks: mapped, or in memory of the device into which they will be read. */
 static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
 {
     gpunn__kept   *kept = &model->kept;
@@ -328,11 +334,11 @@ static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, c
     const size_t   bytes = gpunn__find_blocks(model, a, args);
     const uint64_t header = a->reader.limit - a->bytes;
     if (bytes == 0) return GPUNN_OK;
-    kept->at = gpunn__reader_map(&a->reader);
+    kept->at = model->dev->backend->reaches ? NULL : gpunn__reader_map(&a->reader);
     kept->mapped = kept->at != NULL;
     kept->bytes = kept->mapped ? (size_t)a->reader.limit : bytes;
-    if (!kept->mapped) kept->at = gpunn__realloc(model->dev, NULL, 0, bytes);
-    if (kept->at == NULL) return GPUNN_ERR_MEMORY;
+    if (!kept->mapped) kept->at = gpunn__device_alloc(model->dev, bytes);
+    if (kept->at == NULL) return model->dev->error.status;
     char *at = (char *)kept->at;
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         gpunn_tensor *t = model->tensors[i];
@@ -341,7 +347,7 @@ static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, c
         const size_t size = (size_t)(item->end - item->begin);
         if (!kept->mapped) item->to = at;
         status = gpunn_bind_as(t, item->as, kept->mapped ? at + header + item->begin : at, size);
-        if (!kept->mapped) at += size;
+        if (!kept->mapped) at += gpunn__kept_size(item);
     }
     return status;
 }

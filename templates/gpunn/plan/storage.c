@@ -18,8 +18,9 @@ static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype
     const gpunn_backend_info *info = &t->model->dev->info;
     const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
     if (i != 1) return false;
+    if (gpunn__is_blocks(dtype)) return everywhere && info->blocks;
     if (everywhere && info->type == GPUNN_DEVICE_CPU) return true;
-    return info->half && !gpunn__is_blocks(dtype) && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
+    return info->half && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
 }
 
 /* The dtype in which a weight is stored if all its readers take it. */

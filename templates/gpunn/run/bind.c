@@ -12,18 +12,13 @@
 /* Binds tensors to user-owned memory (gpunn_bind, gpunn_bind_grad, DLPack) and
  * switches a model's states between sessions. */
 
-/* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
- * bytes determine if it is not known yet. */
-static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char *caller, const void *memory,
-                                              size_t bytes, bool gradient, int64_t *held)
+/* Fails unless the device reaches the memory, at an address aligned as the device or else the elements
+ * require. */
+static GPUNN__STATUS gpunn__check_reach(const gpunn_tensor *t, const char *caller, const void *memory,
+                                        size_t bytes, size_t element)
 {
-    gpunn_device     *dev = t->model->dev;
-    const gpunn_dtype dtype = gradient && !t->doubles ? GPUNN_F32 : gpunn_tensor_dtype(t);
-    const size_t      alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
-    const bool        known = held[0] != 0 ||
-                       (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
-    const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
-    if (fits != GPUNN_OK) return fits;
+    gpunn_device *dev = t->model->dev;
+    const size_t  alignment = dev->info.alignment ? (size_t)dev->info.alignment : element;
     if ((uintptr_t)memory % alignment != 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not aligned to %zu bytes", caller,
                            gpunn__called(t), alignment);
@@ -32,6 +27,19 @@ static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char 
     if (status == GPUNN_OK) return GPUNN_OK;
     return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t),
                        dev->backend->error(dev->context));
+}
+
+/* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
+ * bytes determine if it is not known yet. */
+static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char *caller, const void *memory,
+                                              size_t bytes, bool gradient, int64_t *held)
+{
+    const gpunn_dtype dtype = gradient && !t->doubles ? GPUNN_F32 : gpunn_tensor_dtype(t);
+    const bool        known = held[0] != 0 ||
+                       (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
+    const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
+    if (fits != GPUNN_OK) return fits;
+    return gpunn__check_reach(t, caller, memory, bytes, gpunn_dtype_size(dtype));
 }
 
 /* Makes user-owned memory an input's memory, or removes it. Beside doubles the input keeps memory for
@@ -239,8 +247,8 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session)
     gpunn__model_release(model);
 }
 
-/* Fails unless t can be stored in this dtype from now on. Blocks are for parameters of an evaluation model on
- * a CPU. */
+/* Fails unless t can be stored in this dtype from now on. Blocks are for parameters of an evaluation
+ * model. */
 static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *caller, gpunn_dtype format)
 {
     const gpunn_model *model = t->model;
@@ -253,9 +261,9 @@ static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *call
             model->dev, GPUNN_ERR_STATE,
             "%s '%s': numbers of %s cannot be trained; create the model with .inference = true", caller,
             gpunn__called(t), gpunn_dtype_name(format));
-    if (gpunn__is_blocks(format) && model->dev->info.type != GPUNN_DEVICE_CPU)
+    if (gpunn__is_blocks(format) && !model->dev->info.blocks)
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s '%s': %s computes with no blocks of %s; use the CPU, or another dtype", caller,
+                           "%s '%s': %s computes with no blocks of %s; use another device or dtype", caller,
                            gpunn__called(t), model->dev->info.name, gpunn_dtype_name(format));
     if (t->id < model->laid_out && !gpunn__is_lent(t) && gpunn__kept_as(t) != format)
         return gpunn__fail(
@@ -268,8 +276,8 @@ static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *call
 /* Binds a parameter to blocks, which runs only read. */
 static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
 {
-    static const char  caller[] = "gpunn_bind_as";
-    const gpunn_status status = gpunn__may_store_as(t, caller, format);
+    static const char caller[] = "gpunn_bind_as";
+    gpunn_status      status = gpunn__may_store_as(t, caller, format);
     if (status != GPUNN_OK) return status;
     const size_t expected = gpunn__block_bytes(format, gpunn__count(t, 1));
     char         text[128];
@@ -277,6 +285,8 @@ static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, voi
         return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %zu",
                            caller, gpunn__called(t), bytes, gpunn_dtype_name(format),
                            gpunn__shape_text(t, text), expected);
+    status = gpunn__check_reach(t, caller, memory, bytes, 1);
+    if (status != GPUNN_OK) return status;
     t->bound = true;
     t->narrow = format;
     t->user_memory[0].data = memory;

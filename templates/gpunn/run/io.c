@@ -172,7 +172,7 @@ static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, b
     if (!gradient && gpunn__is_bound_to_doubles(t))
         return dev->backend->download(dev->context, to, memory, bytes);
     if (gradient && t->sparse) return gpunn__read_sparse(t, to, bytes);
-    if (!gradient && gpunn__is_blocks(t->narrow)) return gpunn__read_blocks(t, true, to);
+    if (!gradient && !near && gpunn__is_blocks(t->narrow)) return gpunn__read_blocks(t, true, to);
     if (near) return gpunn__read_on_device(t, gradient, to, memory, bytes);
     gpunn_dtype stored = gpunn__stored_as(t, gradient);
     size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
@@ -249,6 +249,9 @@ static GPUNN__STATUS gpunn__read_as_blocks(gpunn_tensor *t, gpunn_dtype format, 
     gpunn_device *dev = t->model->dev;
     gpunn_status  status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
+    if (gpunn__is_on_device(dev, host))
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED, "%s '%s': blocks are read to host memory only", caller,
+                           gpunn__called(t));
     if (t->narrow != format)
         return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s '%s': it is stored as %s, not as %s", caller,
                            gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)), gpunn_dtype_name(format));
@@ -502,11 +505,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const ch
 
 /* Copies blocks to a parameter, or their numbers if it is stored otherwise. */
 static GPUNN__STATUS gpunn__write_blocks(const gpunn_tensor *t, gpunn_dtype format, const void *host,
-                                         size_t bytes, const char *caller)
+                                         size_t bytes)
 {
-    if (gpunn__is_on_device(t->model->dev, host))
-        return gpunn__fail(t->model->dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s '%s': blocks are written from host memory only", caller, gpunn__called(t));
     if (t->narrow == format) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
     return gpunn__write_pieces(t, format, host);
 }
@@ -542,9 +542,12 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
     if (gpunn__is_lent(t))
         return gpunn__fail(dev, GPUNN_ERR_STATE, "%s '%s': it is bound to blocks, which are only read",
                            caller, gpunn__called(t));
+    if ((blocks || gpunn__is_blocks(t->narrow)) && gpunn__is_on_device(dev, host))
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED, "%s '%s': blocks are written from host memory only",
+                           caller, gpunn__called(t));
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    if (blocks) return gpunn__write_blocks(t, dtype, host, bytes, caller);
+    if (blocks) return gpunn__write_blocks(t, dtype, host, bytes);
     if ((t->narrow || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
         return gpunn__write_pieces(t, dtype, host);
     return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,

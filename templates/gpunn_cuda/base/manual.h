@@ -31,6 +31,7 @@
  *     cuda/reduce      sum, max, gradient_energy, argmax, cumsum
  *     cuda/indexing    topk_indices, embedding, gather, assign
  *     cuda/gemm        linear and matmul: cuBLASLt with its epilogues
+ *     cuda/blocks      products and embeddings of weights of 4 to 8 bits
  *     cuda/conv        convolutions: cuDNN's graphs, im2col and products, or depthwise kernels
  *     cuda/pool        max, average and adaptive average pooling
  *     cuda/finish      epilogue of a product or convolution, in one pass

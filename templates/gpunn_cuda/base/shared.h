@@ -70,6 +70,22 @@ typedef struct gpunn__product {
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
 
+/* Rows of a weight that is stored as blocks. A row out of range is NaN. */
+typedef struct gpunn__block_rows {
+    const void *blocks, *index; /* index: [count]; NULL: rows 0 .. count - 1 */
+    gpunn_dtype index_type, to_type;
+    void       *to;              /* [count][width] */
+    int64_t     count, n, width; /* n: rows of the weight */
+} gpunn__block_rows;
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_rows(gpunn__cuda *cuda, gpunn_dtype format,
+                                                    const gpunn__block_rows *r);
+/* The first count numbers of blocks. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_values(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                                      const void *blocks, gpunn_dtype format, int64_t count);
+/* The forward step of LINEAR with a weight that is stored as blocks. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_block_linear(gpunn__cuda *cuda, gpunn_step *step,
+                                                      gpunn__action action);
+
 /* The interface to cuDNN. All tensors are contiguous and of one dtype, including bias and residual. Shapes
  * are x [n][c][d][h][w], y [n][k][o][p][q] and filters [k][c / groups][kd][kh][kw]. With channels_last they
  * are [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */

@@ -522,25 +522,38 @@ GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product 
            (!residual->data || residual->dtype == y->dtype);
 }
 
-/* Fuses as much into the product as it supports; the rest follows in separate passes. */
-static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+/* Where the argument of the activation is stored. */
+static gpunn_value *gpunn__linear_before(gpunn_step *step)
 {
-    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *y = &step->out;
-    /* the activation's argument */
-    gpunn_value *const before = step->fused->before.data ? &step->fused->before : &step->out;
-    gpunn__product bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true,
-                                              before),
-                   whole;
-    bool fits = false;
+    return step->fused->before.data ? &step->fused->before : &step->out;
+}
+
+GPUNN__INTERNAL gpunn__product gpunn__linear_bare(gpunn_step *step)
+{
+    const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    return gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true,
+                               gpunn__linear_before(step));
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__linear_rest(gpunn__cuda *cuda, gpunn_step *step)
+{
+    gpunn_value *const before = gpunn__linear_before(step);
+    gpunn_step         until = *step;
+    until.out = *before;
+    GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
+    return step->fused->gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, &step->out, NULL)
+                                  : GPUNN_OK;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__product bare = gpunn__linear_bare(step);
+    gpunn__product       whole;
+    bool                 fits = false;
     if (gpunn__linear_whole(step, &whole)) GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     GPUNN__TRY(gpunn__products(cuda, fits ? &whole : &bare, 1, action));
-    if (fits || action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn_step until = *step;
-    until.out = *before;
-    GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
-    return step->fused->gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
+    return fits || action == GPUNN__PREPARE ? GPUNN_OK : gpunn__linear_rest(cuda, step);
 }
 
 GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step)
@@ -594,6 +607,8 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
+    if (!step->backward && gpunn__is_blocks(step->in[1].dtype))
+        return gpunn__cuda_block_linear(cuda, step, action);
     if (!step->backward) {
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__linear_forward(cuda, step, action);

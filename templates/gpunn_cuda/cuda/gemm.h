@@ -136,6 +136,16 @@ GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_st
  * false if one product cannot do all of that. */
 GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole);
 
+/* The product alone. Its result is the activation's argument, if there is an activation. */
+GPUNN__INTERNAL gpunn__product gpunn__linear_bare(gpunn_step *step);
+
+/* What follows that product: bias, norm, residual and activation. */
+GPUNN__INTERNAL gpunn_status gpunn__linear_rest(gpunn__cuda *cuda, gpunn_step *step);
+
+/* LINEAR's forward step. Fuses as much into the product as it supports; the rest follows in separate
+ * passes. */
+GPUNN__INTERNAL gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
+
 typedef struct gpunn__linear_gradients {
     gpunn__product product[2];
     int            count;

@@ -1,3 +1,4 @@
+#include "base/shared.h"
 #include "base/memory.h"
 #include "cuda/elementwise.h"
 #include "cuda/reduce.h"
@@ -977,6 +978,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
         if (sparse) return gpunn__entries_backward(cuda, step, &r, true);
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
+    }
+    if (gpunn__is_blocks(weight->dtype)) {
+        const gpunn__block_rows rows = {weight->data,   tokens->data,  tokens->dtype,  step->out.dtype,
+                                        step->out.data, tokens->count, weight->dim[0], weight->dim[1]};
+        return gpunn__cuda_block_rows(cuda, weight->dtype, &rows);
     }
     r.index = tokens->data;
     r.index_type = tokens->dtype;

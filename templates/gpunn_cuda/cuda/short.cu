@@ -74,6 +74,7 @@ static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__produc
 static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     gpunn__product whole;
+    if (gpunn__is_blocks(step->in[1].dtype)) return 0;
     if (!step->backward)
         return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
     const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);

@@ -230,7 +230,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
 {
     const gpunn__cuda *cuda = (const gpunn__cuda *)context;
     info->type = GPUNN_DEVICE_CUDA;
-    info->half = info->merged_norm = true;
+    info->half = info->merged_norm = info->blocks = true;
     info->bf16 = cuda->capability >= 80;
     info->alignment = 64;
     info->identity = cuda->identity;
@@ -304,7 +304,9 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
-    return gpunn__cuda_cast_values(cuda, to, to_dtype, from, from_dtype, count);
+    return gpunn__is_blocks(from_dtype)
+               ? gpunn__cuda_block_values(cuda, to, to_dtype, from, from_dtype, count)
+               : gpunn__cuda_cast_values(cuda, to, to_dtype, from, from_dtype, count);
 }
 
 /* Whether images should be stored channels last. Tensor cores need this layout, and only cuDNN has kernels

@@ -1,0 +1,121 @@
+#ifndef GPUNN__COMMON_BLOCKS_H
+#define GPUNN__COMMON_BLOCKS_H
+#include "common/traits.h"
+
+/* ==== >>common/blocks =================================================================================== *
+ * Blocks of quantised numbers, bit for bit those of ggml. All formats have groups of 32 numbers q. A group
+ * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
+ * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
+ * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
+ * each half of a group. scale q is exact in F32, except in Q6_K, so that all backends give the same bits. */
+enum { GPUNN__GROUP = 32 };
+
+/* Whether the dtype is a format of blocks. */
+GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
+{
+    return dtype > GPUNN__BLOCKS && dtype < GPUNN__BLOCKS_END;
+}
+
+/* Numbers in a block. 1 for other dtypes. */
+GPUNN__SHARED int64_t gpunn__block_length(gpunn_dtype format)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: return length;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return 1;
+    }
+}
+
+/* Bytes of a block. 0 for other dtypes. */
+GPUNN__SHARED int64_t gpunn__block_size(gpunn_dtype format)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: return bytes;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+GPUNN__SHARED bool gpunn__block_has_minimums(gpunn_dtype format)
+{
+    return format == GPUNN_Q4_1 || format == GPUNN_Q5_1 || format == GPUNN_Q4_K || format == GPUNN_Q5_K;
+}
+
+/* The byte of a block at which its F16 scale stands. The F16 minimum, if there is one, follows. */
+GPUNN__SHARED int gpunn__block_scale_at(gpunn_dtype format)
+{
+    return format == GPUNN_Q6_K ? 208 : 0;
+}
+
+/* Scale and minimum of group j of a block of Q4_K or Q5_K: 6 bits each in 12 bytes. */
+GPUNN__SHARED void gpunn__group_scales(const uint8_t *packed, int64_t j, int *scale, int *minimum)
+{
+    *scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4;
+    *minimum = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | packed[j] >> 6 << 4;
+}
+
+/* Scale and minimum of one half of group j. On entry they are the block's. The minimum is -0 if the format
+ * has none, which changes no number. */
+GPUNN__SHARED void gpunn__group_factors(gpunn_dtype format, const uint8_t *block, int j, int half,
+                                        float *scale, float *minimum)
+{
+    int s, m;
+    if (!gpunn__block_has_minimums(format)) *minimum = -0.0f;
+    if (format == GPUNN_Q6_K) *scale *= (float)((const int8_t *)block)[192 + 2 * j + half];
+    if (format != GPUNN_Q4_K && format != GPUNN_Q5_K) return;
+    gpunn__group_scales(block + 4, j, &s, &m);
+    *scale *= (float)s;
+    *minimum *= -(float)m;
+}
+
+/* Four bytes, the first of which is the lowest. A GPU's blocks stand at even addresses. */
+GPUNN__SHARED uint32_t gpunn__four_bytes(const uint8_t *at)
+{
+#ifdef __CUDA_ARCH__
+    return (uint32_t)((const uint16_t *)at)[0] | (uint32_t)((const uint16_t *)at)[1] << 16;
+#else
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+#endif
+}
+
+/* gpunn__unpack4 for a block of 32. The lower half of a byte is a number of the group's first half. The
+ * highest bits of 5 stand apart; the multiplication spreads four of them over four bytes. */
+GPUNN__SHARED uint32_t gpunn__unpack4_of_32(gpunn_dtype format, const uint8_t *block, int i)
+{
+    const uint8_t *packed = block + (gpunn__block_has_minimums(format) ? 4 : 2);
+    const bool     five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
+    if (format == GPUNN_Q8_0) return gpunn__four_bytes(packed + 4 * i) ^ 0x80808080u;
+    const uint32_t high = five ? (packed[i / 2] >> i % 2 * 4 & 15u) * 0x204081u & 0x01010101u : 0;
+    return (gpunn__four_bytes(packed + (five ? 4 : 0) + i % 4 * 4) >> i / 4 * 4 & 0x0F0F0F0Fu) | high << 4;
+}
+
+/* The same of group j of a block of 256. */
+GPUNN__SHARED uint32_t gpunn__unpack4_of_256(gpunn_dtype format, const uint8_t *block, int j, int i)
+{
+    const bool     six = format == GPUNN_Q6_K;
+    const int      low = six ? j / 4 * 64 + j % 2 * 32 : (format == GPUNN_Q5_K ? 48 : 16) + j / 2 * 32;
+    const uint32_t four = gpunn__four_bytes(block + low + 4 * i) >> (six ? j % 4 / 2 : j % 2) * 4;
+    if (format == GPUNN_Q4_K) return four & 0x0F0F0F0Fu;
+    const uint32_t high = gpunn__four_bytes(block + (six ? 128 + j / 4 * 32 : 16) + 4 * i);
+    return (four & 0x0F0F0F0Fu) | (high >> (six ? j % 4 * 2 : j) & (six ? 0x03030303u : 0x01010101u)) << 4;
+}
+
+/* Numbers 4 i .. 4 i + 3 of group j of a block, a byte each, the first lowest. Each byte is q +
+ * gpunn__block_bias. */
+GPUNN__SHARED uint32_t gpunn__unpack4(gpunn_dtype format, const uint8_t *block, int j, int i)
+{
+    return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__unpack4_of_32(format, block, i)
+                                                       : gpunn__unpack4_of_256(format, block, j, i);
+}
+
+GPUNN__SHARED int gpunn__block_bias(gpunn_dtype format)
+{
+    if (format == GPUNN_Q8_0) return 128;
+    return format == GPUNN_Q6_K ? 32 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+}
+
+#endif /* GPUNN__COMMON_BLOCKS_H */
