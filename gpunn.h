@@ -506,6 +506,14 @@
  *         for (int epoch = 0; epoch < 2; epoch++)
  *             while (gpunn_next(loader)) gpunn_train_step(o, loss);
  *         gpunn_loader_destroy(loader);
+ *     Samples may be memory of the device, such as the fields of a solver on a GPU. Batches are gathered
+ *     there, in the same order, and the program may change the samples between them. Only the numbers of a
+ *     batch's samples are copied to the GPU:
+ *         gpunn_loader *near = gpunn_loader_create(model, .on_device = true,
+ *                                                  .fields = {{.input = x, .samples = samples},
+ *                                                             {.input = t, .samples = targets}},
+ *                                                  .count = 8, .batch_size = 4, .shuffle = true);
+ *         gpunn_loader_destroy(near);
  *     Readers for IDX (MNIST), CIFAR, .npy and safetensors fill a gpunn_array: see gpunn_read_idx and the
  *     functions after it.
  *
@@ -724,8 +732,9 @@
  *         static float field[4][20], derivative[4][20];
  *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
  *         gpunn_bind_grad(x, derivative, sizeof derivative);
- *     Training data that lies on the device, as the fields of a solver, needs no loader. Bind it to an input
- *     and let the graph draw rows, with replacement. No number then passes through the host:
+ *     Training data that lies on the device, as the fields of a solver, is read there by a loader with
+ *     .on_device (DATA). Or bind it to an input and let the graph draw rows, with replacement. No number then
+ *     passes through the host:
  *         static float  cells[1000][3], fluxes[1000][1]; // memory of the device
  *         gpunn_tensor *all    = gpunn_input(model, "cells", GPUNN_F32, GPUNN_SHAPE(1000, 3));
  *         gpunn_tensor *wanted = gpunn_input(model, "fluxes", GPUNN_F32, GPUNN_SHAPE(1000, 1));
@@ -1195,8 +1204,8 @@ typedef struct gpunn_model_args {
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
 #define gpunn_model_create(...) gpunn_model_create_(GPUNN_NAMED(gpunn_model_args, __VA_ARGS__))
 /* torch's net.to(device): moves parameters, buffers, inputs, optimizers with their state, and random state.
- * Training continues unchanged. Values of the last run and gradients are not moved. Loaders need no change.
- * Both devices must have the same realloc_fn and user. After a failure the model stays where it was. */
+ * Training continues unchanged. Values of the last run and gradients are not moved. Loaders need no change
+ * without .on_device. Both devices have the same realloc_fn and user. A failure leaves all as it was. */
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
 /* Limits the cache of plans, of which there is one for each (outputs, mode, sizes). The least recently used
  * plans are freed if there are more than count (0: 32), or if they hold more than `bytes` of host memory and
@@ -3559,14 +3568,16 @@ GPUNN_API int gpunn_local_rank(void);
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ============================================================================================= *
- * Loaders: batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per
+ * Loaders: batches of samples, shuffled and prefetched into a model's inputs. Not thread-safe per
  * device. */
 #define GPUNN_MAX_FIELDS 8 /* most inputs of a loader */
 /* What a loader writes into one input. */
 typedef struct gpunn_field {
     /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
     gpunn_tensor *input;
-    const void   *samples; /* `count` samples one after another, user-owned, not copied; NULL with load */
+    /* `count` samples one after another, user-owned, not copied, in host memory unless on_device; NULL with
+     * load */
+    const void *samples;
     /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64, F64 to F32 */
     gpunn_dtype dtype;
     /* U8 to F32: (x / 255 - mean) / std per channel (axis 1); std 0 means 1. With fewer than 4 channels the
@@ -3622,6 +3633,13 @@ typedef struct gpunn_loader_args {
     /* receives that loader, or NULL on failure. Its samples come in the order of their index, without
      * augmentation and mixup. Destroy both. Required with validation_share, else NULL */
     gpunn_loader **validation;
+    /* All samples are memory of the model's device, such as the fields of a solver on a GPU; on a CPU device
+     * that is host memory. gpunn_next gathers the batch there, in the order of the device's work, so the
+     * program may change samples between two calls. Only the batch's sample numbers pass through the host.
+     * Order and conversions are those of samples in host memory; .workers is not used. GPUNN_ERR_ARGUMENT:
+     * the device does not reach the samples, or load, lengths, mixup_alpha or an augmentation of a field is
+     * set. GPUNN_ERR_DTYPE: a GPU's U8 for an F64 input. GPUNN_ERR_STATE: gpunn_next on another device. */
+    bool on_device;
 } gpunn_loader_args;
 #ifndef GPUNN_NO_LOADERS
 /* Creates a loader for inputs of the model, at the start of its first epoch. Returns NULL on failure. */
@@ -26501,6 +26519,9 @@ GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradien
 /* Whether the last run stored it with channels last. */
 GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient);
 
+/* Whether the program's memory is the device's own, which the host cannot read. */
+GPUNN__INTERNAL bool gpunn__is_on_device(const gpunn_device *dev, const void *memory);
+
 /* Whether t is an input that is bound to doubles. Its own memory then holds floats, which each run converts
  * anew. */
 GPUNN__INTERNAL bool gpunn__is_bound_to_doubles(const gpunn_tensor *t);
@@ -26736,7 +26757,7 @@ static GPUNN__STATUS gpunn__check_as(const gpunn_tensor *t, const char *caller, 
         gpunn__called(t), gpunn_dtype_name(dtype));
 }
 
-static bool gpunn__is_on_device(const gpunn_device *dev, const void *memory)
+GPUNN__INTERNAL bool gpunn__is_on_device(const gpunn_device *dev, const void *memory)
 {
     return dev->backend->on_device && dev->backend->on_device(dev->context, memory);
 }
@@ -46926,6 +46947,8 @@ typedef struct gpunn__loader_field {
     int64_t      most;           /* length of that axis in the batch's memory */
     gpunn_pixels pixels;         /* U8 to F32: mean and std */
     float        table[4][256];  /* U8 or BOOL to F32: value of each byte, by channel */
+    /* the batch's samples, as words [GPUNN_BATCH, words] in the loader's gather model; NULL: without it */
+    gpunn_tensor *gathered;
 } gpunn__loader_field;
 
 typedef struct gpunn__batch {
@@ -46952,7 +46975,11 @@ struct gpunn_loader {
     int64_t            *subset;          /* its args.count samples, ascending; NULL: all */
     int64_t            *order;           /* order of the samples in epoch ordered_epoch; NULL: not shuffled */
     int64_t             epoch, ordered_epoch;
-    char               *memory;       /* memory of the batches in the ring */
+    /* .on_device on a GPU: the model that copies the samples whose I64 numbers are in index. A batch's memory
+     * then holds these numbers. NULL: the host reads the samples */
+    gpunn_model  *gather;
+    gpunn_tensor *index;
+    char         *memory;             /* memory of the batches in the ring */
     void (*memory_free)(void *ptr);   /* frees memory that the backend allocated; NULL: gpunn__free */
     size_t        batch_bytes, mixed; /* mixed: offset of a sample's buffer, used for mixing */
     int           worker_count, ring_count;
@@ -47385,6 +47412,15 @@ static int64_t gpunn__sample_at(const gpunn_loader *loader, int64_t position)
     return list ? list[position] : position;
 }
 
+/* Writes the numbers of a batch's samples into its memory. */
+static void gpunn__batch_list(const gpunn_loader *loader, gpunn__batch *batch)
+{
+    const int64_t first = gpunn__batch_first(loader, batch->number),
+                  n = gpunn__batch_size(loader, batch->number);
+    for (int64_t i = 0; batch->memory && i < n; i++)
+        ((int64_t *)(void *)batch->memory)[i] = gpunn__sample_at(loader, first + i);
+}
+
 /* Fills a batch. A worker changes no shared data here except the batch. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
@@ -47392,6 +47428,10 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
     const int64_t            first = gpunn__batch_first(loader, batch->number),
                   n = gpunn__batch_size(loader, batch->number);
     batch->status = GPUNN_OK;
+    if (loader->gather) {
+        gpunn__batch_list(loader, batch);
+        return;
+    }
     batch->longest = loader->least;
     for (int64_t i = 0; i < n; i++) {
         const int64_t sample = gpunn__sample_at(loader, first + i);
@@ -47560,6 +47600,38 @@ static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, cons
     return gpunn__write_shape_as(field->input, "gpunn_next", field->to, rows, shape);
 }
 
+/* Gathers n samples of each field on the device, by their numbers in the batch's memory. */
+static GPUNN__STATUS gpunn__batch_gather(const gpunn_loader *loader, const gpunn__batch *batch, int64_t n)
+{
+    gpunn_tensor *gathered[GPUNN_MAX_FIELDS];
+    int           count = 0;
+    if (loader->gather->dev != loader->model->dev)
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_STATE,
+                           "gpunn_next: the samples are on the device that the model has left; make another "
+                           "loader");
+    for (int f = 0; f < loader->field_count; f++)
+        if (loader->fields[f].gathered) gathered[count++] = loader->fields[f].gathered;
+    if (count == 0) return GPUNN_OK;
+    const gpunn_status status = gpunn_write(loader->index, batch->memory, (size_t)n * sizeof(int64_t));
+    return status == GPUNN_OK ? gpunn_forward(gathered, count) : status;
+}
+
+/* Writes n samples of a batch into the input of a field. first: position of the first one in the epoch. */
+static GPUNN__STATUS gpunn__batch_write(const gpunn__loader_field *field, const gpunn__batch *batch,
+                                        int64_t first, int64_t n)
+{
+    const char *rows;
+    if (field->direct)
+        rows = field->samples + (size_t)first * field->to_bytes;
+    else if (field->gathered)
+        rows = (const char *)gpunn_data(field->gathered);
+    else
+        rows = batch->memory + field->rows;
+    if (field->axis) return gpunn__write_longest(field, rows, n, batch->longest);
+    if (field->widens) return gpunn__write_pixels(field, (const uint8_t *)rows, n);
+    return gpunn_write_as(field->input, field->to, rows, (size_t)n * field->to_bytes);
+}
+
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
 {
     if (loader == NULL) {
@@ -47576,15 +47648,9 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
             (void)gpunn__fail(loader->model->dev, status,
                               "gpunn_next: the load callback failed for sample %lld with %s",
                               (long long)batch->sample, gpunn_status_name(status));
-        for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++) {
-            const gpunn__loader_field *field = &loader->fields[f];
-            const char                *rows = field->direct ? field->samples + (size_t)first * field->to_bytes
-                                                            : batch->memory + field->rows;
-            status = field->axis ? gpunn__write_longest(field, rows, n, batch->longest)
-                     : field->widens
-                         ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
-                         : gpunn_write_as(field->input, field->to, rows, (size_t)n * field->to_bytes);
-        }
+        if (status == GPUNN_OK && loader->gather) status = gpunn__batch_gather(loader, batch, n);
+        for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++)
+            status = gpunn__batch_write(&loader->fields[f], batch, first, n);
         more = status == GPUNN_OK;
         loader->delivered = (int)n;
     }
@@ -47825,6 +47891,76 @@ static GPUNN__STATUS gpunn__field_sizes(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
+/* The name of an argument that samples on the device exclude; NULL: none is set. */
+static const char *gpunn__excluded_on_device(const gpunn_loader_args *args, const gpunn_field *field)
+{
+    const struct {
+        const char *name;
+        bool        is_set;
+    } excluded[] = {{"load", args->load != NULL},
+                    {"lengths", args->lengths != NULL},
+                    {"mixup_alpha", args->mixup_alpha != 0},
+                    {"crop_padding", field->crop_padding != 0},
+                    {"degrees", field->degrees != 0},
+                    {"horizontal_flip", field->horizontal_flip != 0},
+                    {"vertical_flip", field->vertical_flip != 0},
+                    {"brightness", field->brightness != 0},
+                    {"contrast", field->contrast != 0},
+                    {"saturation", field->saturation != 0},
+                    {"hue", field->hue != 0}};
+    for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)
+        if (excluded[i].is_set) return excluded[i].name;
+    return NULL;
+}
+
+/* Lets the device gather the samples of field f, as rows of the widest words of which they consist. */
+static GPUNN__STATUS gpunn__field_gather(gpunn_loader *loader, int f)
+{
+    const char           name[] = {(char)('0' + f), 0};
+    gpunn__loader_field *field = &loader->fields[f];
+    const size_t         bits = (size_t)(uintptr_t)field->samples | field->from_bytes;
+    gpunn_dtype          word = bits % 4 == 0 ? GPUNN_I32 : GPUNN_U8;
+    if (bits % 8 == 0) word = GPUNN_I64;
+    const gpunn_shape shape = {{loader->args.count, (int64_t)(field->from_bytes / gpunn_dtype_size(word))}};
+    gpunn_tensor     *all = gpunn_input(loader->gather, name, word, shape);
+    void             *samples = (void *)(uintptr_t)field->samples; /* only read */
+    gpunn_status      status = gpunn_bind(all, samples, (size_t)shape.dim[0] * field->from_bytes);
+    if (status != GPUNN_OK) return status;
+    field->gathered = gpunn_index_select(all, 0, loader->index);
+    return field->gathered ? GPUNN_OK : loader->model->dev->error.status;
+}
+
+/* Checks that the samples of field f are where on_device says. */
+static GPUNN__STATUS gpunn__field_place(gpunn_loader *loader, int f)
+{
+    const gpunn_loader_args *args = &loader->args;
+    gpunn__loader_field     *field = &loader->fields[f];
+    gpunn_device            *dev = loader->model->dev;
+    const char              *name = gpunn__field_name(&args->fields[f]);
+    const char              *excluded = gpunn__excluded_on_device(args, &args->fields[f]);
+    if (args->on_device && excluded)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: on_device excludes %s, which field %d ('%s') has; leave one "
+                           "of them out",
+                           excluded, f, name);
+    if (loader->gather == NULL && !args->load && !field->direct && gpunn__is_on_device(dev, field->samples))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: the samples of field %d ('%s') are memory of the GPU, which "
+                           "the host cannot read; set .on_device = true",
+                           f, name);
+    if (loader->gather == NULL) return GPUNN_OK;
+    if (gpunn__field_has_pixels(field) && !field->widens)
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                           "gpunn_loader_create: field %d ('%s') has u8 samples on the device and an F64 "
+                           "input; make the input F32",
+                           f, name);
+    if (dev->backend->reaches && dev->backend->reaches(dev->context, field->samples,
+                                                       (size_t)args->count * field->from_bytes) != GPUNN_OK)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_loader_create: on_device for field %d ('%s'): %s",
+                           f, name, dev->backend->error(dev->context));
+    return field->direct ? GPUNN_OK : gpunn__field_gather(loader, f);
+}
+
 /* Checks field f of the arguments and prepares its conversion. */
 static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
 {
@@ -47843,7 +47979,9 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (field->widens) field->to = field->from;
     field->direct = !args->load && !args->shuffle && args->validation_share == 0 && !field->moves &&
                     !field->jitters && !mixes && field->from == field->to && !field->axis;
-    return status == GPUNN_OK ? gpunn__field_sizes(loader, f) : status;
+    if (loader->gather) field->to = field->from; /* the device converts what it gathers */
+    if (status == GPUNN_OK) status = gpunn__field_sizes(loader, f);
+    return status == GPUNN_OK ? gpunn__field_place(loader, f) : status;
 }
 
 /* Reserves bytes at the end of a batch's memory, aligned for any dtype. Returns false if sizes overflow. */
@@ -47888,6 +48026,21 @@ static GPUNN__STATUS gpunn__loader_take_share(gpunn_loader *loader)
     return loader->subset ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
+/* Makes the model that gathers samples on the device, unless its memory is the host's. */
+static GPUNN__STATUS gpunn__loader_gathers(gpunn_loader *loader)
+{
+    gpunn_device    *dev = loader->model->dev;
+    gpunn_model_args args;
+    loader->args.workers = 0;
+    if (dev->backend->on_device == NULL) return GPUNN_OK;
+    memset(&args, 0, sizeof args);
+    args.inference = true;
+    loader->gather = gpunn_model_create_(dev, args);
+    if (loader->gather == NULL) return dev->error.status;
+    loader->index = gpunn_input(loader->gather, "index", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    return loader->index ? GPUNN_OK : dev->error.status;
+}
+
 /* Counts the batches of an epoch. */
 static GPUNN__STATUS gpunn__loader_batches(gpunn_loader *loader)
 {
@@ -47920,16 +48073,18 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: mixup_alpha is %g; give a finite number of at least 0", function,
                            (double)args->mixup_alpha);
-    bool   fits = true, copies = false;
-    size_t largest = 0; /* bytes of the largest sample */
+    bool         fits = true, copies = false;
+    size_t       largest = 0; /* bytes of the largest sample */
+    gpunn_status status = args->on_device ? gpunn__loader_gathers(loader) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
     for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input;
          loader->field_count++) {
-        gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
+        status = gpunn__loader_field_check(loader, loader->field_count);
         if (status != GPUNN_OK) return status;
         gpunn__loader_field *field = &loader->fields[loader->field_count];
         int64_t              rows = gpunn__batch_size(loader, 0);
         copies = copies || !field->direct;
-        if (!field->direct)
+        if (!field->direct && !field->gathered)
             fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
         if (args->load && gpunn__loads_aside(field))
             fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
@@ -47942,10 +48097,11 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",
                            function);
-    gpunn_status status = gpunn__loader_take_share(loader);
+    status = gpunn__loader_take_share(loader);
     if (status == GPUNN_OK) status = gpunn__loader_batches(loader);
     if (status != GPUNN_OK) return status;
     loader->ring_count = copies ? args->workers + 1 : 1;
+    if (loader->gather) loader->batch_bytes = (size_t)gpunn__batch_size(loader, 0) * sizeof(int64_t);
     size_t bytes;
     if (!fits || !gpunn__mul(loader->batch_bytes, (size_t)loader->ring_count, &bytes))
         return gpunn__fail(dev, GPUNN_ERR_MEMORY,
@@ -48027,6 +48183,7 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     gpunn_model  *model = loader->model;
     gpunn_device *dev = model->dev;
     const bool    is_forked = gpunn__loader_is_forked(loader);
+    gpunn_model_destroy(loader->gather);
     GPUNN__LOCK(&loader->monitor);
     loader->stop = true;
     GPUNN__WAKE(&loader->monitor);
@@ -54953,8 +55110,9 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *       training  A step whose loss or gradient is not finite changes nothing and is GPUNN_ERR_NUMERIC.
  *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
  *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
- *                 .min_epochs and .restore_best. gpunn_embedding(.sparse) trains the batch's rows alone.
- *                 gpunn_muon is new. gpunn_lora fine-tunes by adapters, in the files of PEFT.
+ *                 .min_epochs and .restore_best. A loader's samples may be .on_device. gpunn_lora fine-tunes
+ *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) trains the batch's rows
+ *                 alone. gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
  *                 gpunn_transpose, .reset of stateful recurrent layers, and streaming convolutions
  *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.

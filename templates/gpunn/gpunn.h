@@ -330,8 +330,9 @@ extern "C" {
  *       training  A step whose loss or gradient is not finite changes nothing and is GPUNN_ERR_NUMERIC.
  *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
  *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
- *                 .min_epochs and .restore_best. gpunn_embedding(.sparse) trains the batch's rows alone.
- *                 gpunn_muon is new. gpunn_lora fine-tunes by adapters, in the files of PEFT.
+ *                 .min_epochs and .restore_best. A loader's samples may be .on_device. gpunn_lora fine-tunes
+ *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) trains the batch's rows
+ *                 alone. gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
  *                 gpunn_transpose, .reset of stateful recurrent layers, and streaming convolutions
  *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.

@@ -207,6 +207,13 @@ static void train(gpunn_device *dev)
     if (shared) shared->deleter((struct DLManagedTensorVersioned *)shared);
     gpunn_loader_destroy(loader);
     gpunn_loader_destroy(validation);
+    loader = gpunn_loader_create(/* of memory of the device: on a GPU from cudaMalloc, on a CPU any */
+                                 model,
+                                 .fields = {{.input = x, .samples = numbers},
+                                            {.input = classes, .samples = labels}},
+                                 .count = 8, .batch_size = 4, .shuffle = true, .on_device = true);
+    while (gpunn_next(loader)) gpunn_train_step(sgd, loss);
+    gpunn_loader_destroy(loader);
     gpunn_optimizer_destroy(sgd);
     gpunn_model_destroy(model);
 }

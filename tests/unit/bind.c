@@ -3,37 +3,7 @@
  * in such memory and in all other ways. */
 #include "../test.h"
 
-#include "../emulator/caller.h"
-
-#pragma weak caller_malloc
-#pragma weak caller_free
-#pragma weak caller_put
-#pragma weak caller_get
-#pragma weak caller_stream
-#pragma weak caller_end
-
-static void *stream; /* of the emulated GPU */
-static void *take(size_t bytes, const void *values)
-{
-    void *memory = stream ? caller_malloc(bytes) : calloc(1, bytes);
-    if (values && stream) caller_put(memory, values, bytes, stream);
-    if (values && !stream) memcpy(memory, values, bytes);
-    return memory;
-}
-static void give(void *memory)
-{
-    if (stream)
-        caller_free(memory);
-    else
-        free(memory);
-}
-static void look(void *host, const void *memory, size_t bytes)
-{
-    if (stream)
-        caller_get(host, memory, bytes, stream);
-    else
-        memcpy(host, memory, bytes);
-}
+#include "../emulator/memory.h"
 
 typedef struct place {
     test_memory      memory;

@@ -2,6 +2,8 @@
  * program too. */
 #include "../test.h"
 
+#include "../emulator/memory.h"
+
 enum { SAMPLES = 23, WIDTH = 3, TURNED_PIXELS = 3 * 7 * 6 };
 static float   rows[SAMPLES][WIDTH];
 static int32_t numbers[SAMPLES];
@@ -878,17 +880,319 @@ static void test_errors(void **state)
                GPUNN_ERR_ARGUMENT, "mixup_alpha is -1");
 }
 
+/* ---- samples on the device ---- */
+enum { SMALL = 5, IMAGE = 12, KINDS = 7 };
+static double        wide_samples[SAMPLES][WIDTH];
+static unsigned char byte_samples[SAMPLES][IMAGE];
+static bool          flag_samples[SAMPLES][SMALL];
+
+/* Inputs of each dtype, and the samples of each: the same, and others that are converted. */
+typedef struct samples {
+    gpunn_field fields[KINDS];
+    size_t      bytes[KINDS]; /* of all samples */
+    void       *memory[KINDS];
+} samples;
+static samples samples_make(fixture *f)
+{
+    static const gpunn_dtype inputs[KINDS] = {GPUNN_F32, GPUNN_I64,  GPUNN_F32, GPUNN_F32,
+                                              GPUNN_F64, GPUNN_BOOL, GPUNN_I32},
+                             given[KINDS] = {GPUNN_F32, GPUNN_I32,  GPUNN_F64, GPUNN_U8,
+                                             GPUNN_F64, GPUNN_BOOL, GPUNN_U8};
+    static const gpunn_shape shapes[KINDS] = {
+        {{GPUNN_BATCH, WIDTH}}, {{GPUNN_BATCH}},        {{GPUNN_BATCH, WIDTH}}, {{GPUNN_BATCH, 2, 2, 3}},
+        {{GPUNN_BATCH, WIDTH}}, {{GPUNN_BATCH, SMALL}}, {{GPUNN_BATCH, IMAGE}}};
+    const void *const host[KINDS] = {rows,         numbers,      wide_samples, byte_samples,
+                                     wide_samples, flag_samples, byte_samples};
+    const size_t      bytes[KINDS] = {sizeof rows,         sizeof numbers,      sizeof wide_samples,
+                                      sizeof byte_samples, sizeof wide_samples, sizeof flag_samples,
+                                      sizeof byte_samples};
+    samples           s;
+    make_inputs(f);
+    memset(&s, 0, sizeof s);
+    for (int i = 0; i < SAMPLES * IMAGE; i++) {
+        byte_samples[i / IMAGE][i % IMAGE] = (unsigned char)(i * 37);
+        flag_samples[i / IMAGE][i % SMALL] = i % 3 == 0;
+        wide_samples[i / IMAGE][i % WIDTH] = 0.1 * i;
+    }
+    for (int k = 0; k < KINDS; k++) {
+        char name[8];
+        (void)snprintf(name, sizeof name, "x%d", k);
+        s.fields[k].input = MADE(f->dev, gpunn_input(f->model, name, inputs[k], shapes[k]));
+        s.fields[k].samples = host[k];
+        s.fields[k].dtype = given[k];
+        s.bytes[k] = bytes[k];
+    }
+    for (int c = 0; c < 2; c++) s.fields[3].mean[c] = 0.3f, s.fields[3].std[c] = 0.5f + (float)c;
+    return s;
+}
+/* Moves the samples to memory of the device, or back. */
+static void samples_move(fixture *f, samples *s, bool there)
+{
+    static const void *host[KINDS];
+    if (there && is_emulated(f->backend)) stream = caller_stream();
+    for (int k = 0; k < KINDS; k++) {
+        char first;
+        if (!there) give(s->memory[k]);
+        if (there) host[k] = s->fields[k].samples, s->memory[k] = take(s->bytes[k], host[k]);
+        if (there) look(&first, s->memory[k], 1); /* waits */
+        s->fields[k].samples = there ? s->memory[k] : host[k];
+    }
+    if (!there && stream) caller_end(stream);
+    if (!there) stream = NULL;
+}
+static gpunn_loader_args samples_args(const samples *s)
+{
+    gpunn_loader_args args = {.count = SAMPLES, .batch_size = 4, .seed = 9};
+    memcpy(args.fields, s->fields, sizeof s->fields);
+    return args;
+}
+/* The bytes of all inputs. */
+static size_t samples_read(fixture *f, const samples *s, char *to)
+{
+    size_t bytes = 0;
+    for (int k = 0; k < KINDS; k++) {
+        OK(f->dev, gpunn_read(s->fields[k].input, to + bytes, gpunn_tensor_bytes(s->fields[k].input)));
+        bytes += gpunn_tensor_bytes(s->fields[k].input);
+    }
+    return bytes;
+}
+/* Both loaders give the same batches, for three epochs. */
+static void same_batches(fixture *f, const samples *s, gpunn_loader *host, gpunn_loader *device)
+{
+    char a[4096], b[4096];
+    for (int pass = 0; pass < 3; pass++) {
+        int batches = 0;
+        for (; gpunn_next(host); batches++) {
+            const size_t bytes = samples_read(f, s, a);
+            assert_true(bytes <= sizeof a);
+            assert_true(gpunn_next(device));
+            assert_int_equal(gpunn_loader_batch_size(device), gpunn_loader_batch_size(host));
+            assert_int_equal(samples_read(f, s, b), bytes);
+            assert_memory_equal(a, b, bytes);
+        }
+        assert_false(gpunn_next(device));
+        OK(f->dev, gpunn_last_status(f->dev));
+        assert_int_equal(batches, gpunn_loader_batches(device));
+    }
+}
+
+/* Ranks that all do the same, of which this one is number 1. */
+enum { ALIKE = 3 };
+static gpunn_status sum_alike(void *user, float *values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) values[i] *= ALIKE;
+    return user ? GPUNN_ERR_STATE : GPUNN_OK;
+}
+static gpunn_status gather_alike(void *user, void *parts, size_t bytes)
+{
+    char *own = (char *)parts + bytes;
+    memcpy(parts, own, bytes);
+    memcpy(own + bytes, own, bytes);
+    return user ? GPUNN_ERR_STATE : GPUNN_OK;
+}
+static gpunn_status broadcast_alike(void *user, void *memory, size_t bytes, int root)
+{
+    (void)memory, (void)bytes, (void)root;
+    return user ? GPUNN_ERR_STATE : GPUNN_OK;
+}
+
+static void test_on_device(void **state)
+{
+    fixture      *f = *state;
+    samples       s = samples_make(f), near = s;
+    gpunn_loader *rest[2] = {NULL, NULL};
+    gpunn_group  *group = MADE(f->dev,
+                               gpunn_group_open(f->dev, .rank = 1, .size = ALIKE, .all_reduce = sum_alike,
+                                                .all_gather = gather_alike, .broadcast = broadcast_alike,
+                                                .type = GPUNN_GROUP_HOST, .share_gpu = true));
+    samples_move(f, &near, true);
+    for (int way = 0; way < 10; way++) {
+        gpunn_loader *loader[2];
+        for (int i = 0; i < 2; i++) {
+            gpunn_loader_args args = samples_args(i ? &near : &s);
+            args.on_device = i == 1;
+            args.workers = way / 4;
+            args.shuffle = way % 2;
+            args.drop_last = way / 2 % 2;
+            args.group = way > 7 ? group : NULL;
+            args.validation_share = way > 5 ? 0.3f : 0;
+            args.validation = way > 5 ? &rest[i] : NULL;
+            loader[i] = MADE(f->dev, gpunn_loader_create_(f->model, args));
+        }
+        same_batches(f, &s, loader[0], loader[1]);
+        if (way > 5) same_batches(f, &s, rest[0], rest[1]);
+        for (int i = 0; i < 2; i++) gpunn_loader_destroy(loader[i]), gpunn_loader_destroy(rest[i]);
+        rest[0] = rest[1] = NULL;
+    }
+    gpunn_group_close(group);
+    samples_move(f, &near, false);
+}
+
+/* A batch holds what the samples are when gpunn_next is called. */
+static void test_on_device_changes(void **state)
+{
+    fixture *f = *state;
+    samples  s = samples_make(f);
+    float    batch[4][WIDTH], first = -1;
+    int64_t  label[4];
+    samples_move(f, &s, true);
+    gpunn_loader_args args = samples_args(&s);
+    args.on_device = args.shuffle = true;
+    args.workers = 2;
+    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
+    while (gpunn_next(loader)) {
+        const size_t n = (size_t)gpunn_loader_batch_size(loader);
+        OK(f->dev, gpunn_read(s.fields[0].input, batch, n * sizeof *batch));
+        OK(f->dev, gpunn_read(s.fields[1].input, label, n * sizeof *label));
+        for (size_t i = 0; i < n; i++)
+            assert_true(batch[i][0] == (first < 0 ? rows[label[i]][0] : first + (float)label[i]));
+        first++;
+        for (int i = 0; i < SAMPLES; i++) rows[i][0] = first + (float)i;
+        if (stream) caller_put(s.memory[0], rows, sizeof rows, stream);
+        if (!stream) memcpy(s.memory[0], rows, sizeof rows);
+        look(batch, s.memory[0], sizeof *batch); /* waits */
+    }
+    OK(f->dev, gpunn_last_status(f->dev));
+    gpunn_loader_destroy(loader);
+    samples_move(f, &s, false);
+}
+
+/* gpunn_fit from samples on the device: the same losses and weights as from the host's, with a checkpoint. */
+static void test_on_device_fit(void **state)
+{
+    enum { TRAIN = 21 };
+    fixture    *f = *state;
+    float      *net_x, loss[2], weight[2][64 * 64];
+    int64_t    *net_t, label[2][4];
+    const char *path = test_path(f, "device.ckpt");
+    net_data(TRAIN, 3, &net_x, &net_t);
+    if (is_emulated(f->backend)) stream = caller_stream();
+    void *near[] = {take(sizeof *net_x * TRAIN * NET_X, net_x), take(sizeof *net_t * TRAIN, net_t)};
+    look(weight, near[1], 1); /* waits */
+    for (int i = 0; i < 2; i++) {
+        gpunn_model     *model = MADE(f->dev, gpunn_model_create(f->dev));
+        net              n = net_make(model);
+        gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(model, .lr = 0.01f));
+        gpunn_tensor    *fc = MADE(f->dev, gpunn_find(model, "fc1.weight"));
+        gpunn_loader    *loader = MADE(
+               f->dev, gpunn_loader_create(model, .count = TRAIN, .batch_size = 4, .shuffle = true, .seed = 4,
+                                           .on_device = i == 1,
+                                           .fields = {{.input = n.x, .samples = i ? near[0] : net_x},
+                                                      {.input = n.t, .samples = i ? near[1] : net_t}}));
+        OK(f->dev, gpunn_fit(opt, .loss = n.loss, .train = loader, .epochs = 2));
+        assert_true(gpunn_next(loader) && gpunn_next(loader));
+        OK(f->dev, gpunn_checkpoint_save(opt, loader, path));
+        assert_true(gpunn_next(loader) && gpunn_next(loader));
+        OK(f->dev, gpunn_checkpoint_load(opt, loader, path));
+        assert_true(gpunn_next(loader));
+        OK(f->dev, gpunn_read(n.t, label[i], sizeof label[i]));
+        gpunn_loader_rewind(loader);
+        OK(f->dev, gpunn_evaluate(loader, n.loss, NULL, &loss[i], NULL));
+        assert_true(gpunn_tensor_bytes(fc) <= sizeof weight[i]);
+        OK(f->dev, gpunn_read(fc, weight[i], gpunn_tensor_bytes(fc)));
+        if (i == 1) assert_memory_equal(weight[0], weight[1], gpunn_tensor_bytes(fc));
+        gpunn_loader_destroy(loader);
+        gpunn_optimizer_destroy(opt);
+        gpunn_model_destroy(model);
+    }
+    assert_true(isfinite(loss[0]) && loss[0] == loss[1]);
+    assert_memory_equal(label[0], label[1], sizeof label[0]);
+    (void)remove(path);
+    give(near[0]), give(near[1]);
+    if (stream) caller_end(stream);
+    stream = NULL;
+    free(net_x), free(net_t);
+}
+
+/* A load callback that is never called. */
+static gpunn_status no_load(void *user, int64_t index, void *const *sample)
+{
+    (void)user, (void)index, (void)sample;
+    return GPUNN_ERR_STATE;
+}
+
+static void test_on_device_refused(void **state)
+{
+    fixture                 *f = *state;
+    samples                  s = samples_make(f);
+    gpunn_loader_args        args = samples_args(&s);
+    static const char *const names[] = {"crop_padding", "degrees",  "horizontal_flip", "vertical_flip",
+                                        "brightness",   "contrast", "saturation",      "hue",
+                                        "mixup_alpha",  "load"};
+    const gpunn_shape        shape = {{GPUNN_BATCH, 3, 2, 2}};
+    gpunn_tensor            *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, shape));
+    samples_move(f, &s, true);
+    for (int i = 0; i < COUNT(names); i++) {
+        gpunn_loader_args bad = {.count = SAMPLES, .on_device = true};
+        gpunn_field      *field = &bad.fields[0];
+        float *const      number[] = {&field->degrees,    &field->horizontal_flip, &field->vertical_flip,
+                                      &field->brightness, &field->contrast,        &field->saturation,
+                                      &field->hue,        &bad.mixup_alpha};
+        field->input = image;
+        if (i < 9) field->samples = s.memory[3];
+        if (i < 9) field->dtype = GPUNN_U8;
+        if (i == 0) field->crop_padding = 1;
+        if (i > 0 && i < 9) *number[i - 1] = 0.5f;
+        if (i == 9) bad.load = no_load;
+        FAILS_NULL(f->dev, gpunn_loader_create_(f->model, bad), GPUNN_ERR_ARGUMENT, "on_device", names[i],
+                   "'image'");
+    }
+    if (stream) {
+        args.fields[0].samples = s.memory[0];
+        args.shuffle = true;
+        FAILS_NULL(f->dev, gpunn_loader_create_(f->model, args), GPUNN_ERR_ARGUMENT, "'x0'",
+                   "memory of the GPU", "on_device");
+        args.fields[0].samples = rows;
+        args.on_device = true;
+        FAILS_NULL(f->dev, gpunn_loader_create_(f->model, args), GPUNN_ERR_ARGUMENT, "'x0'", "on_device",
+                   "host");
+        memcpy(args.fields, s.fields, sizeof s.fields);
+        args.count = SAMPLES + 1;
+        FAILS_NULL(f->dev, gpunn_loader_create_(f->model, args), GPUNN_ERR_ARGUMENT, "'x0'", "bytes");
+        args.count = SAMPLES;
+        args.fields[4].dtype = GPUNN_U8;
+        FAILS_NULL(f->dev, gpunn_loader_create_(f->model, args), GPUNN_ERR_DTYPE, "'x4'", "F64");
+    }
+    memcpy(args.fields, s.fields, sizeof s.fields);
+    args.on_device = true;
+    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
+    gpunn_device *cpu = MADE(
+        NULL, gpunn_device_open(.type = GPUNN_DEVICE_CPU, .realloc_fn = hook_realloc, .user = &f->memory));
+    OK(cpu, gpunn_model_to(f->model, cpu));
+    if (stream) {
+        assert_false(gpunn_next(loader));
+        assert_int_equal(gpunn_last_status(cpu), GPUNN_ERR_STATE);
+        gpunn_clear_error(cpu);
+    } else
+        assert_true(gpunn_next(loader));
+    gpunn_loader_destroy(loader);
+    samples_move(f, &s, false);
+    OK(f->dev, gpunn_model_to(f->model, f->dev));
+    gpunn_device_close(cpu);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        test_with_device(test_order),           test_with_device(test_shuffle),
-        test_with_device(test_shuffle_is_fair), test_with_device(test_share),
-        test_with_device(test_share_is_fair),   test_with_device(test_images),
-        test_with_device(test_augmentation),    test_with_device(test_flips_for_certain),
-        test_with_device(test_wide_pixels),     test_with_device(test_callback),
-        test_with_device(test_doubles),         test_with_device(test_many_workers),
-        test_with_device(test_no_allocation),   test_with_device(test_torchvision),
-        test_with_device(test_errors),          test_with_device(test_lengths),
-        test_with_device(test_bad_lengths)};
+    const struct CMUnitTest tests[] = {test_with_device(test_order),
+                                       test_with_device(test_shuffle),
+                                       test_with_device(test_shuffle_is_fair),
+                                       test_with_device(test_share),
+                                       test_with_device(test_share_is_fair),
+                                       test_with_device(test_images),
+                                       test_with_device(test_augmentation),
+                                       test_with_device(test_flips_for_certain),
+                                       test_with_device(test_wide_pixels),
+                                       test_with_device(test_callback),
+                                       test_with_device(test_doubles),
+                                       test_with_device(test_many_workers),
+                                       test_with_device(test_no_allocation),
+                                       test_with_device(test_torchvision),
+                                       test_with_device(test_errors),
+                                       test_with_device(test_lengths),
+                                       test_with_device(test_bad_lengths),
+                                       test_with_device(test_on_device),
+                                       test_with_device(test_on_device_changes),
+                                       test_with_device(test_on_device_fit),
+                                       test_with_device(test_on_device_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,16 @@
 #include "api/train.h"
 
 /* ==== >>data ============================================================================================= *
- * Loaders: batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per
+ * Loaders: batches of samples, shuffled and prefetched into a model's inputs. Not thread-safe per
  * device. */
 #define GPUNN_MAX_FIELDS 8 /* most inputs of a loader */
 /* What a loader writes into one input. */
 typedef struct gpunn_field {
     /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
     gpunn_tensor *input;
-    const void   *samples; /* `count` samples one after another, user-owned, not copied; NULL with load */
+    /* `count` samples one after another, user-owned, not copied, in host memory unless on_device; NULL with
+     * load */
+    const void *samples;
     /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64, F64 to F32 */
     gpunn_dtype dtype;
     /* U8 to F32: (x / 255 - mean) / std per channel (axis 1); std 0 means 1. With fewer than 4 channels the
@@ -66,6 +68,13 @@ typedef struct gpunn_loader_args {
     /* receives that loader, or NULL on failure. Its samples come in the order of their index, without
      * augmentation and mixup. Destroy both. Required with validation_share, else NULL */
     gpunn_loader **validation;
+    /* All samples are memory of the model's device, such as the fields of a solver on a GPU; on a CPU device
+     * that is host memory. gpunn_next gathers the batch there, in the order of the device's work, so the
+     * program may change samples between two calls. Only the batch's sample numbers pass through the host.
+     * Order and conversions are those of samples in host memory; .workers is not used. GPUNN_ERR_ARGUMENT:
+     * the device does not reach the samples, or load, lengths, mixup_alpha or an augmentation of a field is
+     * set. GPUNN_ERR_DTYPE: a GPU's U8 for an F64 input. GPUNN_ERR_STATE: gpunn_next on another device. */
+    bool on_device;
 } gpunn_loader_args;
 #ifndef GPUNN_NO_LOADERS
 /* Creates a loader for inputs of the model, at the start of its first epoch. Returns NULL on failure. */

@@ -506,6 +506,14 @@
  *         for (int epoch = 0; epoch < 2; epoch++)
  *             while (gpunn_next(loader)) gpunn_train_step(o, loss);
  *         gpunn_loader_destroy(loader);
+ *     Samples may be memory of the device, such as the fields of a solver on a GPU. Batches are gathered
+ *     there, in the same order, and the program may change the samples between them. Only the numbers of a
+ *     batch's samples are copied to the GPU:
+ *         gpunn_loader *near = gpunn_loader_create(model, .on_device = true,
+ *                                                  .fields = {{.input = x, .samples = samples},
+ *                                                             {.input = t, .samples = targets}},
+ *                                                  .count = 8, .batch_size = 4, .shuffle = true);
+ *         gpunn_loader_destroy(near);
  *     Readers for IDX (MNIST), CIFAR, .npy and safetensors fill a gpunn_array: see gpunn_read_idx and the
  *     functions after it.
  *
@@ -724,8 +732,9 @@
  *         static float field[4][20], derivative[4][20];
  *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
  *         gpunn_bind_grad(x, derivative, sizeof derivative);
- *     Training data that lies on the device, as the fields of a solver, needs no loader. Bind it to an input
- *     and let the graph draw rows, with replacement. No number then passes through the host:
+ *     Training data that lies on the device, as the fields of a solver, is read there by a loader with
+ *     .on_device (DATA). Or bind it to an input and let the graph draw rows, with replacement. No number then
+ *     passes through the host:
  *         static float  cells[1000][3], fluxes[1000][1]; // memory of the device
  *         gpunn_tensor *all    = gpunn_input(model, "cells", GPUNN_F32, GPUNN_SHAPE(1000, 3));
  *         gpunn_tensor *wanted = gpunn_input(model, "fluxes", GPUNN_F32, GPUNN_SHAPE(1000, 1));

@@ -256,8 +256,8 @@ typedef struct gpunn_model_args {
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
 #define gpunn_model_create(...) gpunn_model_create_(GPUNN_NAMED(gpunn_model_args, __VA_ARGS__))
 /* torch's net.to(device): moves parameters, buffers, inputs, optimizers with their state, and random state.
- * Training continues unchanged. Values of the last run and gradients are not moved. Loaders need no change.
- * Both devices must have the same realloc_fn and user. After a failure the model stays where it was. */
+ * Training continues unchanged. Values of the last run and gradients are not moved. Loaders need no change
+ * without .on_device. Both devices have the same realloc_fn and user. A failure leaves all as it was. */
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
 /* Limits the cache of plans, of which there is one for each (outputs, mode, sizes). The least recently used
  * plans are freed if there are more than count (0: 32), or if they hold more than `bytes` of host memory and

@@ -217,7 +217,7 @@ static GPUNN__STATUS gpunn__check_as(const gpunn_tensor *t, const char *caller, 
         gpunn__called(t), gpunn_dtype_name(dtype));
 }
 
-static bool gpunn__is_on_device(const gpunn_device *dev, const void *memory)
+GPUNN__INTERNAL bool gpunn__is_on_device(const gpunn_device *dev, const void *memory)
 {
     return dev->backend->on_device && dev->backend->on_device(dev->context, memory);
 }

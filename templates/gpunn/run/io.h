@@ -11,6 +11,9 @@ GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradien
 /* Whether the last run stored it with channels last. */
 GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient);
 
+/* Whether the program's memory is the device's own, which the host cannot read. */
+GPUNN__INTERNAL bool gpunn__is_on_device(const gpunn_device *dev, const void *memory);
+
 /* Whether t is an input that is bound to doubles. Its own memory then holds floats, which each run converts
  * anew. */
 GPUNN__INTERNAL bool gpunn__is_bound_to_doubles(const gpunn_tensor *t);

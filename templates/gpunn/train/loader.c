@@ -415,6 +415,15 @@ static int64_t gpunn__sample_at(const gpunn_loader *loader, int64_t position)
     return list ? list[position] : position;
 }
 
+/* Writes the numbers of a batch's samples into its memory. */
+static void gpunn__batch_list(const gpunn_loader *loader, gpunn__batch *batch)
+{
+    const int64_t first = gpunn__batch_first(loader, batch->number),
+                  n = gpunn__batch_size(loader, batch->number);
+    for (int64_t i = 0; batch->memory && i < n; i++)
+        ((int64_t *)(void *)batch->memory)[i] = gpunn__sample_at(loader, first + i);
+}
+
 /* Fills a batch. A worker changes no shared data here except the batch. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
@@ -422,6 +431,10 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
     const int64_t            first = gpunn__batch_first(loader, batch->number),
                   n = gpunn__batch_size(loader, batch->number);
     batch->status = GPUNN_OK;
+    if (loader->gather) {
+        gpunn__batch_list(loader, batch);
+        return;
+    }
     batch->longest = loader->least;
     for (int64_t i = 0; i < n; i++) {
         const int64_t sample = gpunn__sample_at(loader, first + i);
@@ -590,6 +603,38 @@ static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, cons
     return gpunn__write_shape_as(field->input, "gpunn_next", field->to, rows, shape);
 }
 
+/* Gathers n samples of each field on the device, by their numbers in the batch's memory. */
+static GPUNN__STATUS gpunn__batch_gather(const gpunn_loader *loader, const gpunn__batch *batch, int64_t n)
+{
+    gpunn_tensor *gathered[GPUNN_MAX_FIELDS];
+    int           count = 0;
+    if (loader->gather->dev != loader->model->dev)
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_STATE,
+                           "gpunn_next: the samples are on the device that the model has left; make another "
+                           "loader");
+    for (int f = 0; f < loader->field_count; f++)
+        if (loader->fields[f].gathered) gathered[count++] = loader->fields[f].gathered;
+    if (count == 0) return GPUNN_OK;
+    const gpunn_status status = gpunn_write(loader->index, batch->memory, (size_t)n * sizeof(int64_t));
+    return status == GPUNN_OK ? gpunn_forward(gathered, count) : status;
+}
+
+/* Writes n samples of a batch into the input of a field. first: position of the first one in the epoch. */
+static GPUNN__STATUS gpunn__batch_write(const gpunn__loader_field *field, const gpunn__batch *batch,
+                                        int64_t first, int64_t n)
+{
+    const char *rows;
+    if (field->direct)
+        rows = field->samples + (size_t)first * field->to_bytes;
+    else if (field->gathered)
+        rows = (const char *)gpunn_data(field->gathered);
+    else
+        rows = batch->memory + field->rows;
+    if (field->axis) return gpunn__write_longest(field, rows, n, batch->longest);
+    if (field->widens) return gpunn__write_pixels(field, (const uint8_t *)rows, n);
+    return gpunn_write_as(field->input, field->to, rows, (size_t)n * field->to_bytes);
+}
+
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
 {
     if (loader == NULL) {
@@ -606,15 +651,9 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
             (void)gpunn__fail(loader->model->dev, status,
                               "gpunn_next: the load callback failed for sample %lld with %s",
                               (long long)batch->sample, gpunn_status_name(status));
-        for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++) {
-            const gpunn__loader_field *field = &loader->fields[f];
-            const char                *rows = field->direct ? field->samples + (size_t)first * field->to_bytes
-                                                            : batch->memory + field->rows;
-            status = field->axis ? gpunn__write_longest(field, rows, n, batch->longest)
-                     : field->widens
-                         ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
-                         : gpunn_write_as(field->input, field->to, rows, (size_t)n * field->to_bytes);
-        }
+        if (status == GPUNN_OK && loader->gather) status = gpunn__batch_gather(loader, batch, n);
+        for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++)
+            status = gpunn__batch_write(&loader->fields[f], batch, first, n);
         more = status == GPUNN_OK;
         loader->delivered = (int)n;
     }
@@ -855,6 +894,76 @@ static GPUNN__STATUS gpunn__field_sizes(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
+/* The name of an argument that samples on the device exclude; NULL: none is set. */
+static const char *gpunn__excluded_on_device(const gpunn_loader_args *args, const gpunn_field *field)
+{
+    const struct {
+        const char *name;
+        bool        is_set;
+    } excluded[] = {{"load", args->load != NULL},
+                    {"lengths", args->lengths != NULL},
+                    {"mixup_alpha", args->mixup_alpha != 0},
+                    {"crop_padding", field->crop_padding != 0},
+                    {"degrees", field->degrees != 0},
+                    {"horizontal_flip", field->horizontal_flip != 0},
+                    {"vertical_flip", field->vertical_flip != 0},
+                    {"brightness", field->brightness != 0},
+                    {"contrast", field->contrast != 0},
+                    {"saturation", field->saturation != 0},
+                    {"hue", field->hue != 0}};
+    for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)
+        if (excluded[i].is_set) return excluded[i].name;
+    return NULL;
+}
+
+/* Lets the device gather the samples of field f, as rows of the widest words of which they consist. */
+static GPUNN__STATUS gpunn__field_gather(gpunn_loader *loader, int f)
+{
+    const char           name[] = {(char)('0' + f), 0};
+    gpunn__loader_field *field = &loader->fields[f];
+    const size_t         bits = (size_t)(uintptr_t)field->samples | field->from_bytes;
+    gpunn_dtype          word = bits % 4 == 0 ? GPUNN_I32 : GPUNN_U8;
+    if (bits % 8 == 0) word = GPUNN_I64;
+    const gpunn_shape shape = {{loader->args.count, (int64_t)(field->from_bytes / gpunn_dtype_size(word))}};
+    gpunn_tensor     *all = gpunn_input(loader->gather, name, word, shape);
+    void             *samples = (void *)(uintptr_t)field->samples; /* only read */
+    gpunn_status      status = gpunn_bind(all, samples, (size_t)shape.dim[0] * field->from_bytes);
+    if (status != GPUNN_OK) return status;
+    field->gathered = gpunn_index_select(all, 0, loader->index);
+    return field->gathered ? GPUNN_OK : loader->model->dev->error.status;
+}
+
+/* Checks that the samples of field f are where on_device says. */
+static GPUNN__STATUS gpunn__field_place(gpunn_loader *loader, int f)
+{
+    const gpunn_loader_args *args = &loader->args;
+    gpunn__loader_field     *field = &loader->fields[f];
+    gpunn_device            *dev = loader->model->dev;
+    const char              *name = gpunn__field_name(&args->fields[f]);
+    const char              *excluded = gpunn__excluded_on_device(args, &args->fields[f]);
+    if (args->on_device && excluded)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: on_device excludes %s, which field %d ('%s') has; leave one "
+                           "of them out",
+                           excluded, f, name);
+    if (loader->gather == NULL && !args->load && !field->direct && gpunn__is_on_device(dev, field->samples))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: the samples of field %d ('%s') are memory of the GPU, which "
+                           "the host cannot read; set .on_device = true",
+                           f, name);
+    if (loader->gather == NULL) return GPUNN_OK;
+    if (gpunn__field_has_pixels(field) && !field->widens)
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                           "gpunn_loader_create: field %d ('%s') has u8 samples on the device and an F64 "
+                           "input; make the input F32",
+                           f, name);
+    if (dev->backend->reaches && dev->backend->reaches(dev->context, field->samples,
+                                                       (size_t)args->count * field->from_bytes) != GPUNN_OK)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_loader_create: on_device for field %d ('%s'): %s",
+                           f, name, dev->backend->error(dev->context));
+    return field->direct ? GPUNN_OK : gpunn__field_gather(loader, f);
+}
+
 /* Checks field f of the arguments and prepares its conversion. */
 static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
 {
@@ -873,7 +982,9 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (field->widens) field->to = field->from;
     field->direct = !args->load && !args->shuffle && args->validation_share == 0 && !field->moves &&
                     !field->jitters && !mixes && field->from == field->to && !field->axis;
-    return status == GPUNN_OK ? gpunn__field_sizes(loader, f) : status;
+    if (loader->gather) field->to = field->from; /* the device converts what it gathers */
+    if (status == GPUNN_OK) status = gpunn__field_sizes(loader, f);
+    return status == GPUNN_OK ? gpunn__field_place(loader, f) : status;
 }
 
 /* Reserves bytes at the end of a batch's memory, aligned for any dtype. Returns false if sizes overflow. */
@@ -918,6 +1029,21 @@ static GPUNN__STATUS gpunn__loader_take_share(gpunn_loader *loader)
     return loader->subset ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
+/* Makes the model that gathers samples on the device, unless its memory is the host's. */
+static GPUNN__STATUS gpunn__loader_gathers(gpunn_loader *loader)
+{
+    gpunn_device    *dev = loader->model->dev;
+    gpunn_model_args args;
+    loader->args.workers = 0;
+    if (dev->backend->on_device == NULL) return GPUNN_OK;
+    memset(&args, 0, sizeof args);
+    args.inference = true;
+    loader->gather = gpunn_model_create_(dev, args);
+    if (loader->gather == NULL) return dev->error.status;
+    loader->index = gpunn_input(loader->gather, "index", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    return loader->index ? GPUNN_OK : dev->error.status;
+}
+
 /* Counts the batches of an epoch. */
 static GPUNN__STATUS gpunn__loader_batches(gpunn_loader *loader)
 {
@@ -950,16 +1076,18 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: mixup_alpha is %g; give a finite number of at least 0", function,
                            (double)args->mixup_alpha);
-    bool   fits = true, copies = false;
-    size_t largest = 0; /* bytes of the largest sample */
+    bool         fits = true, copies = false;
+    size_t       largest = 0; /* bytes of the largest sample */
+    gpunn_status status = args->on_device ? gpunn__loader_gathers(loader) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
     for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input;
          loader->field_count++) {
-        gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
+        status = gpunn__loader_field_check(loader, loader->field_count);
         if (status != GPUNN_OK) return status;
         gpunn__loader_field *field = &loader->fields[loader->field_count];
         int64_t              rows = gpunn__batch_size(loader, 0);
         copies = copies || !field->direct;
-        if (!field->direct)
+        if (!field->direct && !field->gathered)
             fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
         if (args->load && gpunn__loads_aside(field))
             fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
@@ -972,10 +1100,11 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",
                            function);
-    gpunn_status status = gpunn__loader_take_share(loader);
+    status = gpunn__loader_take_share(loader);
     if (status == GPUNN_OK) status = gpunn__loader_batches(loader);
     if (status != GPUNN_OK) return status;
     loader->ring_count = copies ? args->workers + 1 : 1;
+    if (loader->gather) loader->batch_bytes = (size_t)gpunn__batch_size(loader, 0) * sizeof(int64_t);
     size_t bytes;
     if (!fits || !gpunn__mul(loader->batch_bytes, (size_t)loader->ring_count, &bytes))
         return gpunn__fail(dev, GPUNN_ERR_MEMORY,
@@ -1057,6 +1186,7 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     gpunn_model  *model = loader->model;
     gpunn_device *dev = model->dev;
     const bool    is_forked = gpunn__loader_is_forked(loader);
+    gpunn_model_destroy(loader->gather);
     GPUNN__LOCK(&loader->monitor);
     loader->stop = true;
     GPUNN__WAKE(&loader->monitor);

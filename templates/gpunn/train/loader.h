@@ -26,6 +26,8 @@ typedef struct gpunn__loader_field {
     int64_t      most;           /* length of that axis in the batch's memory */
     gpunn_pixels pixels;         /* U8 to F32: mean and std */
     float        table[4][256];  /* U8 or BOOL to F32: value of each byte, by channel */
+    /* the batch's samples, as words [GPUNN_BATCH, words] in the loader's gather model; NULL: without it */
+    gpunn_tensor *gathered;
 } gpunn__loader_field;
 
 typedef struct gpunn__batch {
@@ -52,7 +54,11 @@ struct gpunn_loader {
     int64_t            *subset;          /* its args.count samples, ascending; NULL: all */
     int64_t            *order;           /* order of the samples in epoch ordered_epoch; NULL: not shuffled */
     int64_t             epoch, ordered_epoch;
-    char               *memory;       /* memory of the batches in the ring */
+    /* .on_device on a GPU: the model that copies the samples whose I64 numbers are in index. A batch's memory
+     * then holds these numbers. NULL: the host reads the samples */
+    gpunn_model  *gather;
+    gpunn_tensor *index;
+    char         *memory;             /* memory of the batches in the ring */
     void (*memory_free)(void *ptr);   /* frees memory that the backend allocated; NULL: gpunn__free */
     size_t        batch_bytes, mixed; /* mixed: offset of a sample's buffer, used for mixing */
     int           worker_count, ring_count;
