@@ -3851,10 +3851,11 @@ typedef struct gpunn_lora_load_args {
 GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, gpunn_lora_load_args args);
 #define gpunn_lora_load(model, ...) gpunn_lora_load_((model), GPUNN_NAMED(gpunn_lora_load_args, __VA_ARGS__))
 /* Adds alpha / rank B A of the enabled adapter to the weights, and removes all adapters with their tensors,
- * which must not be used any more. The other weights stay frozen. A 16-bit weight is rounded once.
+ * which must not be used any more. The other weights stay frozen. A weight stored in 16 bits or blocks is
+ * rounded once.
  * GPUNN_ERR_STATE: no adapter is enabled, or there is an optimizer; destroy it first.
- * GPUNN_ERR_UNSUPPORTED: several layers share a weight, or another op, such as a derivative, reads an
- * adapter. No weight has changed then. */
+ * GPUNN_ERR_UNSUPPORTED: several layers share a weight, a weight is bound to blocks (gpunn_bind_as,
+ * .keep_blocks), or another op, such as a derivative, reads an adapter. No weight has changed then. */
 GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model);
 
 /* ==== >>spec ============================================================================================= *
@@ -46010,11 +46011,16 @@ static GPUNN__STATUS gpunn__merge_branch(const gpunn__branch *branch, float *mem
     return gpunn_write(weight, memory, gpunn_tensor_bytes(weight));
 }
 
-/* Fails if another layer reads a weight that would be merged. */
-static GPUNN__STATUS gpunn__check_unshared_base(const gpunn__adapter *adapter)
+/* Fails if a weight cannot be merged: its blocks are only read, or another layer reads it. */
+static GPUNN__STATUS gpunn__check_bases(const gpunn__adapter *adapter)
 {
     for (int k = 0; k < adapter->branch_count; k++) {
         const gpunn_tensor *product = adapter->branches[k].product, *weight = product->inputs[1];
+        if (gpunn__is_lent(weight))
+            return gpunn__fail(weight->model->dev, GPUNN_ERR_UNSUPPORTED,
+                               "gpunn_lora_merge: '%.80s' is bound to blocks, which are only read; keep the "
+                               "adapter apart, or load the weights without .keep_blocks",
+                               weight->name);
         for (int id = weight->id; id < weight->model->tensor_count; id++) {
             const gpunn_tensor *t = weight->model->tensors[id];
             for (int i = 0; i < t->input_count; i++)
@@ -46056,7 +46062,7 @@ static GPUNN__STATUS gpunn__check_unread(const gpunn_model *model)
 static GPUNN__STATUS gpunn__merge(gpunn_model *model, const gpunn__adapter *adapter)
 {
     size_t       most = 0;
-    gpunn_status status = gpunn__check_unshared_base(adapter);
+    gpunn_status status = gpunn__check_bases(adapter);
     if (status == GPUNN_OK) status = gpunn__check_unread(model);
     for (int k = 0; k < adapter->branch_count; k++)
         if (gpunn__merge_floats(&adapter->branches[k]) > most)

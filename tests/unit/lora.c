@@ -699,6 +699,33 @@ static void test_readers(void **state)
     OK(f->dev, gpunn_forward(&a, 1));
 }
 
+/* Blocks that runs only read keep an adapter from being merged, also into weights before them. */
+static void test_bound_blocks(void **state)
+{
+    enum { WHOLE = 32, BYTES = 18 }; /* of a block of Q4_0 */
+    fixture      *f = *state;
+    unsigned char bound[WHOLE * BYTES];
+    float         x[WHOLE] = {1, 2, 3}, before[WHOLE], after[WHOLE];
+    if (f->backend->type != GPUNN_DEVICE_CPU) return; /* blocks are the CPU's */
+    gpunn_model  *model = MADE(f->dev, gpunn_model_create(f->dev, .inference = true));
+    gpunn_tensor *in = MADE(f->dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WHOLE)));
+    gpunn_tensor *y = gpunn_linear(in, "own", .out_features = WHOLE);
+    y = MADE(f->dev, gpunn_linear(y, "bound", .out_features = WHOLE));
+    memset(bound, 0x35, sizeof bound);
+    OK(f->dev, gpunn_bind_as(gpunn_find(model, "bound.weight"), GPUNN_Q4_0, bound, sizeof bound));
+    OK(f->dev, gpunn_lora(model, "*", .rank = 2));
+    adapters_fill(f->dev, model, "default", 3);
+    OK(f->dev, write_floats(in, x, WHOLE));
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, before, sizeof before));
+    FAILS(f->dev, gpunn_lora_merge(model), GPUNN_ERR_UNSUPPORTED, "gpunn_lora_merge", "'bound.weight'",
+          ".keep_blocks");
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, after, sizeof after));
+    assert_memory_equal(before, after, sizeof before);
+    gpunn_model_destroy(model);
+}
+
 /* Values that are computed again give the same gradients, with dropout too; merging comes after that. */
 static void test_recompute(void **state)
 {
@@ -821,6 +848,7 @@ int main(void)
                {"file faults", test_file_faults},
                {"spec", test_spec},
                {"readers", test_readers},
+               {"bound blocks", test_bound_blocks},
                {"recompute", test_recompute},
                {"altered files", test_altered_files}};
     static struct CMUnitTest tests[3 * COUNT(all) + 3];

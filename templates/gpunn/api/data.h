@@ -286,10 +286,11 @@ typedef struct gpunn_lora_load_args {
 GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, gpunn_lora_load_args args);
 #define gpunn_lora_load(model, ...) gpunn_lora_load_((model), GPUNN_NAMED(gpunn_lora_load_args, __VA_ARGS__))
 /* Adds alpha / rank B A of the enabled adapter to the weights, and removes all adapters with their tensors,
- * which must not be used any more. The other weights stay frozen. A 16-bit weight is rounded once.
+ * which must not be used any more. The other weights stay frozen. A weight stored in 16 bits or blocks is
+ * rounded once.
  * GPUNN_ERR_STATE: no adapter is enabled, or there is an optimizer; destroy it first.
- * GPUNN_ERR_UNSUPPORTED: several layers share a weight, or another op, such as a derivative, reads an
- * adapter. No weight has changed then. */
+ * GPUNN_ERR_UNSUPPORTED: several layers share a weight, a weight is bound to blocks (gpunn_bind_as,
+ * .keep_blocks), or another op, such as a derivative, reads an adapter. No weight has changed then. */
 GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model);
 
 /* ==== >>spec ============================================================================================= *

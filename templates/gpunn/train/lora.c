@@ -6,6 +6,7 @@
 #include "base/shapes.h"
 #include "graph/arguments.h"
 #include "plan/plan.h"
+#include "plan/storage.h"
 
 /* ---- patterns ------------------------------------------------------------------------------------------ */
 
@@ -465,11 +466,16 @@ static GPUNN__STATUS gpunn__merge_branch(const gpunn__branch *branch, float *mem
     return gpunn_write(weight, memory, gpunn_tensor_bytes(weight));
 }
 
-/* Fails if another layer reads a weight that would be merged. */
-static GPUNN__STATUS gpunn__check_unshared_base(const gpunn__adapter *adapter)
+/* Fails if a weight cannot be merged: its blocks are only read, or another layer reads it. */
+static GPUNN__STATUS gpunn__check_bases(const gpunn__adapter *adapter)
 {
     for (int k = 0; k < adapter->branch_count; k++) {
         const gpunn_tensor *product = adapter->branches[k].product, *weight = product->inputs[1];
+        if (gpunn__is_lent(weight))
+            return gpunn__fail(weight->model->dev, GPUNN_ERR_UNSUPPORTED,
+                               "gpunn_lora_merge: '%.80s' is bound to blocks, which are only read; keep the "
+                               "adapter apart, or load the weights without .keep_blocks",
+                               weight->name);
         for (int id = weight->id; id < weight->model->tensor_count; id++) {
             const gpunn_tensor *t = weight->model->tensors[id];
             for (int i = 0; i < t->input_count; i++)
@@ -511,7 +517,7 @@ static GPUNN__STATUS gpunn__check_unread(const gpunn_model *model)
 static GPUNN__STATUS gpunn__merge(gpunn_model *model, const gpunn__adapter *adapter)
 {
     size_t       most = 0;
-    gpunn_status status = gpunn__check_unshared_base(adapter);
+    gpunn_status status = gpunn__check_bases(adapter);
     if (status == GPUNN_OK) status = gpunn__check_unread(model);
     for (int k = 0; k < adapter->branch_count; k++)
         if (gpunn__merge_floats(&adapter->branches[k]) > most)
