@@ -11,6 +11,8 @@
  *        Or one file: https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF
  * Run:   ./llama --model FOLDER --prompt "The capital of France is"
  *        ./llama --model FILE.gguf --prompt "The capital of France is"
+ *        python3 -m generator.quantize FOLDER/model.safetensors --to q4_0 -o SMALL/model.gguf
+ *        ./llama --model SMALL --ids "1 450 7483 310 3444 338"       SMALL also has FOLDER's config.json
  *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where there is no tokenizer.json
  *        --help explains all options
  * Expect: the prompt and what follows it. Without a folder a small model with random weights writes
@@ -338,6 +340,7 @@ static bool read_gguf(gpunn_device *dev, const char *path, config *c)
     char      *header = gguf_header(dev, path, &error), *key;
     json       j = json_begin(path, header, &error);
     c->tie_word_embeddings = true;
+    c->hidden_size = c->vocab_size = 0;
     for (bool object = json_object(&j); object && (key = json_key(&j, NULL)) != NULL;) {
         if (strcmp(key, "__metadata__") == 0) {
             read_gguf_metadata(&j, c);
@@ -356,7 +359,9 @@ static bool read_gguf(gpunn_device *dev, const char *path, config *c)
     bool good = json_end(&j);
     c->interleaved = strcmp(c->model_type, "llama") == 0;
     free(header);
-    return good || fail(error.text);
+    if (!good) return fail(error.text);
+    return (c->hidden_size && c->vocab_size) ||
+           fail("the .gguf has weights only; name it model.gguf, in a folder with config.json");
 }
 
 static bool settle(config *c)
@@ -723,7 +728,7 @@ static void parse(int argc, char **argv, options *o)
 {
     const option known[] = {
         {"--model PATH",
-         "folder of config.json, weights and vocabulary, or a .gguf; default: a small model, random weights",
+         "folder: config.json, vocabulary, model.safetensors or model.gguf; or a .gguf; default: random weights",
          .text = &o->model},
         {"--prompt TEXT", "how the text begins", .text = &o->prompt},
         {"--ids LIST", "the same as tokens, numbers between spaces; the text is numbers then",

@@ -193,19 +193,6 @@ class Llama(unittest.TestCase):
                  "--threads", "1", *arguments]
         return subprocess.run(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
 
-    def gguf(self, config, tensors=None, kind=None, facts=()):
-        """A .gguf of the model, which the next runs read."""
-        tensors = gguf_tensors(config, weights(config) if tensors is None else tensors, kind)
-        if config["rope_parameters"]["rope_type"] == "llama3":
-            tensors["rope_freqs.weight"] = rope_divisors(config)
-        self.from_file = self.path("model.gguf")
-        gguf.write(self.from_file, tensors, {**gguf_facts(config), **dict(facts)})
-
-    def run_program(self, *arguments, ids=tuple(PROMPT)):
-        given = [PROGRAM, "--model", self.from_file or self.folder.name, "--ids", " ".join(map(str, ids)),
-                 "--threads", "1", *arguments]
-        return subprocess.run(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
-
     def good(self, *arguments):
         done = self.run_program(*arguments)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
@@ -293,6 +280,8 @@ class Llama(unittest.TestCase):
         gguf.write(self.path("model.gguf"), tensors, {})
         os.remove(self.path("model.safetensors"))
         self.assertEqual(self.logits(), want)
+        self.from_file = self.path("model.gguf")
+        self.refuse("has weights only; name it model.gguf, in a folder with config.json")
 
     def test_gguf_tokenizers(self):
         """The text of the folder with tokenizer.json, which depends on each token of the prompt."""
