@@ -757,6 +757,14 @@ static void test_other_layers(void **state)
         gpunn_embedding(f->labels, "w3", .weight = gpunn_find(f->model, "words.weight"), .padding_idx = -1)
             ->attr.ignore_index,
         8);
+    assert_int_equal(
+        gpunn_embedding(f->labels, "w4", .num_embeddings = 9, .embedding_dim = 2, .padding_idx = -9)
+            ->attr.ignore_index,
+        0);
+    assert_int_equal(
+        gpunn_embedding(f->labels, "w5", .num_embeddings = 9, .embedding_dim = 2, .padding_idx = 8)
+            ->attr.ignore_index,
+        8);
     REFUSED(f, GPUNN_ERR_DTYPE, "embedding 'e': tokens is f32, but integers are needed; use i64 or i32",
             gpunn_embedding(f->rows, "e", .num_embeddings = 9, .embedding_dim = 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
