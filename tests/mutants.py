@@ -178,7 +178,7 @@ def equivalents():
     return {re.fullmatch(r"([\w()]+): `(.+)` becomes `(.+)`: .+", line).groups() for line in lines}
 
 
-def parts_of(pattern):
+def parts_of_library():
     try:
         import tree_sitter
         import tree_sitter_c
@@ -186,14 +186,21 @@ def parts_of(pattern):
         sys.exit("ninja mutants needs two packages of PyPI: pip install tree_sitter tree_sitter_c")
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_c.language()))
     names = sorted(glob.glob("*/*.c", root_dir=os.path.join(ROOT, PARTS)))
-    return {name: Part(name, parser) for name in names if fnmatch.fnmatch(name, pattern)}
+    return {name: Part(name, parser) for name in names}
+
+
+def text_of(mutant):
+    return mutant.function, mutant.original, mutant.mutated
 
 
 def draw(parts, options):
     """Mutants at random, which do not overlap and are not equivalent."""
     known = equivalents()
-    every = [mutant for part in parts.values() for mutant in part.mutants
-             if (mutant.function, mutant.original, mutant.mutated) not in known]
+    all_texts = {text_of(mutant) for part in parts.values() for mutant in part.mutants}
+    for function, original, mutated in known - all_texts:
+        sys.exit(f"{EQUIVALENT}: {function} has no mutant `{original}` becomes `{mutated}`; delete the line")
+    every = [mutant for name, part in parts.items() if fnmatch.fnmatch(name, options.parts)
+             for mutant in part.mutants if text_of(mutant) not in known]
     random.Random(options.seed).shuffle(every)
     drawn, taken = [], collections.defaultdict(list)
     for one in every:
@@ -321,7 +328,7 @@ def main():
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options.add_argument("programs", nargs="+")
     options = options.parse_args()
-    parts = parts_of(options.parts)
+    parts = parts_of_library()
     mutants = draw(parts, options)
     size = len(mutants)
     paths = build(options.programs, parts, mutants, options.jobs)

@@ -542,6 +542,12 @@ static void test_interpolate(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "interpolate: scale_factor 0.05 gives size 0 for the 14 along axis 2; use another factor",
             gpunn_interpolate(f->image, .scale_factor = 0.05));
+    const int64_t width = gpunn_size(f->model, "W");
+    gpunn_tensor *wide = gpunn_input(f->model, "wide", GPUNN_F32, SHAPE(B, 1, 4, width));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "interpolate: scale_factor 0.31 gives no formula for axis 3, which varies; use a multiple of "
+            "1/64, or .size",
+            gpunn_interpolate(wide, .scale_factor = 0.31));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "interpolate: size[1] or scale_factors[1] is set, but x has 1 spatial axis; leave it out",
             gpunn_interpolate(rows, .size = {3, 3}));
@@ -693,6 +699,14 @@ static void test_other_layers(void **state)
         gpunn_batch_norm2d(f->rows, "bn"));
     gpunn_tensor *volume = gpunn_reshape(f->image, SHAPE(B, 6, 2, 7, 14));
     check_shape(f, gpunn_batch_norm3d(volume, "bn3"), SHAPE(B, 6, 2, 7, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "batch_norm2d 'bn': x is [batch, 6, 2, 7, 14], but [n, channels, height, width] is needed; "
+            "gpunn_reshape it",
+            gpunn_batch_norm2d(volume, "bn"));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "batch_norm1d 'bn': x is [batch, 6, 14, 14], but [n, channels] or [n, channels, length] is "
+            "needed; gpunn_reshape it",
+            gpunn_batch_norm1d(f->image, "bn"));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "batch_norm3d 'bn': x is [batch, 6, 14, 14], but [n, channels, depth, height, width] is needed; "
             "gpunn_reshape it",
@@ -1435,16 +1449,17 @@ static void test_reductions(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "glu: axis 0 of x [batch, 20] cannot be halved; its size must be even, and not vary",
             gpunn_glu(f->rows, 0));
-    check_shape(f, gpunn_bilinear(f->rows, positive, "pair", .out_features = 7), SHAPE(B, 7));
-    check_shape(f, gpunn_find(f->model, "pair.weight"), SHAPE(7, 20, 20));
+    gpunn_tensor *ten = gpunn_glu(f->rows, 1);
+    check_shape(f, gpunn_bilinear(f->rows, ten, "pair", .out_features = 7), SHAPE(B, 7));
+    check_shape(f, gpunn_find(f->model, "pair.weight"), SHAPE(7, 20, 10));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "bilinear 'b': x1 is [batch, 20] and x2 is [3]; both need 1 to 7 axes, with equal sizes except "
             "for the last axis",
             gpunn_bilinear(f->rows, f->three, "b", .out_features = 7));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "bilinear 'b': out_features is 0 for inputs of 20 and 20 features; set .out_features to 1 or "
+            "bilinear 'b': out_features is 0 for inputs of 20 and 10 features; set .out_features to 1 or "
             "more, so that there are at most 2^31 weights",
-            gpunn_bilinear(f->rows, f->rows, "b"));
+            gpunn_bilinear(f->rows, ten, "b"));
     gpunn_tensor *columns = gpunn_unfold(f->image, .kernel_shape = {3, 2}, .padding = 1, .stride = 2,
                                          .dilations = {2});
     check_shape(f, columns, SHAPE(B, 36, 48));
