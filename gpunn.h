@@ -816,7 +816,7 @@
  *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run
  *        assigns.
  *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
- *      4. gpunn__find_narrow_storage: weights kept in 16 bits or blocks alone: see gpunn_lora, .inference.
+ *      4. gpunn__find_storage: weights kept in 16 bits or blocks alone: see gpunn_lora, .inference.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
  *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each
@@ -4136,7 +4136,7 @@ struct gpunn_value {
 
 /* A counter that continues when the program replays a captured run. */
 typedef struct gpunn_count {
-    uint64_t told; /* the host's count at the last run outside a capture */
+    uint64_t host; /* the host's count at the last run outside a capture */
     uint64_t now;  /* the same plus replays, which the host does not see */
 } gpunn_count;
 enum { GPUNN_COUNT_SEED, GPUNN_COUNT_STEP, GPUNN_COUNT_DRAW, GPUNN_RUN_COUNTS };
@@ -6323,10 +6323,10 @@ struct gpunn_tensor {
     /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
     bool shared;
     /* parameters: the dtype of 16 bits or blocks in which alone it is stored, see
-     * gpunn__find_narrow_storage; GPUNN_DTYPE_DEFAULT: none */
-    gpunn_dtype narrow;
-    gpunn_dtype asked;   /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
-    int         adapter; /* 1 + the index of the adapter that gpunn_lora made it for; 0: none */
+     * gpunn__find_storage; GPUNN_DTYPE_DEFAULT: none */
+    gpunn_dtype storage;
+    gpunn_dtype requested_storage; /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
+    int         adapter;           /* 1 + the index of the adapter that gpunn_lora made it for; 0: none */
     /* used instead of its own memory: [0] for the value, [1] for the gradient */
     gpunn__user_memory user_memory[2];
     /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
@@ -6339,7 +6339,7 @@ struct gpunn_tensor {
     bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
     bool  base;         /* frozen by gpunn_lora: has neither gradient nor optimizer state */
     bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
-    bool  bound;        /* bound before it was laid out, so it stays F32, or blocks: gpunn__is_lent */
+    bool  bound; /* bound before it was laid out, so it stays F32, or blocks: gpunn__has_bound_blocks */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
     float lr_scale;
     /* in the model's weights, in floats; -1: not laid out */
@@ -7315,7 +7315,7 @@ GPUNN__INTERNAL bool gpunn__quantizes(gpunn_dtype format);
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n);
 
 /* Stores n values as a dtype of 16 bits or as blocks. `to` may be the memory of values. */
-GPUNN__INTERNAL void gpunn__narrow_values(gpunn_dtype dtype, const float *values, void *to, int64_t n);
+GPUNN__INTERNAL void gpunn__convert_values(gpunn_dtype dtype, const float *values, void *to, int64_t n);
 
 /* Reads n values of F32, 16 bits or blocks. */
 GPUNN__INTERNAL void gpunn__widen_values(gpunn_dtype dtype, const void *from, float *values, int64_t n);
@@ -7456,7 +7456,7 @@ GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, vo
         gpunn__quantize32(layout, values + i, (uint8_t *)blocks + gpunn__block_bytes(format, i));
 }
 
-GPUNN__INTERNAL void gpunn__narrow_values(gpunn_dtype dtype, const float *values, void *to, int64_t n)
+GPUNN__INTERNAL void gpunn__convert_values(gpunn_dtype dtype, const float *values, void *to, int64_t n)
 {
     if (gpunn__is_blocks(dtype))
         gpunn__quantize(dtype, values, to, n);
@@ -13375,7 +13375,7 @@ static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *
     if (model->optimizers)
         fault = "gpunn_lora froze it, so the optimizer has no state for it; unfreeze it before the optimizer "
                 "is created";
-    else if (parameter->narrow && parameter->offset >= 0)
+    else if (parameter->storage && parameter->offset >= 0)
         fault = "gpunn_lora froze it, and its values are stored in 16 bits; unfreeze it before weights are "
                 "written, loaded or run";
     if (fault) {
@@ -13386,7 +13386,7 @@ static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *
     gpunn_tensor **scratch = (gpunn_tensor **)gpunn__realloc(model->dev, NULL, 0, bytes);
     if (scratch == NULL) return GPUNN_ERR_MEMORY;
     parameter->base = false;
-    parameter->narrow = GPUNN_DTYPE_DEFAULT;
+    parameter->storage = GPUNN_DTYPE_DEFAULT;
     gpunn__place_gradients(parameter->model, scratch);
     gpunn__free(model->dev, scratch, bytes);
     return GPUNN_OK;
@@ -21495,7 +21495,7 @@ GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count);
 
 /* The range of a weight in the model's memory: parameters that decay, other parameters, buffers and
  * constants, weights stored in 16 bits or blocks. -1: t is no weight. */
-enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
+enum { GPUNN__STORAGE_RANGE = 3, GPUNN__WEIGHT_RANGES };
 /* Which of these ranges holds t. */
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 
@@ -21603,24 +21603,24 @@ GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
-/* Sets `narrow` of weights that are stored only in 16 bits or only as blocks. These are weights of an
+/* Sets `storage` of weights that are stored only in 16 bits or only as blocks. These are weights of an
  * inference-only model, or those that gpunn_lora froze, that only products and embeddings read. The dtype is
  * that of gpunn_set_storage or of the model, or 16 bits with precision BF16 or F16. Weights whose rows are no
  * whole blocks stay wider. Considers weights that have no memory yet. */
-GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model);
+GPUNN__INTERNAL void gpunn__find_storage(gpunn_model *model);
 
-/* Why a model has weights with narrow storage, for messages. */
-GPUNN__INTERNAL const char *gpunn__narrowed_by(const gpunn_model *model);
+/* Why a model stores weights in 16 bits or blocks, for messages. */
+GPUNN__INTERNAL const char *gpunn__storage_cause(const gpunn_model *model);
 
 /* The dtype of a weight in memory. */
-GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
+GPUNN__INTERNAL gpunn_dtype gpunn__weight_dtype(const gpunn_tensor *t);
 
 /* Bytes of a weight in memory. */
-GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t);
+GPUNN__INTERNAL size_t gpunn__weight_bytes(const gpunn_tensor *t);
 
 /* Whether a parameter is bound to blocks in memory of the program, which is only read. It has no memory of
  * its own. */
-GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
+GPUNN__INTERNAL bool gpunn__has_bound_blocks(const gpunn_tensor *t);
 
 /* Whether a parameter without memory can be bound to blocks: only products and embeddings that take blocks
  * read it. */
@@ -21628,7 +21628,7 @@ GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t);
 
 /* Fails if an op of this plan cannot read a weight as it is stored. This happens after ops are added or the
  * device changes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_storage(const gpunn__builder *b);
 
 /* Chooses each tensor's dtype and channel order in memory. */
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
@@ -21667,25 +21667,25 @@ static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype
 static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
 {
     const gpunn_model *model = weight->model;
-    const gpunn_dtype  asked = weight->asked ? weight->asked : model->storage;
-    if (asked && weight->rank > 0 && weight->dim[weight->rank - 1] % gpunn__block_length(asked) == 0)
-        return asked;
+    const gpunn_dtype  requested = weight->requested_storage ? weight->requested_storage : model->storage;
+    if (requested && weight->rank > 0 && weight->dim[weight->rank - 1] % gpunn__block_length(requested) == 0)
+        return requested;
     return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
 }
 
-/* Whether a weight has narrow storage if its readers and its wanted dtype allow it. */
-static bool gpunn__may_be_narrow(const gpunn_tensor *weight)
+/* Whether a weight has storage of its own dtype if its readers and its wanted dtype allow it. */
+static bool gpunn__may_have_storage(const gpunn_tensor *weight)
 {
     return weight->kind == GPUNN__PARAMETER && (weight->model->inference || weight->base) &&
            weight->offset < 0 && !weight->bound;
 }
 
-GPUNN__INTERNAL const char *gpunn__narrowed_by(const gpunn_model *model)
+GPUNN__INTERNAL const char *gpunn__storage_cause(const gpunn_model *model)
 {
     return model->inference ? ".inference = true" : "gpunn_lora";
 }
 
-GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__find_storage(gpunn_model *model)
 {
     const bool some = model->inference || model->has_base;
     if (!some || model->laid_out == model->tensor_count) return;
@@ -21693,26 +21693,26 @@ GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model)
         for (int id = 0; id < model->tensor_count; id++)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
-                if (weight == NULL || !gpunn__may_be_narrow(weight)) continue;
+                if (weight == NULL || !gpunn__may_have_storage(weight)) continue;
                 const gpunn_dtype wanted = gpunn__wanted_storage(weight);
                 if (wanted != GPUNN_F32 && gpunn__takes_storage(model->tensors[id], i, wanted) == (pass == 0))
-                    weight->narrow = pass == 0 ? wanted : GPUNN_DTYPE_DEFAULT;
+                    weight->storage = pass == 0 ? wanted : GPUNN_DTYPE_DEFAULT;
             }
 }
 
-GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
+GPUNN__INTERNAL gpunn_dtype gpunn__weight_dtype(const gpunn_tensor *t)
 {
-    return t->narrow ? t->narrow : t->dtype;
+    return t->storage ? t->storage : t->dtype;
 }
 
-GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t)
+GPUNN__INTERNAL size_t gpunn__weight_bytes(const gpunn_tensor *t)
 {
-    return gpunn__block_bytes(gpunn__kept_as(t), gpunn__count(t, 1));
+    return gpunn__block_bytes(gpunn__weight_dtype(t), gpunn__count(t, 1));
 }
 
-GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__has_bound_blocks(const gpunn_tensor *t)
 {
-    return t->bound && t->narrow;
+    return t->bound && t->storage;
 }
 
 GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t)
@@ -21729,20 +21729,20 @@ GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t)
     return readers > 0;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_storage(const gpunn__builder *b)
 {
     const bool some = b->model->inference || b->model->has_base;
     for (int id = 0; id < b->plan->tensor_count && some; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
-            if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_storage(t, i, t->inputs[i]->narrow))
+            if (t->inputs[i] && t->inputs[i]->storage && !gpunn__takes_storage(t, i, t->inputs[i]->storage))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
                     "%s: %s keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
-                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__narrowed_by(b->model),
-                    gpunn__called(t->inputs[i]), gpunn_dtype_name(t->inputs[i]->narrow), gpunn_op_name(t->op),
-                    b->model->dev->info.name);
+                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__storage_cause(b->model),
+                    gpunn__called(t->inputs[i]), gpunn_dtype_name(t->inputs[i]->storage),
+                    gpunn_op_name(t->op), b->model->dev->info.name);
     }
     return GPUNN_OK;
 }
@@ -21775,10 +21775,10 @@ static bool gpunn__widens(const gpunn__plan *plan, const gpunn_tensor *t)
 
 static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
+    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__weight_dtype(t);
     if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
     if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
-    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->narrow) return gpunn__half_of(t->model);
+    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->storage) return gpunn__half_of(t->model);
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
@@ -21876,7 +21876,7 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
     plan->filters_last = plan->channels_last && images.filters;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__kept_as(t);
+        plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__weight_dtype(t);
         plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
         int products = 0, others = 0;
         if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE)
@@ -22758,7 +22758,7 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
             gpunn__communicates(b->plan, b->model->tensors[tensors[k]]))
             return false;
     for (int i = 0; i < kernel->external_count; i++)
-        if (gpunn__member(b, fused, i)->narrow) return false;
+        if (gpunn__member(b, fused, i)->storage) return false;
     for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].fused = index;
     bool fits = gpunn__fused_layout_fits(b, fused) && gpunn__fused_values_fit(b, index) &&
                 (!b->plan->training || gpunn__fused_gradients_fit(b, index));
@@ -22894,7 +22894,7 @@ GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 {
-    if (t->narrow) return GPUNN__NARROW_RANGE;
+    if (t->storage) return GPUNN__STORAGE_RANGE;
     if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
     return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
 }
@@ -22902,7 +22902,7 @@ GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t)
 {
     const size_t size = sizeof(float);
-    return gpunn__is_lent(t) ? 0 : (int64_t)((gpunn__kept_bytes(t) + size - 1) / size);
+    return gpunn__has_bound_blocks(t) ? 0 : (int64_t)((gpunn__weight_bytes(t) + size - 1) / size);
 }
 
 GPUNN__INTERNAL bool gpunn__is_user_owned(const gpunn_tensor *t)
@@ -22916,8 +22916,8 @@ static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, co
 {
     if (gpunn__is_user_owned(y) || gpunn__is_user_owned(z)) return false;
     if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) ||
-        y->id >= z->id || y->narrow != z->narrow ||
-        gpunn__kept_bytes(y) % (GPUNN__WEIGHT_ALIGN * sizeof(float)) != 0)
+        y->id >= z->id || y->storage != z->storage ||
+        gpunn__weight_bytes(y) % (GPUNN__WEIGHT_ALIGN * sizeof(float)) != 0)
         return false;
     if (y->offset >= 0 || z->offset >= 0)
         return y->offset >= 0 && z->offset == y->offset + gpunn__floats_of(y);
@@ -25045,9 +25045,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
     if (b->nodes == NULL) return GPUNN_ERR_MEMORY;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
-    gpunn__find_narrow_storage(model);
-    const gpunn_status narrow_storage = gpunn__check_narrow_storage(b);
-    if (narrow_storage != GPUNN_OK) return narrow_storage;
+    gpunn__find_storage(model);
+    const gpunn_status storage = gpunn__check_storage(b);
+    if (storage != GPUNN_OK) return storage;
     gpunn__list_readers(b);
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
@@ -25162,7 +25162,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count, model->sparse_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
-    gpunn__find_narrow_storage(model);
+    gpunn__find_storage(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
@@ -25173,7 +25173,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
                 t->gradient_offset = at.weight_count - at.sparse_count;
             }
             at.weight_count += floats;
-            if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
+            if (pass != GPUNN__STORAGE_RANGE) at.wide_count = at.weight_count;
             if (gpunn__has_place(t))
                 at.gradient_count = at.weight_count - at.sparse_count;
             else
@@ -25217,7 +25217,7 @@ GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
 
 static bool gpunn__is_user_owned_weight(const gpunn_tensor *t)
 {
-    return t->user_memory[0].data && !gpunn__is_lent(t) &&
+    return t->user_memory[0].data && !gpunn__has_bound_blocks(t) &&
            (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
 }
 
@@ -25265,8 +25265,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values,
                                                  int64_t count)
 {
-    const gpunn_dtype kept = gpunn__kept_as(t);
-    if (t->narrow) gpunn__narrow_values(kept, values, values, count);
+    const gpunn_dtype kept = gpunn__weight_dtype(t);
+    if (t->storage) gpunn__convert_values(kept, values, values, count);
     return gpunn__upload_weights(t->model, (char *)to + gpunn__block_bytes(kept, at), values,
                                  gpunn__block_bytes(kept, count));
 }
@@ -25275,7 +25275,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *t
 {
     gpunn_status status = GPUNN_OK;
     int64_t      count = gpunn__count(t, 1);
-    if (t->model->dev->backend->draw && !t->narrow) {
+    if (t->model->dev->backend->draw && !t->storage) {
         status = gpunn__draw_on_device(t, to);
         return status == GPUNN_OK ? status : gpunn__backend_fail(t->model->dev, "drawing weights", status);
     }
@@ -25307,7 +25307,8 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
     }
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (t->offset < model->weight_count || gpunn__is_lent(t)) continue; /* no weight, or not a new one */
+        if (t->offset < model->weight_count || gpunn__has_bound_blocks(t))
+            continue; /* no weight, or not a new one */
         if (t->constant)
             status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn_tensor_bytes(t));
         else if (draw)
@@ -25380,7 +25381,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count 
     gpunn_count *list = (gpunn_count *)gpunn__calloc(dev, bytes);
     if (list == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status status = with_replays ? dev->backend->download(dev->context, list, counts, bytes) : GPUNN_OK;
-    for (int i = 0; i < count; i++) list[i].told = list[i].now = host[i] + (list[i].now - list[i].told);
+    for (int i = 0; i < count; i++) list[i].host = list[i].now = host[i] + (list[i].now - list[i].host);
     if (status == GPUNN_OK) status = dev->backend->upload(dev->context, counts, list, bytes);
     for (int i = 0; i < count && status == GPUNN_OK; i++) host[i] = list[i].now;
     gpunn__free(dev, list, bytes);
@@ -26625,7 +26626,7 @@ static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
-    if (plan == NULL || t->id >= plan->tensor_count) return gpunn__kept_as(t);
+    if (plan == NULL || t->id >= plan->tensor_count) return gpunn__weight_dtype(t);
     return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].storage;
 }
 
@@ -26695,12 +26696,12 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
 static GPUNN__STATUS gpunn__read_blocks(const gpunn_tensor *t, bool as_floats, void *host)
 {
     gpunn_device *dev = t->model->dev;
-    const size_t  bytes = gpunn__kept_bytes(t);
+    const size_t  bytes = gpunn__weight_bytes(t);
     void         *copy = as_floats ? gpunn__realloc(dev, NULL, 0, bytes) : host;
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status status = dev->backend->download(dev->context, copy, gpunn__weights(t), bytes);
     if (status == GPUNN_OK && as_floats)
-        gpunn__dequantize(t->narrow, copy, (float *)host, gpunn__count(t, 1));
+        gpunn__dequantize(t->storage, copy, (float *)host, gpunn__count(t, 1));
     if (as_floats) gpunn__free(dev, copy, bytes);
     return status;
 }
@@ -26713,7 +26714,7 @@ static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, b
     if (!gradient && gpunn__is_bound_to_doubles(t))
         return dev->backend->download(dev->context, to, memory, bytes);
     if (gradient && t->sparse) return gpunn__read_sparse(t, to, bytes);
-    if (!gradient && !near && gpunn__is_blocks(t->narrow)) return gpunn__read_blocks(t, true, to);
+    if (!gradient && !near && gpunn__is_blocks(t->storage)) return gpunn__read_blocks(t, true, to);
     if (near) return gpunn__read_on_device(t, gradient, to, memory, bytes);
     gpunn_dtype stored = gpunn__stored_as(t, gradient);
     size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
@@ -26793,12 +26794,13 @@ static GPUNN__STATUS gpunn__read_as_blocks(gpunn_tensor *t, gpunn_dtype format, 
     if (gpunn__is_on_device(dev, host))
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED, "%s '%s': blocks are read to host memory only", caller,
                            gpunn__called(t));
-    if (t->narrow != format)
+    if (t->storage != format)
         return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s '%s': it is stored as %s, not as %s", caller,
-                           gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)), gpunn_dtype_name(format));
-    if (bytes != gpunn__kept_bytes(t))
+                           gpunn__called(t), gpunn_dtype_name(gpunn__weight_dtype(t)),
+                           gpunn_dtype_name(format));
+    if (bytes != gpunn__weight_bytes(t))
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu", caller,
-                           gpunn__called(t), bytes, gpunn__kept_bytes(t));
+                           gpunn__called(t), bytes, gpunn__weight_bytes(t));
     status = gpunn__read_blocks(t, false, host);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
 }
@@ -27048,7 +27050,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const ch
 static GPUNN__STATUS gpunn__write_blocks(const gpunn_tensor *t, gpunn_dtype format, const void *host,
                                          size_t bytes)
 {
-    if (t->narrow == format) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    if (t->storage == format) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
     return gpunn__write_pieces(t, format, host);
 }
 
@@ -27080,18 +27082,18 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
     }
     status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
-    if (gpunn__is_lent(t))
+    if (gpunn__has_bound_blocks(t))
         return gpunn__fail(dev, GPUNN_ERR_STATE, "%s '%s': it is bound to blocks, which are only read",
                            caller, gpunn__called(t));
-    if ((blocks || gpunn__is_blocks(t->narrow)) && gpunn__is_on_device(dev, host))
+    if ((blocks || gpunn__is_blocks(t->storage)) && gpunn__is_on_device(dev, host))
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED, "%s '%s': blocks are written from host memory only",
                            caller, gpunn__called(t));
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
     if (blocks) return gpunn__write_blocks(t, dtype, host, bytes);
-    if ((t->narrow || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
+    if ((t->storage || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
         return gpunn__write_pieces(t, dtype, host);
-    return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,
+    return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__weight_dtype(t), host, dtype,
                           gpunn__count(t, 1));
 }
 
@@ -27169,7 +27171,7 @@ static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user
     gpunn_model *model = t->model;
     if (t->offset < 0) {
         t->bound = true;
-        t->narrow = GPUNN_DTYPE_DEFAULT;
+        t->storage = GPUNN_DTYPE_DEFAULT;
     }
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK && user_memory->data == NULL) status = gpunn__copy_user_weights(model, false);
@@ -27201,15 +27203,15 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
                            "%s '%s': its gradient is sparse and has no dense memory; leave .sparse out",
                            caller, gpunn__called(t));
-    if (!gradient && gpunn__is_lent(t))
+    if (!gradient && gpunn__has_bound_blocks(t))
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': its blocks have no other memory; give gpunn_bind_as other blocks",
                            caller, gpunn__called(t));
-    if (!gradient && t->narrow && t->offset >= 0)
+    if (!gradient && t->storage && t->offset >= 0)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': %s keeps it in %s; bind it before weights are written, loaded or run",
-                           caller, gpunn__called(t), gpunn__narrowed_by(model),
-                           gpunn_dtype_name(gpunn__kept_as(t)));
+                           caller, gpunn__called(t), gpunn__storage_cause(model),
+                           gpunn_dtype_name(gpunn__weight_dtype(t)));
     if (memory) status = gpunn__check_user_memory(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
     if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL)
@@ -27366,16 +27368,16 @@ static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *call
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
                            "%s '%s': %s computes with no blocks of %s; use another device or dtype", caller,
                            gpunn__called(t), model->dev->info.name, gpunn_dtype_name(format));
-    if (t->id < model->laid_out && !gpunn__is_lent(t) && gpunn__kept_as(t) != format)
+    if (t->id < model->laid_out && !gpunn__has_bound_blocks(t) && gpunn__weight_dtype(t) != format)
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
             "%s '%s': it is already stored as %s; call it before weights are written, loaded or run", caller,
-            gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
+            gpunn__called(t), gpunn_dtype_name(gpunn__weight_dtype(t)));
     return gpunn__fits_blocks(t, caller, format);
 }
 
 /* Binds a parameter to blocks, which runs only read. */
-static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
+static GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
 {
     static const char caller[] = "gpunn_bind_as";
     gpunn_status      status = gpunn__may_store_as(t, caller, format);
@@ -27389,7 +27391,7 @@ static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, voi
     status = gpunn__check_reach(t, caller, memory, bytes, 1);
     if (status != GPUNN_OK) return status;
     t->bound = true;
-    t->narrow = format;
+    t->storage = format;
     t->user_memory[0].data = memory;
     t->user_memory[0].bytes = bytes;
     t->model->user_memory_version++;
@@ -27408,11 +27410,11 @@ GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dt
                            caller, gpunn__called(parameter), gpunn_dtype_name(dtype));
     if (parameter->bound)
         return gpunn__fail(parameter->model->dev, GPUNN_ERR_STATE, "%s '%s': it is bound, as %s", caller,
-                           gpunn__called(parameter), gpunn_dtype_name(gpunn__kept_as(parameter)));
+                           gpunn__called(parameter), gpunn_dtype_name(gpunn__weight_dtype(parameter)));
     const gpunn_status status = gpunn__may_store_as(parameter, caller, dtype);
     if (status != GPUNN_OK || parameter->id < parameter->model->laid_out) return status;
-    parameter->asked = dtype;
-    parameter->narrow = GPUNN_DTYPE_DEFAULT;
+    parameter->requested_storage = dtype;
+    parameter->storage = GPUNN_DTYPE_DEFAULT;
     gpunn__invalidate(parameter->model);
     return GPUNN_OK;
 }
@@ -27428,7 +27430,7 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes)
 {
     const gpunn_dtype own = gpunn_tensor_dtype(t);
-    if (t && memory && gpunn__is_blocks(dtype)) return gpunn__lend_blocks(t, dtype, memory, bytes);
+    if (t && memory && gpunn__is_blocks(dtype)) return gpunn__bind_blocks(t, dtype, memory, bytes);
     if (t && memory && dtype != own)
         return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",
@@ -43198,11 +43200,11 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {
 #ifdef __cplusplus /* it has no designated initializers before C++20 */
-#define GPUNN__X(field, value) made.field = value;
+#define GPUNN__X(field, value) backend.field = value;
     static const gpunn_backend backend = [] {
-        gpunn_backend made = {};
+        gpunn_backend backend = {};
         GPUNN__CPU_BACKEND(GPUNN__X)
-        return made;
+        return backend;
     }();
 #else
 #define GPUNN__X(field, value) .field = value,
@@ -46016,7 +46018,7 @@ static GPUNN__STATUS gpunn__check_bases(const gpunn__adapter *adapter)
 {
     for (int k = 0; k < adapter->branch_count; k++) {
         const gpunn_tensor *product = adapter->branches[k].product, *weight = product->inputs[1];
-        if (gpunn__is_lent(weight))
+        if (gpunn__has_bound_blocks(weight))
             return gpunn__fail(weight->model->dev, GPUNN_ERR_UNSUPPORTED,
                                "gpunn_lora_merge: '%.80s' is bound to blocks, which are only read; keep the "
                                "adapter apart, or load the weights without .keep_blocks",
@@ -49087,7 +49089,7 @@ static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, 
         part = count < sizeof piece / sizeof *piece ? count : sizeof piece / sizeof *piece;
         gpunn_status status = gpunn__read_elements(r, item->encoding, GPUNN_F32, false, part, piece);
         if (status != GPUNN_OK) return status;
-        gpunn__narrow_values(item->as, piece, at, (int64_t)part);
+        gpunn__convert_values(item->as, piece, at, (int64_t)part);
     }
     return GPUNN_OK;
 }
@@ -49288,7 +49290,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
     if (item && item->kept) return;
-    if (gpunn__is_lent(t))
+    if (gpunn__has_bound_blocks(t))
         gpunn__mismatch(m, GPUNN_ERR_STATE, "%s%s: bound to blocks, which are only read", prefix, shown);
     else if (item == NULL)
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
@@ -49302,7 +49304,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
                         gpunn__entry_shape(item, file), scalar ? "[]" : gpunn__shape_text(t, model));
     } else {
         item->to = to;
-        item->as = t->narrow ? t->narrow : dtype;
+        item->as = t->storage ? t->storage : dtype;
     }
 }
 
@@ -49487,7 +49489,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
-        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && !gpunn__is_lent(t) &&
+        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && !gpunn__has_bound_blocks(t) &&
             (item == NULL || item->to == NULL))
             status = gpunn__fill_tensor(t, model->weights + t->offset, (float *)chunk);
     }
@@ -49514,9 +49516,9 @@ static void gpunn__return_blocks(gpunn_model *model, const gpunn__archive *a)
     for (int i = 0; i < model->tensor_count; i++) {
         gpunn_tensor       *t = model->tensors[i];
         const gpunn__entry *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
-        if (item == NULL || !item->kept || !gpunn__is_lent(t)) continue;
+        if (item == NULL || !item->kept || !gpunn__has_bound_blocks(t)) continue;
         t->bound = false;
-        t->narrow = GPUNN_DTYPE_DEFAULT;
+        t->storage = GPUNN_DTYPE_DEFAULT;
         memset(&t->user_memory[0], 0, sizeof t->user_memory[0]);
     }
     gpunn__free_kept(model);
@@ -50001,14 +50003,14 @@ static void gpunn__emit_blocks(gpunn__writer *w, const gpunn_tensor *t)
     char *const half = w->chunk + GPUNN__CHUNK / 2;
     for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && w->status == GPUNN_OK; at += part) {
         part = count - at < MOST ? count - at : (int64_t)MOST;
-        const char *from = (const char *)gpunn__weights(t) + gpunn__block_bytes(t->narrow, at);
+        const char *from = (const char *)gpunn__weights(t) + gpunn__block_bytes(t->storage, at);
         w->status = w->dev->backend->download(w->dev->context, half, from,
-                                              gpunn__block_bytes(t->narrow, part));
+                                              gpunn__block_bytes(t->storage, part));
         if (w->status != GPUNN_OK) {
             w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
             return;
         }
-        gpunn__dequantize(t->narrow, half, (float *)(void *)w->chunk, part);
+        gpunn__dequantize(t->storage, half, (float *)(void *)w->chunk, part);
         w->status = gpunn__file_write(w->file, w->chunk, (size_t)part * sizeof(float));
     }
 }
@@ -50034,8 +50036,8 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
                                const float *floats, const int64_t *number)
 {
-    const bool        blocks = floats && gpunn__is_blocks(t->narrow);
-    const gpunn_dtype dtype = number ? GPUNN_I64 : blocks ? GPUNN_F32 : gpunn__kept_as(t);
+    const bool        blocks = floats && gpunn__is_blocks(t->storage);
+    const gpunn_dtype dtype = number ? GPUNN_I64 : blocks ? GPUNN_F32 : gpunn__weight_dtype(t);
     size_t            bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
     if (w->pass == GPUNN__TENSORS) {
         if (number)
@@ -50103,7 +50105,7 @@ GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *mod
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && (gpunn_dtype_size(t->narrow) == 2) == half)
+            if (gpunn__is_saved(t) && (gpunn_dtype_size(t->storage) == 2) == half)
                 gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
 }

@@ -2097,15 +2097,15 @@ GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
 {
     gpunn__cuda   *cuda = (gpunn__cuda *)context;
-    gpunn__nccl_id made;
+    gpunn__nccl_id unique;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__nccl_open(cuda));
     if (cuda->nccl->comm)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                 "the device already belongs to another NCCL group");
     if (id == NULL) return GPUNN_OK;
-    const int result = cuda->nccl->ncclGetUniqueId(&made);
-    memcpy(id, made.bytes, sizeof made.bytes);
+    const int result = cuda->nccl->ncclGetUniqueId(&unique);
+    memcpy(id, unique.bytes, sizeof unique.bytes);
     return result == 0 ? GPUNN_OK : gpunn__nccl_fail(cuda, "ncclGetUniqueId", result);
 }
 
@@ -15458,11 +15458,11 @@ typedef struct gpunn__numbers {
 } gpunn__numbers;
 
 /* The value of a count in this run: the host's plus earlier replays, or in a replay `by` more than before. */
-__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed,
+__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t host, bool replayed,
                                                    uint64_t by)
 {
-    count->now += replayed ? by : told - count->told;
-    if (!replayed) count->told = told;
+    count->now += replayed ? by : host - count->host;
+    if (!replayed) count->host = host;
     return count->now;
 }
 
@@ -15910,10 +15910,10 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
 /* Whether the host takes part in the run while it executes. */
 static bool gpunn__needs_host(const gpunn_run *run)
 {
-    bool meets = false;
-    for (int i = 0; i < run->step_count && !meets; i++)
-        meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
-    return meets;
+    bool waits = false;
+    for (int i = 0; i < run->step_count && !waits; i++)
+        waits = run->steps[i].ranks && !run->steps[i].ranks->joined;
+    return waits;
 }
 
 /* Finds or creates the entry of this run and moves it to the front of the list. Returns NULL if memory runs
@@ -16453,44 +16453,44 @@ extern "C" const gpunn_backend GPUNN__BACKEND_NAME;
 /* C++ has no designated initializers before C++20. */
 static constexpr gpunn_backend gpunn__cuda_backend()
 {
-    gpunn_backend made = {};
-    made.abi = GPUNN_BACKEND_ABI;
-    made.device_count = gpunn__cuda_device_count;
-    made.open = gpunn__cuda_open;
-    made.close = gpunn__cuda_close;
-    made.info = gpunn__cuda_info;
-    made.alloc = gpunn__cuda_alloc;
-    made.free = gpunn__cuda_free;
-    made.host_alloc = gpunn__cuda_host_alloc;
-    made.host_free = gpunn__cuda_host_free;
-    made.upload = gpunn__cuda_upload;
-    made.download = gpunn__cuda_download;
-    made.fill = gpunn__cuda_fill;
-    made.normalize = gpunn__cuda_normalize;
-    made.synchronize = gpunn__cuda_synchronize;
-    made.prepare = gpunn__cuda_prepare;
-    made.run = gpunn__cuda_run;
-    made.update = gpunn__cuda_update;
-    made.sum_of_squares = gpunn__cuda_sum_of_squares;
-    made.value_sums = gpunn__cuda_value_sums;
-    made.scale = gpunn__cuda_scale;
-    made.convert = gpunn__cuda_convert;
-    made.channels_last = gpunn__cuda_channels_last;
-    made.execute = gpunn__cuda_execute;
-    made.forget = gpunn__cuda_forget;
-    made.time = gpunn__cuda_time;
-    made.reserved = gpunn__cuda_reserved;
-    made.trim = gpunn__cuda_trim;
-    made.report = gpunn__cuda_report;
-    made.reaches = gpunn__cuda_reaches;
-    made.on_device = gpunn__cuda_on_device;
-    made.capturing = gpunn__cuda_capturing;
-    made.ranks_id = gpunn__cuda_ranks_id;
-    made.ranks_join = gpunn__cuda_ranks_join;
-    made.ranks_leave = gpunn__cuda_ranks_leave;
-    made.exchange = gpunn__cuda_exchange;
-    made.error = gpunn__cuda_text;
-    return made;
+    gpunn_backend backend = {};
+    backend.abi = GPUNN_BACKEND_ABI;
+    backend.device_count = gpunn__cuda_device_count;
+    backend.open = gpunn__cuda_open;
+    backend.close = gpunn__cuda_close;
+    backend.info = gpunn__cuda_info;
+    backend.alloc = gpunn__cuda_alloc;
+    backend.free = gpunn__cuda_free;
+    backend.host_alloc = gpunn__cuda_host_alloc;
+    backend.host_free = gpunn__cuda_host_free;
+    backend.upload = gpunn__cuda_upload;
+    backend.download = gpunn__cuda_download;
+    backend.fill = gpunn__cuda_fill;
+    backend.normalize = gpunn__cuda_normalize;
+    backend.synchronize = gpunn__cuda_synchronize;
+    backend.prepare = gpunn__cuda_prepare;
+    backend.run = gpunn__cuda_run;
+    backend.update = gpunn__cuda_update;
+    backend.sum_of_squares = gpunn__cuda_sum_of_squares;
+    backend.value_sums = gpunn__cuda_value_sums;
+    backend.scale = gpunn__cuda_scale;
+    backend.convert = gpunn__cuda_convert;
+    backend.channels_last = gpunn__cuda_channels_last;
+    backend.execute = gpunn__cuda_execute;
+    backend.forget = gpunn__cuda_forget;
+    backend.time = gpunn__cuda_time;
+    backend.reserved = gpunn__cuda_reserved;
+    backend.trim = gpunn__cuda_trim;
+    backend.report = gpunn__cuda_report;
+    backend.reaches = gpunn__cuda_reaches;
+    backend.on_device = gpunn__cuda_on_device;
+    backend.capturing = gpunn__cuda_capturing;
+    backend.ranks_id = gpunn__cuda_ranks_id;
+    backend.ranks_join = gpunn__cuda_ranks_join;
+    backend.ranks_leave = gpunn__cuda_ranks_leave;
+    backend.exchange = gpunn__cuda_exchange;
+    backend.error = gpunn__cuda_text;
+    return backend;
 }
 
 const gpunn_backend GPUNN__BACKEND_NAME = gpunn__cuda_backend();

@@ -728,7 +728,7 @@ static void parse(int argc, char **argv, options *o)
 {
     const option known[] = {
         {"--model PATH",
-         "folder: config.json, vocabulary, model.safetensors or model.gguf; or a .gguf; default: random weights",
+         "folder: config.json, vocabulary, model.safetensors or model.gguf; or a .gguf; default: random",
          .text = &o->model},
         {"--prompt TEXT", "how the text begins", .text = &o->prompt},
         {"--ids LIST", "the same as tokens, numbers between spaces; the text is numbers then",

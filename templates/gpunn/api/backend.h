@@ -80,7 +80,7 @@ struct gpunn_value {
 
 /* A counter that continues when the program replays a captured run. */
 typedef struct gpunn_count {
-    uint64_t told; /* the host's count at the last run outside a capture */
+    uint64_t host; /* the host's count at the last run outside a capture */
     uint64_t now;  /* the same plus replays, which the host does not see */
 } gpunn_count;
 enum { GPUNN_COUNT_SEED, GPUNN_COUNT_STEP, GPUNN_COUNT_DRAW, GPUNN_RUN_COUNTS };

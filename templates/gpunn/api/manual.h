@@ -816,7 +816,7 @@
  *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run
  *        assigns.
  *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
- *      4. gpunn__find_narrow_storage: weights kept in 16 bits or blocks alone: see gpunn_lora, .inference.
+ *      4. gpunn__find_storage: weights kept in 16 bits or blocks alone: see gpunn_lora, .inference.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
  *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each

@@ -137,7 +137,7 @@ GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, vo
         gpunn__quantize32(layout, values + i, (uint8_t *)blocks + gpunn__block_bytes(format, i));
 }
 
-GPUNN__INTERNAL void gpunn__narrow_values(gpunn_dtype dtype, const float *values, void *to, int64_t n)
+GPUNN__INTERNAL void gpunn__convert_values(gpunn_dtype dtype, const float *values, void *to, int64_t n)
 {
     if (gpunn__is_blocks(dtype))
         gpunn__quantize(dtype, values, to, n);

@@ -38,7 +38,7 @@ GPUNN__INTERNAL bool gpunn__quantizes(gpunn_dtype format);
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n);
 
 /* Stores n values as a dtype of 16 bits or as blocks. `to` may be the memory of values. */
-GPUNN__INTERNAL void gpunn__narrow_values(gpunn_dtype dtype, const float *values, void *to, int64_t n);
+GPUNN__INTERNAL void gpunn__convert_values(gpunn_dtype dtype, const float *values, void *to, int64_t n);
 
 /* Reads n values of F32, 16 bits or blocks. */
 GPUNN__INTERNAL void gpunn__widen_values(gpunn_dtype dtype, const void *from, float *values, int64_t n);

@@ -96,10 +96,10 @@ struct gpunn_tensor {
     /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
     bool shared;
     /* parameters: the dtype of 16 bits or blocks in which alone it is stored, see
-     * gpunn__find_narrow_storage; GPUNN_DTYPE_DEFAULT: none */
-    gpunn_dtype narrow;
-    gpunn_dtype asked;   /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
-    int         adapter; /* 1 + the index of the adapter that gpunn_lora made it for; 0: none */
+     * gpunn__find_storage; GPUNN_DTYPE_DEFAULT: none */
+    gpunn_dtype storage;
+    gpunn_dtype requested_storage; /* of gpunn_set_storage; GPUNN_DTYPE_DEFAULT: the model's */
+    int         adapter;           /* 1 + the index of the adapter that gpunn_lora made it for; 0: none */
     /* used instead of its own memory: [0] for the value, [1] for the gradient */
     gpunn__user_memory user_memory[2];
     /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
@@ -112,7 +112,7 @@ struct gpunn_tensor {
     bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
     bool  base;         /* frozen by gpunn_lora: has neither gradient nor optimizer state */
     bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
-    bool  bound;        /* bound before it was laid out, so it stays F32, or blocks: gpunn__is_lent */
+    bool  bound; /* bound before it was laid out, so it stays F32, or blocks: gpunn__has_bound_blocks */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
     float lr_scale;
     /* in the model's weights, in floats; -1: not laid out */

@@ -320,11 +320,11 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {
 #ifdef __cplusplus /* it has no designated initializers before C++20 */
-#define GPUNN__X(field, value) made.field = value;
+#define GPUNN__X(field, value) backend.field = value;
     static const gpunn_backend backend = [] {
-        gpunn_backend made = {};
+        gpunn_backend backend = {};
         GPUNN__CPU_BACKEND(GPUNN__X)
-        return made;
+        return backend;
     }();
 #else
 #define GPUNN__X(field, value) .field = value,

@@ -578,7 +578,7 @@ static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *
     if (model->optimizers)
         fault = "gpunn_lora froze it, so the optimizer has no state for it; unfreeze it before the optimizer "
                 "is created";
-    else if (parameter->narrow && parameter->offset >= 0)
+    else if (parameter->storage && parameter->offset >= 0)
         fault = "gpunn_lora froze it, and its values are stored in 16 bits; unfreeze it before weights are "
                 "written, loaded or run";
     if (fault) {
@@ -589,7 +589,7 @@ static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *
     gpunn_tensor **scratch = (gpunn_tensor **)gpunn__realloc(model->dev, NULL, 0, bytes);
     if (scratch == NULL) return GPUNN_ERR_MEMORY;
     parameter->base = false;
-    parameter->narrow = GPUNN_DTYPE_DEFAULT;
+    parameter->storage = GPUNN_DTYPE_DEFAULT;
     gpunn__place_gradients(parameter->model, scratch);
     gpunn__free(model->dev, scratch, bytes);
     return GPUNN_OK;

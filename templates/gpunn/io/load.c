@@ -68,7 +68,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
     if (item && item->kept) return;
-    if (gpunn__is_lent(t))
+    if (gpunn__has_bound_blocks(t))
         gpunn__mismatch(m, GPUNN_ERR_STATE, "%s%s: bound to blocks, which are only read", prefix, shown);
     else if (item == NULL)
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
@@ -82,7 +82,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
                         gpunn__entry_shape(item, file), scalar ? "[]" : gpunn__shape_text(t, model));
     } else {
         item->to = to;
-        item->as = t->narrow ? t->narrow : dtype;
+        item->as = t->storage ? t->storage : dtype;
     }
 }
 
@@ -267,7 +267,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
-        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && !gpunn__is_lent(t) &&
+        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && !gpunn__has_bound_blocks(t) &&
             (item == NULL || item->to == NULL))
             status = gpunn__fill_tensor(t, model->weights + t->offset, (float *)chunk);
     }
@@ -294,9 +294,9 @@ static void gpunn__return_blocks(gpunn_model *model, const gpunn__archive *a)
     for (int i = 0; i < model->tensor_count; i++) {
         gpunn_tensor       *t = model->tensors[i];
         const gpunn__entry *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
-        if (item == NULL || !item->kept || !gpunn__is_lent(t)) continue;
+        if (item == NULL || !item->kept || !gpunn__has_bound_blocks(t)) continue;
         t->bound = false;
-        t->narrow = GPUNN_DTYPE_DEFAULT;
+        t->storage = GPUNN_DTYPE_DEFAULT;
         memset(&t->user_memory[0], 0, sizeof t->user_memory[0]);
     }
     gpunn__free_kept(model);

@@ -527,7 +527,7 @@ static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, 
         part = count < sizeof piece / sizeof *piece ? count : sizeof piece / sizeof *piece;
         gpunn_status status = gpunn__read_elements(r, item->encoding, GPUNN_F32, false, part, piece);
         if (status != GPUNN_OK) return status;
-        gpunn__narrow_values(item->as, piece, at, (int64_t)part);
+        gpunn__convert_values(item->as, piece, at, (int64_t)part);
     }
     return GPUNN_OK;
 }

@@ -95,14 +95,14 @@ static void gpunn__emit_blocks(gpunn__writer *w, const gpunn_tensor *t)
     char *const half = w->chunk + GPUNN__CHUNK / 2;
     for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && w->status == GPUNN_OK; at += part) {
         part = count - at < MOST ? count - at : (int64_t)MOST;
-        const char *from = (const char *)gpunn__weights(t) + gpunn__block_bytes(t->narrow, at);
+        const char *from = (const char *)gpunn__weights(t) + gpunn__block_bytes(t->storage, at);
         w->status = w->dev->backend->download(w->dev->context, half, from,
-                                              gpunn__block_bytes(t->narrow, part));
+                                              gpunn__block_bytes(t->storage, part));
         if (w->status != GPUNN_OK) {
             w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
             return;
         }
-        gpunn__dequantize(t->narrow, half, (float *)(void *)w->chunk, part);
+        gpunn__dequantize(t->storage, half, (float *)(void *)w->chunk, part);
         w->status = gpunn__file_write(w->file, w->chunk, (size_t)part * sizeof(float));
     }
 }
@@ -128,8 +128,8 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
                                const float *floats, const int64_t *number)
 {
-    const bool        blocks = floats && gpunn__is_blocks(t->narrow);
-    const gpunn_dtype dtype = number ? GPUNN_I64 : blocks ? GPUNN_F32 : gpunn__kept_as(t);
+    const bool        blocks = floats && gpunn__is_blocks(t->storage);
+    const gpunn_dtype dtype = number ? GPUNN_I64 : blocks ? GPUNN_F32 : gpunn__weight_dtype(t);
     size_t            bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
     if (w->pass == GPUNN__TENSORS) {
         if (number)
@@ -197,7 +197,7 @@ GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *mod
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && (gpunn_dtype_size(t->narrow) == 2) == half)
+            if (gpunn__is_saved(t) && (gpunn_dtype_size(t->storage) == 2) == half)
                 gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
 }

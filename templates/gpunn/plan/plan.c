@@ -703,9 +703,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
     if (b->nodes == NULL) return GPUNN_ERR_MEMORY;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
-    gpunn__find_narrow_storage(model);
-    const gpunn_status narrow_storage = gpunn__check_narrow_storage(b);
-    if (narrow_storage != GPUNN_OK) return narrow_storage;
+    gpunn__find_storage(model);
+    const gpunn_status storage = gpunn__check_storage(b);
+    if (storage != GPUNN_OK) return storage;
     gpunn__list_readers(b);
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
@@ -820,7 +820,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count, model->sparse_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
-    gpunn__find_narrow_storage(model);
+    gpunn__find_storage(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
@@ -831,7 +831,7 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
                 t->gradient_offset = at.weight_count - at.sparse_count;
             }
             at.weight_count += floats;
-            if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
+            if (pass != GPUNN__STORAGE_RANGE) at.wide_count = at.weight_count;
             if (gpunn__has_place(t))
                 at.gradient_count = at.weight_count - at.sparse_count;
             else
@@ -875,7 +875,7 @@ GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
 
 static bool gpunn__is_user_owned_weight(const gpunn_tensor *t)
 {
-    return t->user_memory[0].data && !gpunn__is_lent(t) &&
+    return t->user_memory[0].data && !gpunn__has_bound_blocks(t) &&
            (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
 }
 
@@ -923,8 +923,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values,
                                                  int64_t count)
 {
-    const gpunn_dtype kept = gpunn__kept_as(t);
-    if (t->narrow) gpunn__narrow_values(kept, values, values, count);
+    const gpunn_dtype kept = gpunn__weight_dtype(t);
+    if (t->storage) gpunn__convert_values(kept, values, values, count);
     return gpunn__upload_weights(t->model, (char *)to + gpunn__block_bytes(kept, at), values,
                                  gpunn__block_bytes(kept, count));
 }
@@ -933,7 +933,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *t
 {
     gpunn_status status = GPUNN_OK;
     int64_t      count = gpunn__count(t, 1);
-    if (t->model->dev->backend->draw && !t->narrow) {
+    if (t->model->dev->backend->draw && !t->storage) {
         status = gpunn__draw_on_device(t, to);
         return status == GPUNN_OK ? status : gpunn__backend_fail(t->model->dev, "drawing weights", status);
     }
@@ -965,7 +965,8 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
     }
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (t->offset < model->weight_count || gpunn__is_lent(t)) continue; /* no weight, or not a new one */
+        if (t->offset < model->weight_count || gpunn__has_bound_blocks(t))
+            continue; /* no weight, or not a new one */
         if (t->constant)
             status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn_tensor_bytes(t));
         else if (draw)
@@ -1038,7 +1039,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count 
     gpunn_count *list = (gpunn_count *)gpunn__calloc(dev, bytes);
     if (list == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status status = with_replays ? dev->backend->download(dev->context, list, counts, bytes) : GPUNN_OK;
-    for (int i = 0; i < count; i++) list[i].told = list[i].now = host[i] + (list[i].now - list[i].told);
+    for (int i = 0; i < count; i++) list[i].host = list[i].now = host[i] + (list[i].now - list[i].host);
     if (status == GPUNN_OK) status = dev->backend->upload(dev->context, counts, list, bytes);
     for (int i = 0; i < count && status == GPUNN_OK; i++) host[i] = list[i].now;
     gpunn__free(dev, list, bytes);

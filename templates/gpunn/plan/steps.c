@@ -705,7 +705,7 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
             gpunn__communicates(b->plan, b->model->tensors[tensors[k]]))
             return false;
     for (int i = 0; i < kernel->external_count; i++)
-        if (gpunn__member(b, fused, i)->narrow) return false;
+        if (gpunn__member(b, fused, i)->storage) return false;
     for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].fused = index;
     bool fits = gpunn__fused_layout_fits(b, fused) && gpunn__fused_values_fit(b, index) &&
                 (!b->plan->training || gpunn__fused_gradients_fit(b, index));
@@ -841,7 +841,7 @@ GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 {
-    if (t->narrow) return GPUNN__NARROW_RANGE;
+    if (t->storage) return GPUNN__STORAGE_RANGE;
     if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
     return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
 }
@@ -849,7 +849,7 @@ GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t)
 {
     const size_t size = sizeof(float);
-    return gpunn__is_lent(t) ? 0 : (int64_t)((gpunn__kept_bytes(t) + size - 1) / size);
+    return gpunn__has_bound_blocks(t) ? 0 : (int64_t)((gpunn__weight_bytes(t) + size - 1) / size);
 }
 
 GPUNN__INTERNAL bool gpunn__is_user_owned(const gpunn_tensor *t)
@@ -863,8 +863,8 @@ static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, co
 {
     if (gpunn__is_user_owned(y) || gpunn__is_user_owned(z)) return false;
     if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) ||
-        y->id >= z->id || y->narrow != z->narrow ||
-        gpunn__kept_bytes(y) % (GPUNN__WEIGHT_ALIGN * sizeof(float)) != 0)
+        y->id >= z->id || y->storage != z->storage ||
+        gpunn__weight_bytes(y) % (GPUNN__WEIGHT_ALIGN * sizeof(float)) != 0)
         return false;
     if (y->offset >= 0 || z->offset >= 0)
         return y->offset >= 0 && z->offset == y->offset + gpunn__floats_of(y);

@@ -373,7 +373,7 @@ GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count);
 
 /* The range of a weight in the model's memory: parameters that decay, other parameters, buffers and
  * constants, weights stored in 16 bits or blocks. -1: t is no weight. */
-enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
+enum { GPUNN__STORAGE_RANGE = 3, GPUNN__WEIGHT_RANGES };
 /* Which of these ranges holds t. */
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 

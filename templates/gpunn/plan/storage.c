@@ -27,25 +27,25 @@ static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype
 static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
 {
     const gpunn_model *model = weight->model;
-    const gpunn_dtype  asked = weight->asked ? weight->asked : model->storage;
-    if (asked && weight->rank > 0 && weight->dim[weight->rank - 1] % gpunn__block_length(asked) == 0)
-        return asked;
+    const gpunn_dtype  requested = weight->requested_storage ? weight->requested_storage : model->storage;
+    if (requested && weight->rank > 0 && weight->dim[weight->rank - 1] % gpunn__block_length(requested) == 0)
+        return requested;
     return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
 }
 
-/* Whether a weight has narrow storage if its readers and its wanted dtype allow it. */
-static bool gpunn__may_be_narrow(const gpunn_tensor *weight)
+/* Whether a weight has storage of its own dtype if its readers and its wanted dtype allow it. */
+static bool gpunn__may_have_storage(const gpunn_tensor *weight)
 {
     return weight->kind == GPUNN__PARAMETER && (weight->model->inference || weight->base) &&
            weight->offset < 0 && !weight->bound;
 }
 
-GPUNN__INTERNAL const char *gpunn__narrowed_by(const gpunn_model *model)
+GPUNN__INTERNAL const char *gpunn__storage_cause(const gpunn_model *model)
 {
     return model->inference ? ".inference = true" : "gpunn_lora";
 }
 
-GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__find_storage(gpunn_model *model)
 {
     const bool some = model->inference || model->has_base;
     if (!some || model->laid_out == model->tensor_count) return;
@@ -53,26 +53,26 @@ GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model)
         for (int id = 0; id < model->tensor_count; id++)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
-                if (weight == NULL || !gpunn__may_be_narrow(weight)) continue;
+                if (weight == NULL || !gpunn__may_have_storage(weight)) continue;
                 const gpunn_dtype wanted = gpunn__wanted_storage(weight);
                 if (wanted != GPUNN_F32 && gpunn__takes_storage(model->tensors[id], i, wanted) == (pass == 0))
-                    weight->narrow = pass == 0 ? wanted : GPUNN_DTYPE_DEFAULT;
+                    weight->storage = pass == 0 ? wanted : GPUNN_DTYPE_DEFAULT;
             }
 }
 
-GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
+GPUNN__INTERNAL gpunn_dtype gpunn__weight_dtype(const gpunn_tensor *t)
 {
-    return t->narrow ? t->narrow : t->dtype;
+    return t->storage ? t->storage : t->dtype;
 }
 
-GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t)
+GPUNN__INTERNAL size_t gpunn__weight_bytes(const gpunn_tensor *t)
 {
-    return gpunn__block_bytes(gpunn__kept_as(t), gpunn__count(t, 1));
+    return gpunn__block_bytes(gpunn__weight_dtype(t), gpunn__count(t, 1));
 }
 
-GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__has_bound_blocks(const gpunn_tensor *t)
 {
-    return t->bound && t->narrow;
+    return t->bound && t->storage;
 }
 
 GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t)
@@ -89,20 +89,20 @@ GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t)
     return readers > 0;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_storage(const gpunn__builder *b)
 {
     const bool some = b->model->inference || b->model->has_base;
     for (int id = 0; id < b->plan->tensor_count && some; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
-            if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_storage(t, i, t->inputs[i]->narrow))
+            if (t->inputs[i] && t->inputs[i]->storage && !gpunn__takes_storage(t, i, t->inputs[i]->storage))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
                     "%s: %s keeps '%s' in %s, which %s cannot read on %s; build the whole "
                     "model, on the device that runs it, before its weights are written or loaded",
-                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__narrowed_by(b->model),
-                    gpunn__called(t->inputs[i]), gpunn_dtype_name(t->inputs[i]->narrow), gpunn_op_name(t->op),
-                    b->model->dev->info.name);
+                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__storage_cause(b->model),
+                    gpunn__called(t->inputs[i]), gpunn_dtype_name(t->inputs[i]->storage),
+                    gpunn_op_name(t->op), b->model->dev->info.name);
     }
     return GPUNN_OK;
 }
@@ -135,10 +135,10 @@ static bool gpunn__widens(const gpunn__plan *plan, const gpunn_tensor *t)
 
 static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
+    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__weight_dtype(t);
     if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
     if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
-    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->narrow) return gpunn__half_of(t->model);
+    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->storage) return gpunn__half_of(t->model);
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
@@ -236,7 +236,7 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
     plan->filters_last = plan->channels_last && images.filters;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__kept_as(t);
+        plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__weight_dtype(t);
         plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
         int products = 0, others = 0;
         if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE)

@@ -15,24 +15,24 @@
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
-/* Sets `narrow` of weights that are stored only in 16 bits or only as blocks. These are weights of an
+/* Sets `storage` of weights that are stored only in 16 bits or only as blocks. These are weights of an
  * inference-only model, or those that gpunn_lora froze, that only products and embeddings read. The dtype is
  * that of gpunn_set_storage or of the model, or 16 bits with precision BF16 or F16. Weights whose rows are no
  * whole blocks stay wider. Considers weights that have no memory yet. */
-GPUNN__INTERNAL void gpunn__find_narrow_storage(gpunn_model *model);
+GPUNN__INTERNAL void gpunn__find_storage(gpunn_model *model);
 
-/* Why a model has weights with narrow storage, for messages. */
-GPUNN__INTERNAL const char *gpunn__narrowed_by(const gpunn_model *model);
+/* Why a model stores weights in 16 bits or blocks, for messages. */
+GPUNN__INTERNAL const char *gpunn__storage_cause(const gpunn_model *model);
 
 /* The dtype of a weight in memory. */
-GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
+GPUNN__INTERNAL gpunn_dtype gpunn__weight_dtype(const gpunn_tensor *t);
 
 /* Bytes of a weight in memory. */
-GPUNN__INTERNAL size_t gpunn__kept_bytes(const gpunn_tensor *t);
+GPUNN__INTERNAL size_t gpunn__weight_bytes(const gpunn_tensor *t);
 
 /* Whether a parameter is bound to blocks in memory of the program, which is only read. It has no memory of
  * its own. */
-GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
+GPUNN__INTERNAL bool gpunn__has_bound_blocks(const gpunn_tensor *t);
 
 /* Whether a parameter without memory can be bound to blocks: only products and embeddings that take blocks
  * read it. */
@@ -40,7 +40,7 @@ GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t);
 
 /* Fails if an op of this plan cannot read a weight as it is stored. This happens after ops are added or the
  * device changes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow_storage(const gpunn__builder *b);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_storage(const gpunn__builder *b);
 
 /* Chooses each tensor's dtype and channel order in memory. */
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);

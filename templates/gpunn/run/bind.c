@@ -68,7 +68,7 @@ static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user
     gpunn_model *model = t->model;
     if (t->offset < 0) {
         t->bound = true;
-        t->narrow = GPUNN_DTYPE_DEFAULT;
+        t->storage = GPUNN_DTYPE_DEFAULT;
     }
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK && user_memory->data == NULL) status = gpunn__copy_user_weights(model, false);
@@ -100,15 +100,15 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
                            "%s '%s': its gradient is sparse and has no dense memory; leave .sparse out",
                            caller, gpunn__called(t));
-    if (!gradient && gpunn__is_lent(t))
+    if (!gradient && gpunn__has_bound_blocks(t))
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': its blocks have no other memory; give gpunn_bind_as other blocks",
                            caller, gpunn__called(t));
-    if (!gradient && t->narrow && t->offset >= 0)
+    if (!gradient && t->storage && t->offset >= 0)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': %s keeps it in %s; bind it before weights are written, loaded or run",
-                           caller, gpunn__called(t), gpunn__narrowed_by(model),
-                           gpunn_dtype_name(gpunn__kept_as(t)));
+                           caller, gpunn__called(t), gpunn__storage_cause(model),
+                           gpunn_dtype_name(gpunn__weight_dtype(t)));
     if (memory) status = gpunn__check_user_memory(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
     if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL)
@@ -265,16 +265,16 @@ static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *call
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
                            "%s '%s': %s computes with no blocks of %s; use another device or dtype", caller,
                            gpunn__called(t), model->dev->info.name, gpunn_dtype_name(format));
-    if (t->id < model->laid_out && !gpunn__is_lent(t) && gpunn__kept_as(t) != format)
+    if (t->id < model->laid_out && !gpunn__has_bound_blocks(t) && gpunn__weight_dtype(t) != format)
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
             "%s '%s': it is already stored as %s; call it before weights are written, loaded or run", caller,
-            gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
+            gpunn__called(t), gpunn_dtype_name(gpunn__weight_dtype(t)));
     return gpunn__fits_blocks(t, caller, format);
 }
 
 /* Binds a parameter to blocks, which runs only read. */
-static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
+static GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
 {
     static const char caller[] = "gpunn_bind_as";
     gpunn_status      status = gpunn__may_store_as(t, caller, format);
@@ -288,7 +288,7 @@ static GPUNN__STATUS gpunn__lend_blocks(gpunn_tensor *t, gpunn_dtype format, voi
     status = gpunn__check_reach(t, caller, memory, bytes, 1);
     if (status != GPUNN_OK) return status;
     t->bound = true;
-    t->narrow = format;
+    t->storage = format;
     t->user_memory[0].data = memory;
     t->user_memory[0].bytes = bytes;
     t->model->user_memory_version++;
@@ -307,11 +307,11 @@ GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dt
                            caller, gpunn__called(parameter), gpunn_dtype_name(dtype));
     if (parameter->bound)
         return gpunn__fail(parameter->model->dev, GPUNN_ERR_STATE, "%s '%s': it is bound, as %s", caller,
-                           gpunn__called(parameter), gpunn_dtype_name(gpunn__kept_as(parameter)));
+                           gpunn__called(parameter), gpunn_dtype_name(gpunn__weight_dtype(parameter)));
     const gpunn_status status = gpunn__may_store_as(parameter, caller, dtype);
     if (status != GPUNN_OK || parameter->id < parameter->model->laid_out) return status;
-    parameter->asked = dtype;
-    parameter->narrow = GPUNN_DTYPE_DEFAULT;
+    parameter->requested_storage = dtype;
+    parameter->storage = GPUNN_DTYPE_DEFAULT;
     gpunn__invalidate(parameter->model);
     return GPUNN_OK;
 }
@@ -327,7 +327,7 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes)
 {
     const gpunn_dtype own = gpunn_tensor_dtype(t);
-    if (t && memory && gpunn__is_blocks(dtype)) return gpunn__lend_blocks(t, dtype, memory, bytes);
+    if (t && memory && gpunn__is_blocks(dtype)) return gpunn__bind_blocks(t, dtype, memory, bytes);
     if (t && memory && dtype != own)
         return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",

@@ -84,7 +84,7 @@ static GPUNN__STATUS gpunn__read_sparse(const gpunn_tensor *t, void *host, size_
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
-    if (plan == NULL || t->id >= plan->tensor_count) return gpunn__kept_as(t);
+    if (plan == NULL || t->id >= plan->tensor_count) return gpunn__weight_dtype(t);
     return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].storage;
 }
 
@@ -154,12 +154,12 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
 static GPUNN__STATUS gpunn__read_blocks(const gpunn_tensor *t, bool as_floats, void *host)
 {
     gpunn_device *dev = t->model->dev;
-    const size_t  bytes = gpunn__kept_bytes(t);
+    const size_t  bytes = gpunn__weight_bytes(t);
     void         *copy = as_floats ? gpunn__realloc(dev, NULL, 0, bytes) : host;
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status status = dev->backend->download(dev->context, copy, gpunn__weights(t), bytes);
     if (status == GPUNN_OK && as_floats)
-        gpunn__dequantize(t->narrow, copy, (float *)host, gpunn__count(t, 1));
+        gpunn__dequantize(t->storage, copy, (float *)host, gpunn__count(t, 1));
     if (as_floats) gpunn__free(dev, copy, bytes);
     return status;
 }
@@ -172,7 +172,7 @@ static GPUNN__STATUS gpunn__read_own(gpunn_tensor *t, bool gradient, void *to, b
     if (!gradient && gpunn__is_bound_to_doubles(t))
         return dev->backend->download(dev->context, to, memory, bytes);
     if (gradient && t->sparse) return gpunn__read_sparse(t, to, bytes);
-    if (!gradient && !near && gpunn__is_blocks(t->narrow)) return gpunn__read_blocks(t, true, to);
+    if (!gradient && !near && gpunn__is_blocks(t->storage)) return gpunn__read_blocks(t, true, to);
     if (near) return gpunn__read_on_device(t, gradient, to, memory, bytes);
     gpunn_dtype stored = gpunn__stored_as(t, gradient);
     size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
@@ -252,12 +252,13 @@ static GPUNN__STATUS gpunn__read_as_blocks(gpunn_tensor *t, gpunn_dtype format, 
     if (gpunn__is_on_device(dev, host))
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED, "%s '%s': blocks are read to host memory only", caller,
                            gpunn__called(t));
-    if (t->narrow != format)
+    if (t->storage != format)
         return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s '%s': it is stored as %s, not as %s", caller,
-                           gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)), gpunn_dtype_name(format));
-    if (bytes != gpunn__kept_bytes(t))
+                           gpunn__called(t), gpunn_dtype_name(gpunn__weight_dtype(t)),
+                           gpunn_dtype_name(format));
+    if (bytes != gpunn__weight_bytes(t))
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu", caller,
-                           gpunn__called(t), bytes, gpunn__kept_bytes(t));
+                           gpunn__called(t), bytes, gpunn__weight_bytes(t));
     status = gpunn__read_blocks(t, false, host);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
 }
@@ -507,7 +508,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fits_blocks(const gpunn_tensor *t, const ch
 static GPUNN__STATUS gpunn__write_blocks(const gpunn_tensor *t, gpunn_dtype format, const void *host,
                                          size_t bytes)
 {
-    if (t->narrow == format) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    if (t->storage == format) return gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
     return gpunn__write_pieces(t, format, host);
 }
 
@@ -539,18 +540,18 @@ static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void
     }
     status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
-    if (gpunn__is_lent(t))
+    if (gpunn__has_bound_blocks(t))
         return gpunn__fail(dev, GPUNN_ERR_STATE, "%s '%s': it is bound to blocks, which are only read",
                            caller, gpunn__called(t));
-    if ((blocks || gpunn__is_blocks(t->narrow)) && gpunn__is_on_device(dev, host))
+    if ((blocks || gpunn__is_blocks(t->storage)) && gpunn__is_on_device(dev, host))
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED, "%s '%s': blocks are written from host memory only",
                            caller, gpunn__called(t));
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
     if (blocks) return gpunn__write_blocks(t, dtype, host, bytes);
-    if ((t->narrow || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
+    if ((t->storage || dtype != GPUNN_F32) && !gpunn__is_on_device(dev, host))
         return gpunn__write_pieces(t, dtype, host);
-    return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__kept_as(t), host, dtype,
+    return gpunn__copy_in(dev, "writing weights", gpunn__weights(t), gpunn__weight_dtype(t), host, dtype,
                           gpunn__count(t, 1));
 }
 

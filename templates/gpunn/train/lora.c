@@ -471,7 +471,7 @@ static GPUNN__STATUS gpunn__check_bases(const gpunn__adapter *adapter)
 {
     for (int k = 0; k < adapter->branch_count; k++) {
         const gpunn_tensor *product = adapter->branches[k].product, *weight = product->inputs[1];
-        if (gpunn__is_lent(weight))
+        if (gpunn__has_bound_blocks(weight))
             return gpunn__fail(weight->model->dev, GPUNN_ERR_UNSUPPORTED,
                                "gpunn_lora_merge: '%.80s' is bound to blocks, which are only read; keep the "
                                "adapter apart, or load the weights without .keep_blocks",

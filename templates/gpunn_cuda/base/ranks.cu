@@ -179,15 +179,15 @@ GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
 {
     gpunn__cuda   *cuda = (gpunn__cuda *)context;
-    gpunn__nccl_id made;
+    gpunn__nccl_id unique;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__nccl_open(cuda));
     if (cuda->nccl->comm)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                 "the device already belongs to another NCCL group");
     if (id == NULL) return GPUNN_OK;
-    const int result = cuda->nccl->ncclGetUniqueId(&made);
-    memcpy(id, made.bytes, sizeof made.bytes);
+    const int result = cuda->nccl->ncclGetUniqueId(&unique);
+    memcpy(id, unique.bytes, sizeof unique.bytes);
     return result == 0 ? GPUNN_OK : gpunn__nccl_fail(cuda, "ncclGetUniqueId", result);
 }
 

@@ -373,10 +373,10 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
 /* Whether the host takes part in the run while it executes. */
 static bool gpunn__needs_host(const gpunn_run *run)
 {
-    bool meets = false;
-    for (int i = 0; i < run->step_count && !meets; i++)
-        meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
-    return meets;
+    bool waits = false;
+    for (int i = 0; i < run->step_count && !waits; i++)
+        waits = run->steps[i].ranks && !run->steps[i].ranks->joined;
+    return waits;
 }
 
 /* Finds or creates the entry of this run and moves it to the front of the list. Returns NULL if memory runs

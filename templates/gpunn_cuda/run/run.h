@@ -36,11 +36,11 @@ typedef struct gpunn__numbers {
 } gpunn__numbers;
 
 /* The value of a count in this run: the host's plus earlier replays, or in a replay `by` more than before. */
-__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed,
+__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t host, bool replayed,
                                                    uint64_t by)
 {
-    count->now += replayed ? by : told - count->told;
-    if (!replayed) count->told = told;
+    count->now += replayed ? by : host - count->host;
+    if (!replayed) count->host = host;
     return count->now;
 }
 
