@@ -6126,13 +6126,11 @@ GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
 /* Numbers in a block. 1 for other dtypes. */
 GPUNN__SHARED int64_t gpunn__block_length(gpunn_dtype format)
 {
-    switch ((int)format) {
 #define GPUNN__X(id, name, length, bytes) \
-    case id: return length;
-        GPUNN_BLOCK_LIST(GPUNN__X)
+    if (format == (id)) return length;
+    GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
-    default: return 1;
-    }
+    return 1;
 }
 
 /* Bytes of a block. 0 for other dtypes. */
@@ -47931,7 +47929,7 @@ static GPUNN__STATUS gpunn__field_gather(gpunn_loader *loader, int f)
     if (bits % 8 == 0) word = GPUNN_I64;
     const gpunn_shape shape = {{loader->args.count, (int64_t)(field->from_bytes / gpunn_dtype_size(word))}};
     gpunn_tensor     *all = gpunn_input(loader->gather, name, word, shape);
-    void             *samples = (void *)(uintptr_t)field->samples; /* only read */
+    void             *samples = gpunn__unconst(field->samples); /* only read */
     gpunn_status      status = gpunn_bind(all, samples, (size_t)shape.dim[0] * field->from_bytes);
     if (status != GPUNN_OK) return status;
     field->gathered = gpunn_index_select(all, 0, loader->index);

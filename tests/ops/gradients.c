@@ -16,7 +16,10 @@
 #include "cases/encodings.h"
 
 #define H (1.0 / 64)
-#define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
+/* values perturbed per tensor; of larger ones every k-th */
+#ifndef CPU_LIMIT
+#define CPU_LIMIT 160
+#endif
 #ifndef EMULATOR_LIMIT
 #define EMULATOR_LIMIT 12
 #endif
@@ -112,7 +115,7 @@ static void check_tensor(inputs *in, gpunn_tensor *loss, gpunn_tensor *out, cons
     OK(in->f->dev, gpunn_read_grad(t, gradient, (size_t)n * sizeof *gradient));
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs((double)gradient[i]));
     for (int k = 0; k < 4; k++) f[k] = malloc((size_t)outputs * sizeof **f);
-    for (int64_t i = 0; i < n; i += 1 + n / (is_emulated(in->f->backend) ? EMULATOR_LIMIT : LIMIT)) {
+    for (int64_t i = 0; i < n; i += 1 + n / (is_emulated(in->f->backend) ? EMULATOR_LIMIT : CPU_LIMIT)) {
         static const double offsets[4] = {1, -1, 2, -2}, factors[4] = {8, -8, -1, 1};
         const float         value = values[i];
         double              sum = 0, changed = 0, highest = 0;
@@ -610,7 +613,7 @@ static void other_elements(void **state)
 {
     (void)state;
     SKIP("the emulated GPU is slow: of larger tensors it differentiates by %d elements, the CPU by %d",
-         EMULATOR_LIMIT, LIMIT);
+         EMULATOR_LIMIT, CPU_LIMIT);
 }
 
 int main(void)

@@ -412,7 +412,7 @@ static void on_device(layer *bound, layer *stored, void *blocks)
     static unsigned char host[512];
     float                w[64 * 4], got[64 * 4];
     float *const         wide = caller_malloc(sizeof w);
-    unsigned char       *near = (unsigned char *)((uintptr_t)(host + 63) / 64 * 64);
+    unsigned char       *near = host + (64 - (uintptr_t)host % 64) % 64;
     FAILS(bound->dev, gpunn_bind_as(bound->weight, GPUNN_Q8_0, near, 272), GPUNN_ERR_ARGUMENT, "on the host");
     FAILS(bound->dev, gpunn_bind_as(bound->weight, GPUNN_Q8_0, near + 2, 272), GPUNN_ERR_ARGUMENT, "aligned");
     FAILS(stored->dev, gpunn_write_as(stored->weight, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_UNSUPPORTED,

@@ -19,13 +19,11 @@ GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
 /* Numbers in a block. 1 for other dtypes. */
 GPUNN__SHARED int64_t gpunn__block_length(gpunn_dtype format)
 {
-    switch ((int)format) {
 #define GPUNN__X(id, name, length, bytes) \
-    case id: return length;
-        GPUNN_BLOCK_LIST(GPUNN__X)
+    if (format == (id)) return length;
+    GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
-    default: return 1;
-    }
+    return 1;
 }
 
 /* Bytes of a block. 0 for other dtypes. */

@@ -926,7 +926,7 @@ static GPUNN__STATUS gpunn__field_gather(gpunn_loader *loader, int f)
     if (bits % 8 == 0) word = GPUNN_I64;
     const gpunn_shape shape = {{loader->args.count, (int64_t)(field->from_bytes / gpunn_dtype_size(word))}};
     gpunn_tensor     *all = gpunn_input(loader->gather, name, word, shape);
-    void             *samples = (void *)(uintptr_t)field->samples; /* only read */
+    void             *samples = gpunn__unconst(field->samples); /* only read */
     gpunn_status      status = gpunn_bind(all, samples, (size_t)shape.dim[0] * field->from_bytes);
     if (status != GPUNN_OK) return status;
     field->gathered = gpunn_index_select(all, 0, loader->index);
