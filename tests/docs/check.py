@@ -247,7 +247,8 @@ def names_exist():
     private |= {start + name[len("gpunn_"):] for start in re.findall(r"\b(gpunn__\w+_)##", implementation)
                 for name in declared}
     upper = set(re.findall(r"\bGPUNN_\w+",
-                           header + read("gpunn_cuda.cu") + read("tests/test.h") + read("tests/gpu/run.sh")))
+                           header + read("gpunn_cuda.cu") + read("tests/test.h") + read("build.ninja") +
+                           read("tests/gpu/run.sh")))
     comment = header[:header.index("#ifndef GPUNN_H")]
     messages = [(f"a message of {name}", "\n".join(texts)) for name, texts in parts_messages()]
     for where, text in ([(name, read(name))
