@@ -1441,7 +1441,7 @@ static void test_reductions(void **state)
             "space_to_depth: factor is 3 and x is [batch, 6, 14, 14]; height and width must be a multiple of "
             "it, and not vary",
             gpunn_space_to_depth(f->image, 3));
-    gpunn_tensor *half = gpunn_glu(f->image, 1), *positive = gpunn_relu(f->rows);
+    gpunn_tensor *half = gpunn_glu(f->image, 1);
     check_shape(f, half, SHAPE(B, 3, 14, 14));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "glu: axis 1 of x [batch, 3, 14, 14] cannot be halved; its size must be even, and not vary",
