@@ -21,7 +21,7 @@
 #define CPU_LIMIT 160
 #endif
 #ifndef EMULATOR_LIMIT
-#define EMULATOR_LIMIT 12
+#define EMULATOR_LIMIT 8
 #endif
 
 typedef struct inputs {
