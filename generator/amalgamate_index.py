@@ -14,8 +14,9 @@ Paths are those below `gpunn` and `gpunn_cuda`.
 """
 
 
-def found(parts, pattern):
-    return [path for path, text in parts.items() if re.search(pattern, text)]
+def found(parts, name, end):
+    """The parts with that name before the pattern `end`."""
+    return [path for path, text in parts.items() if name in text and re.search(rf"\b{name}{end}", text)]
 
 
 def cells(op, cpu, cuda):
@@ -26,10 +27,10 @@ def cells(op, cpu, cuda):
         yield f"gpunn__cpu_{name}", ["cpu/elementwise.c"]
         yield "gpunn__cuda_map", ["cuda/elementwise.cu"]
     else:
-        built = found(cpu, rf"\bgpunn__operation_{name}\b(?! =)")
+        built = found(cpu, f"gpunn__operation_{name}", r"\b(?! =)")
         yield f"gpunn__operation_{name}", built or ["layers/formulas.c"] * bool(op.signature)
-        yield f"gpunn__cpu_{name}", found(cpu, rf"\bgpunn__cpu_{name}(\)|\(gpunn__cpu )")
-        yield f"gpunn__cuda_{name}", found(cuda, rf"\bgpunn__cuda_{name}(\)|\(gpunn__cuda )")
+        yield f"gpunn__cpu_{name}", found(cpu, f"gpunn__cpu_{name}", r"(\)|\(gpunn__cpu )")
+        yield f"gpunn__cuda_{name}", found(cuda, f"gpunn__cuda_{name}", r"(\)|\(gpunn__cuda )")
 
 
 def row(op, cpu, cuda):

@@ -14,6 +14,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPILER, EMULATOR, LIBRARIES = "aarch64-linux-gnu-gcc", "qemu-aarch64", "/usr/lib/aarch64-linux-gnu"
+STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror".split()
 
 
 def missing():
@@ -49,7 +50,7 @@ def main():
         print(f"1..1\nok 1 - aarch64 # SKIP {lacks}")
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([COMPILER, "-std=c99", "-O1", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c",
+        subprocess.run([COMPILER, "-std=c99", "-O1", *STRICT, "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c",
                         f"{ROOT}/gpunn.h", "-o", f"{folder}/gpunn.o"], check=True)
         print(f"1..{sum(run(folder, program) for program in sys.argv[1:])}")
     return 0
