@@ -23,8 +23,10 @@ def compiled(program, suffix, *sources, flags=()):
             os.path.getmtime(s) for s in (*sources, os.path.join(ROOT, "gpunn.h"))):
         return
     os.makedirs(os.path.dirname(program), exist_ok=True)
+    compiler = shutil.which("clang") or "cc"  # it takes a quarter of gcc's time
     subprocess.run(["mpicc" + suffix, "-Wall", "-Wextra", "-Werror", "-O0", "-DGPUNN_MPI", "-I.", *flags,
-                    sources[0], "-o", program, "-lm", "-lz"], check=True, cwd=ROOT)
+                    sources[0], "-o", program, "-lm", "-lz"], check=True, cwd=ROOT,
+                   env={**os.environ, "OMPI_CC": compiler, "MPICH_CC": compiler})
 
 
 def build(suffix=""):
