@@ -30,7 +30,7 @@ class Archive(Case):
         for name, text in (("companion.c", COMPANION), ("app.c", APP),
                            ("gpunn.c", '#define GPUNN_IMPLEMENTATION\n#include "gpunn.h"\n')):
             self.write(name, text)
-        self.call(f"""cc -I{ROOT} -c -O0 -DGPUNN__DRIVER_FILES='"/nowhere", "driver"' \\
+        self.call(f"""${{CC:-cc}} -I{ROOT} -c -O0 -DGPUNN__DRIVER_FILES='"/nowhere", "driver"' \\
                       {implementation} gpunn.c &&
                       cc -I{ROOT} -c companion.c && ar rcs libgpunn.a gpunn.o companion.o &&
                       cc -I{ROOT} app.c -L. {link} -lgpunn -lm -lpthread -o app""")
