@@ -338,7 +338,8 @@
  *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
  *         gpunn_assign(count, gpunn_add_scalar(count, 1));
  *     Recurrent layers and gpunn_conv1d with .stateful continue by themselves. A sequence can thus arrive in
- *     pieces; gpunn_reset_states begins another, and .reset of recurrent layers begins some of them.
+ *     pieces; gpunn_reset_states begins another, and .reset of recurrent layers begins some of them. If the
+ *     number of sequences varies, .capacity is the largest.
  *         // [length, n, features]
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16));
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
@@ -2019,8 +2020,9 @@ typedef struct gpunn_conv_args {
     /* gpunn_conv1d: each run continues the sequence of the previous one, in training too. The state name.past
      * [n, in, dilation (kernel - 1)] holds the last elements of x, 0 at first, and stands before x in place
      * of padding. So the result is as long as x, and blocks of any lengths give the values of the whole
-     * sequence. No gradient flows between runs. n must be fixed and the stride 1. */
+     * sequence. No gradient flows between runs. The stride must be 1, and n fixed or .capacity given. */
     bool stateful;
+    int  capacity; /* with .stateful and a varying n: the largest n, as in gpunn_rnn_args */
 } gpunn_conv_args;
 /* Convolution. x [n, in, length] (1d), [n, in, height, width] (2d) or [n, in, depth, height, width] (3d) ->
  * [n, out, ...]. The size along each axis becomes (size + padding + padding_end - dilation (kernel - 1) - 1)
@@ -2295,7 +2297,8 @@ typedef struct gpunn_rnn_args {
      * hidden_size]. One layer only, not batch_first. */
     bool states;
     /* Each run continues from the state in which the previous one ended, in training too. No gradient flows
-     * between runs. h_0 and, for lstm, c_0 are states name.h and name.c. n must be fixed. */
+     * between runs. h_0 and, for lstm, c_0 are states name.h and name.c. n must be fixed, or .capacity given.
+     */
     bool  stateful;
     float dropout; /* between layers */
     /* [num_layers * directions, n, hidden_size; h_0: or proj_size]; NULL: 0. c_0: lstm */
@@ -2309,6 +2312,10 @@ typedef struct gpunn_rnn_args {
     /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0
      * before the first step, as after the end of an episode. */
     gpunn_tensor *reset;
+    /* With .stateful and a varying n, such as GPUNN_BATCH: the largest n. The states have so many rows, 0 at
+     * first, and sequence i of a run continues row i. The rows from n on keep their values for a later run.
+     * A larger n fails with GPUNN_ERR_SHAPE. */
+    int capacity;
 } gpunn_rnn_args;
 /* Recurrent layers, as in torch.nn. x [length, n, features] (batch_first: [n, length, features]) -> [length,
  * n, directions * hidden_size], or with proj_size in place of hidden_size. The parameters have torch's names
@@ -15610,6 +15617,23 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
                                            const char *many, int all, const int *each, const int *otherwise,
                                            int lowest, int *result);
 
+/* A tensor with 1, 2, ... along an axis of this size, which may be variable. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
+
+/* Sequences that a layer with .stateful holds states for, if x has n: n, or capacity where n varies. 0 on
+ * failure. */
+GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpunn_tensor *x, int64_t n,
+                                              int capacity);
+
+/* 0 .. n - 1 along the axis of the sequences; NULL if the state holds n. Returns false on failure. */
+GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t n, int64_t held, gpunn_tensor **places);
+
+/* The state's rows at these places of an axis. places NULL: all. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__held_rows(gpunn_tensor *state, int axis, gpunn_tensor *places);
+
+/* Assigns the first rows along an axis, as many as the value has, in training too. */
+GPUNN__INTERNAL bool gpunn__hold_rows(gpunn_tensor *state, int axis, gpunn_tensor *value);
+
 GPUNN__PRIVATE const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
 
 /* ---- layers -------------------------------------------------------------------------------------------- */
@@ -15890,6 +15914,49 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
     return true;
 }
 
+GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
+}
+
+/* ---- states of sequences whose number varies ----------------------------------------------------------- */
+
+GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpunn_tensor *x, int64_t n,
+                                              int capacity)
+{
+    char text[128];
+    if (x->rank == 3 && (n < 0 ? capacity > 0 : n > 0 && capacity == 0)) return n < 0 ? capacity : n;
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "x is %s and capacity %d; .stateful needs three axes and a fixed number of "
+                           "sequences, or else their largest number as .capacity",
+                           gpunn__shape_text(x, text), capacity);
+    return 0;
+}
+
+GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t n, int64_t held, gpunn_tensor **places)
+{
+    *places = NULL;
+    if (n == held) return true;
+    *places = gpunn_cast(gpunn_add_scalar(gpunn__ordinals(model, n), -1), GPUNN_I64);
+    return *places != NULL;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__held_rows(gpunn_tensor *state, int axis, gpunn_tensor *places)
+{
+    return places ? gpunn_index_select(state, axis, places) : state;
+}
+
+GPUNN__INTERNAL bool gpunn__hold_rows(gpunn_tensor *state, int axis, gpunn_tensor *value)
+{
+    static const float zero = 0;
+    const gpunn_shape  scalar = {{0}};
+    if (state->dim[axis] == value->dim[axis]) return gpunn_assign(state, value, .in_training = true) != NULL;
+    gpunn_tensor *first = gpunn_cast(gpunn_constant(state->model, scalar, &zero), GPUNN_I64);
+    return first && gpunn_assign_at(state, axis, first, value, .in_training = true) != NULL;
+}
+
 /* Pads the spatial axes of x and sets `before` to 0. Returns NULL on failure. */
 static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *after, float value)
 {
@@ -15942,8 +16009,10 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
                                     more, 2 + i, attr.stride[i], attr.dilation[i]);
     }
     const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
-    if (args->stateful)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "stateful is for gpunn_conv1d; leave it out");
+    if (args->stateful || args->capacity)
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s; leave it out",
+                                args->stateful ? "stateful is for gpunn_conv1d"
+                                               : "capacity is for .stateful of gpunn_conv1d");
     if (uneven && transposed)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
@@ -15975,17 +16044,12 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
 }
 
 /* The number of elements that a streaming convolution keeps. Returns -1 on failure. */
-static int64_t gpunn__conv_past(const gpunn__call *call, const gpunn_tensor *x, const gpunn_conv_args *args)
+static int64_t gpunn__conv_past(const gpunn__call *call, const gpunn_conv_args *args)
 {
     const int64_t kernel = args->kernel_shape[0] ? args->kernel_shape[0] : args->kernel_size;
     const int64_t dilation = args->dilations[0] ? args->dilations[0] : gpunn__default_int(args->dilation, 1);
     const int     stride = args->strides[0] ? args->strides[0] : gpunn__default_int(args->stride, 1);
-    char          text[128];
-    if (x->rank != 3 || x->dim[0] < 1 || x->dim[1] < 1)
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "x is %s, but .stateful needs three axes and a fixed number of sequences",
-                               gpunn__shape_text(x, text));
-    else if (call->layer == NULL)
+    if (call->layer == NULL)
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
                                "with .stateful give the layer a name, since its state's name begins with it");
     else if (kernel < 1 || dilation < 1 || stride != 1)
@@ -16006,21 +16070,23 @@ static int64_t gpunn__conv_past(const gpunn__call *call, const gpunn_tensor *x, 
 static gpunn_tensor *gpunn__conv_stream(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor    *both[2] = {NULL, x}, *last = NULL;
+    gpunn_tensor    *both[2] = {NULL, x}, *last = NULL, *state, *places;
     char             own_name[GPUNN__TEXT_SIZE];
     gpunn__call      call;
     if (!gpunn__begin_x(&call, "conv1d", name, x, true)) return NULL;
-    const int64_t past = gpunn__conv_past(&call, x, &args);
+    const int64_t held = gpunn__held_sequences(&call, x, x->dim[0], args.capacity),
+                  past = held ? gpunn__conv_past(&call, &args) : -1;
     if (past < 0) return NULL;
-    args.stateful = false;
+    args.stateful = false, args.capacity = 0;
     if (past == 0) return gpunn__conv_node(&gpunn__operation_conv1d, x, name, &args);
     (void)snprintf(own_name, sizeof own_name, "%s.past", name);
-    both[0] = gpunn_state(x->model, own_name, GPUNN_SHAPE(x->dim[0], x->dim[1], past), zeros);
+    state = gpunn_state(x->model, own_name, GPUNN_SHAPE(held, x->dim[1], past), zeros);
+    if (state && gpunn__held_places(x->model, x->dim[0], held, &places))
+        both[0] = gpunn__held_rows(state, 0, places);
     gpunn_tensor *whole = both[0] ? gpunn_concat(both, 2, 2) : NULL;
     gpunn_tensor *y = whole ? gpunn__conv_node(&gpunn__operation_conv1d, whole, name, &args) : NULL;
     if (y) last = gpunn_slice(whole, 2, x->dim[2], GPUNN_END_OF_AXIS, 1);
-    const bool kept = last && gpunn_assign(both[0], last, .in_training = true);
-    return gpunn__call_finish(&call, kept ? y : NULL);
+    return gpunn__call_finish(&call, last && gpunn__hold_rows(state, 0, last) ? y : NULL);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
@@ -16685,22 +16751,12 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
 /* ==== >>layers/recurrent ================================================================================ */
 /* Recurrent layers (RNN, LSTM, GRU) and cells, with their states and projections. */
 
-/* A tensor with 1, 2, ... along an axis of this size, which may be variable. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
-
 /* Inserts an axis of 1 into x at position `axis`. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis);
 
 /* Makes a recurrent layer. Returns its output, or NULL on failure. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x,
                                                const char *name, const gpunn_rnn_args *args);
-
-GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
-{
-    static const float one = 1;
-    const gpunn_shape  scalar = {{0}};
-    return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
-}
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
 {
@@ -17074,31 +17130,31 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
 {
     const int        count = operation->op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor    *state[2] = {NULL, NULL}, *first[2] = {NULL, NULL}, *own[2],
+    gpunn_tensor    *state[2] = {NULL, NULL}, *first[2] = {NULL, NULL}, *own[2], *places,
                  **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
     gpunn__call call;
-    char        text[128];
+    char        text[128], other[128];
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (name == NULL || args.h_0 || args.c_0)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT, "with .stateful the layer creates h_0 and c_0 itself; %s",
             name ? "leave them out" : "give the layer a name, since their names begin with it");
-    if (x->rank != 3 || x->dim[n] < 1)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "x is %s, but .stateful needs three axes and a fixed number of sequences",
-                                gpunn__shape_text(x, text));
+    const int64_t held = gpunn__held_sequences(&call, x, x->dim[n], args.capacity);
+    if (held == 0) return NULL;
     if (args.reset &&
         (args.reset->model != x->model || args.reset->rank != 1 || args.reset->dim[0] != x->dim[n]))
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give [%lld], a value for each sequence",
-                                gpunn__shape_text(args.reset, text), (long long)x->dim[n]);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give %s, a value for each sequence",
+                                gpunn__shape_text(args.reset, text),
+                                gpunn__dims_text(x->model, 1, &x->dim[n], other));
+    if (!gpunn__held_places(x->model, x->dim[n], held, &places)) return gpunn__call_finish(&call, NULL);
     const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
-        state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], width), zeros);
-        if (state[i] == NULL) return gpunn__call_finish(&call, NULL);
-        first[i] = args.reset ? gpunn__state_kept(state[i], args.reset) : state[i];
+        state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, held, width), zeros);
+        if (state[i]) first[i] = gpunn__held_rows(state[i], 1, places);
+        if (first[i] && args.reset) first[i] = gpunn__state_kept(first[i], args.reset);
         if (first[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
     args.h_0 = first[0], args.c_0 = first[1];
@@ -17106,7 +17162,7 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     if (count == 2) args.c_n = last[1];
     gpunn_tensor *y = gpunn__recurrent(operation, x, name, &args);
     for (int i = 0; i < count && y; i++)
-        if (gpunn_assign(state[i], *last[i], .in_training = true) == NULL) y = NULL;
+        if (!gpunn__hold_rows(state[i], 1, *last[i])) y = NULL;
     return gpunn__call_finish(&call, y);
 }
 
@@ -17115,9 +17171,10 @@ static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, g
 {
     if (args->stateful) return gpunn__stateful(operation, x, name, *args);
     gpunn__call call;
-    if (args->reset == NULL) return gpunn__recurrent(operation, x, name, args);
+    if (args->reset == NULL && args->capacity == 0) return gpunn__recurrent(operation, x, name, args);
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
-    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "reset is for layers with .stateful; set both");
+    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both",
+                            args->reset ? "reset" : "capacity");
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
@@ -24916,7 +24973,7 @@ static const char *gpunn__with_sizes(const gpunn_model *model, const char *what,
                         (long long)(size->value * size->multiple));
         sign = ",";
     }
-    gpunn__size_put(text, 256, ": %s", what);
+    gpunn__size_put(text, 256, "%s%s", text[0] ? ": " : "", what);
     return text;
 }
 
@@ -24939,7 +24996,8 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
                        gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
-/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
+/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. An
+ * assignment may have a value of as many rows as the batch, which its state must hold. */
 static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
@@ -24953,7 +25011,7 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
     plan->sized_count = count + 1;
     for (int id = 0, at = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        bool                varies = gpunn__any_sized(t->rank, t->dim);
+        bool                varies = gpunn__any_sized(t->rank, t->dim) || t->op == GPUNN_OP_ASSIGN;
         if (!b->needed[id] || t->kind != GPUNN__VALUE) continue;
         for (int i = 0; i < t->input_count; i++)
             varies = varies || (t->inputs[i] && gpunn__any_sized(t->inputs[i]->rank, t->inputs[i]->dim));
@@ -25014,7 +25072,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     b->has = gpunn__contents_of(model);
     if (plan->training && b->has.keeps) gpunn__mark_kept(model, b->needed, b->scratch);
     if (b->has.assigns) gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
-    gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
+    gpunn_status status = plan->size_count || b->has.assigns ? gpunn__resolve_sizes(b) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -55120,8 +55178,8 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) trains the batch's rows
  *                 alone. gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
- *                 gpunn_transpose, .reset of stateful recurrent layers, and streaming convolutions
- *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.
+ *                 gpunn_transpose, .reset and .capacity of stateful recurrent layers, and streaming
+ *                 convolutions (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
  *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.
  *       weights   Evaluation models store weights in GGUF's blocks of 4 to 8 bits: .weights of

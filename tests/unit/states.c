@@ -586,6 +586,97 @@ static void test_reset(void **state)
     assert_null(gpunn_find(f->model, "g.h"));
 }
 
+/* Runs of few and many sequences: each is as a run of its own sequence alone, all through. Sequences that a
+ * run lacks keep their state; a mask sets it to 0. */
+static void test_capacity(void **state)
+{
+    fixture *f = *state;
+    enum { LENGTH = 2, HIDDEN = 3, MOST = 4, COUNT_OF_X = LENGTH * MOST * 2, SIZE = MOST * HIDDEN };
+    static const int     counts[] = {2, 4, 1, 3, 4};
+    static const uint8_t masks[][MOST] = {{0, 0}, {0, 1, 0, 0}, {0}, {1, 0, 1}, {0, 0, 0, 1}};
+    float input[COUNT_OF_X], h[SIZE] = {0}, c[SIZE] = {0}, wanted[LENGTH * SIZE], found[LENGTH * SIZE];
+    gpunn_tensor *weights[4], *h_n, *c_n;
+    gpunn_tensor *x = MADE(f->dev,
+                           gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(LENGTH, GPUNN_BATCH, 2)));
+    gpunn_tensor *mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_BOOL, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *y = MADE(f->dev, gpunn_lstm(x, "rnn", .hidden_size = HIDDEN, .stateful = true,
+                                              .reset = mask, .capacity = MOST));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    gpunn_tensor *h_0 = MADE(f->dev,
+                             gpunn_input(f->model, "h_0", GPUNN_F32, GPUNN_SHAPE(1, GPUNN_BATCH, HIDDEN)));
+    gpunn_tensor *c_0 = MADE(f->dev,
+                             gpunn_input(f->model, "c_0", GPUNN_F32, GPUNN_SHAPE(1, GPUNN_BATCH, HIDDEN)));
+    const char   *names[] = {"rnn.weight_ih_l0", "rnn.weight_hh_l0", "rnn.bias_ih_l0", "rnn.bias_hh_l0"};
+    for (int i = 0; i < COUNT(names); i++) weights[i] = MADE(f->dev, gpunn_find(f->model, names[i]));
+    gpunn_tensor *z = MADE(f->dev, gpunn_lstm(x, NULL, .hidden_size = HIDDEN, .h_0 = h_0, .c_0 = c_0,
+                                              .h_n = &h_n, .c_n = &c_n, .weights = weights));
+    gpunn_tensor *all[] = {z, h_n, c_n};
+    for (int round = 0; round < 2 * COUNT(counts); round++) {
+        const int      n = counts[round % COUNT(counts)];
+        const uint8_t *reset = masks[round % COUNT(counts)];
+        const size_t   bytes = (size_t)(n * HIDDEN) * sizeof *h;
+        for (int i = 0; i < COUNT_OF_X; i++) input[i] = (float)sin(round * 100 + i);
+        for (int i = 0; i < n * HIDDEN; i++)
+            if (reset[i / HIDDEN]) h[i] = c[i] = 0;
+        OK(f->dev, gpunn_write(x, input, (size_t)(LENGTH * n * 2) * sizeof *input));
+        OK(f->dev, gpunn_write(mask, reset, (size_t)n));
+        OK(f->dev, gpunn_write(h_0, h, bytes));
+        OK(f->dev, gpunn_write(c_0, c, bytes));
+        OK(f->dev, gpunn_forward(all, 3));
+        OK(f->dev, gpunn_read(z, wanted, LENGTH * bytes));
+        OK(f->dev, gpunn_read(h_n, h, bytes));
+        OK(f->dev, gpunn_read(c_n, c, bytes));
+        if (round % 3) {
+            run(f, y);
+            OK(f->dev, gpunn_read(y, found, LENGTH * bytes));
+            for (int i = 0; i < LENGTH * n * HIDDEN; i++) assert_true(fabsf(found[i] - wanted[i]) <= 1e-6f);
+        } else
+            OK(f->dev, gpunn_backward(loss));
+        expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
+        expect(f, gpunn_find(f->model, "rnn.c"), c, SIZE);
+    }
+    OK(f->dev, gpunn_write(x, FLOATS(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), 80));
+    OK(f->dev, gpunn_write(mask, "\0\0\0\0\0", 5));
+    FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE, "the value is [1, 5, 3] and the state [1, 4, 3]");
+    expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .capacity = 4), GPUNN_ERR_ARGUMENT,
+               "capacity is for layers with .stateful");
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .stateful = true, .capacity = -1), GPUNN_ERR_SHAPE,
+               "capacity -1");
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .stateful = true, .reset = h_0, .capacity = 4),
+               GPUNN_ERR_SHAPE, "reset is [1, batch, 3]; give [batch]");
+    gpunn_tensor *fixed = MADE(f->dev, gpunn_input(f->model, "fixed", GPUNN_F32, GPUNN_SHAPE(LENGTH, 2, 2)));
+    FAILS_NULL(f->dev, gpunn_gru(fixed, "g", .hidden_size = 3, .stateful = true, .capacity = 4),
+               GPUNN_ERR_SHAPE, "x is [2, 2, 2] and capacity 4");
+    assert_null(gpunn_find(f->model, "g.h"));
+}
+
+/* The same for convolutions: blocks of one step for a number of sequences that varies. */
+static void test_stream_capacity(void **state)
+{
+    static const int counts[] = {1, 3, 2, 1, 3};
+    fixture         *f = *state;
+    float            past[3][2] = {{0}};
+    gpunn_tensor    *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 1)));
+    gpunn_tensor    *y = MADE(f->dev, gpunn_conv1d(x, "conv", .out_channels = 1, .kernel_size = 3,
+                                                   .no_bias = true, .stateful = true, .capacity = 3));
+    FAILS_NULL(f->dev, gpunn_conv1d(x, "c", .out_channels = 4, .kernel_size = 1, .capacity = 4),
+               GPUNN_ERR_ARGUMENT, "capacity is for .stateful");
+    OK(f->dev, gpunn_write(gpunn_find(f->model, "conv.weight"), FLOATS(1, 10, 100), 12));
+    for (int round = 0; round < COUNT(counts); round++) {
+        float new[3], sum[3];
+        for (int i = 0; i < counts[round]; i++) {
+            new[i] = (float)(3 * round + i + 1);
+            sum[i] = past[i][0] + 10 * past[i][1] + 100 * new[i];
+            past[i][0] = past[i][1], past[i][1] = new[i];
+        }
+        OK(f->dev, gpunn_write(x, new, (size_t)counts[round] * sizeof *new));
+        run(f, y);
+        expect(f, y, sum, counts[round]);
+        expect(f, gpunn_find(f->model, "conv.past"), past[0], 6);
+    }
+}
+
 /* ---- attention over a cache ---- */
 enum { N = 2, HEADS = 4, KV = 2, CAPACITY = 11, E = 4 };
 
@@ -798,13 +889,28 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {{"sum", test_sum},           {"order", test_order},        {"places", test_places},
-                {"sample", test_sample},     {"text", test_text},          {"refusals", test_refusals},
-                {"two ways", test_two_ways}, {"training", test_training},  {"saved", test_saved},
-                {"prepare", test_prepare},   {"stream", test_stream},      {"bad streams", test_bad_streams},
-                {"stateful", test_stateful}, {"reset", test_reset},        {"lengths", test_lengths},
-                {"cache", test_cache},       {"sessions", test_sessions},  {"checkpoint", test_checkpoint},
-                {"spec", test_spec},         {"bad specs", test_bad_specs}};
+    } list[] = {{"sum", test_sum},
+                {"order", test_order},
+                {"places", test_places},
+                {"sample", test_sample},
+                {"text", test_text},
+                {"refusals", test_refusals},
+                {"two ways", test_two_ways},
+                {"training", test_training},
+                {"saved", test_saved},
+                {"prepare", test_prepare},
+                {"stream", test_stream},
+                {"bad streams", test_bad_streams},
+                {"stateful", test_stateful},
+                {"reset", test_reset},
+                {"lengths", test_lengths},
+                {"capacity", test_capacity},
+                {"capacity of a stream", test_stream_capacity},
+                {"cache", test_cache},
+                {"sessions", test_sessions},
+                {"checkpoint", test_checkpoint},
+                {"spec", test_spec},
+                {"bad specs", test_bad_specs}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++)

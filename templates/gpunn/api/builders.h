@@ -182,8 +182,9 @@ typedef struct gpunn_conv_args {
     /* gpunn_conv1d: each run continues the sequence of the previous one, in training too. The state name.past
      * [n, in, dilation (kernel - 1)] holds the last elements of x, 0 at first, and stands before x in place
      * of padding. So the result is as long as x, and blocks of any lengths give the values of the whole
-     * sequence. No gradient flows between runs. n must be fixed and the stride 1. */
+     * sequence. No gradient flows between runs. The stride must be 1, and n fixed or .capacity given. */
     bool stateful;
+    int  capacity; /* with .stateful and a varying n: the largest n, as in gpunn_rnn_args */
 } gpunn_conv_args;
 /* Convolution. x [n, in, length] (1d), [n, in, height, width] (2d) or [n, in, depth, height, width] (3d) ->
  * [n, out, ...]. The size along each axis becomes (size + padding + padding_end - dilation (kernel - 1) - 1)
@@ -458,7 +459,8 @@ typedef struct gpunn_rnn_args {
      * hidden_size]. One layer only, not batch_first. */
     bool states;
     /* Each run continues from the state in which the previous one ended, in training too. No gradient flows
-     * between runs. h_0 and, for lstm, c_0 are states name.h and name.c. n must be fixed. */
+     * between runs. h_0 and, for lstm, c_0 are states name.h and name.c. n must be fixed, or .capacity given.
+     */
     bool  stateful;
     float dropout; /* between layers */
     /* [num_layers * directions, n, hidden_size; h_0: or proj_size]; NULL: 0. c_0: lstm */
@@ -472,6 +474,10 @@ typedef struct gpunn_rnn_args {
     /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0
      * before the first step, as after the end of an episode. */
     gpunn_tensor *reset;
+    /* With .stateful and a varying n, such as GPUNN_BATCH: the largest n. The states have so many rows, 0 at
+     * first, and sequence i of a run continues row i. The rows from n on keep their values for a later run.
+     * A larger n fails with GPUNN_ERR_SHAPE. */
+    int capacity;
 } gpunn_rnn_args;
 /* Recurrent layers, as in torch.nn. x [length, n, features] (batch_first: [n, length, features]) -> [length,
  * n, directions * hidden_size], or with proj_size in place of hidden_size. The parameters have torch's names

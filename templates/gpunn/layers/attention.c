@@ -2,7 +2,6 @@
 #include "base/shapes.h"
 #include "graph/nodes.h"
 #include "layers/basic.h"
-#include "layers/recurrent.h"
 #include "layers/shapes.h"
 
 /* ==== >>layers/attention ================================================================================ */

@@ -284,6 +284,49 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
     return true;
 }
 
+GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
+}
+
+/* ---- states of sequences whose number varies ----------------------------------------------------------- */
+
+GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpunn_tensor *x, int64_t n,
+                                              int capacity)
+{
+    char text[128];
+    if (x->rank == 3 && (n < 0 ? capacity > 0 : n > 0 && capacity == 0)) return n < 0 ? capacity : n;
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "x is %s and capacity %d; .stateful needs three axes and a fixed number of "
+                           "sequences, or else their largest number as .capacity",
+                           gpunn__shape_text(x, text), capacity);
+    return 0;
+}
+
+GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t n, int64_t held, gpunn_tensor **places)
+{
+    *places = NULL;
+    if (n == held) return true;
+    *places = gpunn_cast(gpunn_add_scalar(gpunn__ordinals(model, n), -1), GPUNN_I64);
+    return *places != NULL;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__held_rows(gpunn_tensor *state, int axis, gpunn_tensor *places)
+{
+    return places ? gpunn_index_select(state, axis, places) : state;
+}
+
+GPUNN__INTERNAL bool gpunn__hold_rows(gpunn_tensor *state, int axis, gpunn_tensor *value)
+{
+    static const float zero = 0;
+    const gpunn_shape  scalar = {{0}};
+    if (state->dim[axis] == value->dim[axis]) return gpunn_assign(state, value, .in_training = true) != NULL;
+    gpunn_tensor *first = gpunn_cast(gpunn_constant(state->model, scalar, &zero), GPUNN_I64);
+    return first && gpunn_assign_at(state, axis, first, value, .in_training = true) != NULL;
+}
+
 /* Pads the spatial axes of x and sets `before` to 0. Returns NULL on failure. */
 static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *after, float value)
 {
@@ -336,8 +379,10 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
                                     more, 2 + i, attr.stride[i], attr.dilation[i]);
     }
     const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
-    if (args->stateful)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "stateful is for gpunn_conv1d; leave it out");
+    if (args->stateful || args->capacity)
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s; leave it out",
+                                args->stateful ? "stateful is for gpunn_conv1d"
+                                               : "capacity is for .stateful of gpunn_conv1d");
     if (uneven && transposed)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
@@ -369,17 +414,12 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
 }
 
 /* The number of elements that a streaming convolution keeps. Returns -1 on failure. */
-static int64_t gpunn__conv_past(const gpunn__call *call, const gpunn_tensor *x, const gpunn_conv_args *args)
+static int64_t gpunn__conv_past(const gpunn__call *call, const gpunn_conv_args *args)
 {
     const int64_t kernel = args->kernel_shape[0] ? args->kernel_shape[0] : args->kernel_size;
     const int64_t dilation = args->dilations[0] ? args->dilations[0] : gpunn__default_int(args->dilation, 1);
     const int     stride = args->strides[0] ? args->strides[0] : gpunn__default_int(args->stride, 1);
-    char          text[128];
-    if (x->rank != 3 || x->dim[0] < 1 || x->dim[1] < 1)
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "x is %s, but .stateful needs three axes and a fixed number of sequences",
-                               gpunn__shape_text(x, text));
-    else if (call->layer == NULL)
+    if (call->layer == NULL)
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
                                "with .stateful give the layer a name, since its state's name begins with it");
     else if (kernel < 1 || dilation < 1 || stride != 1)
@@ -400,21 +440,23 @@ static int64_t gpunn__conv_past(const gpunn__call *call, const gpunn_tensor *x, 
 static gpunn_tensor *gpunn__conv_stream(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor    *both[2] = {NULL, x}, *last = NULL;
+    gpunn_tensor    *both[2] = {NULL, x}, *last = NULL, *state, *places;
     char             own_name[GPUNN__TEXT_SIZE];
     gpunn__call      call;
     if (!gpunn__begin_x(&call, "conv1d", name, x, true)) return NULL;
-    const int64_t past = gpunn__conv_past(&call, x, &args);
+    const int64_t held = gpunn__held_sequences(&call, x, x->dim[0], args.capacity),
+                  past = held ? gpunn__conv_past(&call, &args) : -1;
     if (past < 0) return NULL;
-    args.stateful = false;
+    args.stateful = false, args.capacity = 0;
     if (past == 0) return gpunn__conv_node(&gpunn__operation_conv1d, x, name, &args);
     (void)snprintf(own_name, sizeof own_name, "%s.past", name);
-    both[0] = gpunn_state(x->model, own_name, GPUNN_SHAPE(x->dim[0], x->dim[1], past), zeros);
+    state = gpunn_state(x->model, own_name, GPUNN_SHAPE(held, x->dim[1], past), zeros);
+    if (state && gpunn__held_places(x->model, x->dim[0], held, &places))
+        both[0] = gpunn__held_rows(state, 0, places);
     gpunn_tensor *whole = both[0] ? gpunn_concat(both, 2, 2) : NULL;
     gpunn_tensor *y = whole ? gpunn__conv_node(&gpunn__operation_conv1d, whole, name, &args) : NULL;
     if (y) last = gpunn_slice(whole, 2, x->dim[2], GPUNN_END_OF_AXIS, 1);
-    const bool kept = last && gpunn_assign(both[0], last, .in_training = true);
-    return gpunn__call_finish(&call, kept ? y : NULL);
+    return gpunn__call_finish(&call, last && gpunn__hold_rows(state, 0, last) ? y : NULL);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)

@@ -33,6 +33,23 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
                                            const char *many, int all, const int *each, const int *otherwise,
                                            int lowest, int *result);
 
+/* A tensor with 1, 2, ... along an axis of this size, which may be variable. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
+
+/* Sequences that a layer with .stateful holds states for, if x has n: n, or capacity where n varies. 0 on
+ * failure. */
+GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpunn_tensor *x, int64_t n,
+                                              int capacity);
+
+/* 0 .. n - 1 along the axis of the sequences; NULL if the state holds n. Returns false on failure. */
+GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t n, int64_t held, gpunn_tensor **places);
+
+/* The state's rows at these places of an axis. places NULL: all. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__held_rows(gpunn_tensor *state, int axis, gpunn_tensor *places);
+
+/* Assigns the first rows along an axis, as many as the value has, in training too. */
+GPUNN__INTERNAL bool gpunn__hold_rows(gpunn_tensor *state, int axis, gpunn_tensor *value);
+
 GPUNN__PRIVATE const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
 
 #endif /* GPUNN__LAYERS_BASIC_H */

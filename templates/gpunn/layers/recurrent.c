@@ -4,13 +4,6 @@
 #include "graph/nodes.h"
 #include "layers/basic.h"
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
-{
-    static const float one = 1;
-    const gpunn_shape  scalar = {{0}};
-    return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
-}
-
 GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
 {
     gpunn_shape shape = gpunn_tensor_shape(x);
@@ -383,31 +376,31 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
 {
     const int        count = operation->op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor    *state[2] = {NULL, NULL}, *first[2] = {NULL, NULL}, *own[2],
+    gpunn_tensor    *state[2] = {NULL, NULL}, *first[2] = {NULL, NULL}, *own[2], *places,
                  **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
     gpunn__call call;
-    char        text[128];
+    char        text[128], other[128];
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (name == NULL || args.h_0 || args.c_0)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT, "with .stateful the layer creates h_0 and c_0 itself; %s",
             name ? "leave them out" : "give the layer a name, since their names begin with it");
-    if (x->rank != 3 || x->dim[n] < 1)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "x is %s, but .stateful needs three axes and a fixed number of sequences",
-                                gpunn__shape_text(x, text));
+    const int64_t held = gpunn__held_sequences(&call, x, x->dim[n], args.capacity);
+    if (held == 0) return NULL;
     if (args.reset &&
         (args.reset->model != x->model || args.reset->rank != 1 || args.reset->dim[0] != x->dim[n]))
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give [%lld], a value for each sequence",
-                                gpunn__shape_text(args.reset, text), (long long)x->dim[n]);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give %s, a value for each sequence",
+                                gpunn__shape_text(args.reset, text),
+                                gpunn__dims_text(x->model, 1, &x->dim[n], other));
+    if (!gpunn__held_places(x->model, x->dim[n], held, &places)) return gpunn__call_finish(&call, NULL);
     const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
-        state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], width), zeros);
-        if (state[i] == NULL) return gpunn__call_finish(&call, NULL);
-        first[i] = args.reset ? gpunn__state_kept(state[i], args.reset) : state[i];
+        state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, held, width), zeros);
+        if (state[i]) first[i] = gpunn__held_rows(state[i], 1, places);
+        if (first[i] && args.reset) first[i] = gpunn__state_kept(first[i], args.reset);
         if (first[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
     args.h_0 = first[0], args.c_0 = first[1];
@@ -415,7 +408,7 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     if (count == 2) args.c_n = last[1];
     gpunn_tensor *y = gpunn__recurrent(operation, x, name, &args);
     for (int i = 0; i < count && y; i++)
-        if (gpunn_assign(state[i], *last[i], .in_training = true) == NULL) y = NULL;
+        if (!gpunn__hold_rows(state[i], 1, *last[i])) y = NULL;
     return gpunn__call_finish(&call, y);
 }
 
@@ -424,9 +417,10 @@ static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, g
 {
     if (args->stateful) return gpunn__stateful(operation, x, name, *args);
     gpunn__call call;
-    if (args->reset == NULL) return gpunn__recurrent(operation, x, name, args);
+    if (args->reset == NULL && args->capacity == 0) return gpunn__recurrent(operation, x, name, args);
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
-    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "reset is for layers with .stateful; set both");
+    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both",
+                            args->reset ? "reset" : "capacity");
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)

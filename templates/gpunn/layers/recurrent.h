@@ -5,9 +5,6 @@
 /* ==== >>layers/recurrent ================================================================================ */
 /* Recurrent layers (RNN, LSTM, GRU) and cells, with their states and projections. */
 
-/* A tensor with 1, 2, ... along an axis of this size, which may be variable. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
-
 /* Inserts an axis of 1 into x at position `axis`. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis);
 

@@ -1,6 +1,7 @@
 #include "base/shapes.h"
 #include "graph/nodes.h"
 #include "graph/expr.h"
+#include "layers/basic.h"
 #include "layers/recurrent.h"
 #include "layers/shapes.h"
 

@@ -576,7 +576,7 @@ static const char *gpunn__with_sizes(const gpunn_model *model, const char *what,
                         (long long)(size->value * size->multiple));
         sign = ",";
     }
-    gpunn__size_put(text, 256, ": %s", what);
+    gpunn__size_put(text, 256, "%s%s", text[0] ? ": " : "", what);
     return text;
 }
 
@@ -599,7 +599,8 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
                        gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
-/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
+/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. An
+ * assignment may have a value of as many rows as the batch, which its state must hold. */
 static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
@@ -613,7 +614,7 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
     plan->sized_count = count + 1;
     for (int id = 0, at = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        bool                varies = gpunn__any_sized(t->rank, t->dim);
+        bool                varies = gpunn__any_sized(t->rank, t->dim) || t->op == GPUNN_OP_ASSIGN;
         if (!b->needed[id] || t->kind != GPUNN__VALUE) continue;
         for (int i = 0; i < t->input_count; i++)
             varies = varies || (t->inputs[i] && gpunn__any_sized(t->inputs[i]->rank, t->inputs[i]->dim));
@@ -674,7 +675,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     b->has = gpunn__contents_of(model);
     if (plan->training && b->has.keeps) gpunn__mark_kept(model, b->needed, b->scratch);
     if (b->has.assigns) gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
-    gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
+    gpunn_status status = plan->size_count || b->has.assigns ? gpunn__resolve_sizes(b) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
