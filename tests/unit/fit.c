@@ -569,9 +569,9 @@ static void test_classes(void **state)
     gpunn_class_scores scores, plain;
     int64_t            confusion[CLASSES][CLASSES], counted[CLASSES][CLASSES] = {{0}};
     float              logits[VALIDATION][CLASSES];
-    double             hits = 0, f1 = 0, areas = 0;
+    double             hits = 0, precision = 0, recall = 0, f1 = 0, areas = 0;
     gpunn_tensor      *truth = s.n.t;
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2));
     OK(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, truth, &scores, .confusion = confusion[0],
                                      .auc = true));
     OK(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, truth, &plain));
@@ -595,6 +595,9 @@ static void test_classes(void **state)
     for (int k = 0; k < CLASSES; k++) {
         double labels = 0, guesses = 0, above = 0, pairs = 0;
         for (int j = 0; j < CLASSES; j++) labels += (double)counted[k][j], guesses += (double)counted[j][k];
+        assert_true(counted[k][k] > 0 && hits < VALIDATION); /* not all alike, nor all right */
+        precision += (double)counted[k][k] / guesses / CLASSES;
+        recall += (double)counted[k][k] / labels / CLASSES;
         f1 += 2 * (double)counted[k][k] / (labels + guesses) / CLASSES;
         for (int i = 0; i < VALIDATION; i++)
             for (int j = 0; j < VALIDATION; j++) {
@@ -604,8 +607,10 @@ static void test_classes(void **state)
             }
         areas += above / pairs / CLASSES;
     }
-    check_close(((float[]){scores.accuracy, scores.f1, scores.auc}),
-                ((float[]){(float)(hits / VALIDATION), (float)f1, (float)areas}), 3, 1e-6, 1e-6);
+    check_close(
+        ((float[]){scores.accuracy, scores.precision, scores.recall, scores.f1, scores.auc}),
+        ((float[]){(float)(hits / VALIDATION), (float)precision, (float)recall, (float)f1, (float)areas}), 5,
+        1e-6, 1e-6);
     FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.loss, truth, &scores), GPUNN_ERR_SHAPE,
           "[n, classes]");
     FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, NULL, &scores), GPUNN_ERR_ARGUMENT,

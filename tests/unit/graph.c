@@ -3028,6 +3028,69 @@ static void test_axes_refused(void **state)
             gpunn_conv2d(f->image, "c", .out_channels = 4, .kernel_size = 3, .weight = filter));
 }
 
+/* X(name, shape of x, first and last axis that must be fixed, formula) */
+/* clang-format off */
+#define NEED_FIXED_AXES(X)                                                                                  \
+    X(linear, SHAPE(2, 5), 1, 1, gpunn_linear(x, name, .out_features = 3))                                  \
+    X(bilinear, SHAPE(2, 5), 1, 1, gpunn_bilinear(x, x, name, .out_features = 3))                           \
+    X(batch_norm2d, SHAPE(2, 3, 4, 5), 1, 1, gpunn_batch_norm2d(x, name))                                   \
+    X(group_norm, SHAPE(2, 4, 4, 5), 1, 1, gpunn_group_norm(x, name, .num_groups = 2))                      \
+    X(instance_norm2d, SHAPE(2, 3, 4, 5), 1, 1, gpunn_instance_norm2d(x, name, .track_running_stats = true)) \
+    X(layer_norm, SHAPE(2, 3, 4, 5), 2, 3, gpunn_layer_norm(x, name, .dims = 2))                            \
+    X(rms_norm, SHAPE(2, 3, 4, 5), 1, 3, gpunn_rms_norm(x, name, .dims = 3))                                \
+    X(local_response_norm, SHAPE(2, 3, 4, 5), 1, 3, gpunn_local_response_norm(x, .size = 3))                \
+    X(max_pool2d, SHAPE(2, 3, 8, 9), 1, 3, gpunn_max_pool2d(x, .kernel_size = 2, .padding_end = 1,          \
+      .ceil_mode = true))                                                                                   \
+    X(dilated, SHAPE(2, 3, 8, 9), 1, 3, gpunn_max_pool2d(x, .kernel_size = 2, .dilation = 2))               \
+    X(conv1d, SHAPE(2, 3, 8), 1, 1, gpunn_conv1d(x, name, .out_channels = 2, .kernel_size = 3))             \
+    X(ncc_loss, SHAPE(2, 3, 8, 9), 1, 3, gpunn_ncc_loss(x, x, .window = 3))                                 \
+    X(ncc_loss_volumes, SHAPE(2, 3, 8, 9, 8), 1, 4, gpunn_ncc_loss(x, x, .window = 3))                      \
+    X(lstm_cell, SHAPE(2, 5), 1, 1, gpunn_lstm_cell(x, name, .hidden_size = 4))                             \
+    X(unfold, SHAPE(2, 3, 8, 9), 1, 3, gpunn_unfold(x, .kernel_size = 2))                                   \
+    X(fold, SHAPE(2, 12, 12), 1, 2, gpunn_fold(x, .kernel_size = 2, .output_size = {4, 5}))
+/* clang-format on */
+typedef struct fixed_case {
+    const char *name;
+    gpunn_shape shape;
+    int         first, last;
+    gpunn_tensor *(*make)(gpunn_tensor *x, const char *name);
+} fixed_case;
+#define X(op, shape, first, last, ...)                                 \
+    static gpunn_tensor *fixed_##op(gpunn_tensor *x, const char *name) \
+    {                                                                  \
+        (void)name;                                                    \
+        return __VA_ARGS__;                                            \
+    }
+NEED_FIXED_AXES(X)
+#undef X
+
+/* Each op names the axis that the batch or a varying size has, where it needs a number. No other is refused.
+ */
+static void test_fixed_axes(void **state)
+{
+#define X(op, shape, first, last, ...) {#op, shape, first, last, fixed_##op},
+    const fixed_case cases[] = {NEED_FIXED_AXES(X)};
+#undef X
+    fixture      *f = (fixture *)*state;
+    const int64_t open[2] = {gpunn_size(f->model, "W"), B};
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        const fixed_case *c = &cases[i];
+        for (int at = 0; c->shape.dim[at] && at <= c->last; at++)
+            for (int k = 0; k < 2; k++) {
+                char        name[40], words[40];
+                gpunn_shape shape = c->shape;
+                shape.dim[at] = open[k];
+                (void)snprintf(name, sizeof name, "%s%d%d", c->name, at, k);
+                (void)snprintf(words, sizeof words, "axis %d of x", at);
+                const bool          refused = at >= c->first;
+                const gpunn_tensor *y = c->make(input(f, shape), name);
+                if ((y == NULL) != refused || (refused && !strstr(gpunn_error(f->dev), words)))
+                    fail_msg("%s: %s", name, y ? "not refused" : gpunn_error(f->dev));
+                gpunn_clear_error(f->dev);
+            }
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -3069,6 +3132,7 @@ int main(void)
         TEST(test_other_ends),
         TEST(test_transpose),
         TEST(test_axes_refused),
+        TEST(test_fixed_axes),
         TEST(test_names_left_out),
         TEST(test_expr),
         TEST(test_expr_as_the_generator),

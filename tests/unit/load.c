@@ -91,6 +91,33 @@ static void weights_in_memory(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* A first load draws the weights that it does not read: skipped ones, those of other shapes, and those that
+ * the file lacks. */
+static void first_load_draws(void **state)
+{
+    enum { READ, SKIPPED, WIDER, NEW, TENSORS };
+    static const char *const names[TENSORS] = {"read", "skipped", "wider", "new"};
+    const char *const        skip[] = {"skipped", NULL};
+    const gpunn_init         three = {GPUNN_INIT_CONSTANT, 3, 0}, seven = {GPUNN_INIT_CONSTANT, 7, 0};
+    fixture                 *f = *state;
+    gpunn_model             *model = gpunn_model_create(f->dev);
+    gpunn_array              bytes;
+    for (int i = 0; i < NEW; i++) MADE(f->dev, gpunn_parameter(model, names[i], GPUNN_SHAPE(2), three));
+    OK(f->dev, gpunn_save_memory(model, &bytes));
+    gpunn_model_destroy(model);
+    for (int i = 0; i < TENSORS; i++)
+        MADE(f->dev, gpunn_parameter(f->model, names[i], GPUNN_SHAPE(i == WIDER ? 5 : 2), seven));
+    OK(f->dev, gpunn_load_memory(f->model, bytes.data, bytes.bytes, .skip = skip, .partial = true));
+    for (int i = 0; i < TENSORS; i++) {
+        int64_t n;
+        float  *values = read_floats(f->dev, gpunn_parameter_at(f->model, i), &n);
+        for (int64_t k = 0; k < n; k++)
+            if (values[k] != (i == READ ? 3 : 7)) fail_msg("%s is %g", names[i], (double)values[k]);
+        free(values);
+    }
+    gpunn_array_free(f->dev, &bytes);
+}
+
 static const char spec_text[] =
     "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 4]}, {\"op\": "
     "\"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 2}]}";
@@ -1162,6 +1189,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         test_with_device(weights_in_memory),
+        test_with_device(first_load_draws),
         test_with_device(spec_in_memory),
         test_with_device(weights_in_pak),
         test_with_device(weights_renamed),
