@@ -539,6 +539,8 @@ static void test_dlpack(void **state)
     REFUSED(device_type, gpu ? GPUNN_DLPACK_CPU : GPUNN_DLPACK_CUDA, "memory");
     if (gpu) REFUSED(device_id, 1, "another GPU");
     REFUSED(dtype_code, GPUNN_DLPACK_INT, "dtype");
+    REFUSED(dtype_code, GPUNN_DLPACK_BFLOAT, "dtype");
+    REFUSED(dtype_bits, 16, "dtype");
     REFUSED(dtype_bits, 64, "dtype");
     REFUSED(lanes, 2, "dtype");
     REFUSED(rank, 3, "rank");

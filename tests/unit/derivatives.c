@@ -616,6 +616,43 @@ static void test_shares(void **state)
     assert_int_equal(squares, 2); /* own, and that of 1 - y * y */
 }
 
+/* The gradient of a mean as ops is that of the backward pass. */
+static void check_mean(const fixture *f, gpunn_tensor *x, gpunn_tensor *y, int64_t n)
+{
+    float        *expected = calloc((size_t)n, sizeof *expected), *actual;
+    gpunn_tensor *mean = MADE(f->dev, gpunn_mean(y, GPUNN_ALL, false)),
+                 *gradient = MADE(f->dev, gpunn_grad(mean, MADE(f->dev, gpunn_retain_grad(x))));
+    OK(f->dev, gpunn_backward(mean));
+    OK(f->dev, gpunn_read_grad(x, expected, (size_t)n * sizeof *expected));
+    OK(f->dev, gpunn_forward(&gradient, 1));
+    actual = read_floats(f->dev, gradient, &n);
+    check_close(actual, expected, n, 1e-5, 1e-6);
+    free(expected), free(actual);
+}
+
+/* Sizes that vary, and the batch on two axes, as between all pairs of samples. A product of such rows has no
+ * gradient. */
+static void test_sizes(void **state)
+{
+    enum { N = 4, T = 5, WIDTH = 3 };
+    fixture      *f = *state;
+    float        *values = test_randoms(N * T * WIDTH, 1, 1);
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32,
+                                  GPUNN_SHAPE(GPUNN_BATCH, gpunn_size(f->model, "T"), WIDTH));
+    gpunn_tensor *h = gpunn_layer_norm(gpunn_linear(gpunn_exp(x), "in", .out_features = 4), "norm");
+    OK(f->dev, gpunn_write_shape(x, values, GPUNN_SHAPE(N, T, WIDTH)));
+    check_mean(f, x, gpunn_square(gpunn_linear(gpunn_sin(h), "out", .out_features = 2)), N * T * WIDTH);
+
+    gpunn_tensor *rows = gpunn_input(f->model, "rows", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH)),
+                 *across = gpunn_reshape(gpunn_exp(rows), GPUNN_SHAPE(1, GPUNN_BATCH, WIDTH)),
+                 *pairs = gpunn_sub(gpunn_reshape(rows, GPUNN_SHAPE(GPUNN_BATCH, 1, WIDTH)), across);
+    OK(f->dev, write_floats(rows, values, N * WIDTH));
+    check_mean(f, rows, gpunn_tanh(pairs), N * WIDTH);
+    FAILS_NULL(f->dev, gpunn_grad(gpunn_sin(gpunn_linear(pairs, "fc", .out_features = 2)), rows),
+               GPUNN_ERR_SHAPE, "gpunn_grad", "[batch, batch, 2]", "the batch is on more than one");
+    free(values);
+}
+
 static void test_misuse(void **state)
 {
     fixture      *f = *state;
@@ -707,6 +744,7 @@ int main(void)
     count += each_backend(tests + count, "training", test_training, NULL);
     count += each_backend(tests + count, "zeros", test_zeros, NULL);
     count += each_backend(tests + count, "shares", test_shares, NULL);
+    count += each_backend(tests + count, "sizes that vary", test_sizes, NULL);
     count += each_backend(tests + count, "misuse", test_misuse, NULL);
     count += each_backend(tests + count, "allocations", test_allocations, NULL);
     count += missing_backends(tests + count);

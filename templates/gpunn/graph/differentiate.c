@@ -1,3 +1,4 @@
+#include "base/errors.h"
 #include "base/memory.h"
 #include "base/tables.h"
 #include "base/shapes.h"
@@ -41,14 +42,16 @@ static gpunn_tensor *gpunn__sum_to(gpunn_tensor *g, gpunn_shape shape)
 /* Reshapes t to a matrix whose columns are its axes from `first` on. */
 static gpunn_tensor *gpunn__matrix(gpunn_tensor *t, int first)
 {
-    gpunn_shape shape = {{1, 1}};
-    for (int i = 0; t && i < t->rank; i++) {
-        int64_t *size = &shape.dim[i >= first];
-        *size = *size < 0 && t->dim[i] < 0
-                    ? 0
-                    : *size * t->dim[i]; /* the batch twice: 0, which gpunn_reshape rejects */
-    }
-    return gpunn_reshape(t, shape);
+    gpunn_shape shape = {{0}};
+    char        text[128];
+    if (t == NULL) return NULL;
+    if (gpunn__joined(t->model, first, t->dim, &shape.dim[0]) &&
+        gpunn__joined(t->model, t->rank - first, t->dim + first, &shape.dim[1]))
+        return gpunn_reshape(t, shape);
+    return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_SHAPE,
+                            "gpunn_grad: a derivative joins axes of %s, but the batch is on more than one; "
+                            "gpunn_reshape the op's input to rows",
+                            gpunn__shape_text(t, text));
 }
 
 static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool transpose_a, bool transpose_b)
