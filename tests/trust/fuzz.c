@@ -524,7 +524,8 @@ static void check_einsum(const char *equation, gpunn_tensor *const *tensors, int
         l[count].count = 0;
         for (int label = '1'; label <= 'z'; label++) {
             int times = 0;
-            for (int i = 0; i < count; i++) times += memchr(l[i].at, label, (size_t)l[i].count) != NULL;
+            for (int i = 0; i < count; i++)
+                for (int k = 0; k < l[i].count; k++) times += l[i].at[k] == label;
             if (times == 1 || (times > 1 && label <= '9')) l[count].at[l[count].count++] = (char)label;
         }
     }
