@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -18,6 +20,116 @@ static unsigned    one_in, random_state;
 static const char *failed = "";
 static bool        written, unsynced; /* since the last sync; renamed like that */
 
+#define REAL(name, ...) ((__typeof__(name) *)dlsym(RTLD_NEXT, #name))(__VA_ARGS__)
+
+/* ---- what no sync has made last ---- */
+typedef struct change {
+    char  path[256];
+    bool  is_file; /* a new file; false: a name that a rename has given to another file */
+    int   fd;      /* of the file while it is open; -1 */
+    bool  dirty;   /* written since its last sync */
+    bool  named;   /* its folder was synced since it was created */
+    void *old;     /* what the name had before; NULL: no file */
+    off_t size;    /* of that; of the file when it was synced */
+} change;
+static change changes[64];
+static int    changed;
+
+static void forget(change *c)
+{
+    free(c->old);
+    memmove(c, c + 1, (size_t)(&changes[--changed] - c) * sizeof *c);
+}
+static change *add(const char *path, bool is_file, int fd)
+{
+    if (changed == sizeof changes / sizeof *changes) forget(&changes[0]);
+    change *c = &changes[changed++];
+    memset(c, 0, sizeof *c);
+    (void)snprintf(c->path, sizeof c->path, "%s", path);
+    c->is_file = is_file;
+    c->fd = fd;
+    return c;
+}
+static void forget_file(const char *path)
+{
+    for (change *c = changes + changed; c-- > changes;)
+        if (c->is_file && strcmp(c->path, path) == 0) forget(c);
+}
+static change *file_of(int fd)
+{
+    for (change *c = changes; c < changes + changed; c++)
+        if (c->is_file && c->fd == fd) return c;
+    return NULL;
+}
+
+/* Remembers a name's file before a rename replaces it. */
+static void keep_old(const char *name)
+{
+    change   *c = add(name, false, -1);
+    const int fd = REAL(open, name, O_RDONLY);
+    if (fd < 0) return;
+    c->size = lseek(fd, 0, SEEK_END);
+    c->old = malloc((size_t)c->size + 1);
+    if (pread(fd, c->old, (size_t)c->size, 0) != c->size) abort();
+    (void)REAL(close, fd);
+}
+static void move_file(const char *old, const char *new)
+{
+    forget_file(new);
+    for (change *c = changes; c < changes + changed; c++)
+        if (c->is_file && strcmp(c->path, old) == 0) (void)snprintf(c->path, sizeof c->path, "%s", new);
+}
+
+static bool is_in(const change *c, const struct stat *folder)
+{
+    struct stat there;
+    char        path[sizeof c->path];
+    memcpy(path, c->path, sizeof path);
+    char *slash = strrchr(path, '/');
+    if (slash) *slash = 0;
+    return stat(slash ? path : ".", &there) == 0 && there.st_dev == folder->st_dev &&
+           there.st_ino == folder->st_ino;
+}
+static void folder_synced(const struct stat *folder)
+{
+    for (change *c = changes + changed; c-- > changes;) {
+        if (!is_in(c, folder)) continue;
+        c->named = true;
+        if (!c->is_file || (c->fd < 0 && !c->dirty)) forget(c);
+    }
+}
+static void file_synced(int fd, const struct stat *there)
+{
+    change *c = file_of(fd);
+    if (c == NULL) return;
+    c->dirty = false;
+    c->size = there->st_size;
+}
+
+static void undo_name(const change *c)
+{
+    (void)REAL(unlink, c->path);
+    if (c->old == NULL) return;
+    const int fd = REAL(open, c->path, O_WRONLY | O_CREAT, 0666);
+    if (fd < 0 || REAL(write, fd, c->old, (size_t)c->size) != c->size) abort();
+    (void)REAL(close, fd);
+}
+static void undo_file(const change *c, bool names)
+{
+    if (names && !c->named)
+        (void)REAL(unlink, c->path);
+    else if (truncate(c->path, c->size) != 0)
+        abort();
+}
+static void lose(int how_)
+{
+    const bool names = how_ == DISK_LOSE_NAMES;
+    for (change *c = changes; c < changes + changed; c++)
+        if (c->is_file) undo_file(c, names);
+    for (change *c = changes + changed; names && c-- > changes;)
+        if (!c->is_file) undo_name(c);
+}
+
 static void break_call(long call, int how_)
 {
     left = call;
@@ -25,6 +137,7 @@ static void break_call(long call, int how_)
     one_in = 0;
     failed = "";
     written = unsynced = false;
+    while (changed > 0) forget(&changes[changed - 1]);
 }
 static void chance(unsigned chance_, unsigned seed)
 {
@@ -40,7 +153,7 @@ static bool get_unsynced(void)
 {
     return unsynced;
 }
-const disk the_disk = {break_call, chance, get_failed, get_unsynced};
+const disk the_disk = {break_call, lose, chance, get_failed, get_unsynced};
 
 static unsigned drawn(unsigned below)
 {
@@ -56,7 +169,9 @@ static bool fails(const char *call)
     if (one_in && drawn(one_in) == 0) now = true, how = ways[drawn(4)];
     if (!now) return false;
     failed = call;
-    if (how == DISK_KILL && strcmp(call, "write") != 0) (void)kill(getpid(), SIGKILL);
+    if (how <= DISK_LOSE_DATA) lose(how);
+    if (how <= DISK_LOSE_DATA || (how == DISK_KILL && strcmp(call, "write") != 0))
+        (void)kill(getpid(), SIGKILL);
     if (how > 0) errno = how;
     return true;
 }
@@ -65,7 +180,6 @@ static void behind(bool now)
     if (now && how < DISK_SHORT) (void)kill(getpid(), SIGKILL);
 }
 
-#define REAL(name, ...) ((__typeof__(name) *)dlsym(RTLD_NEXT, #name))(__VA_ARGS__)
 /* A call that is made, or fails. */
 #define CALL(name, ...)                         \
     const bool now = fails(#name);              \
@@ -84,6 +198,7 @@ int open(const char *file, int oflag, ...)
     if (now && how > 0) return -1;
     const int result = REAL(open, file, oflag, mode);
     behind(now);
+    if (result >= 0 && oflag & O_CREAT) (void)add(file, true, result);
     return result;
 }
 ssize_t read(int fd, void *buf, size_t nbytes)
@@ -98,7 +213,9 @@ ssize_t write(int fd, const void *buf, size_t n)
 {
     const bool now = fails("write");
     if (now && how > 0) return -1;
+    change *c = file_of(fd);
     written = true;
+    if (c) c->dirty = true;
     const ssize_t result = REAL(write, fd, buf, now && how != DISK_KILL_BEHIND && n > 1 ? n / 2 : n);
     behind(now);
     return result;
@@ -110,26 +227,35 @@ int fsync(int fd)
     if (now && how > 0) return -1;
     const int result = REAL(fsync, fd);
     behind(now);
-    if (result == 0) written = false;
-    return result;
+    if (result != 0) return result;
+    written = false;
+    if (S_ISDIR(there.st_mode))
+        folder_synced(&there);
+    else
+        file_synced(fd, &there);
+    return 0;
 }
 int close(int fd)
 {
     const bool now = fails("close");
-    const int  result = REAL(close, fd);
+    change    *c = file_of(fd);
+    if (c) c->fd = -1;
+    const int result = REAL(close, fd);
     behind(now);
     return now && how > 0 ? (errno = how, -1) : result; /* closed all the same */
 }
 int rename(const char *old, const char *new)
 {
     unsynced |= written;
+    keep_old(new);
     CALL(rename, old, new);
+    if (result == 0) move_file(old, new);
     return result;
 }
 int unlink(const char *name)
 {
     CALL(unlink, name);
-    if (result == 0) written = false; /* a file that is given up */
+    if (result == 0) written = false, forget_file(name); /* a file that is given up */
     return result;
 }
 int flock(int fd, int operation);

@@ -1,6 +1,7 @@
 /* Every kind of save on a disk that fails at each of its calls, in every way (disk.h): the old file or the
- * new one is whole, and the next save leaves nothing beside it. Every kind of load, the same way: the object
- * is as it was or as the file says. GPUNN_TEST_ROUNDS: of saves in which calls fail by chance. */
+ * new one is whole, and the next save leaves nothing beside it. A loss of power later does not take a save
+ * back. Every kind of load, the same way: the object is as it was or as the file says. GPUNN_TEST_ROUNDS: of
+ * saves in which calls fail by chance. */
 #define _GNU_SOURCE
 #include "../test.h"
 #include "disk.h"
@@ -230,8 +231,21 @@ static void check_saved(saves *s, bool there, gpunn_status status, bool whole_ei
 static const struct {
     int         how;
     const char *name;
-} ways[] = {{EIO, "EIO"},          {ENOSPC, "ENOSPC"},    {EINTR, "EINTR"},
-            {DISK_SHORT, "short"}, {DISK_KILL, "killed"}, {DISK_KILL_BEHIND, "killed behind"}};
+} ways[] = {{EIO, "EIO"},
+            {ENOSPC, "ENOSPC"},
+            {EINTR, "EINTR"},
+            {DISK_SHORT, "short"},
+            {DISK_KILL, "killed"},
+            {DISK_KILL_BEHIND, "killed behind"},
+            {DISK_LOSE_DATA, "power lost, names kept"},
+            {DISK_LOSE_NAMES, "power lost"}};
+
+/* The program's end where no call was left to break, and the loss of power after it. */
+static void end_child(int how, gpunn_status status)
+{
+    if (how <= DISK_LOSE_DATA) the_disk->lose(how);
+    _exit(status == GPUNN_OK ? 0 : 1);
+}
 
 /* or there is no new file */
 static const char *const must_work[] = {"create", "write", "fsync", "rename", NULL};
@@ -259,7 +273,7 @@ static void test_save(void **state)
                 const pid_t child = fork();
                 if (child == 0) {
                     the_disk->break_call(n, how);
-                    _exit(s.kind->save(&s.o, s.path) == GPUNN_OK ? 0 : 1);
+                    end_child(how, s.kind->save(&s.o, s.path));
                 }
                 assert_int_equal(waitpid(child, &status, 0), child);
                 if (!WIFSIGNALED(status)) {
@@ -401,7 +415,7 @@ static void test_fit(void **state)
             if (how < DISK_SHORT) {
                 if ((child = fork()) == 0) {
                     the_disk->break_call(n, how);
-                    _exit(FIT(1) == GPUNN_OK ? 0 : 1);
+                    end_child(how, FIT(1));
                 }
                 assert_int_equal(waitpid(child, &ended, 0), child);
                 reached = WIFSIGNALED(ended);
