@@ -255,7 +255,7 @@ def write(files):
                 raise Failure("%s cannot be written: %s" % (path, fault.strerror)) from None
         for part, path in list(waiting):
             try:
-                os.replace(part, path)
+                outputs.replace(part, path)
             except OSError as fault:
                 raise Failure("%s cannot be replaced: %s" % (path, fault.strerror)) from None
             waiting.remove((part, path))

@@ -20,6 +20,8 @@ def begin(path, chunks):
         with open(part, "xb") as file:
             for chunk in chunks:
                 file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
         if os.path.exists(target):
             shutil.copymode(target, part)
     except OSError:
@@ -27,6 +29,17 @@ def begin(path, chunks):
             os.remove(part)
         raise
     return part, target
+
+
+def replace(part, target):
+    """Puts the new file in the target's place, for good: a loss of power later does not take it back."""
+    os.replace(part, target)
+    with contextlib.suppress(OSError):  # not every system opens or syncs folders
+        folder = os.open(os.path.dirname(target), os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_special(path, chunks):
@@ -40,7 +53,7 @@ def write(path, chunks):
         return write_special(path, chunks)
     part, target = begin(path, chunks)
     try:
-        os.replace(part, target)
+        replace(part, target)
     except OSError:
         os.remove(part)
         raise

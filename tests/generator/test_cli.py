@@ -319,6 +319,27 @@ class Cli(unittest.TestCase):
         self.assertTrue(stat.S_ISFIFO(os.stat(self.path("small_kernels.h")).st_mode))
         self.assertIn(b"gpunn_kernel_set", read[0])
 
+    def test_loss_of_power(self):
+        """A file is synced before it replaces another, and its folder after that."""
+        events, sync, replace = [], os.fsync, os.replace
+
+        def synced(descriptor):
+            events.append(("synced", os.fstat(descriptor).st_ino))
+            sync(descriptor)
+
+        def replaced(part, target):
+            events.append(("replaced", os.stat(part).st_ino))
+            replace(part, target)
+
+        with mock.patch("os.fsync", synced), mock.patch("os.replace", replaced):
+            outputs.write(self.path("weights"), [b"a", b"b"])
+            self.good(self.spec, "-o", self.path("small"))
+        kernels = [["synced", file] for file in ("small_kernels.h", "small_kernels.cu")]
+        self.assertEqual(events, [(done, os.stat(self.path(file)).st_ino) for done, file in [
+            ("synced", "weights"), ("replaced", "weights"), ("synced", ""), *kernels,
+            ("replaced", "small_kernels.h"), ("synced", ""), ("replaced", "small_kernels.cu"),
+            ("synced", "")]])
+
     def test_outputs(self):
         """Output of exporters and importers goes into a pipe, to a link's target, and nowhere after a
         failure."""
