@@ -140,8 +140,7 @@ static void test_trace(void **state)
 {
     fixture    *f = *state;
     net2        n = network(f->dev, f->model);
-    char        path[] = "/tmp/gpunn_profile_XXXXXX", command[512];
-    const int   fd = mkstemp(path);
+    const char *path = test_path(f, "trace.json");
     const char *check =
         "import json, sys\nt = json.load(open(sys.argv[1]))\ne = t['traceEvents']\nassert len(e) > 4, e\n"
         "assert [x['cat'] for x in e] == sorted([x['cat'] for x in e], key=['forward', 'backward', "
@@ -149,18 +148,15 @@ static void test_trace(void **state)
         "assert any(x['name'].startswith('a \\\"quoted\\\\\\\\\\\" name linear [') for x in e), e\n"
         "assert all(x['ph'] == 'X' and x['dur'] >= 0 and x['args']['bytes'] >= 0 for x in e)\n"
         "assert all(abs(a['ts'] + a['dur'] - b['ts']) < 0.01 for a, b in zip(e, e[1:]))";
-    assert_true(fd >= 0);
-    close(fd);
     OK(f->dev,
        gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .trace = path));
     FAILS(f->dev,
           gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1,
                         .trace = "/nowhere/trace.json"),
           GPUNN_ERR_IO, "/nowhere/trace.json");
-    (void)snprintf(command, sizeof command, "%s", "command -v python3 > /dev/null");
-    const bool python = system(command) == 0;
+    const bool python = system("command -v python3 > /dev/null") == 0;
     char      *line = malloc(strlen(check) + 256);
-    (void)sprintf(line, "python3 -c \"%s\" %s", check, path);
+    (void)sprintf(line, "python3 -c \"%s\" '%s'", check, path);
     const int code = python ? system(line) : 0;
     free(line);
     unlink(path);

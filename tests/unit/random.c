@@ -181,7 +181,7 @@ static void test_resumed(void **state)
     gpunn_device    *dev = f->dev;
     pair             p = pair_make(f->model);
     gpunn_optimizer *o = MADE(dev, gpunn_adam(f->model));
-    const char      *path = "build/random_test.ckpt";
+    const char      *path = test_path(f, "checkpoint");
     const int        count = 2 * WIDTH;
     float           *first[2], *second[2];
     pair_write(dev, &p, 2);

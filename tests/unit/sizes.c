@@ -252,13 +252,12 @@ static void test_lengths(void **state)
 /* The spec of a model, as text. */
 static char *spec_of(pair *p, gpunn_model *model, gpunn_tensor *output, gpunn_tensor *loss)
 {
-    char   path[64];
-    size_t size;
-    (void)snprintf(path, sizeof path, "/tmp/gpunn-sizes-%d.json", (int)getpid());
-    OK(p->dev, gpunn_spec_save(model, path, .name = "sizes", .outputs = {output}, .loss = loss));
-    char *text = (char *)file_read(path, &size);
-    text[size - 1] = 0; /* its last newline */
-    (void)unlink(path);
+    gpunn_array saved;
+    OK(p->dev, gpunn_spec_save_memory(model, &saved, .name = "sizes", .outputs = {output}, .loss = loss));
+    char *text = malloc(saved.bytes);
+    memcpy(text, saved.data, saved.bytes);
+    text[saved.bytes - 1] = 0; /* its last newline */
+    gpunn_array_free(p->dev, &saved);
     return text;
 }
 
