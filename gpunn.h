@@ -2271,9 +2271,11 @@ typedef struct gpunn_embedding_args {
  * - gpunn_adam becomes torch.optim.SparseAdam for this table. A row that no token refers to keeps its value
  *   and both of its moments. A dense Adam moves every row in every step, and shrinks its moments. The
  *   corrections count all steps of the table. eps is added to the root of the uncorrected second moment.
- * - Momentum, weight decay, other optimizers and groups of several ranks fail with GPUNN_ERR_UNSUPPORTED,
- *   since they would change every row. gpunn_set_decay(table, false) spares the table, and .parameters or
- *   .prefix give it an optimizer of its own.
+ * - Momentum, weight decay and other optimizers fail with GPUNN_ERR_UNSUPPORTED, since they would change
+ *   every row. gpunn_set_decay(table, false) spares the table, and .parameters or .prefix give it an
+ *   optimizer of its own.
+ * - Several ranks exchange the rows of their tokens, not the table: gpunn_distribute. A group with .shard
+ *   fails with GPUNN_ERR_UNSUPPORTED.
  * Gradients are accumulated, clipped and checked as dense ones. gpunn_read_grad gives a dense copy in host
  * memory; gpunn_data_grad and gpunn_bind_grad fail. Optimizer states and checkpoints are those of the whole
  * table. gpunn_set_ema averages all rows, so its steps take the time of the whole table.
@@ -3563,15 +3565,17 @@ GPUNN_API int gpunn_local_rank(void);
  * program reads it. A loss or gradient that is not finite on one rank changes nothing on any. GPUs that
  * exchange by NCCL may report this in a later call, for the mean. Running statistics are rank 0's after each
  * update. Rank 0 writes checkpoints and every rank reads them; the number of ranks may change in between.
- * GPUNN_ERR_STATE names what differs between the ranks' models, optimizers or seeds. GPUNN_ERR_UNSUPPORTED:
- * the optimizer trains the table of an embedding with .sparse. group NULL makes the optimizer independent
- * again.
+ * GPUNN_ERR_STATE names what differs between the ranks' models, optimizers or seeds. group NULL makes the
+ * optimizer independent again.
+ * For the table of an embedding with .sparse the ranks exchange row numbers and F32 rows, which takes memory
+ * for the rows of all ranks. Their batches must then have the same size; GPUNN_ERR_STATE names what
+ * differs.
  * With .shard a rank stores 1 / size of the states, and an exchange of parameters follows each update.
  * Leaving the group, gpunn_distribute for layers added later, and gpunn_ema_swap are then common to all
  * ranks. During gpunn_checkpoint_save rank 0 holds all states. GPUNN_ERR_UNSUPPORTED: gpunn_lamb and
- * gpunn_muon, which need whole parameters. After gpunn_train_step a rank then has the mean gradient of its
- * share only; the rest is undefined. Gradients clipped by norm, accumulated or scaled (F16) are complete,
- * since each rank needs them all. */
+ * gpunn_muon, which need whole parameters, and tables with .sparse. After gpunn_train_step a rank then has
+ * the mean gradient of its share only; the rest is undefined. Gradients clipped by norm, accumulated or
+ * scaled (F16) are complete, since each rank needs them all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ============================================================================================= *
@@ -6305,6 +6309,10 @@ typedef enum gpunn__kind {
 typedef struct gpunn__compact {
     float  *values;         /* backend memory; NULL: no training step has been planned */
     int64_t capacity, used; /* entries; used: the most that can have a row */
+    /* backend memory: the entries of all ranks, laid out like these, and the workspace of their sum; NULL:
+     * no ranks so far */
+    float *gathered;
+    size_t gathered_bytes;
 } gpunn__compact;
 
 typedef struct gpunn__user_memory { /* user-owned memory */
@@ -8837,6 +8845,9 @@ GPUNN__INTERNAL int gpunn__omp_threads(void)
 /* Bytes of a sparse table's gradient with this capacity. */
 GPUNN__INTERNAL size_t gpunn__compact_bytes(const gpunn_tensor *t, int64_t capacity);
 
+/* Bytes of so many entries of a sparse table that are gathered from all ranks, without the workspace. */
+GPUNN__INTERNAL size_t gpunn__gathered_bytes(const gpunn_tensor *t, int64_t entries);
+
 /* Precision that the model's device actually uses. */
 GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 
@@ -9042,10 +9053,16 @@ GPUNN__INTERNAL size_t gpunn__compact_bytes(const gpunn_tensor *t, int64_t capac
     return (floats + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN + (size_t)capacity * sizeof(int64_t);
 }
 
+GPUNN__INTERNAL size_t gpunn__gathered_bytes(const gpunn_tensor *t, int64_t entries)
+{
+    return (gpunn__compact_bytes(t, entries) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
 GPUNN__INTERNAL void gpunn__compact_free(gpunn_device *dev, gpunn_tensor *t)
 {
     if (t->compact.values)
         gpunn__device_free(dev, t->compact.values, gpunn__compact_bytes(t, t->compact.capacity));
+    gpunn__device_free(dev, t->compact.gathered, t->compact.gathered_bytes);
     memset(&t->compact, 0, sizeof t->compact);
 }
 
@@ -21984,10 +22001,14 @@ static bool gpunn__adds_rows(const gpunn__builder *b, const gpunn_tensor *t)
            gpunn__passes_gradient(b, t, 1);
 }
 
-/* The most entries that earlier runs have left in a gradient to which a run of the request adds. */
-static int64_t gpunn__kept_rows(const gpunn_tensor *table, const gpunn__request *request)
+/* The most entries of a gradient after a run of the request, which adds `rows` to those that earlier runs
+ * have left. An update then collects as many from each rank. */
+static int64_t gpunn__needed_rows(const gpunn__sparse_use *use, const gpunn__request *request)
 {
-    return table->grad_reached && !request->renews ? table->compact.used : 0;
+    const gpunn_tensor *table = use->table;
+    const int64_t       ranks = table->model->ranks.size;
+    const int64_t       kept = table->grad_reached && !request->renews ? table->compact.used : 0;
+    return (use->rows + kept) * (ranks > 1 ? ranks : 1);
 }
 
 /* The index in plan->sparse; plan->sparse_count if the table is not there. */
@@ -22015,7 +22036,7 @@ GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b)
     }
     for (int i = 0; i < plan->sparse_count; i++) {
         gpunn__sparse_use *use = &plan->sparse[i];
-        use->capacity = use->rows + gpunn__kept_rows(use->table, b->request);
+        use->capacity = gpunn__needed_rows(use, b->request);
         if (use->capacity < use->table->compact.capacity) use->capacity = use->table->compact.capacity;
     }
     return true;
@@ -22047,7 +22068,7 @@ static GPUNN__STATUS gpunn__compact_grow(gpunn_tensor *t, int64_t capacity)
     gpunn_device        *dev = t->model->dev;
     const gpunn_backend *backend = dev->backend;
     const int64_t        floats = capacity * t->dim[1], old = gpunn__gradient_count(t);
-    gpunn__compact       grown = {NULL, capacity, t->compact.used};
+    gpunn__compact       grown = {NULL, capacity, t->compact.used, NULL, 0};
     grown.values = (float *)gpunn__device_alloc(dev, gpunn__compact_bytes(t, capacity));
     if (grown.values == NULL) return dev->error.status;
     int64_t     *rows = gpunn__sparse_rows(grown.values, floats);
@@ -22103,9 +22124,10 @@ GPUNN__INTERNAL size_t gpunn__sparse_bytes(const gpunn_model *model, const gpunn
     for (int id = 0; id < model->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (!t->sparse) continue;
-        const int  use = gpunn__sparse_use_of(plan, t);
-        const bool planned = use < plan->sparse_count;
-        bytes += gpunn__compact_bytes(t, planned ? plan->sparse[use].capacity : t->compact.capacity);
+        const int     use = gpunn__sparse_use_of(plan, t);
+        const int64_t capacity = use < plan->sparse_count ? plan->sparse[use].capacity : t->compact.capacity;
+        bytes += gpunn__compact_bytes(t, capacity);
+        if (model->ranks.size > 1) bytes += gpunn__gathered_bytes(t, capacity);
     }
     return bytes;
 }
@@ -22113,10 +22135,8 @@ GPUNN__INTERNAL size_t gpunn__sparse_bytes(const gpunn_model *model, const gpunn
 GPUNN__INTERNAL bool gpunn__fits_sparse(const gpunn__plan *plan, const gpunn__request *request)
 {
     bool fits = true;
-    for (int i = 0; i < plan->sparse_count; i++) {
-        const gpunn__sparse_use *use = &plan->sparse[i];
-        fits = fits && gpunn__kept_rows(use->table, request) + use->rows <= use->capacity;
-    }
+    for (int i = 0; i < plan->sparse_count; i++)
+        fits = fits && gpunn__needed_rows(&plan->sparse[i], request) <= plan->sparse[i].capacity;
     return fits;
 }
 
@@ -44514,11 +44534,11 @@ static GPUNN__STATUS gpunn__check_table(const gpunn_optimizer *opt, int i)
                            "%s cannot train '%s' with %s, since its embedding has .sparse; set it to 0 for "
                            "the table, or leave .sparse out",
                            opt->name, name, setting);
-    if (gpunn_group_size(opt->group) > 1)
+    if (gpunn_group_size(opt->group) > 1 && opt->group->args.shard)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s cannot train '%s' with %d ranks, since its embedding has .sparse; leave "
-                           ".sparse out",
-                           opt->name, name, gpunn_group_size(opt->group));
+                           "%s cannot train '%s' in a group with .shard, since its embedding has .sparse; "
+                           "open the group without .shard",
+                           opt->name, name);
     return GPUNN_OK;
 }
 
@@ -44900,6 +44920,145 @@ static bool gpunn__needs_share(const gpunn_optimizer *opt, int count)
     return needs;
 }
 
+/* ---- rows of sparse tables ------------------------------------------------------------------------------ *
+ * The ranks' entries are gathered in the order of the ranks. A backward step of an embedding adds them up, so
+ * that the sums have the same bits on all ranks. */
+
+typedef struct gpunn__rows_sum {
+    gpunn_step       step;
+    gpunn_value      in[2], grad_in[2];
+    bool             accumulate[2];
+    gpunn_attributes attr;
+} gpunn__rows_sum;
+
+/* Whether the gradient of parameter i has rows to exchange. */
+static bool gpunn__gathers(const gpunn_optimizer *opt, int i)
+{
+    return gpunn_group_size(opt->group) > 1 && opt->parameters[i]->sparse && opt->parameters[i]->trainable;
+}
+
+/* Whether the optimizer trains a table whose gradient has rows to exchange. */
+static bool gpunn__gathers_any(const gpunn_optimizer *opt)
+{
+    bool gathers = false;
+    for (int i = 0; i < opt->parameter_count && !gathers; i++) gathers = gpunn__gathers(opt, i);
+    return gathers;
+}
+
+static gpunn_value gpunn__matrix_of(gpunn_dtype dtype, int64_t rows, int64_t columns, void *data)
+{
+    gpunn_value value;
+    memset(&value, 0, sizeof value);
+    value.data = data;
+    value.dtype = dtype;
+    value.rank = 2;
+    value.dim[0] = rows;
+    value.dim[1] = columns;
+    value.count = rows * columns;
+    return value;
+}
+
+/* Describes the step that adds up entries of a table, which have the layout of its gradient. */
+static void gpunn__rows_sum_of(const gpunn_tensor *table, float *values, int64_t entries,
+                               gpunn__rows_sum *sum)
+{
+    const int64_t columns = table->dim[1];
+    gpunn_step   *step = &sum->step;
+    memset(sum, 0, sizeof *sum);
+    gpunn__set_operation(step, &gpunn__operation_embedding);
+    sum->in[0] = gpunn__matrix_of(GPUNN_I64, entries, 1, gpunn__sparse_rows(values, entries * columns));
+    sum->in[1] = gpunn__matrix_of(GPUNN_F32, table->dim[0], columns, gpunn__weights(table));
+    sum->grad_in[1] = gpunn__matrix_of(GPUNN_F32, table->compact.capacity, columns, table->compact.values);
+    sum->attr.sparse = true;
+    sum->attr.ignore_index = -1; /* entries without a row */
+    step->backward = true;
+    step->name = "";
+    step->attr = &sum->attr;
+    step->input_count = 2;
+    step->in = sum->in;
+    step->grad_in = sum->grad_in;
+    step->accumulate = sum->accumulate;
+    step->state = &table->model->state;
+    step->grad_out = gpunn__matrix_of(GPUNN_F32, entries, columns, values);
+    step->out = step->grad_out;
+}
+
+/* Makes room for all ranks' entries of a table's gradient. */
+static GPUNN__STATUS gpunn__table_room(const gpunn_optimizer *opt, gpunn_tensor *table)
+{
+    gpunn_device   *dev = opt->model->dev;
+    gpunn__compact *compact = &table->compact;
+    const int64_t   entries = compact->used * gpunn_group_size(opt->group);
+    gpunn__rows_sum sum;
+    if (entries > compact->capacity)
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: the gradient of '%s' has no room for the rows of %d ranks; compute it after "
+                           "gpunn_distribute",
+                           opt->name, table->name, gpunn_group_size(opt->group));
+    gpunn__rows_sum_of(table, compact->values, entries, &sum);
+    const gpunn_status status = dev->backend->prepare(dev->context, &sum.step);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
+    const size_t bytes = gpunn__gathered_bytes(table, entries) + sum.step.workspace_bytes;
+    if (bytes <= compact->gathered_bytes) return GPUNN_OK;
+    gpunn__device_free(dev, compact->gathered, compact->gathered_bytes);
+    compact->gathered = (float *)gpunn__device_alloc(dev, bytes);
+    compact->gathered_bytes = compact->gathered ? bytes : 0;
+    return compact->gathered ? GPUNN_OK : dev->error.status;
+}
+
+/* Makes room for an update's exchange of rows. It precedes the agreement on the update, where a rank without
+ * memory can still be heard. */
+static GPUNN__STATUS gpunn__rows_room(const gpunn_optimizer *opt)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++)
+        if (gpunn__gathers(opt, i) && gpunn__has_gradient(opt->parameters[i]))
+            status = gpunn__table_room(opt, opt->parameters[i]);
+    return status;
+}
+
+/* Gathers the entries of all ranks. A failed copy goes to *copied, so that no other rank waits. */
+static GPUNN__STATUS gpunn__rows_gather(gpunn_group *group, gpunn_tensor *table, gpunn_status *copied)
+{
+    gpunn_device        *dev = table->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const int64_t        used = table->compact.used, floats = used * table->dim[1];
+    float *const         values = table->compact.gathered;
+    int64_t *const       rows = gpunn__sparse_rows(values, floats * group->args.size);
+    const int64_t       *own = gpunn__sparse_rows(table->compact.values, gpunn__gradient_count(table));
+    gpunn_status         status = GPUNN_OK;
+    *copied = backend->convert(dev->context, values + group->args.rank * floats, GPUNN_F32,
+                               table->compact.values, GPUNN_F32, floats);
+    if (*copied == GPUNN_OK)
+        *copied = backend->convert(dev->context, rows + group->args.rank * used, GPUNN_I64, own, GPUNN_I64,
+                                   used);
+    for (int root = 0; root < group->args.size && status == GPUNN_OK; root++) {
+        status = gpunn__exchange_memory(group, dev, values + root * floats, floats, root);
+        if (status == GPUNN_OK)
+            status = gpunn__exchange_memory(group, dev, (float *)(void *)(rows + root * used), 2 * used,
+                                            root); /* moves their bits */
+    }
+    return status;
+}
+
+/* Replaces a table's gradient by its mean over all ranks. */
+static GPUNN__STATUS gpunn__average_rows(gpunn_group *group, gpunn_tensor *table)
+{
+    gpunn_device   *dev = table->model->dev;
+    const int64_t   entries = table->compact.used * group->args.size;
+    gpunn__rows_sum sum;
+    gpunn_status    copied, status = gpunn__rows_gather(group, table, &copied);
+    if (status != GPUNN_OK) return status;
+    gpunn__rows_sum_of(table, table->compact.gathered, entries, &sum);
+    sum.step.workspace = (char *)table->compact.gathered + gpunn__gathered_bytes(table, entries);
+    if (copied == GPUNN_OK) copied = dev->backend->run(dev->context, &sum.step);
+    if (copied == GPUNN_OK)
+        copied = dev->backend->scale(dev->context, table->compact.values, gpunn__gradient_count(table),
+                                     1 / (float)group->args.size, 0);
+    table->compact.used = entries;
+    return gpunn__copies_end(group, dev, copied);
+}
+
 /* Averages the gradients over all ranks. With scatters, and an engine
  * that can, each rank receives only its share. */
 static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatters)
@@ -44910,11 +45069,15 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
     gpunn_status            status = GPUNN_OK;
     scatters = scatters && args->reduce_scatter && !args->bf16_gradients && !gpunn__in_ranks(opt->group, dev);
     while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL)) {
-        float *const  values = gpunn__gradient_of(opt->parameters[range.first]);
-        const int64_t count = range.end - range.begin;
-        status = scatters ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first],
-                                                     gpunn__share_of(opt))
-                          : gpunn__exchange_gradients(opt->group, dev, values, count);
+        gpunn_tensor *const first = opt->parameters[range.first];
+        float *const        values = gpunn__gradient_of(first);
+        const int64_t       count = range.end - range.begin;
+        if (gpunn__gathers(opt, range.first))
+            status = gpunn__average_rows(opt->group, first);
+        else
+            status = scatters ? gpunn__scatter_gradients(opt->group, dev, values, count,
+                                                         opt->places[range.first], gpunn__share_of(opt))
+                              : gpunn__exchange_gradients(opt->group, dev, values, count);
     }
     opt->model->doubtful = true; /* finite gradients may add up to infinity */
     opt->model->written_gradients++;
@@ -44932,18 +45095,26 @@ static long long gpunn__common_number(const gpunn_optimizer *opt)
 static GPUNN__STATUS gpunn__all_reduce_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
 {
     int      count = 0;
+    int64_t  rows = 0;
     uint32_t which = 0;
+    char     text[32] = "";
     for (int i = 0; i < opt->parameter_count; i++) {
         const gpunn_tensor *t = opt->parameters[i];
         if (!gpunn__has_gradient(t)) continue;
         which = which * 31 + (uint32_t)t->id;
         count++;
+        if (!gpunn__gathers(opt, i)) continue;
+        which = which * 31 + (uint32_t)t->compact.used;
+        rows += t->compact.used;
     }
-    return gpunn__all_reduce_status(
-        opt->group, status, loss,
-        "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
-        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
-        (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
+    if (rows > 0) (void)snprintf(text, sizeof text, ", %lld rows", (long long)rows);
+    return gpunn__all_reduce_status(opt->group, status, loss,
+                                    "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, "
+                                    "gradients of %d parameters (%08x)%s",
+                                    gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt),
+                                    (double)opt->clip_norm, (double)opt->clip_value,
+                                    opt->skips ? ", skipping NaN" : "", opt->parts + 1, count,
+                                    (unsigned)which, text);
 }
 
 /* The number of steps after which no step changes gradients in these floats. */
@@ -44962,13 +45133,13 @@ static int gpunn__complete_after(const gpunn_run *run, const float *values, int6
 }
 
 /* The first parameter of the bucket that ends with parameter `last`. A bucket consists of gradients that are
- * adjacent in memory. *id: lowest tensor id in it; -1: no gradient. */
+ * adjacent in memory. *id: lowest tensor id in it; -1: no gradient, or rows, which buckets do not hold. */
 static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
 {
     gpunn_tensor *const *list = opt->parameters;
     const int64_t        end = list[last]->offset + gpunn__count(list[last], 1);
     int                  first = last;
-    *id = gpunn__has_gradient(list[last]) ? list[last]->id : -1;
+    *id = gpunn__has_gradient(list[last]) && !list[last]->sparse ? list[last]->id : -1;
     for (; first > 0 && *id >= 0; first--) {
         const gpunn_tensor *t = list[first - 1];
         const gpunn__range  range = {first - 1, first, t->offset, t->offset + gpunn__count(t, 1)};
@@ -45159,6 +45330,7 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     size_t        bytes;
     if (status != GPUNN_OK && gpunn__has_reported(opt->group, reductions)) return status;
     if (status == GPUNN_OK) status = gpunn__read_loss(loss, &value);
+    if (status == GPUNN_OK && updates) status = gpunn__rows_room(opt);
     status = gpunn__all_reduce_update(opt, status, &value);
     if (status != GPUNN_OK) return status;
     status = dev->backend->upload(dev->context, gpunn__memory_of(loss, false, &bytes), &value, sizeof value);
@@ -45166,8 +45338,17 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
 }
 
-/* A training step of joined GPUs, which exchange within the run. The ranks agree before it. All GPUs note a
- * loss that is not finite; each host learns of it at some later time. The first to report it tells all. */
+/* Agrees with the other ranks on an update of gradients that are ready, and makes it. */
+static GPUNN__STATUS gpunn__update_apart(gpunn_optimizer *opt, int parts, bool clips, gpunn_status status)
+{
+    if (opt->group && status == GPUNN_OK) status = gpunn__rows_room(opt);
+    if (opt->group) status = gpunn__all_reduce_update(opt, status, NULL);
+    return status == GPUNN_OK ? gpunn__optimizer_update(opt, parts, clips, false) : status;
+}
+
+/* A training step of joined GPUs, which exchange within the run, but for rows of tables, which they exchange
+ * after it. The ranks agree before it. All GPUs note a loss that is not finite; each host learns of it at
+ * some later time. The first to report it tells all. */
 static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss,
                                          const gpunn_backward_args *backward, bool updates,
                                          gpunn_status status)
@@ -45175,9 +45356,11 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
     static const char function[] = "gpunn_train_step";
     gpunn_device     *dev = opt->model->dev;
     const int64_t     reductions = opt->group->reductions;
+    const bool        apart = updates && gpunn__gathers_any(opt);
     if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
-    if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
+    if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates && !apart);
     status = gpunn__report_to_ranks(opt->group, reductions, status);
+    if (status == GPUNN_OK && apart) status = gpunn__update_apart(opt, opt->parts + 1, true, status);
     if (status != GPUNN_ERR_NUMERIC) return status;
     gpunn_run run; /* clears this rank's own note */
     memset(&run, 0, sizeof run);
@@ -45227,8 +45410,7 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__earlier_runs(opt->model->dev, "gpunn_optimizer_step");
-    if (opt->group) status = gpunn__all_reduce_update(opt, status, NULL);
-    if (status == GPUNN_OK) status = gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false);
+    status = gpunn__update_apart(opt, ends ? opt->parts : 1, ends, status);
     return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
 }
 

@@ -12,9 +12,9 @@
 
 #include "gpunn.h"
 
-enum { WHY = 1024, IN = 6, HIDDEN = 13, CLASSES = 3, WHOLE = 24, STEPS = 5 };
+enum { WHY = 1024, IN = 6, HIDDEN = 13, CLASSES = 3, WHOLE = 24, STEPS = 5, ROWS_OF_TABLE = 41 };
 /* of a model at most, running statistics too */
-enum { NUMBERS = IN * HIDDEN + 5 * HIDDEN + HIDDEN * CLASSES + CLASSES };
+enum { NUMBERS = IN * HIDDEN + (5 + ROWS_OF_TABLE) * HIDDEN + HIDDEN * CLASSES + CLASSES };
 
 typedef struct ranks {
     gpunn_device *dev;
@@ -33,10 +33,11 @@ typedef struct ranks {
 static bool rounds; /* the groups exchange gradients as BF16 */
 /* of CPUs, rank 0 and every second one, and GPUs, which compute the same within rounding alone */
 static bool mixes;
+static bool shards; /* the groups share the optimizers' states out */
 
 typedef struct ranked {
     gpunn_model     *model;
-    gpunn_tensor    *x, *t, *loss, *hidden, *accuracy;
+    gpunn_tensor    *x, *t, *loss, *hidden, *accuracy, *tokens; /* tokens: NULL without a table */
     gpunn_optimizer *opt;
 } ranked;
 typedef struct task {
@@ -45,22 +46,30 @@ typedef struct task {
     bool            norm, sync; /* batch_norm, whose statistics are each rank's own; or of all */
     int             accumulate, hidden;
     gpunn_precision precision;
+    bool            table; /* an embedding with .sparse, which momentum does not train */
 } task;
 
 static ranked ranked_open(gpunn_device *dev, const task *task)
 {
-    ranked n = {gpunn_model_create(dev, .precision = task->precision), NULL, NULL, NULL, NULL, NULL, NULL};
+    ranked n = {
+        gpunn_model_create(dev, .precision = task->precision), NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     n.x = gpunn_input(n.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, IN));
     n.t = gpunn_input(n.model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     n.hidden = gpunn_linear(n.x, "fc1", .out_features = task->hidden ? task->hidden : HIDDEN);
     if (task->norm) n.hidden = gpunn_batch_norm1d(n.hidden, "bn", .sync = task->sync);
+    if (task->table) {
+        n.tokens = gpunn_input(n.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+        n.hidden = gpunn_add(n.hidden,
+                             gpunn_embedding(n.tokens, "words", .num_embeddings = ROWS_OF_TABLE,
+                                             .embedding_dim = HIDDEN, .padding_idx = 2, .sparse = true));
+    }
     n.hidden = gpunn_tanh(n.hidden);
     if (task->dropout > 0) n.hidden = gpunn_keep(gpunn_dropout(n.hidden, task->dropout));
     gpunn_tensor *logits = gpunn_linear(n.hidden, "fc2", .out_features = CLASSES);
     n.loss = gpunn_cross_entropy(logits, n.t);
     n.accuracy = gpunn_accuracy(logits, n.t);
     n.opt = task->optimizer ? gpunn_adam(n.model, .lr = 0.02f)
-                            : gpunn_sgd(n.model, .lr = 0.1f, .momentum = 0.9f);
+                            : gpunn_sgd(n.model, .lr = 0.1f, .momentum = task->table ? 0 : 0.9f);
     if (task->clip > 0) gpunn_set_clip_norm(n.opt, task->clip);
     if (task->average > 0) (void)gpunn_set_ema(n.opt, task->average);
     return n;
@@ -84,6 +93,19 @@ static void samples(float x[][IN], int64_t *t, int count, uint32_t seed)
     }
 }
 
+/* Writes `count` samples of the whole batch of a seed, from `first` on. */
+static bool write_samples(const ranks *r, const ranked *n, int first, int count, uint32_t seed)
+{
+    float   x[WHOLE][IN];
+    int64_t t[WHOLE], tokens[WHOLE];
+    samples(x, t, WHOLE, seed);
+    for (int i = 0; i < WHOLE; i++) tokens[i] = (int64_t)((unsigned)i * 5u + seed) * (i % 4) % ROWS_OF_TABLE;
+    return EXPECT(r, gpunn_write(n->x, x[first], (size_t)count * sizeof x[0]) == GPUNN_OK) &&
+           EXPECT(r, gpunn_write(n->t, t + first, (size_t)count * sizeof t[0]) == GPUNN_OK) &&
+           (n->tokens == NULL ||
+            EXPECT(r, gpunn_write(n->tokens, tokens + first, (size_t)count * sizeof tokens[0]) == GPUNN_OK));
+}
+
 /* Steps on this rank's part of each whole batch; losses[STEPS] as they are read. */
 static bool steps(const ranks *r, ranked *n, const task *task, int from, float *losses)
 {
@@ -91,12 +113,8 @@ static bool steps(const ranks *r, ranked *n, const task *task, int from, float *
               each = WHOLE / parts / size;
     for (int step = from; step < from + STEPS; step++)
         for (int part = 0; part < parts; part++) {
-            float   x[WHOLE][IN];
-            int64_t t[WHOLE];
-            samples(x, t, WHOLE, (uint32_t)step + 1);
             const int first = part * (WHOLE / parts) + gpunn_group_rank(r->group) * each;
-            if (!EXPECT(r, gpunn_write(n->x, x[first], (size_t)each * sizeof x[0]) == GPUNN_OK) ||
-                !EXPECT(r, gpunn_write(n->t, t + first, (size_t)each * sizeof t[0]) == GPUNN_OK) ||
+            if (!write_samples(r, n, first, each, (uint32_t)step + 1) ||
                 !EXPECT(r, gpunn_train_step(n->opt, n->loss, .accumulate = task->accumulate) == GPUNN_OK))
                 return false;
             losses[step - from] = gpunn_item(n->loss);
@@ -705,6 +723,70 @@ static bool check_fit(const ranks *r)
            EXPECT(r, accuracy[0] == accuracy[1] && accuracy[0] > 0.3f);
 }
 
+/* Backward passes of a program's own, whose gradients are read, then an update; on ranks or alone. */
+static bool table_alone(const ranks *r, float *gradient, float *table)
+{
+    const task    task = {.optimizer = 1, .table = true};
+    const int     each = WHOLE / 2 / gpunn_group_size(r->group);
+    const size_t  bytes = (size_t)(ROWS_OF_TABLE * HIDDEN) * sizeof *table;
+    ranked        n = ranked_open(r->dev, &task);
+    gpunn_tensor *weight = gpunn_find(n.model, "words.weight");
+    bool          good = r->group == NULL || EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
+    for (int part = 0; part < 2 && good; part++)
+        good = write_samples(r, &n, part * (WHOLE / 2) + gpunn_group_rank(r->group) * each, each, 6) &&
+               EXPECT(r, gpunn_backward(n.loss) == GPUNN_OK);
+    good = good && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_OK) &&
+           EXPECT(r, gpunn_read_grad(weight, gradient, bytes) == GPUNN_OK) &&
+           EXPECT(r, gpunn_read(weight, table, bytes) == GPUNN_OK);
+    ranked_close(&n);
+    return good;
+}
+
+static bool table_gradient(const ranks *r)
+{
+    enum { COUNT = ROWS_OF_TABLE * HIDDEN };
+    const ranks one = {r->dev, NULL, r->folder, r->why, NULL, NULL};
+    float       gradient[2][COUNT], table[2][COUNT];
+    return table_alone(r, gradient[0], table[0]) && table_alone(&one, gradient[1], table[1]) &&
+           EXPECT(r, close_to(gradient[0], gradient[1], COUNT, 1e-6)) &&
+           EXPECT(r, close_to(table[0], table[1], COUNT, rounds ? 1e-4 : 1e-5)) &&
+           EXPECT(r, same_on_all(r, table[0], sizeof table[0]));
+}
+
+/* Ranks whose batches differ in size are told so, and go on. A gradient of before has no room for theirs. */
+static bool table_rows_differ(const ranks *r)
+{
+    const task task = {.table = true};
+    const int  rank = gpunn_group_rank(r->group);
+    float      losses[STEPS];
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = write_samples(r, &n, 0, 4, 1) && EXPECT(r, gpunn_backward(n.loss) == GPUNN_OK) &&
+                EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) &&
+                refused(r, gpunn_optimizer_step(n.opt), "'words.weight'", "gpunn_distribute") &&
+                write_samples(r, &n, 0, rank == 1 ? 3 : 4, 1) &&
+                refused(r, gpunn_train_step(n.opt, n.loss), "4 rows", "3 rows") &&
+                steps(r, &n, &task, 0, losses);
+    ranked_close(&n);
+    return good;
+}
+
+/* Of a table's gradient only the rows travel. */
+static bool check_tables(const ranks *r)
+{
+    const task plain = {.table = true}, more = {.table = true, .clip = 0.05f, .accumulate = 2},
+               adam = {.table = true, .optimizer = 1, .clip = 0.05f, .average = 0.8f};
+    if (shards && gpunn_group_size(r->group) > 1) {
+        ranked     n = ranked_open(r->dev, &plain);
+        const bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_ERR_UNSUPPORTED) &&
+                          EXPECT(r, strstr(gpunn_error(r->dev), ".shard"));
+        gpunn_clear_error(r->dev);
+        ranked_close(&n);
+        return good;
+    }
+    return same_as_alone(r, &plain) && same_as_alone(r, &more) && same_as_alone(r, &adam) &&
+           table_gradient(r) && (gpunn_group_size(r->group) == 1 || table_rows_differ(r));
+}
+
 /* Adapters on weights in 16 bits, which rank 0 hands out: all ranks have the same bytes after some steps. */
 static bool check_adapters(const ranks *r)
 {
@@ -759,5 +841,6 @@ static const check checks[] = {{"sgd", check_sgd},
                                {"loader", check_loader},
                                {"scores of classes", check_classes},
                                {"fit and checkpoints", check_fit},
-                               {"adapters", check_adapters}};
+                               {"adapters", check_adapters},
+                               {"sparse tables", check_tables}};
 #endif

@@ -90,13 +90,13 @@ static int say_threads(void)
 int main(int count, char **arguments)
 {
     if (count > 2 && strcmp(arguments[2], "threads") == 0) return say_threads();
-    const bool shard = count > 2 && strcmp(arguments[2], "shard") == 0;
+    shards = count > 2 && strcmp(arguments[2], "shard") == 0;
     rounds = count > 2 && strcmp(arguments[2], "bf16") == 0;
-    const char   *alone = count > 2 && !shard && !rounds ? arguments[2] : NULL;
+    const char   *alone = count > 2 && !shards && !rounds ? arguments[2] : NULL;
     const bool    hangs = alone && strcmp(alone, "hang") == 0;
     char          why[WHY] = "";
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 1);
-    gpunn_group  *group = gpunn_group_open(dev, .timeout = hangs ? 2 : 60, .shard = shard,
+    gpunn_group  *group = gpunn_group_open(dev, .timeout = hangs ? 2 : 60, .shard = shards,
                                            .bf16_gradients = rounds);
     const ranks   r = {dev, group, arguments[1], why, gather, NULL};
     int           failed = 0;

@@ -967,25 +967,6 @@ static void refused(fixture *f, const lookup *l, gpunn_optimizer *opt, const cha
     gpunn_optimizer_destroy(opt);
 }
 
-/* Another rank that does as this one. */
-static gpunn_status doubled(void *user, float *values, int64_t count)
-{
-    (void)user;
-    for (int64_t i = 0; i < count; i++) values[i] *= 2;
-    return GPUNN_OK;
-}
-static gpunn_status copied(void *user, void *parts, size_t bytes)
-{
-    (void)user;
-    memcpy((char *)parts + bytes, parts, bytes);
-    return GPUNN_OK;
-}
-static gpunn_status kept(void *user, void *memory, size_t bytes, int root)
-{
-    (void)user, (void)memory, (void)bytes, (void)root;
-    return GPUNN_OK;
-}
-
 static void test_sparse_refusals(void **state)
 {
     fixture      *f = *state;
@@ -1001,14 +982,6 @@ static void test_sparse_refusals(void **state)
     FAILS_NULL(f->dev, gpunn_embedding(l.tokens, "other", .weight = free_table, .sparse = true),
                GPUNN_ERR_ARGUMENT, ".sparse", ".weight");
     FAILS(f->dev, gpunn_bind_grad(l.table, memory, sizeof memory), GPUNN_ERR_UNSUPPORTED, "sparse");
-    gpunn_optimizer *alone = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f));
-    gpunn_group     *group = MADE(f->dev, gpunn_group_open(f->dev, .rank = 0, .size = 2, .share_gpu = true,
-                                                           .all_reduce = doubled, .all_gather = copied,
-                                                           .broadcast = kept));
-    FAILS(f->dev, gpunn_distribute(alone, group), GPUNN_ERR_UNSUPPORTED, "'words.weight'", "2 ranks",
-          ".sparse");
-    gpunn_optimizer_destroy(alone);
-    gpunn_group_close(group);
     OK(f->dev, gpunn_set_decay(l.table, false));
     gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .weight_decay = 0.1f));
     OK(f->dev, gpunn_train_step(opt, l.loss));

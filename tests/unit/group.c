@@ -249,6 +249,7 @@ static void run_world(fixture *f, world w, void *(*main)(void *place))
     w.folder = folder_of(f);
     rounds = w.bf16;
     mixes = w.mixed;
+    shards = w.shard;
     assert_int_equal(pthread_mutex_init(&w.lock, NULL) | pthread_cond_init(&w.changed, NULL), 0);
     if (own_gpus() && size > own_gpus()) SKIP("%d ranks need as many GPUs", size);
     for (int rank = 0; rank < size; rank++) {

@@ -433,9 +433,11 @@ typedef struct gpunn_embedding_args {
  * - gpunn_adam becomes torch.optim.SparseAdam for this table. A row that no token refers to keeps its value
  *   and both of its moments. A dense Adam moves every row in every step, and shrinks its moments. The
  *   corrections count all steps of the table. eps is added to the root of the uncorrected second moment.
- * - Momentum, weight decay, other optimizers and groups of several ranks fail with GPUNN_ERR_UNSUPPORTED,
- *   since they would change every row. gpunn_set_decay(table, false) spares the table, and .parameters or
- *   .prefix give it an optimizer of its own.
+ * - Momentum, weight decay and other optimizers fail with GPUNN_ERR_UNSUPPORTED, since they would change
+ *   every row. gpunn_set_decay(table, false) spares the table, and .parameters or .prefix give it an
+ *   optimizer of its own.
+ * - Several ranks exchange the rows of their tokens, not the table: gpunn_distribute. A group with .shard
+ *   fails with GPUNN_ERR_UNSUPPORTED.
  * Gradients are accumulated, clipped and checked as dense ones. gpunn_read_grad gives a dense copy in host
  * memory; gpunn_data_grad and gpunn_bind_grad fail. Optimizer states and checkpoints are those of the whole
  * table. gpunn_set_ema averages all rows, so its steps take the time of the whole table.

@@ -494,15 +494,17 @@ GPUNN_API int gpunn_local_rank(void);
  * program reads it. A loss or gradient that is not finite on one rank changes nothing on any. GPUs that
  * exchange by NCCL may report this in a later call, for the mean. Running statistics are rank 0's after each
  * update. Rank 0 writes checkpoints and every rank reads them; the number of ranks may change in between.
- * GPUNN_ERR_STATE names what differs between the ranks' models, optimizers or seeds. GPUNN_ERR_UNSUPPORTED:
- * the optimizer trains the table of an embedding with .sparse. group NULL makes the optimizer independent
- * again.
+ * GPUNN_ERR_STATE names what differs between the ranks' models, optimizers or seeds. group NULL makes the
+ * optimizer independent again.
+ * For the table of an embedding with .sparse the ranks exchange row numbers and F32 rows, which takes memory
+ * for the rows of all ranks. Their batches must then have the same size; GPUNN_ERR_STATE names what
+ * differs.
  * With .shard a rank stores 1 / size of the states, and an exchange of parameters follows each update.
  * Leaving the group, gpunn_distribute for layers added later, and gpunn_ema_swap are then common to all
  * ranks. During gpunn_checkpoint_save rank 0 holds all states. GPUNN_ERR_UNSUPPORTED: gpunn_lamb and
- * gpunn_muon, which need whole parameters. After gpunn_train_step a rank then has the mean gradient of its
- * share only; the rest is undefined. Gradients clipped by norm, accumulated or scaled (F16) are complete,
- * since each rank needs them all. */
+ * gpunn_muon, which need whole parameters, and tables with .sparse. After gpunn_train_step a rank then has
+ * the mean gradient of its share only; the rest is undefined. Gradients clipped by norm, accumulated or
+ * scaled (F16) are complete, since each rank needs them all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 #endif /* GPUNN__API_TRAIN_H */

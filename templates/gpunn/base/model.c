@@ -165,10 +165,16 @@ GPUNN__INTERNAL size_t gpunn__compact_bytes(const gpunn_tensor *t, int64_t capac
     return (floats + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN + (size_t)capacity * sizeof(int64_t);
 }
 
+GPUNN__INTERNAL size_t gpunn__gathered_bytes(const gpunn_tensor *t, int64_t entries)
+{
+    return (gpunn__compact_bytes(t, entries) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
 GPUNN__INTERNAL void gpunn__compact_free(gpunn_device *dev, gpunn_tensor *t)
 {
     if (t->compact.values)
         gpunn__device_free(dev, t->compact.values, gpunn__compact_bytes(t, t->compact.capacity));
+    gpunn__device_free(dev, t->compact.gathered, t->compact.gathered_bytes);
     memset(&t->compact, 0, sizeof t->compact);
 }
 

@@ -7,6 +7,9 @@
 /* Bytes of a sparse table's gradient with this capacity. */
 GPUNN__INTERNAL size_t gpunn__compact_bytes(const gpunn_tensor *t, int64_t capacity);
 
+/* Bytes of so many entries of a sparse table that are gathered from all ranks, without the workspace. */
+GPUNN__INTERNAL size_t gpunn__gathered_bytes(const gpunn_tensor *t, int64_t entries);
+
 /* Precision that the model's device actually uses. */
 GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 

@@ -73,6 +73,10 @@ typedef enum gpunn__kind {
 typedef struct gpunn__compact {
     float  *values;         /* backend memory; NULL: no training step has been planned */
     int64_t capacity, used; /* entries; used: the most that can have a row */
+    /* backend memory: the entries of all ranks, laid out like these, and the workspace of their sum; NULL:
+     * no ranks so far */
+    float *gathered;
+    size_t gathered_bytes;
 } gpunn__compact;
 
 typedef struct gpunn__user_memory { /* user-owned memory */

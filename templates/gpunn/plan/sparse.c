@@ -12,10 +12,14 @@ static bool gpunn__adds_rows(const gpunn__builder *b, const gpunn_tensor *t)
            gpunn__passes_gradient(b, t, 1);
 }
 
-/* The most entries that earlier runs have left in a gradient to which a run of the request adds. */
-static int64_t gpunn__kept_rows(const gpunn_tensor *table, const gpunn__request *request)
+/* The most entries of a gradient after a run of the request, which adds `rows` to those that earlier runs
+ * have left. An update then collects as many from each rank. */
+static int64_t gpunn__needed_rows(const gpunn__sparse_use *use, const gpunn__request *request)
 {
-    return table->grad_reached && !request->renews ? table->compact.used : 0;
+    const gpunn_tensor *table = use->table;
+    const int64_t       ranks = table->model->ranks.size;
+    const int64_t       kept = table->grad_reached && !request->renews ? table->compact.used : 0;
+    return (use->rows + kept) * (ranks > 1 ? ranks : 1);
 }
 
 /* The index in plan->sparse; plan->sparse_count if the table is not there. */
@@ -43,7 +47,7 @@ GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b)
     }
     for (int i = 0; i < plan->sparse_count; i++) {
         gpunn__sparse_use *use = &plan->sparse[i];
-        use->capacity = use->rows + gpunn__kept_rows(use->table, b->request);
+        use->capacity = gpunn__needed_rows(use, b->request);
         if (use->capacity < use->table->compact.capacity) use->capacity = use->table->compact.capacity;
     }
     return true;
@@ -75,7 +79,7 @@ static GPUNN__STATUS gpunn__compact_grow(gpunn_tensor *t, int64_t capacity)
     gpunn_device        *dev = t->model->dev;
     const gpunn_backend *backend = dev->backend;
     const int64_t        floats = capacity * t->dim[1], old = gpunn__gradient_count(t);
-    gpunn__compact       grown = {NULL, capacity, t->compact.used};
+    gpunn__compact       grown = {NULL, capacity, t->compact.used, NULL, 0};
     grown.values = (float *)gpunn__device_alloc(dev, gpunn__compact_bytes(t, capacity));
     if (grown.values == NULL) return dev->error.status;
     int64_t     *rows = gpunn__sparse_rows(grown.values, floats);
@@ -131,9 +135,10 @@ GPUNN__INTERNAL size_t gpunn__sparse_bytes(const gpunn_model *model, const gpunn
     for (int id = 0; id < model->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (!t->sparse) continue;
-        const int  use = gpunn__sparse_use_of(plan, t);
-        const bool planned = use < plan->sparse_count;
-        bytes += gpunn__compact_bytes(t, planned ? plan->sparse[use].capacity : t->compact.capacity);
+        const int     use = gpunn__sparse_use_of(plan, t);
+        const int64_t capacity = use < plan->sparse_count ? plan->sparse[use].capacity : t->compact.capacity;
+        bytes += gpunn__compact_bytes(t, capacity);
+        if (model->ranks.size > 1) bytes += gpunn__gathered_bytes(t, capacity);
     }
     return bytes;
 }
@@ -141,10 +146,8 @@ GPUNN__INTERNAL size_t gpunn__sparse_bytes(const gpunn_model *model, const gpunn
 GPUNN__INTERNAL bool gpunn__fits_sparse(const gpunn__plan *plan, const gpunn__request *request)
 {
     bool fits = true;
-    for (int i = 0; i < plan->sparse_count; i++) {
-        const gpunn__sparse_use *use = &plan->sparse[i];
-        fits = fits && gpunn__kept_rows(use->table, request) + use->rows <= use->capacity;
-    }
+    for (int i = 0; i < plan->sparse_count; i++)
+        fits = fits && gpunn__needed_rows(&plan->sparse[i], request) <= plan->sparse[i].capacity;
     return fits;
 }
 

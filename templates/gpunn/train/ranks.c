@@ -1,6 +1,7 @@
 #include "train/ranks.h"
 #include "base/errors.h"
 #include "base/memory.h"
+#include "base/model.h"
 #include "base/shapes.h"
 #include "base/device.h"
 #include "ranks/slices.h"
@@ -212,6 +213,145 @@ static bool gpunn__needs_share(const gpunn_optimizer *opt, int count)
     return needs;
 }
 
+/* ---- rows of sparse tables ------------------------------------------------------------------------------ *
+ * The ranks' entries are gathered in the order of the ranks. A backward step of an embedding adds them up, so
+ * that the sums have the same bits on all ranks. */
+
+typedef struct gpunn__rows_sum {
+    gpunn_step       step;
+    gpunn_value      in[2], grad_in[2];
+    bool             accumulate[2];
+    gpunn_attributes attr;
+} gpunn__rows_sum;
+
+/* Whether the gradient of parameter i has rows to exchange. */
+static bool gpunn__gathers(const gpunn_optimizer *opt, int i)
+{
+    return gpunn_group_size(opt->group) > 1 && opt->parameters[i]->sparse && opt->parameters[i]->trainable;
+}
+
+/* Whether the optimizer trains a table whose gradient has rows to exchange. */
+static bool gpunn__gathers_any(const gpunn_optimizer *opt)
+{
+    bool gathers = false;
+    for (int i = 0; i < opt->parameter_count && !gathers; i++) gathers = gpunn__gathers(opt, i);
+    return gathers;
+}
+
+static gpunn_value gpunn__matrix_of(gpunn_dtype dtype, int64_t rows, int64_t columns, void *data)
+{
+    gpunn_value value;
+    memset(&value, 0, sizeof value);
+    value.data = data;
+    value.dtype = dtype;
+    value.rank = 2;
+    value.dim[0] = rows;
+    value.dim[1] = columns;
+    value.count = rows * columns;
+    return value;
+}
+
+/* Describes the step that adds up entries of a table, which have the layout of its gradient. */
+static void gpunn__rows_sum_of(const gpunn_tensor *table, float *values, int64_t entries,
+                               gpunn__rows_sum *sum)
+{
+    const int64_t columns = table->dim[1];
+    gpunn_step   *step = &sum->step;
+    memset(sum, 0, sizeof *sum);
+    gpunn__set_operation(step, &gpunn__operation_embedding);
+    sum->in[0] = gpunn__matrix_of(GPUNN_I64, entries, 1, gpunn__sparse_rows(values, entries * columns));
+    sum->in[1] = gpunn__matrix_of(GPUNN_F32, table->dim[0], columns, gpunn__weights(table));
+    sum->grad_in[1] = gpunn__matrix_of(GPUNN_F32, table->compact.capacity, columns, table->compact.values);
+    sum->attr.sparse = true;
+    sum->attr.ignore_index = -1; /* entries without a row */
+    step->backward = true;
+    step->name = "";
+    step->attr = &sum->attr;
+    step->input_count = 2;
+    step->in = sum->in;
+    step->grad_in = sum->grad_in;
+    step->accumulate = sum->accumulate;
+    step->state = &table->model->state;
+    step->grad_out = gpunn__matrix_of(GPUNN_F32, entries, columns, values);
+    step->out = step->grad_out;
+}
+
+/* Makes room for all ranks' entries of a table's gradient. */
+static GPUNN__STATUS gpunn__table_room(const gpunn_optimizer *opt, gpunn_tensor *table)
+{
+    gpunn_device   *dev = opt->model->dev;
+    gpunn__compact *compact = &table->compact;
+    const int64_t   entries = compact->used * gpunn_group_size(opt->group);
+    gpunn__rows_sum sum;
+    if (entries > compact->capacity)
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: the gradient of '%s' has no room for the rows of %d ranks; compute it after "
+                           "gpunn_distribute",
+                           opt->name, table->name, gpunn_group_size(opt->group));
+    gpunn__rows_sum_of(table, compact->values, entries, &sum);
+    const gpunn_status status = dev->backend->prepare(dev->context, &sum.step);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
+    const size_t bytes = gpunn__gathered_bytes(table, entries) + sum.step.workspace_bytes;
+    if (bytes <= compact->gathered_bytes) return GPUNN_OK;
+    gpunn__device_free(dev, compact->gathered, compact->gathered_bytes);
+    compact->gathered = (float *)gpunn__device_alloc(dev, bytes);
+    compact->gathered_bytes = compact->gathered ? bytes : 0;
+    return compact->gathered ? GPUNN_OK : dev->error.status;
+}
+
+/* Makes room for an update's exchange of rows. It precedes the agreement on the update, where a rank without
+ * memory can still be heard. */
+static GPUNN__STATUS gpunn__rows_room(const gpunn_optimizer *opt)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++)
+        if (gpunn__gathers(opt, i) && gpunn__has_gradient(opt->parameters[i]))
+            status = gpunn__table_room(opt, opt->parameters[i]);
+    return status;
+}
+
+/* Gathers the entries of all ranks. A failed copy goes to *copied, so that no other rank waits. */
+static GPUNN__STATUS gpunn__rows_gather(gpunn_group *group, gpunn_tensor *table, gpunn_status *copied)
+{
+    gpunn_device        *dev = table->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const int64_t        used = table->compact.used, floats = used * table->dim[1];
+    float *const         values = table->compact.gathered;
+    int64_t *const       rows = gpunn__sparse_rows(values, floats * group->args.size);
+    const int64_t       *own = gpunn__sparse_rows(table->compact.values, gpunn__gradient_count(table));
+    gpunn_status         status = GPUNN_OK;
+    *copied = backend->convert(dev->context, values + group->args.rank * floats, GPUNN_F32,
+                               table->compact.values, GPUNN_F32, floats);
+    if (*copied == GPUNN_OK)
+        *copied = backend->convert(dev->context, rows + group->args.rank * used, GPUNN_I64, own, GPUNN_I64,
+                                   used);
+    for (int root = 0; root < group->args.size && status == GPUNN_OK; root++) {
+        status = gpunn__exchange_memory(group, dev, values + root * floats, floats, root);
+        if (status == GPUNN_OK)
+            status = gpunn__exchange_memory(group, dev, (float *)(void *)(rows + root * used), 2 * used,
+                                            root); /* moves their bits */
+    }
+    return status;
+}
+
+/* Replaces a table's gradient by its mean over all ranks. */
+static GPUNN__STATUS gpunn__average_rows(gpunn_group *group, gpunn_tensor *table)
+{
+    gpunn_device   *dev = table->model->dev;
+    const int64_t   entries = table->compact.used * group->args.size;
+    gpunn__rows_sum sum;
+    gpunn_status    copied, status = gpunn__rows_gather(group, table, &copied);
+    if (status != GPUNN_OK) return status;
+    gpunn__rows_sum_of(table, table->compact.gathered, entries, &sum);
+    sum.step.workspace = (char *)table->compact.gathered + gpunn__gathered_bytes(table, entries);
+    if (copied == GPUNN_OK) copied = dev->backend->run(dev->context, &sum.step);
+    if (copied == GPUNN_OK)
+        copied = dev->backend->scale(dev->context, table->compact.values, gpunn__gradient_count(table),
+                                     1 / (float)group->args.size, 0);
+    table->compact.used = entries;
+    return gpunn__copies_end(group, dev, copied);
+}
+
 /* Averages the gradients over all ranks. With scatters, and an engine
  * that can, each rank receives only its share. */
 static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatters)
@@ -222,11 +362,15 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
     gpunn_status            status = GPUNN_OK;
     scatters = scatters && args->reduce_scatter && !args->bf16_gradients && !gpunn__in_ranks(opt->group, dev);
     while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL)) {
-        float *const  values = gpunn__gradient_of(opt->parameters[range.first]);
-        const int64_t count = range.end - range.begin;
-        status = scatters ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first],
-                                                     gpunn__share_of(opt))
-                          : gpunn__exchange_gradients(opt->group, dev, values, count);
+        gpunn_tensor *const first = opt->parameters[range.first];
+        float *const        values = gpunn__gradient_of(first);
+        const int64_t       count = range.end - range.begin;
+        if (gpunn__gathers(opt, range.first))
+            status = gpunn__average_rows(opt->group, first);
+        else
+            status = scatters ? gpunn__scatter_gradients(opt->group, dev, values, count,
+                                                         opt->places[range.first], gpunn__share_of(opt))
+                              : gpunn__exchange_gradients(opt->group, dev, values, count);
     }
     opt->model->doubtful = true; /* finite gradients may add up to infinity */
     opt->model->written_gradients++;
@@ -244,18 +388,26 @@ static long long gpunn__common_number(const gpunn_optimizer *opt)
 static GPUNN__STATUS gpunn__all_reduce_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
 {
     int      count = 0;
+    int64_t  rows = 0;
     uint32_t which = 0;
+    char     text[32] = "";
     for (int i = 0; i < opt->parameter_count; i++) {
         const gpunn_tensor *t = opt->parameters[i];
         if (!gpunn__has_gradient(t)) continue;
         which = which * 31 + (uint32_t)t->id;
         count++;
+        if (!gpunn__gathers(opt, i)) continue;
+        which = which * 31 + (uint32_t)t->compact.used;
+        rows += t->compact.used;
     }
-    return gpunn__all_reduce_status(
-        opt->group, status, loss,
-        "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
-        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
-        (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
+    if (rows > 0) (void)snprintf(text, sizeof text, ", %lld rows", (long long)rows);
+    return gpunn__all_reduce_status(opt->group, status, loss,
+                                    "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, "
+                                    "gradients of %d parameters (%08x)%s",
+                                    gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt),
+                                    (double)opt->clip_norm, (double)opt->clip_value,
+                                    opt->skips ? ", skipping NaN" : "", opt->parts + 1, count,
+                                    (unsigned)which, text);
 }
 
 /* The number of steps after which no step changes gradients in these floats. */
@@ -274,13 +426,13 @@ static int gpunn__complete_after(const gpunn_run *run, const float *values, int6
 }
 
 /* The first parameter of the bucket that ends with parameter `last`. A bucket consists of gradients that are
- * adjacent in memory. *id: lowest tensor id in it; -1: no gradient. */
+ * adjacent in memory. *id: lowest tensor id in it; -1: no gradient, or rows, which buckets do not hold. */
 static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
 {
     gpunn_tensor *const *list = opt->parameters;
     const int64_t        end = list[last]->offset + gpunn__count(list[last], 1);
     int                  first = last;
-    *id = gpunn__has_gradient(list[last]) ? list[last]->id : -1;
+    *id = gpunn__has_gradient(list[last]) && !list[last]->sparse ? list[last]->id : -1;
     for (; first > 0 && *id >= 0; first--) {
         const gpunn_tensor *t = list[first - 1];
         const gpunn__range  range = {first - 1, first, t->offset, t->offset + gpunn__count(t, 1)};
@@ -471,6 +623,7 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     size_t        bytes;
     if (status != GPUNN_OK && gpunn__has_reported(opt->group, reductions)) return status;
     if (status == GPUNN_OK) status = gpunn__read_loss(loss, &value);
+    if (status == GPUNN_OK && updates) status = gpunn__rows_room(opt);
     status = gpunn__all_reduce_update(opt, status, &value);
     if (status != GPUNN_OK) return status;
     status = dev->backend->upload(dev->context, gpunn__memory_of(loss, false, &bytes), &value, sizeof value);
@@ -478,8 +631,17 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
 }
 
-/* A training step of joined GPUs, which exchange within the run. The ranks agree before it. All GPUs note a
- * loss that is not finite; each host learns of it at some later time. The first to report it tells all. */
+/* Agrees with the other ranks on an update of gradients that are ready, and makes it. */
+static GPUNN__STATUS gpunn__update_apart(gpunn_optimizer *opt, int parts, bool clips, gpunn_status status)
+{
+    if (opt->group && status == GPUNN_OK) status = gpunn__rows_room(opt);
+    if (opt->group) status = gpunn__all_reduce_update(opt, status, NULL);
+    return status == GPUNN_OK ? gpunn__optimizer_update(opt, parts, clips, false) : status;
+}
+
+/* A training step of joined GPUs, which exchange within the run, but for rows of tables, which they exchange
+ * after it. The ranks agree before it. All GPUs note a loss that is not finite; each host learns of it at
+ * some later time. The first to report it tells all. */
 static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss,
                                          const gpunn_backward_args *backward, bool updates,
                                          gpunn_status status)
@@ -487,9 +649,11 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
     static const char function[] = "gpunn_train_step";
     gpunn_device     *dev = opt->model->dev;
     const int64_t     reductions = opt->group->reductions;
+    const bool        apart = updates && gpunn__gathers_any(opt);
     if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
-    if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
+    if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates && !apart);
     status = gpunn__report_to_ranks(opt->group, reductions, status);
+    if (status == GPUNN_OK && apart) status = gpunn__update_apart(opt, opt->parts + 1, true, status);
     if (status != GPUNN_ERR_NUMERIC) return status;
     gpunn_run run; /* clears this rank's own note */
     memset(&run, 0, sizeof run);
@@ -539,8 +703,7 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__earlier_runs(opt->model->dev, "gpunn_optimizer_step");
-    if (opt->group) status = gpunn__all_reduce_update(opt, status, NULL);
-    if (status == GPUNN_OK) status = gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false);
+    status = gpunn__update_apart(opt, ends ? opt->parts : 1, ends, status);
     return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
 }
 

@@ -214,11 +214,11 @@ static GPUNN__STATUS gpunn__check_table(const gpunn_optimizer *opt, int i)
                            "%s cannot train '%s' with %s, since its embedding has .sparse; set it to 0 for "
                            "the table, or leave .sparse out",
                            opt->name, name, setting);
-    if (gpunn_group_size(opt->group) > 1)
+    if (gpunn_group_size(opt->group) > 1 && opt->group->args.shard)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s cannot train '%s' with %d ranks, since its embedding has .sparse; leave "
-                           ".sparse out",
-                           opt->name, name, gpunn_group_size(opt->group));
+                           "%s cannot train '%s' in a group with .shard, since its embedding has .sparse; "
+                           "open the group without .shard",
+                           opt->name, name);
     return GPUNN_OK;
 }
 
