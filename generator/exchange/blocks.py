@@ -4,7 +4,8 @@ encoded by the search of ggml's make_qkx2_quants and make_qx_quants, in doubles.
 import array
 import math
 import struct
-from operator import mul
+from functools import reduce
+from operator import add, mul
 
 from ..floats import f32
 from .arrays import floats32
@@ -94,35 +95,51 @@ def groups_k(packed):
     return scales, minima
 
 
-def best_range(x, most, first, steps):
+def total(values):
+    """The sum in the order of C; sum() rounds otherwise from Python 3.12 on."""
+    return reduce(add, values, 0.0)
+
+
+def level(y, most):
+    """The nearest integer from 0 to most."""
+    return (int(y + 0.5) if y < most else most) if y > 0 else 0
+
+
+def best_line(x, most):
     """Scale and least, at most 0, so that scale q + least with q in 0 ... most is near x. Large numbers weigh
-    more. Steps of 0.1 around the whole range are tried."""
-    size = math.sqrt(sum(map(mul, x, x)) / len(x))
-    w = [size + abs(value) for value in x]
-    least = min(min(x), 0.0)
-    width = max(x) - least
-    if width == 0:
+    more. Ranges of a tenth of a level more or less are tried, each from the least number found so far."""
+    far, least = max(x), min(min(x), 0.0)
+    if far == least:
         return 0.0, least
-    above = [value - least for value in x]
-    wx = list(map(mul, w, x))
-    sum_w, sum_x, best, found = sum(w), sum(wx), math.inf, (width / most, least)
-    for i in range(-1, steps + 1):
-        step = (most + (first + 0.1 * i if i >= 0 else 0)) / width
-        q = [n if n < most else most for n in [int(step * value + 0.5) for value in above]]
+    size = math.sqrt(total(map(mul, x, x)) / len(x))
+    w = floats32([size + abs(value) for value in x])
+    sum_w, sum_x = total(w), total(map(mul, w, x))
+
+    def sums(step):
+        q = [level(step * (value - least), most) for value in x]
         wq = list(map(mul, w, q))
-        sum_q, sum_q2, sum_xq = sum(wq), sum(map(mul, wq, q)), sum(map(mul, wx, q))
-        det = sum_w * sum_q2 - sum_q * sum_q
-        if i < 0 or det <= 0:
-            scale, start = width / most, least
-        else:
-            scale, start = (sum_w * sum_xq - sum_x * sum_q) / det, (sum_q2 * sum_x - sum_q * sum_xq) / det
-            if start > 0:
-                scale, start = sum_xq / sum_q2, 0.0
-        error = (scale * (scale * sum_q2 + 2 * start * sum_q - 2 * sum_xq) +
-                 start * (start * sum_w - 2 * sum_x))
-        if error < best:
-            best, found = error, (scale, start)
-    return found
+        return total(wq), total(map(mul, wq, q)), total(map(mul, wq, x))
+
+    def error(scale, start):
+        return (scale * (scale * sum_qq + 2 * start * sum_q - 2 * sum_xq) +
+                start * (start * sum_w - 2 * sum_x))
+
+    scale = (far - least) / most
+    sum_q, sum_qq, sum_xq = sums(1 / scale)
+    best = error(scale, least)
+    for i in range(-10, 11):
+        sum_q, sum_qq, sum_xq = sums((10 * most + i) / (10 * (far - least)))
+        determinant = sum_w * sum_qq - sum_q * sum_q
+        if not determinant > 0:
+            continue
+        slope = (sum_w * sum_xq - sum_x * sum_q) / determinant
+        start = (sum_qq * sum_x - sum_q * sum_xq) / determinant
+        if start > 0:
+            slope, start = sum_xq / sum_qq, 0.0
+        found = error(slope, start)
+        if found < best:
+            best, scale, least = found, slope, start
+    return scale, least
 
 
 def best_scale(x):
@@ -130,14 +147,15 @@ def best_scale(x):
     far = max(x, key=abs)
     if abs(far) < 1e-15:
         return 0.0
-    w = list(map(mul, x, x))
-    wx, best, found = list(map(mul, w, x)), 0.0, 0.0
-    for i in sorted(range(-9, 10), key=abs):
-        step = -(32 + 0.1 * i) / far
-        q = [n if n < 31 else 31 for n in [round(step * value) for value in x]]
-        sum_xq, sum_q2 = sum(map(mul, wx, q)), sum([a * n * n for a, n in zip(w, q)])
-        if sum_q2 > 0 and sum_xq * sum_xq > best * sum_q2:
-            found = sum_xq / sum_q2
+    w = floats32([value / far * (value / far) for value in x])
+    best = found = 0.0
+    for k in range(19):  # 0, -1, 1, -2, 2 ... tenths of a level
+        step = (320 + (-1 if k % 2 else 1) * ((k + 1) // 2)) / (-10 * far)
+        q = [level(step * value + 32, 63) - 32 for value in x]
+        wq = list(map(mul, w, q))
+        sum_xq, sum_qq = total(map(mul, wq, x)), total(map(mul, wq, q))
+        if sum_xq * sum_xq > best * sum_qq:
+            found = sum_xq / sum_qq
             best = found * sum_xq
     return found
 
@@ -147,21 +165,21 @@ def encoded(values, block):
     parts = []
     for i in range(0, len(values), 256):
         x = values[i:i + 256].tolist()
-        total = sum(map(abs, x))
-        parts.append(block(x) if total < math.inf else block([0.0] * 256, total))
+        sizes = sum(map(abs, x))
+        parts.append(block(x) if sizes < math.inf else block([0.0] * 256, sizes))
     return b"".join(parts)
 
 
 def widened(value):
     """The number that the nearest F16 stands for."""
-    return struct.unpack("<e", half(value))[0]
+    return struct.unpack("<e", half(f32(value)))[0]
 
 
 def nearest_levels(x, step, start, most):
     """Round (x - start) / step to 0 ... most."""
     if step == 0 or not math.isfinite(step) or not math.isfinite(start):
         return [0] * len(x)
-    return [max(0, min(most, round((value - start) / step))) for value in x]
+    return [level((value - start) / step, most) for value in x]
 
 
 class Q4K:
@@ -191,13 +209,13 @@ class Q4K:
         return encoded(values, self.block)
 
     def block(self, x, scale=None):
-        most, first, steps = (15, -1.0, 20) if self.bits == 4 else (31, -0.5, 15)
+        most = (1 << self.bits) - 1
         groups = [x[i:i + 32] for i in range(0, 256, 32)]
-        found = [best_range(group, most, first, steps) for group in groups]
-        top, low = max(step for step, _ in found), max(-start for _, start in found)
+        found = [best_line(group, most) for group in groups]
+        top, low = max(0.0, *(step for step, _ in found)), max(0.0, *(-start for _, start in found))
         d, dmin = widened(top / 63), widened(low / 63)
-        scales = [min(63, round(63 * step / top)) if top else 0 for step, _ in found]
-        minima = [min(63, round(-63 * start / low)) if low else 0 for _, start in found]
+        scales = [level(63 * step / top, 63) if top else 0 for step, _ in found]
+        minima = [level(-63 * start / low, 63) if low else 0 for _, start in found]
         q = [nearest_levels(group, d * s, -dmin * m, most) for group, s, m in zip(groups, scales, minima)]
         packed = ([s | (scales[i + 4] >> 4) << 6 for i, s in enumerate(scales[:4])] +
                   [m | (minima[i + 4] >> 4) << 6 for i, m in enumerate(minima[:4])] +
@@ -231,7 +249,7 @@ class Q6K:
         found = [best_scale(group) for group in groups]
         top = max(found, key=abs)
         d = widened(top / -128)
-        scales = [min(127, round(-128 * step / top)) if top else 0 for step in found]
+        scales = [level(-128 * step / top + 128, 255) - 128 if top else 0 for step in found]
         q = [n for group, s in zip(groups, scales) for n in nearest_levels(group, d * s, -32 * d * s, 63)]
         low, high = [], []
         for at in 0, 128:

@@ -35,8 +35,8 @@ class Blocks(unittest.TestCase):
         for name, one in FORMATS.items():
             blocks = golden[name + "/blocks"][2]
             self.assertEqual(one.decode(blocks).tobytes(), golden[name + "/values"][2], name)
-            if name in SHORT:
-                self.assertEqual(one.encode(values), blocks, name)
+            whole = len(values) // one.length * one.length
+            self.assertEqual(one.encode(values[:whole]), golden[name + "/rounded"][2], name)
 
     @unittest.skipUnless(importlib.util.find_spec("gguf"), "the package gguf is not here")
     def test_blocks_of_the_package(self):
@@ -58,11 +58,11 @@ class Blocks(unittest.TestCase):
                 self.assertTrue(scale(struct.unpack_from("<e", block, at)[0]), (name, bad))
 
     def test_searched_scales(self):
-        """Errors of normal numbers, by their size, are below those of blocks of 32 with as many bits. Equal
-        numbers and those on the grid of a format come back."""
+        """Errors of normal numbers, by their size, are those of ggml, which are below those of blocks of 32
+        with as many bits. Equal numbers and those on the grid of a format come back."""
         chance = random.Random(5)
         values = array.array("f", [chance.gauss(0, 0.02) for _ in range(8 * 256)])
-        for name, most in (("Q4_K", 0.074), ("Q5_K", 0.0375), ("Q6_K", 0.0205)):
+        for name, most in (("Q4_K", 0.0725), ("Q5_K", 0.0362), ("Q6_K", 0.0181)):
             one = FORMATS[name]
             found = one.decode(one.encode(values))
             error = math.sqrt(sum((a - b) ** 2 for a, b in zip(found, values)) / sum(a * a for a in values))
@@ -73,8 +73,9 @@ class Blocks(unittest.TestCase):
                 for got in one.decode(one.encode(array.array("f", [number] * 256))):
                     self.assertLessEqual(abs(got - number), most)
         grid = array.array("f", [0.25 * (i % 16) - 1 for i in range(256)])
-        for got, wanted in zip(FORMATS["Q4_K"].decode(FORMATS["Q4_K"].encode(grid)), grid):
-            self.assertLessEqual(abs(got - wanted), 2e-3)
+        for one in FORMATS["Q4_K"], FORMATS["Q5_K"]:
+            for got, wanted in zip(one.decode(one.encode(grid)), grid):
+                self.assertLessEqual(abs(got - wanted), 2e-3)
 
     def test_16_bits(self):
         values = array.array("f", [0.1, -1e30, 65519, 65520, math.nan, math.inf, 1e-40, 3.4e38])

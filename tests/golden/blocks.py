@@ -4,12 +4,20 @@ tested against ggml. python3 tests/golden/blocks.py
 
     values             numbers to round
     FORMAT/blocks      their blocks, for the formats that the package rounds to; for others random blocks
-    FORMAT/values      the numbers for which the blocks stand"""
+    FORMAT/values      the numbers for which the blocks stand
+    FORMAT/rounded     the whole blocks of `values`, by the generator if the package does not round to them"""
+import array
+import os
+import sys
+
 import gguf
 import numpy
 import torch
 from gguf.quants import dequantize, quantize
 from make_golden import save
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from generator.exchange.blocks import FORMATS  # noqa: E402
 
 ROUNDED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 READ = ("Q4_K", "Q5_K", "Q6_K")
@@ -35,6 +43,10 @@ def random_blocks(name, count=3):
     return blocks
 
 
+def whole(values, length):
+    return values.flatten()[:values.size // length * length].tolist()
+
+
 def main():
     values = numbers()
     out = {"values": torch.from_numpy(values)}
@@ -43,6 +55,9 @@ def main():
         blocks = quantize(values, kind) if name in ROUNDED else random_blocks(name)
         out[f"{name}/blocks"] = torch.from_numpy(blocks)
         out[f"{name}/values"] = torch.from_numpy(dequantize(blocks, kind))
+        rounded = FORMATS[name].encode(array.array("f", whole(values, FORMATS[name].length)))
+        out[f"{name}/rounded"] = torch.frombuffer(bytearray(rounded), dtype=torch.uint8)
+        assert name in READ or bytes(rounded) == blocks.tobytes()
     save("blocks.safetensors", out)
 
 

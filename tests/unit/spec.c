@@ -1452,12 +1452,14 @@ static void golden_blocks(void **state)
         float *read = malloc(values->bytes);
         gpunn__dequantize(format, blocks->data, read, values->count);
         assert_memory_equal(read, values->data, values->bytes);
-        if (gpunn__quantizes(format)) {
-            unsigned char *rounded = malloc(blocks->bytes);
-            gpunn__quantize(format, given->data, rounded, given->count);
-            assert_memory_equal(rounded, blocks->data, blocks->bytes);
-            free(rounded);
-        }
+        const golden_tensor *expected = golden_find(&g, "%s/rounded", block_formats[i].name);
+        const int64_t        whole = given->count / gpunn__block_length(format) * gpunn__block_length(format);
+        unsigned char       *rounded = malloc(gpunn__block_bytes(format, whole));
+        assert_non_null(expected);
+        assert_int_equal(gpunn__block_bytes(format, whole), expected->bytes);
+        gpunn__quantize(format, given->data, rounded, whole);
+        assert_memory_equal(rounded, expected->data, expected->bytes);
+        free(rounded);
         free(read);
     }
     golden_close(&g);
@@ -1471,17 +1473,17 @@ static void extreme_blocks(void **state)
     for (size_t i = 0; i < sizeof block_formats / sizeof *block_formats; i++)
         for (size_t e = 0; e < sizeof extremes / sizeof *extremes; e++) {
             const gpunn_dtype format = block_formats[i].format;
-            float             values[64];
-            unsigned char     blocks[68];
-            if (!gpunn__quantizes(format)) continue;
-            for (int j = 0; j < 64; j++) values[j] = (float)(j % 32);
+            const int         length = (int)gpunn__block_length(format);
+            float             values[512];
+            unsigned char     blocks[512];
+            for (int j = 0; j < 2 * length; j++) values[j] = (float)(j % 32);
             values[7] = extremes[e];
-            for (int j = 0; j < 32 && fabsf(extremes[e]) < 1; j++) values[j] = extremes[e];
-            gpunn__quantize(format, values, blocks, 64);
-            gpunn__dequantize(format, blocks, values, 64);
-            for (int j = 0; j < 32; j++)
+            for (int j = 0; j < length && fabsf(extremes[e]) < 1; j++) values[j] = extremes[e];
+            gpunn__quantize(format, values, blocks, 2 * length);
+            gpunn__dequantize(format, blocks, values, 2 * length);
+            for (int j = 0; j < length; j++)
                 assert_true(fabsf(extremes[e]) < 1 ? values[j] == 0 : !(fabsf(values[j]) <= FLT_MAX));
-            for (int j = 32; j < 64; j++) assert_true(fabsf(values[j] - (float)(j - 32)) <= 2.1f);
+            for (int j = length; j < 2 * length; j++) assert_true(fabsf(values[j] - (float)(j % 32)) <= 2.1f);
         }
     (void)state;
 }

@@ -242,13 +242,13 @@ typedef struct gpunn_model_args {
      * gpunn_data is not available for them. Another op that reads such a weight later is
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
-    /* Only with .inference. Weights that only linear layers and embeddings read are stored in this format:
-     * Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. What is written or loaded is rounded to it; gpunn_read and gpunn_save
-     * give F32. A weight whose rows are no multiple of a block stays wider, as do biases and norms. On a CPU
-     * products with at most 16 rows round those to 8 bits, with an F32 scale for 32 numbers; products with
-     * more rows compute in F32. A GPU does not round the rows. With more than 16 rows it unpacks the whole
-     * weight first, in the dtype of the rows, to memory that all layers share. Default: F32, or 16 bits
-     * as above. gpunn_set_storage chooses for a single weight. GPUNN_ERR_STATE: without .inference, as
+    /* Only with .inference. Weights that only linear layers and embeddings read are stored in this format of
+     * GPUNN_BLOCK_LIST. What is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A
+     * million weights take about 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight
+     * whose rows are no multiple of a block stays wider, as do biases and norms. On a CPU products with at
+     * most 16 rows round those to 8 bits, with an F32 scale for 32 numbers; products with more rows compute in
+     * F32. A GPU does not round the rows. With more than 16 rows it unpacks the whole weight first, in the
+     * dtype of the rows, to memory that all layers share. Default: F32, or 16 bits as above. gpunn_set_storage chooses for a single weight. GPUNN_ERR_STATE: without .inference, as
      * blocks are not trained. GPUNN_ERR_UNSUPPORTED: a backend of the program's own without blocks. */
     gpunn_dtype weights;
 } gpunn_model_args;

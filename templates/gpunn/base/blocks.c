@@ -87,6 +87,246 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
         for (int i = 0; i < 16; i++) packed[i] = (uint8_t)((number[i] & 15) | number[i + 16] << 4);
 }
 
+/* ---- rounding to blocks of 256 ------------------------------------------------------------------------- */
+
+/* The search of ggml's make_qkx2_quants and make_qx_quants, in doubles. generator/exchange/blocks.py computes
+ * the same numbers in the same order. Products are exact or pass through gpunn__apart, so that a compiler
+ * which joins a product and a sum gives the same bits. */
+static double gpunn__apart(double product)
+{
+    const volatile double rounded = product;
+    return rounded;
+}
+
+/* The integer nearest to y, from 0 to most. 0 for NaN. */
+static int gpunn__nearest_level(double y, int most)
+{
+    return y > 0 ? y < most ? (int)(y + 0.5) : most : 0;
+}
+
+/* The nearest F16. */
+static double gpunn__as_half(double value)
+{
+    const float narrow = (float)value;
+    uint8_t     half[2];
+    gpunn__round_floats(GPUNN_F16, &narrow, 1, half);
+    return (double)gpunn__block_half(half);
+}
+
+/* The levels q of x = start + step q, from 0 to most. 0 if step is 0 or not finite. */
+static void gpunn__find_levels(const float *x, int n, double step, double start, int most, uint8_t *q)
+{
+    const bool good = step != 0 && fabs(step) <= FLT_MAX && fabs(start) <= FLT_MAX;
+    for (int i = 0; i < n; i++)
+        q[i] = good ? (uint8_t)gpunn__nearest_level(((double)x[i] - start) / step, most) : 0;
+}
+
+/* A group is near scale q + least. */
+typedef struct gpunn__line {
+    double scale, least;
+} gpunn__line;
+
+/* Sums over a group of w, w x, w q, w q q and w x q, for weights w and levels q. */
+typedef struct gpunn__line_sums {
+    double w, x, q, qq, xq;
+} gpunn__line_sums;
+
+/* The weights: larger numbers have larger ones. */
+static void gpunn__weigh(const float *x, float *w, gpunn__line_sums *sum)
+{
+    double squares = 0;
+    for (int i = 0; i < GPUNN__GROUP; i++) squares += (double)x[i] * (double)x[i];
+    const double size = sqrt(squares / GPUNN__GROUP);
+    sum->w = sum->x = 0;
+    for (int i = 0; i < GPUNN__GROUP; i++) {
+        w[i] = (float)(size + fabs((double)x[i]));
+        sum->w += (double)w[i];
+        sum->x += (double)w[i] * (double)x[i];
+    }
+}
+
+/* The sums over the levels that are nearest to step (x - least). All products but one are exact. */
+static void gpunn__add_levels(const float *x, const float *w, double least, double step, int most,
+                              gpunn__line_sums *sum)
+{
+    sum->q = sum->qq = sum->xq = 0;
+    for (int i = 0; i < GPUNN__GROUP; i++) {
+        const double q = gpunn__nearest_level(step * ((double)x[i] - least), most), wq = (double)w[i] * q;
+        sum->q += wq;
+        sum->qq += wq * q;
+        sum->xq += wq * (double)x[i];
+    }
+}
+
+/* The line with the least weighted squares for given levels. Its `least` is at most 0. */
+static gpunn__line gpunn__best_line(const gpunn__line_sums *s, double determinant)
+{
+    gpunn__line line;
+    line.scale = (gpunn__apart(s->w * s->xq) - gpunn__apart(s->x * s->q)) / determinant;
+    line.least = (gpunn__apart(s->qq * s->x) - gpunn__apart(s->q * s->xq)) / determinant;
+    if (line.least > 0) {
+        line.scale = s->xq / s->qq;
+        line.least = 0;
+    }
+    return line;
+}
+
+/* The weighted squares of the differences, without those of x. */
+static double gpunn__line_error(const gpunn__line_sums *s, gpunn__line line)
+{
+    const double by_scale = gpunn__apart(line.scale * s->qq) + gpunn__apart(2 * line.least * s->q),
+                 by_least = gpunn__apart(line.least * s->w);
+    return gpunn__apart(line.scale * (by_scale - 2 * s->xq)) +
+           gpunn__apart(line.least * (by_least - 2 * s->x));
+}
+
+/* Tries ranges of a tenth of a level more or less, each from the least number found so far. */
+static gpunn__line gpunn__find_line(const float *x, int most)
+{
+    gpunn__line_sums sum;
+    gpunn__line      found = {0, 0};
+    float            w[GPUNN__GROUP];
+    double           far = (double)x[0];
+    for (int i = 0; i < GPUNN__GROUP; i++) {
+        found.least = (double)x[i] < found.least ? (double)x[i] : found.least;
+        far = (double)x[i] > far ? (double)x[i] : far;
+    }
+    if (far == found.least) return found;
+    found.scale = (far - found.least) / most;
+    gpunn__weigh(x, w, &sum);
+    gpunn__add_levels(x, w, found.least, 1 / found.scale, most, &sum);
+    double best = gpunn__line_error(&sum, found);
+    for (int i = -10; i <= 10; i++) {
+        const double step = (10 * most + i) / (10 * (far - found.least));
+        gpunn__add_levels(x, w, found.least, step, most, &sum);
+        const double determinant = gpunn__apart(sum.w * sum.qq) - gpunn__apart(sum.q * sum.q);
+        if (!(determinant > 0)) continue;
+        const gpunn__line line = gpunn__best_line(&sum, determinant);
+        const double      error = gpunn__line_error(&sum, line);
+        if (error < best) best = error, found = line;
+    }
+    return found;
+}
+
+/* Stores 8 scales s and minimums m of 6 bits in 12 bytes, as gpunn__group_scales reads them. */
+static void gpunn__pack_scales(const int *s, const int *m, uint8_t *packed)
+{
+    for (int j = 0; j < 4; j++) {
+        packed[j] = (uint8_t)(s[j] | s[j + 4] >> 4 << 6);
+        packed[j + 4] = (uint8_t)(m[j] | m[j + 4] >> 4 << 6);
+        packed[j + 8] = (uint8_t)((s[j + 4] & 15) | (m[j + 4] & 15) << 4);
+    }
+}
+
+/* Levels of 4 or 5 bits: the highest ones of 5, then two levels a byte. */
+static void gpunn__pack_levels(int bits, const uint8_t *q, uint8_t *to)
+{
+    memset(to, 0, 32);
+    for (int i = 0; i < 256 && bits == 5; i++) to[i % 32] = (uint8_t)(to[i % 32] | q[i] >> 4 << i / 32);
+    to += bits == 5 ? 32 : 0;
+    for (int i = 0; i < 128; i++) {
+        const uint8_t *low = q + i / 32 * 64 + i % 32;
+        to[i] = (uint8_t)((low[0] & 15) | (low[32] & 15) << 4);
+    }
+}
+
+/* Q4_K or Q5_K. */
+static void gpunn__quantize_lines(int bits, const float *x, uint8_t *block)
+{
+    const int   most = (1 << bits) - 1;
+    gpunn__line line[8];
+    uint8_t     q[256];
+    int         s[8], m[8];
+    double      top = 0, low = 0;
+    for (int j = 0; j < 8; j++) {
+        line[j] = gpunn__find_line(x + 32 * j, most);
+        top = line[j].scale > top ? line[j].scale : top;
+        low = -line[j].least > low ? -line[j].least : low;
+    }
+    const double d = gpunn__as_half(top / 63), minimum = gpunn__as_half(low / 63);
+    for (int j = 0; j < 8; j++) {
+        s[j] = top > 0 ? gpunn__nearest_level(63 * line[j].scale / top, 63) : 0;
+        m[j] = low > 0 ? gpunn__nearest_level(-63 * line[j].least / low, 63) : 0;
+        gpunn__find_levels(x + 32 * j, 32, d * s[j], -minimum * m[j], most, q + 32 * j);
+    }
+    const float halves[2] = {(float)d, (float)minimum};
+    gpunn__round_floats(GPUNN_F16, halves, 2, block);
+    gpunn__pack_scales(s, m, block + 4);
+    gpunn__pack_levels(bits, q, block + 16);
+}
+
+/* The scale for 16 numbers so that scale q with q from -32 to 31 is near x. Squares of x are weights. */
+static double gpunn__find_scale(const float *x)
+{
+    double far = 0, best = 0, found = 0;
+    for (int i = 0; i < 16; i++)
+        if (fabs((double)x[i]) > fabs(far)) far = (double)x[i];
+    if (fabs(far) < 1e-15) return 0;
+    for (int k = 0; k < 19; k++) { /* 0, -1, 1, -2, 2 ... tenths of a level */
+        const double step = (320 + (k % 2 ? -1 : 1) * ((k + 1) / 2)) / (-10 * far);
+        double       sum_xq = 0, sum_qq = 0;
+        for (int i = 0; i < 16; i++) {
+            const double r = (double)x[i] / far, w = (double)(float)(r * r),
+                         q = gpunn__nearest_level(step * (double)x[i] + 32, 63) - 32, wq = w * q;
+            sum_xq += wq * (double)x[i];
+            sum_qq += wq * q;
+        }
+        if (sum_xq * sum_xq > best * sum_qq) {
+            found = sum_xq / sum_qq;
+            best = found * sum_xq;
+        }
+    }
+    return found;
+}
+
+/* Levels of 6 bits: the low four, two a byte, then the high two, four a byte. */
+static void gpunn__pack_levels6(const uint8_t *q, uint8_t *to)
+{
+    for (int i = 0; i < 128; i++) {
+        const uint8_t *low = q + i / 64 * 128 + i % 64;
+        to[i] = (uint8_t)((low[0] & 15) | (low[64] & 15) << 4);
+    }
+    for (int i = 0; i < 64; i++) {
+        const uint8_t *high = q + i / 32 * 128 + i % 32;
+        to[128 + i] = (uint8_t)(high[0] >> 4 | high[32] >> 4 << 2 | high[64] >> 4 << 4 | high[96] >> 4 << 6);
+    }
+}
+
+static void gpunn__quantize_q6_k(const float *x, uint8_t *block)
+{
+    double  scale[16], top = 0;
+    uint8_t q[256];
+    for (int j = 0; j < 16; j++) {
+        scale[j] = gpunn__find_scale(x + 16 * j);
+        if (fabs(scale[j]) > fabs(top)) top = scale[j];
+    }
+    const double d = gpunn__as_half(top / -128);
+    const float  half = (float)d;
+    for (int j = 0; j < 16; j++) {
+        const int s = top != 0 ? gpunn__nearest_level(-128 * scale[j] / top + 128, 255) - 128 : 0;
+        block[192 + j] = (uint8_t)s;
+        gpunn__find_levels(x + 16 * j, 16, d * s, -32 * d * s, 63, q + 16 * j);
+    }
+    gpunn__pack_levels6(q, block);
+    gpunn__round_floats(GPUNN_F16, &half, 1, block + 208);
+}
+
+/* In a block with a number that is not finite, the scale is the sum of the sizes. */
+static void gpunn__quantize256(gpunn_dtype format, const float *values, uint8_t *block)
+{
+    float  x[256];
+    double total = 0;
+    for (int i = 0; i < 256; i++) total += fabs((double)values[i]);
+    const float scale = (float)total;
+    const bool  finite = total < INFINITY;
+    for (int i = 0; i < 256; i++) x[i] = finite ? values[i] : 0;
+    if (format == GPUNN_Q6_K)
+        gpunn__quantize_q6_k(x, block);
+    else
+        gpunn__quantize_lines(format == GPUNN_Q4_K ? 4 : 5, x, block);
+    if (!finite) gpunn__round_floats(GPUNN_F16, &scale, 1, block + gpunn__block_scale_at(format));
+}
+
 /* ---- all formats --------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index)
@@ -125,16 +365,16 @@ GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, f
     gpunn__dequantize_from(format, blocks, 0, values, n);
 }
 
-GPUNN__INTERNAL bool gpunn__quantizes(gpunn_dtype format)
-{
-    return gpunn__block_length(format) == 32;
-}
-
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n)
 {
-    const gpunn__block32 layout = gpunn__block32_of(format);
-    for (int64_t i = 0; i < n; i += 32)
-        gpunn__quantize32(layout, values + i, (uint8_t *)blocks + gpunn__block_bytes(format, i));
+    const int64_t length = gpunn__block_length(format);
+    for (int64_t i = 0; i < n; i += length) {
+        uint8_t *block = (uint8_t *)blocks + gpunn__block_bytes(format, i);
+        if (length == 32)
+            gpunn__quantize32(gpunn__block32_of(format), values + i, block);
+        else
+            gpunn__quantize256(format, values + i, block);
+    }
 }
 
 GPUNN__INTERNAL void gpunn__convert_values(gpunn_dtype dtype, const float *values, void *to, int64_t n)

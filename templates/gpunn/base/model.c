@@ -35,10 +35,10 @@ static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
 {
     const char *const name = gpunn_dtype_name(args->weights);
     if (args->weights == GPUNN_DTYPE_DEFAULT || args->weights == GPUNN_F32) return true;
-    if (!gpunn__is_blocks(args->weights) || !gpunn__quantizes(args->weights))
+    if (!gpunn__is_blocks(args->weights))
         (void)gpunn__fail(dev, GPUNN_ERR_DTYPE,
-                          "gpunn_model_create: .weights cannot be %s; use GPUNN_F32, _Q8_0, _Q4_0, _Q4_1, "
-                          "_Q5_0 or _Q5_1",
+                          "gpunn_model_create: .weights cannot be %s; use GPUNN_F32 or blocks, such as "
+                          "GPUNN_Q4_K",
                           name);
     else if (!args->inference)
         (void)gpunn__fail(dev, GPUNN_ERR_STATE,

@@ -301,10 +301,10 @@ GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dt
 {
     static const char caller[] = "gpunn_set_storage";
     if (parameter == NULL) return gpunn__fail_null(NULL, caller, "tensor");
-    if (dtype != GPUNN_F32 && !(gpunn__is_blocks(dtype) && gpunn__quantizes(dtype)))
+    if (dtype != GPUNN_F32 && !gpunn__is_blocks(dtype))
         return gpunn__fail(parameter->model->dev, GPUNN_ERR_DTYPE,
-                           "%s '%s': nothing can be stored as %s; use f32, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1",
-                           caller, gpunn__called(parameter), gpunn_dtype_name(dtype));
+                           "%s '%s': nothing can be stored as %s; use f32 or blocks, such as Q4_K", caller,
+                           gpunn__called(parameter), gpunn_dtype_name(dtype));
     if (parameter->bound)
         return gpunn__fail(parameter->model->dev, GPUNN_ERR_STATE, "%s '%s': it is bound, as %s", caller,
                            gpunn__called(parameter), gpunn_dtype_name(gpunn__weight_dtype(parameter)));
