@@ -587,7 +587,7 @@
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
  *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats, or stay
- *     as they are with .keep_blocks = true, for evaluation: in the mapped file, or copied to a GPU.
+ *     as they are with .keep_blocks = true, in the mapped file or copied to a GPU, where none is trained.
  *     gpunn_read_header shows the metadata and the tensors of either file as JSON.
  *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
  *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,
@@ -642,7 +642,8 @@
  *     after torch's net.half().
  *     Such a model can store the weights of linear layers and embeddings as blocks of 4 to 8 bits, in GGUF's
  *     formats: .weights of gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses
- *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits.
+ *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
+ *     gpunn_lora freezes can be stored so, too, without this rounding; adapters train above them.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
  *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works
@@ -1191,14 +1192,19 @@ typedef struct gpunn_model_args {
      * gpunn_data is not available for them. Another op that reads such a weight later is
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
-    /* Only with .inference. Weights that only linear layers and embeddings read are stored in this format of
-     * GPUNN_BLOCK_LIST. What is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A
-     * million weights take about 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight
-     * whose rows are no multiple of a block stays wider, as do biases and norms. On a CPU products with at
-     * most 16 rows round those to 8 bits, with an F32 scale for 32 numbers; products with more rows compute in
-     * F32. A GPU does not round the rows. With more than 16 rows it unpacks the whole weight first, in the
-     * dtype of the rows, to memory that all layers share. Default: F32, or 16 bits as above. gpunn_set_storage chooses for a single weight. GPUNN_ERR_STATE: without .inference, as
-     * blocks are not trained. GPUNN_ERR_UNSUPPORTED: a backend of the program's own without blocks. */
+    /* Weights that only linear layers and embeddings read are stored in this format of GPUNN_BLOCK_LIST. What
+     * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take about
+     * 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight whose rows are no multiple
+     * of a block stays wider, as do biases and norms. Default: F32, or 16 bits as above. gpunn_set_storage
+     * chooses for a single weight.
+     * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
+     * 32 numbers. Products with more rows compute in F32. A GPU does not round the rows. With more than 16
+     * rows it unpacks the whole weight first, in the dtype of the rows, to memory that all layers share.
+     * Without .inference these are the weights that gpunn_lora freezes. Adapters are trained, blocks are not,
+     * so call gpunn_lora before weights are written, loaded or run; training without it is GPUNN_ERR_STATE.
+     * No rows are rounded then. The gradient of a layer's input unpacks the weight again: on a CPU part by
+     * part, on a GPU as above.
+     * GPUNN_ERR_UNSUPPORTED: a backend of the program's own without blocks. */
     gpunn_dtype weights;
 } gpunn_model_args;
 /* Creates a model without tensors. Returns NULL on failure. */
@@ -1286,11 +1292,11 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
  * GPUNN_INIT_KAIMING_UNIFORM with a = 0 needs rank 2 or more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
-/* Stores a parameter of an evaluation model as .weights of gpunn_model_create describes, or as GPUNN_F32,
- * whatever the model's .weights is. Call it before weights are written, loaded or run. A parameter that an op
- * other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
- * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the model can be trained, or the
- * parameter has values already. GPUNN_ERR_UNSUPPORTED: as for .weights. */
+/* Stores a parameter of an evaluation model, or one that gpunn_lora has frozen, as .weights of
+ * gpunn_model_create describes, or as GPUNN_F32, whatever the model's .weights is. Call it before weights are
+ * written, loaded or run. A parameter that an op other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
+ * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the parameter can be trained,
+ * or has values already. GPUNN_ERR_UNSUPPORTED: as for .weights. */
 GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype);
 
 /* The input, parameter, buffer or named value of that name. NULL: there is none. */
@@ -1367,8 +1373,8 @@ GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, vo
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
 /* The same, but GPUNN_ERR_DTYPE unless the tensor's dtype is this one: gpunn_bind cannot know what memory
  * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype.
- * With a format of blocks, such as GPUNN_Q4_K, a parameter of an evaluation model is bound to its blocks,
- * those of a mapped file for example. It has no other memory then, so that it cannot be unbound. Runs only
+ * With a format of blocks, such as GPUNN_Q4_K, a parameter is bound to its blocks, those of a mapped file for
+ * example, and frozen. It has no other memory then, so that it cannot be unbound. Runs only
  * read the memory; linear layers and embeddings can read it. On a CPU it needs no alignment; on a GPU it is
  * as for gpunn_bind. Bind all blocks before weights are written, loaded or run. Errors are those of
  * gpunn_bind and gpunn_set_storage. */
@@ -1487,7 +1493,7 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 /* false freezes it. GPUNN_ERR_STATE: gpunn_lora has frozen it, and an optimizer was created since, or its
- * values are stored in 16 bits. */
+ * values are stored in 16 bits or blocks, which are not trained. */
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable);
 /* Whether a batch_norm, or an instance_norm with running statistics, uses these in training too and leaves
  * them unchanged. t: its result or its running_mean. Specs do not contain this. */
@@ -3708,9 +3714,9 @@ typedef struct gpunn_load_args {
     /* Ends at {NULL, NULL}. The first entry that matches a name renames it. Two tensors of one name are an
      * error. skip and report use the new names. */
     const gpunn_rename *map;
-    /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters of an evaluation
-     * model that only linear layers and embeddings read. Other tensors become floats as without it. On a CPU
-     * the file is mapped, where the system can, until the model is destroyed: replace it, but do not write
+    /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters that only linear
+     * layers and embeddings read. They are frozen then; gpunn_lora adds adapters, which are trained. Other
+     * tensors become floats as without it. On a CPU the file is mapped, where the system can, until the model is destroyed: replace it, but do not write
      * into it. From .io or memory, and to a GPU, the blocks are copied. GPUNN_ERR_STATE: the model has
      * weights already. */
     bool keep_blocks;
@@ -3828,9 +3834,11 @@ typedef struct gpunn_lora_args {
  * Call it when the layers and the losses are built, before optimizers are created, before gpunn_recompute and
  * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
  * precision BF16 or F16, frozen weights that only products and embeddings read are stored in 16 bits only, if
- * they have no values yet: call it before gpunn_load.
+ * they have no values yet: call it before gpunn_load. They can also stay in blocks of 4 to 8 bits: by .weights
+ * of gpunn_model_create, or those of a GGUF file by .keep_blocks of gpunn_load.
  * GPUNN_ERR_ARGUMENT: no layer matches, or the model has an adapter of that name. GPUNN_ERR_STATE: there is
- * an optimizer, or gpunn_recompute was called. GPUNN_ERR_UNSUPPORTED: another op reads a layer's weight. */
+ * an optimizer, gpunn_recompute was called, or the weights of a model with .weights have values already.
+ * GPUNN_ERR_UNSUPPORTED: another op reads a layer's weight. */
 GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpunn_lora_args args);
 #define gpunn_lora(model, ...) gpunn_lora_((model), GPUNN_NAMED(gpunn_lora_args, __VA_ARGS__))
 /* Uses the adapter of that name from the next run on, and no other. NULL: none; the model then computes what
@@ -4475,7 +4483,7 @@ typedef struct gpunn_backend_info {
     /* required alignment of user-owned memory in bytes; 0: that of its elements */
     int      alignment;
     uint64_t identity; /* GPU: unique number among all GPUs of all machines; 0: none */
-    bool     blocks;   /* LINEAR and EMBEDDING read weights that are stored as blocks, in evaluation */
+    bool     blocks;   /* LINEAR and EMBEDDING read weights stored as blocks, which have no gradient */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -6350,7 +6358,7 @@ struct gpunn_tensor {
     /* Parameters, buffers and constants only: */
     bool  trainable, decay;
     bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
-    bool  base;         /* frozen by gpunn_lora: has neither gradient nor optimizer state */
+    bool  base;         /* frozen by gpunn_lora or as blocks: neither gradient nor optimizer state */
     bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
     bool  bound; /* bound before it was laid out, so it stays F32, or blocks: gpunn__has_bound_blocks */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
@@ -6684,6 +6692,11 @@ typedef struct gpunn__archive gpunn__archive;
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
 /* Frees the blocks that gpunn_load has kept (>>io/load). */
 GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model);
+/* Binds a parameter to blocks, which runs only read. See run/bind.c. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory,
+                                                 size_t bytes);
+/* Freezes a parameter, which then has neither gradient nor optimizer state. See graph/tensors.c. */
+GPUNN__INTERNAL void gpunn__freeze(gpunn_tensor *parameter);
 /* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) \
     ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
@@ -9166,9 +9179,6 @@ static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
                           "gpunn_model_create: .weights cannot be %s; use GPUNN_F32 or blocks, such as "
                           "GPUNN_Q4_K",
                           name);
-    else if (!args->inference)
-        (void)gpunn__fail(dev, GPUNN_ERR_STATE,
-                          "gpunn_model_create: weights of %s cannot be trained; set .inference = true", name);
     else if (!dev->info.blocks)
         (void)gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
                           "gpunn_model_create: %s computes with no weights of %s; use another device, or "
@@ -13641,17 +13651,18 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
 static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *parameter)
 {
     const gpunn_model *model = parameter->model;
-    const char        *fault = NULL;
+    const bool         narrow = parameter->storage && (parameter->offset >= 0 || parameter->bound);
     if (model->optimizers)
-        fault = "gpunn_lora froze it, so the optimizer has no state for it; unfreeze it before the optimizer "
-                "is created";
-    else if (parameter->storage && parameter->offset >= 0)
-        fault = "gpunn_lora froze it, and its values are stored in 16 bits; unfreeze it before weights are "
-                "written, loaded or run";
-    if (fault) {
-        (void)gpunn__call_fail(call, GPUNN_ERR_STATE, "%s", fault);
-        return GPUNN_ERR_STATE;
-    }
+        (void)gpunn__call_fail(call, GPUNN_ERR_STATE,
+                               "gpunn_lora froze it, so the optimizer has no state for it; unfreeze it "
+                               "before the optimizer is created");
+    else if (narrow)
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_STATE,
+            "its values are stored as %s, which is not trained; unfreeze it before weights "
+            "are written, loaded or run",
+            gpunn_dtype_name(parameter->storage));
+    if (model->optimizers || narrow) return GPUNN_ERR_STATE;
     const size_t   bytes = (size_t)model->tensor_count * sizeof *model->tensors;
     gpunn_tensor **scratch = (gpunn_tensor **)gpunn__realloc(model->dev, NULL, 0, bytes);
     if (scratch == NULL) return GPUNN_ERR_MEMORY;
@@ -13660,6 +13671,13 @@ static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *
     gpunn__place_gradients(parameter->model, scratch);
     gpunn__free(model->dev, scratch, bytes);
     return GPUNN_OK;
+}
+
+GPUNN__INTERNAL void gpunn__freeze(gpunn_tensor *parameter)
+{
+    parameter->trainable = false;
+    parameter->base = true;
+    parameter->model->has_base = true;
 }
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable)
@@ -21944,6 +21962,9 @@ GPUNN__INTERNAL size_t gpunn__weight_bytes(const gpunn_tensor *t);
  * its own. */
 GPUNN__INTERNAL bool gpunn__has_bound_blocks(const gpunn_tensor *t);
 
+/* Whether a parameter is trained beside the adapters of gpunn_lora. */
+GPUNN__INTERNAL bool gpunn__is_released(const gpunn_tensor *t);
+
 /* Whether a parameter without memory can be bound to blocks: only products and embeddings that take blocks
  * read it. */
 GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t);
@@ -22037,11 +22058,17 @@ GPUNN__INTERNAL bool gpunn__has_bound_blocks(const gpunn_tensor *t)
     return t->bound && t->storage;
 }
 
+GPUNN__INTERNAL bool gpunn__is_released(const gpunn_tensor *t)
+{
+    return t->model->adapter_count && !t->model->inference && !t->base;
+}
+
 GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t)
 {
     const gpunn_model *model = t->model;
     int                readers = 0;
-    if (!model->inference || t->kind != GPUNN__PARAMETER || t->id < model->laid_out || t->bound) return false;
+    if (t->kind != GPUNN__PARAMETER || t->id < model->laid_out || t->bound || gpunn__is_released(t))
+        return false;
     for (int id = 0; id < model->tensor_count; id++)
         for (int i = 0; i < model->tensors[id]->input_count; i++) {
             if (model->tensors[id]->inputs[i] != t) continue;
@@ -25455,7 +25482,14 @@ GPUNN__INTERNAL bool gpunn__may_train(const gpunn_model *model, const char *what
             model->dev, GPUNN_ERR_STATE,
             "%s: the model was created with .inference = true, so it has no gradients; create it without",
             what);
-    return !model->inference;
+    else if (gpunn__is_blocks(model->storage) && !model->has_base)
+        (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                          "%s: the model was created with .weights, but %s is not trained; add adapters with "
+                          "gpunn_lora, or leave .weights out",
+                          what, gpunn_dtype_name(model->storage));
+    else
+        return true;
+    return false;
 }
 
 GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request,
@@ -27676,20 +27710,21 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session)
     gpunn__model_release(model);
 }
 
-/* Fails unless t can be stored in this dtype from now on. Blocks are for parameters of an evaluation
- * model. */
-static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *caller, gpunn_dtype format)
+/* Fails unless t can be stored in this dtype from now on. trained: it may be trained. */
+static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *caller, gpunn_dtype format,
+                                         bool trained)
 {
     const gpunn_model *model = t->model;
     if (t->kind != GPUNN__PARAMETER)
         return gpunn__fail(model->dev, GPUNN_ERR_DTYPE,
                            "%s '%s': it is no parameter, so it cannot be stored as %s", caller,
                            gpunn__called(t), gpunn_dtype_name(format));
-    if (gpunn__is_blocks(format) && !model->inference)
+    if (gpunn__is_blocks(format) && trained)
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
-            "%s '%s': numbers of %s cannot be trained; create the model with .inference = true", caller,
-            gpunn__called(t), gpunn_dtype_name(format));
+            "%s '%s': numbers of %s cannot be trained; call it for a parameter that gpunn_lora "
+            "has frozen, or create the model with .inference = true",
+            caller, gpunn__called(t), gpunn_dtype_name(format));
     if (gpunn__is_blocks(format) && !model->dev->info.blocks)
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
                            "%s '%s': %s computes with no blocks of %s; use another device or dtype", caller,
@@ -27702,11 +27737,11 @@ static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *call
     return gpunn__fits_blocks(t, caller, format);
 }
 
-/* Binds a parameter to blocks, which runs only read. */
-static GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory,
+                                                 size_t bytes)
 {
     static const char caller[] = "gpunn_bind_as";
-    gpunn_status      status = gpunn__may_store_as(t, caller, format);
+    gpunn_status      status = gpunn__may_store_as(t, caller, format, gpunn__is_released(t));
     if (status != GPUNN_OK) return status;
     const size_t expected = gpunn__block_bytes(format, gpunn__count(t, 1));
     char         text[128];
@@ -27737,7 +27772,8 @@ GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dt
     if (parameter->bound)
         return gpunn__fail(parameter->model->dev, GPUNN_ERR_STATE, "%s '%s': it is bound, as %s", caller,
                            gpunn__called(parameter), gpunn_dtype_name(gpunn__weight_dtype(parameter)));
-    const gpunn_status status = gpunn__may_store_as(parameter, caller, dtype);
+    const gpunn_status status = gpunn__may_store_as(parameter, caller, dtype,
+                                                    !parameter->model->inference && !parameter->base);
     if (status != GPUNN_OK || parameter->id < parameter->model->laid_out) return status;
     parameter->requested_storage = dtype;
     parameter->storage = GPUNN_DTYPE_DEFAULT;
@@ -27756,7 +27792,11 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes)
 {
     const gpunn_dtype own = gpunn_tensor_dtype(t);
-    if (t && memory && gpunn__is_blocks(dtype)) return gpunn__bind_blocks(t, dtype, memory, bytes);
+    if (t && memory && gpunn__is_blocks(dtype)) {
+        const gpunn_status status = gpunn__bind_blocks(t, dtype, memory, bytes);
+        if (status == GPUNN_OK && !t->model->inference) gpunn__freeze(t);
+        return status;
+    }
     if (t && memory && dtype != own)
         return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",
@@ -33038,6 +33078,7 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
     gpunn_dtype  b_dtype;      /* 16 bits or blocks: b has this type, and b_row is 1; otherwise F32 */
+    bool         rounds_a;     /* with B of blocks: few rows of A are rounded to 8 bits */
     /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
      * column], and 0 in columns jc .. width. Several threads call it at the same time. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width,
@@ -33140,11 +33181,11 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
  * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
- * A. With B of blocks, A's few rows are rounded to 8 bits. */
+ * A. With B of blocks, A's few rows are rounded to 8 bits, or else all of B is unpacked into panels. */
 enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
-    if (gpunn__is_blocks(g->b_dtype)) return g->m <= GPUNN__NARROW_ROWS;
+    if (gpunn__is_blocks(g->b_dtype)) return g->rounds_a && g->m <= GPUNN__NARROW_ROWS;
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
@@ -35302,15 +35343,29 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
         cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
-/* Rows p .. p + pc and columns j .. j + jc of a weight in 16-bit storage, widened for a product that needs it
- * row by row (pack_b of gpunn__gemm). */
-static void gpunn__pack_half_rows(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc,
-                                  int64_t width, float *packed)
+/* Widens `count` numbers of a weight of 16 bits or blocks from number `at` on. Blocks are unpacked in whole
+ * groups. count is at most GPUNN__WIDEST. */
+static void gpunn__widen_part(const gpunn_value *weight, int64_t at, int64_t count, float *to)
+{
+    float         wide[GPUNN__WIDEST + 2 * GPUNN__GROUP];
+    const int64_t within = at % GPUNN__GROUP;
+    if (!gpunn__is_blocks(weight->dtype)) {
+        gpunn__gemm_choose()->widen(weight->dtype, (const char *)weight->data + at * 2, count, to);
+        return;
+    }
+    gpunn__block_widen(weight->dtype, weight->data, at - within, wide,
+                       gpunn__round_up(within + count, GPUNN__GROUP));
+    memcpy(to, wide + within, (size_t)count * sizeof *to);
+}
+
+/* Rows p .. p + pc and columns j .. j + jc of a weight of 16 bits or blocks, widened for a product that needs
+ * it row by row (pack_b of gpunn__gemm). */
+static void gpunn__pack_narrow_rows(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc,
+                                    int64_t width, float *packed)
 {
     const gpunn_value *weight = (const gpunn_value *)user;
     for (int64_t x = 0; x < pc; x++, packed += width) {
-        const char *row = (const char *)weight->data + ((p + x) * weight->dim[1] + j) * 2;
-        gpunn__gemm_choose()->widen(weight->dtype, row, jc, packed);
+        gpunn__widen_part(weight, (p + x) * weight->dim[1] + j, jc, packed);
         for (int64_t y = jc; y < width; y++) packed[y] = 0;
     }
 }
@@ -35326,7 +35381,7 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
                             step->accumulate[0]);
     if (step->in[1].dtype != GPUNN_F32) {
         g[0].b = NULL;
-        g[0].pack_b = gpunn__pack_half_rows;
+        g[0].pack_b = gpunn__pack_narrow_rows;
         g[0].pack_user = &step->in[1];
     }
     g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
@@ -35360,8 +35415,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
     g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
     /* Packed weights are worth their memory where packing takes a notable share of the time. With one row,
-     * memory bandwidth hides its cost; with many rows its share vanishes. */
-    const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
+     * memory bandwidth hides its cost; with many rows its share vanishes. Blocks are not kept as floats. */
+    const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8 &&
+                       !gpunn__is_blocks(g.b_dtype);
+    g.rounds_a = step->inference;
     g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
     const int threads = gpunn__gemm_threads(cpu, &g);
     if (action == GPUNN__PREPARE) {
@@ -46277,9 +46334,8 @@ static void gpunn__freeze_base(gpunn_model *model)
 {
     for (int id = 0; id < model->tensor_count; id++) {
         gpunn_tensor *t = model->tensors[id];
-        if (t->kind == GPUNN__PARAMETER && t->adapter == 0) t->trainable = false, t->base = true;
+        if (t->kind == GPUNN__PARAMETER && t->adapter == 0) gpunn__freeze(t);
     }
-    model->has_base = true;
 }
 
 static void gpunn__enable(gpunn_model *model, int enabled)
@@ -46350,6 +46406,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_settle(gpunn_model *model, const char 
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: the model has an adapter '%.64s'; choose another name with .name", function,
                            args->name);
+    if (gpunn__is_blocks(model->storage) && !model->inference && !model->has_base && model->weight_count)
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: the weights have values already, so they cannot be stored as %s; call it "
+                           "before weights are written, loaded or run",
+                           function, gpunn_dtype_name(model->storage));
     if (model->parts)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s: gpunn_recompute has named segments of the graph; call it afterwards",
@@ -50012,6 +50073,13 @@ static void gpunn__return_blocks(gpunn_model *model, const gpunn__archive *a)
     gpunn__free_kept(model);
 }
 
+/* Freezes parameters of a model that trains if they are bound to blocks. */
+static void gpunn__freeze_kept(const gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count && !model->inference; i++)
+        if (gpunn__has_bound_blocks(model->tensors[i])) gpunn__freeze(model->tensors[i]);
+}
+
 /* Bytes of the tensor's copy, with its padding. */
 static size_t gpunn__kept_size(const gpunn__entry *item)
 {
@@ -50056,7 +50124,7 @@ static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, c
         if (item == NULL || !item->kept || t->kind != GPUNN__PARAMETER) continue;
         const size_t size = (size_t)(item->end - item->begin);
         if (!kept->mapped) item->to = at;
-        status = gpunn_bind_as(t, item->as, kept->mapped ? at + header + item->begin : at, size);
+        status = gpunn__bind_blocks(t, item->as, kept->mapped ? at + header + item->begin : at, size);
         if (!kept->mapped) at += gpunn__kept_size(item);
     }
     return status;
@@ -50092,6 +50160,7 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
         status = model->weight_count ? gpunn__load_over(&archive, model, &args)
                                      : gpunn__load_first(&archive, model, &args, "gpunn_load");
     if (status != GPUNN_OK && args.keep_blocks) gpunn__return_blocks(model, &archive);
+    if (status == GPUNN_OK && args.keep_blocks) gpunn__freeze_kept(model);
     gpunn__archive_close(&archive);
     return status;
 }

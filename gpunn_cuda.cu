@@ -6767,8 +6767,7 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    if (!step->backward && gpunn__is_blocks(step->in[1].dtype))
-        return gpunn__cuda_block_linear(cuda, step, action);
+    if (gpunn__is_blocks(step->in[1].dtype)) return gpunn__cuda_block_linear(cuda, step, action);
     if (!step->backward) {
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__linear_forward(cuda, step, action);
@@ -7010,7 +7009,8 @@ static gpunn_status gpunn__block_product(gpunn__cuda *cuda, gpunn_dtype format, 
     }
 }
 
-/* The step with its weight unpacked into the workspace. */
+/* The step with its weight unpacked into the workspace, in the dtype of the rows that it multiplies. The
+ * workspace of that step follows, at a multiple of 64 bytes. */
 static gpunn_status gpunn__block_unpacked(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *weight = &step->in[1];
@@ -7018,13 +7018,14 @@ static gpunn_status gpunn__block_unpacked(gpunn__cuda *cuda, gpunn_step *step, g
     gpunn_step         unpacked = *step;
     unpacked.in = in;
     in[1].data = step->workspace;
-    in[1].dtype = in[0].dtype;
-    GPUNN__TRY(gpunn__check_operands(cuda, &in[0], &in[1], &step->out));
-    if (action != GPUNN__PREPARE)
+    in[1].dtype = step->backward ? step->grad_out.dtype : in[0].dtype;
+    const size_t bytes = gpunn__bytes(in[1].dtype, weight->count);
+    if (action != GPUNN__PREPARE) unpacked.workspace = (char *)step->workspace + bytes;
+    if (action != GPUNN__PREPARE && (!step->backward || step->grad_in[0].data))
         GPUNN__TRY(gpunn__cuda_block_values(cuda, in[1].data, in[1].dtype, weight->data, weight->dtype,
                                             weight->count));
-    GPUNN__TRY(gpunn__linear_forward(cuda, &unpacked, action));
-    if (action == GPUNN__PREPARE) step->workspace_bytes = gpunn__bytes(in[1].dtype, weight->count);
+    GPUNN__TRY(gpunn__cuda_linear(cuda, &unpacked, action));
+    if (action == GPUNN__PREPARE) step->workspace_bytes = bytes + unpacked.workspace_bytes;
     return GPUNN_OK;
 }
 
@@ -7032,7 +7033,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_block_linear(gpunn__cuda *cuda, gpunn_s
                                                       gpunn__action action)
 {
     gpunn__product p;
-    const bool     whole = gpunn__linear_whole(step, &p);
+    if (step->backward) return gpunn__block_unpacked(cuda, step, action);
+    const bool whole = gpunn__linear_whole(step, &p);
     if (p.m > GPUNN__BLOCK_ROWS) return gpunn__block_unpacked(cuda, step, action);
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = 0;

@@ -2,14 +2,18 @@
  * manner.
  *
  * Shows: adapters on some linear layers of a frozen model, which alone have gradients and optimizer states;
- *        frozen weights in 16 bits; the memory of a training step before it; gpunn_fit with a validation;
- *        adapters in the files of Hugging Face's PEFT.
+ *        frozen weights in 16 bits, or in blocks of 4 to 8 bits; the memory of a training step before it;
+ *        gpunn_fit with a validation; adapters in the files of Hugging Face's PEFT.
  * Build: cc -O3 -march=native -I. examples/lora.c -o lora -lm
  *        nvcc -O3 -arch=native -I. examples/lora.c gpunn_cuda.cu -o lora
- * Data:  a folder as llama.c reads it, such as https://huggingface.co/HuggingFaceTB/SmolLM2-135M, and a text
+ * Data:  a folder as llama.c reads it, such as https://huggingface.co/HuggingFaceTB/SmolLM2-135M, or a .gguf,
+ *        and a text
  * Run:   ./lora --model FOLDER --text book.txt --precision bf16
+ *        ./lora --model FOLDER --text book.txt --weights q4_0        rounds frozen weights to 4.5 bits
+ *        ./lora --model FILE.gguf --text book.txt                    reads them where they lie in the file
  *        ./lora --model FOLDER --text book.txt --adapter adapter     goes on with an adapter
  *        ./lora --layers "*" --epochs 20 --lr 0.01 --ids "1 2 3"     without a folder: learns to count
+ *        ./lora --model FOLDER --weights q4_0 --recompute --plan   only tells the memory
  *        --help explains all options
  * Expect: what the model writes, how much memory a step takes, the loss of each epoch, and what it writes
  *         then. The adapter is in out/adapter: peft.PeftModel.from_pretrained(model, "out/adapter") loads it.
@@ -24,18 +28,19 @@
 typedef struct lora_options {
     options     llama; /* of the writing */
     const char *text, *layers, *adapter, *out;
-    int         rank, epochs, batch, context;
+    int         rank, epochs, batch, context, weights;
     float       alpha, dropout, lr, validation;
-    bool        in_order;
+    bool        in_order, plan, recompute;
 } lora_options;
 
 /* The network without a cache, for samples of `context` tokens. */
 typedef struct tuning {
-    llama         l;
-    gpunn_tensor *targets, *loss;
-    gpunn_loader *train, *validation;
-    int64_t      *samples; /* [count][context + 1] */
-    int64_t       count;
+    llama          l;
+    gpunn_tensor  *targets, *loss;
+    gpunn_tensor **between; /* [num_hidden_layers + 1]: what each layer reads, and the last's result */
+    gpunn_loader  *train, *validation;
+    int64_t       *samples; /* [count][context + 1] */
+    int64_t        count;
 } tuning;
 
 /* ---- the text ------------------------------------------------------------------------------------------ */
@@ -110,20 +115,32 @@ static gpunn_tensor *attend_all(const llama *l, gpunn_tensor *x, int layer)
     return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->output_bias);
 }
 
+/* The choice of --weights, whose formats are in the order of GPUNN_BLOCK_LIST. */
+static gpunn_dtype weights_dtype(const lora_options *o)
+{
+    return o->weights ? (gpunn_dtype)(GPUNN_Q8_0 + o->weights - 1) : GPUNN_DTYPE_DEFAULT;
+}
+
 static bool build_tuning(tuning *t, const lora_options *o)
 {
     llama        *l = &t->l;
     const config *c = &l->c;
-    l->model = gpunn_model_create(l->dev, .precision = (gpunn_precision)o->llama.precision);
+    l->model = gpunn_model_create(l->dev, .precision = (gpunn_precision)o->llama.precision,
+                                  .weights = weights_dtype(o));
+    if (!check(l->dev, l->model != NULL)) return false;
     l->tokens = gpunn_input(l->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, o->context));
     t->targets = gpunn_input(l->model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, o->context));
     l->places = gpunn_input(l->model, "places", GPUNN_I64, GPUNN_SHAPE(o->context));
     if (!make_frequencies(l, o->llama.model)) return false;
     gpunn_tensor *x = gpunn_embedding(l->tokens, "model.embed_tokens", .num_embeddings = c->vocab_size,
                                       .embedding_dim = c->hidden_size);
+    t->between = calloc((size_t)c->num_hidden_layers + 1, sizeof *t->between);
+    if (t->between == NULL) return fail("out of memory");
+    t->between[0] = x;
     for (int i = 0; i < c->num_hidden_layers && x; i++) {
         x = gpunn_add(attend_all(l, norm(l, x, i, "input_layernorm"), i), x);
         x = gpunn_add(feed_forward(l, norm(l, x, i, "post_attention_layernorm"), i), x);
+        t->between[i + 1] = x;
     }
     x = gpunn_rms_norm(x, "model.norm", .eps = (float)c->rms_norm_eps);
     gpunn_tensor *tied = c->tie_word_embeddings ? gpunn_find(l->model, "model.embed_tokens.weight") : NULL;
@@ -135,13 +152,23 @@ static bool build_tuning(tuning *t, const lora_options *o)
     return check(l->dev, t->loss != NULL);
 }
 
-/* Before the weights are loaded, so that a precision of 16 bits keeps them in 16 bits. */
 static bool adapt(const tuning *t, const lora_options *o)
 {
-    const gpunn_status status = o->adapter ? gpunn_lora_load(t->l.model, o->adapter)
-                                           : gpunn_lora(t->l.model, o->layers, .rank = o->rank,
-                                                        .alpha = o->alpha, .dropout = o->dropout);
+    gpunn_status status = o->adapter ? gpunn_lora_load(t->l.model, o->adapter)
+                                     : gpunn_lora(t->l.model, o->layers, .rank = o->rank, .alpha = o->alpha,
+                                                  .dropout = o->dropout);
+    for (int i = 0; o->recompute && status == GPUNN_OK && i < t->l.c.num_hidden_layers; i++)
+        status = gpunn_recompute(t->between[i], t->between[i + 1]);
     return check(t->l.dev, status == GPUNN_OK);
+}
+
+/* Whether the weights are blocks that stay where they lie in the file. */
+static bool blocks_stay(const lora_options *o)
+{
+    char path[1024];
+    if (o->plan || o->llama.model == NULL || o->llama.widen) return false;
+    find_weights(o->llama.model, path, sizeof path);
+    return is_gguf(path);
 }
 
 /* What a step will hold, before anything is allocated for it. */
@@ -158,10 +185,10 @@ static bool tell_memory(const tuning *t, const lora_options *o)
     if (!check(t->l.dev, gpunn_model_summary(t->l.model, .loss = t->loss, .batch_size = o->batch,
                                              .bytes = &bytes) == GPUNN_OK))
         return false;
-    printf("%" PRId64 " of %" PRId64 " parameters are trained; a step of %d x %d tokens takes %.1f MiB, and "
-           "AdamW's states %.1f MiB\n",
+    printf("%" PRId64 " of %" PRId64 " parameters are trained; a step of %d x %d tokens takes %.1f MiB%s, "
+           "and AdamW's states %.1f MiB\n",
            trained, all, o->batch, o->context, (double)bytes / 1048576,
-           (double)trained * 2 * sizeof(float) / 1048576);
+           blocks_stay(o) ? " beside the file's blocks" : "", (double)trained * 2 * sizeof(float) / 1048576);
     fflush(stdout);
     return true;
 }
@@ -218,12 +245,20 @@ static bool save(const tuning *t, const lora_options *o, const char *folder)
 }
 
 /* The model's weights: those of the folder, or, without one, those of the first model that was made. */
-static bool take_weights(const llama *l, const options *o, gpunn_array *weights)
+static bool take_weights(const llama *l, const options *o, bool widen, gpunn_array *weights)
 {
-    if (o->model) return load_weights(l, o->model, true);
+    if (o->model) return load_weights(l, o->model, widen);
     const gpunn_status status = weights->data ? gpunn_load_memory(l->model, weights->data, weights->bytes)
                                               : gpunn_save_memory(l->model, weights);
     return check(l->dev, status == GPUNN_OK);
+}
+
+/* The adapter comes first, so that weights are rounded to 16 bits or blocks when they are read. Blocks of a
+ * file come before the values of an adapter. */
+static bool begin(tuning *t, const lora_options *o, gpunn_array *weights)
+{
+    if (blocks_stay(o)) return take_weights(&t->l, &o->llama, false, weights) && adapt(t, o);
+    return adapt(t, o) && take_weights(&t->l, &o->llama, true, weights);
 }
 
 /* Trains an adapter and saves it in the folder. */
@@ -231,13 +266,23 @@ static bool tune(const llama *l, const lora_options *o, gpunn_array *weights, co
 {
     tuning t = {.l = *l};
     t.l.model = NULL;
-    bool good = read_text(&t, o) && build_tuning(&t, o) && adapt(&t, o) && tell_memory(&t, o) &&
-                take_weights(&t.l, &o->llama, weights) && write_places(&t.l, o->context) &&
-                open_loaders(&t, o) && train(&t, o) && save(&t, o, folder);
+    bool good = read_text(&t, o) && build_tuning(&t, o) && begin(&t, o, weights) && tell_memory(&t, o) &&
+                write_places(&t.l, o->context) && open_loaders(&t, o) && train(&t, o) && save(&t, o, folder);
     gpunn_loader_destroy(t.train);
     gpunn_loader_destroy(t.validation);
     gpunn_model_destroy(t.l.model);
+    free(t.between);
     free(t.samples);
+    return good;
+}
+
+/* Tells the memory of a step of a model that has no weights. */
+static bool plan(const llama *l, const lora_options *o)
+{
+    tuning     t = {.l = *l};
+    const bool good = build_tuning(&t, o) && adapt(&t, o) && tell_memory(&t, o);
+    gpunn_model_destroy(t.l.model);
+    free(t.between);
     return good;
 }
 
@@ -245,7 +290,7 @@ static bool tune(const llama *l, const lora_options *o, gpunn_array *weights, co
 static bool write_with(llama *l, const lora_options *o, gpunn_array *weights, const char *adapter)
 {
     const int64_t used = l->used;
-    bool          good = build(l, &o->llama) && take_weights(l, &o->llama, weights) &&
+    bool          good = build(l, &o->llama) && take_weights(l, &o->llama, o->llama.widen, weights) &&
                 (adapter == NULL || check(l->dev, gpunn_lora_load(l->model, adapter) == GPUNN_OK));
     if (good && adapter && o->llama.logits)
         good = write_logits(l, &o->llama);
@@ -254,6 +299,19 @@ static bool write_with(llama *l, const lora_options *o, gpunn_array *weights, co
     gpunn_model_destroy(l->model);
     l->model = NULL;
     l->used = used;
+    return good;
+}
+
+/* Writes before the training, trains, and writes again. */
+static bool run(llama *l, const lora_options *o)
+{
+    gpunn_array weights = {0};
+    char        folder[1024];
+    (void)snprintf(folder, sizeof folder, "%s/adapter", o->out);
+    const bool good = read_prompt(l, &o->llama) && options_make_folder(program, o->out) &&
+                      write_with(l, o, &weights, NULL) && tune(l, o, &weights, folder) &&
+                      write_with(l, o, &weights, folder);
+    gpunn_array_free(l->dev, &weights);
     return good;
 }
 
@@ -277,6 +335,9 @@ static void parse(int argc, char **argv, lora_options *o)
         {"--lr X", "learning rate of AdamW", .real = &o->lr},
         {"--validation X", "share of the samples that are not learnt", .real = &o->validation,
          .highest = 0.9},
+        {"--recompute", "less memory: computes what is between layers again, in a third more time",
+         .flag = &o->recompute},
+        {"--plan", "only tells the memory of a step; config.json is enough for it", .flag = &o->plan},
         {"--in-order", "the samples in their order, not shuffled", .flag = &o->in_order},
         {"--prompt TEXT", "how the text begins that it writes before and after", .text = &l->prompt},
         {"--ids LIST", "the same as tokens", .text = &l->ids},
@@ -284,6 +345,10 @@ static void parse(int argc, char **argv, lora_options *o)
         {"--temperature X", "of the text; 0: always the likeliest token", .real = &l->sample.temperature},
         {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how frozen weights are kept",
          .choice = &l->precision},
+        {"--weights as-they-are|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k|q5_k|q6_k",
+         "the blocks to which frozen weights are rounded; those of a .gguf stay as they are",
+         .choice = &o->weights},
+        {"--widen", "quantised weights of a .gguf become floats", .flag = &l->widen},
         {"--seed N", "of drawing, and of random weights", .number = &l->seed},
         {"--threads N", "of the CPU; default 0: all processors", .number = &l->threads},
         {"--cpu", "even where there is a GPU", .flag = &l->cpu},
@@ -310,17 +375,11 @@ int main(int argc, char **argv)
                       .lr = 1e-3f,
                       .validation = 0.1f,
                       .out = "out"};
-    gpunn_array  weights = {0};
-    char         folder[1024];
     program = "lora";
     parse(argc, argv, &o);
     llama l = {.c = default_config(o.llama.model == NULL)};
-    (void)snprintf(folder, sizeof folder, "%s/adapter", o.out);
-    bool good = open_device(&l, &o.llama) && (o.llama.model == NULL || read_model(&l, o.llama.model)) &&
-                settle(&l.c) && choose_capacity(&l, &o.llama) && read_prompt(&l, &o.llama) &&
-                options_make_folder(program, o.out) && write_with(&l, &o, &weights, NULL) &&
-                tune(&l, &o, &weights, folder) && write_with(&l, &o, &weights, folder);
-    gpunn_array_free(l.dev, &weights);
+    bool  good = open_device(&l, &o.llama) && (o.llama.model == NULL || read_model(&l, o.llama.model)) &&
+                settle(&l.c) && choose_capacity(&l, &o.llama) && (o.plan ? plan(&l, &o) : run(&l, &o));
     gpunn_device_close(l.dev);
     if (l.pieces) tokenizer_free(l.pieces);
     free(l.text);

@@ -6,6 +6,7 @@ import re
 import subprocess
 import unittest
 
+from generator import quantize
 from tests import tensor_file
 from tests.examples import EXPECTED, program, test_llama
 from tests.examples.test_gpt2 import mixed
@@ -113,6 +114,39 @@ class Lora(unittest.TestCase):
         for precision in ("bf16", "f16"):
             self.assertLess(told[precision][0], told["f32"][0])
             self.assertLess(abs(told[precision][1] - told["f32"][1]), 0.2)
+
+    def test_blocks(self):
+        """Weights in blocks need less memory, and the loss stays about the same; a .gguf's blocks stay."""
+        config = dict(CONFIGS["tied"], hidden_size=64, intermediate_size=96, head_dim=16)
+        self.given(config)
+        told = {}
+        for weights in ("as-they-are", "q8_0", "q4_0"):
+            done = self.tuned("--weights", weights, "--recompute")
+            told[weights] = [float(re.search(words, done.stdout + done.stderr).group(1))
+                             for words in (rb"takes (\S+) MiB", rb"loss (\S+)")]
+        self.assertLess(told["q8_0"][0], told["as-they-are"][0])
+        self.assertLessEqual(told["q4_0"][0], told["q8_0"][0])
+        for weights in ("q8_0", "q4_0"):
+            self.assertLess(abs(told[weights][1] - told["as-they-are"][1]), 0.2)
+        stored = self.path("model.safetensors")
+        quantize.convert(stored, self.path("model.gguf"), "q4_0", [])
+        os.remove(stored)
+        given = ("--adapter", self.path("given"), "--recompute")
+        done = self.tuned(*given)
+        self.assertIn(b"beside the file's blocks", done.stdout)
+        losses = [float(re.search(rb"loss (\S+)", run.stderr).group(1))
+                  for run in (done, self.tuned(*given, "--widen"))]
+        self.assertLess(abs(losses[0] - losses[1]), 1e-3)
+
+    def test_plan(self):
+        """A model of Llama 7B's shape, in 4.5 bits a weight, fits 8 GB at 512 tokens; there are no weights."""
+        with open(self.path("config.json"), "w") as file:
+            file.write("{}")
+        done = self.call("--model", self.folder.name, "--weights", "q4_0", "--rank", "8", "--context", "512",
+                         "--batch", "1", "--recompute", "--plan")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        step, states = map(float, re.findall(rb"(\S+) MiB", done.stdout))
+        self.assertLess(step + states, 8e9 / 2**20)
 
     def test_small_model(self):
         """Without a folder; what it writes before and after differs."""

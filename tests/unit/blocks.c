@@ -404,6 +404,259 @@ static void attention(void **state)
     free(values);
 }
 
+/* ---- fine-tuning: adapters on weights in blocks ---- */
+enum { TUNED_LENGTH = 9, TUNED_BATCH = 2, TUNED_WORDS = 7, TUNED_CLASSES = 5, TUNED_STEPS = 10 };
+
+typedef struct tuned {
+    gpunn_device *dev;
+    gpunn_model  *model;
+    gpunn_tensor *tokens, *labels, *first, *last, *loss;
+    int           width;
+} tuned;
+
+/* An embedding and two layers for 18 rows, then one for 2 rows. */
+static tuned tuned_open(gpunn_dtype weights, gpunn_precision precision, int threads, int width)
+{
+    tuned         t = {.width = width};
+    gpunn_tensor *x, *y;
+    t.dev = gpunn_device_open(ON(first_backend()), .seed = 5, .threads = threads);
+    assert_non_null(t.dev);
+    t.model = MADE(t.dev, gpunn_model_create(t.dev, .weights = weights, .precision = precision));
+    t.tokens = gpunn_input(t.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, TUNED_LENGTH));
+    t.labels = gpunn_input(t.model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    x = gpunn_embedding(t.tokens, "embed", .num_embeddings = TUNED_WORDS, .embedding_dim = width);
+    t.first = gpunn_mul_scalar(gpunn_linear(x, "up", .out_features = width), 0.01f);
+    t.last = gpunn_mul_scalar(gpunn_linear(gpunn_gelu_tanh(t.first), "down", .out_features = width), 0.01f);
+    y = gpunn_linear(gpunn_mean(gpunn_add(x, t.last), GPUNN_AXES(1), false), "head",
+                     .out_features = TUNED_CLASSES);
+    t.loss = MADE(t.dev, gpunn_cross_entropy(gpunn_mul_scalar(y, 0.01f), t.labels));
+    return t;
+}
+
+static void tuned_adapt(const tuned *t)
+{
+    OK(t->dev, gpunn_lora(t->model, "*", .rank = 2, .alpha = 4));
+}
+
+static void tuned_close(tuned *t)
+{
+    gpunn_model_destroy(t->model);
+    gpunn_device_close(t->dev);
+}
+
+static const char *const tuned_weights[] = {"embed.weight", "up.weight", "down.weight", "head.weight"};
+
+/* Random blocks for all weights; lent: where they lie. */
+static void tuned_bind(const tuned *t, int f, unsigned char *blocks[4], void *lent[4])
+{
+    for (int i = 0; i < 4; i++) {
+        gpunn_tensor *w = gpunn_find(t->model, tuned_weights[i]);
+        const int64_t count = (int64_t)(gpunn_tensor_bytes(w) / sizeof(float));
+        const size_t  size = (size_t)(count / formats[f].length) * formats[f].bytes;
+        blocks[i] = random_blocks(f, count, (uint32_t)(11 + i));
+        lent[i] = lend(blocks[i], size);
+        OK(t->dev, gpunn_bind_as(w, formats[f].dtype, lent[i], size));
+    }
+}
+
+static void tuned_write(const tuned *t)
+{
+    int64_t tokens[TUNED_BATCH * TUNED_LENGTH], labels[TUNED_BATCH] = {1, 3};
+    for (int i = 0; i < COUNT(tokens); i++) tokens[i] = 5 * i % TUNED_WORDS;
+    OK(t->dev, gpunn_write(t->tokens, tokens, sizeof tokens));
+    OK(t->dev, gpunn_write(t->labels, labels, sizeof labels));
+}
+
+/* Gives B of all adapters values other than 0. */
+static void tuned_fill(const tuned *t)
+{
+    for (int i = 0; i < gpunn_parameter_count(t->model); i++) {
+        gpunn_tensor *p = gpunn_parameter_at(t->model, i);
+        const int64_t n = (int64_t)(gpunn_tensor_bytes(p) / sizeof(float));
+        if (strstr(gpunn_tensor_name(p), ".lora_") == NULL) continue;
+        float *values = test_randoms(n, (uint32_t)(40 + i), 0.3f);
+        OK(t->dev, write_floats(p, values, n));
+        free(values);
+    }
+}
+
+/* Gives all parameters the numbers that `from` computes with. */
+static void tuned_copy(const tuned *to, const tuned *from)
+{
+    for (int i = 0; i < gpunn_parameter_count(from->model); i++) {
+        int64_t       n;
+        gpunn_tensor *p = gpunn_parameter_at(from->model, i);
+        float        *values = read_floats(from->dev, p, &n);
+        OK(to->dev, write_floats(gpunn_find(to->model, gpunn_tensor_name(p)), values, n));
+        free(values);
+    }
+}
+
+/* Losses of some steps of Adam. thorough: with recomputation and two parts of a batch in an update. */
+static void tuned_train(const tuned *t, bool thorough, float *losses)
+{
+    gpunn_optimizer *opt = MADE(t->dev, gpunn_adam(t->model, .lr = 0.01f));
+    if (thorough) OK(t->dev, gpunn_recompute(t->first, t->last));
+    for (int i = 0; i < TUNED_STEPS; i++) {
+        OK(t->dev, settled(t->dev, gpunn_train_step(opt, t->loss, .accumulate = 1 + thorough)));
+        losses[i] = gpunn_item(t->loss);
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
+/* Ten steps give the losses of a model whose F32 weights are the numbers of the blocks. */
+static void check_tuned(int f, gpunn_precision precision, bool thorough, double tolerance)
+{
+    const int      width = formats[f].length == 256 ? 256 : 96;
+    unsigned char *blocks[4];
+    void          *lent[4];
+    float          losses[2][TUNED_STEPS];
+    tuned          t = tuned_open(GPUNN_DTYPE_DEFAULT, precision, thorough ? 2 : 1, width),
+          twin = tuned_open(GPUNN_DTYPE_DEFAULT, GPUNN_PRECISION_F32, 1, width);
+    tuned_adapt(&twin);
+    if (!thorough) tuned_adapt(&t); /* before or after */
+    tuned_bind(&t, f, blocks, lent);
+    if (thorough) tuned_adapt(&t);
+    FAILS(t.dev, gpunn_set_trainable(gpunn_find(t.model, "up.weight"), true), GPUNN_ERR_STATE, "'up.weight'",
+          gpunn_dtype_name(formats[f].dtype));
+    tuned_fill(&t);
+    tuned_copy(&twin, &t);
+    tuned_write(&t);
+    tuned_write(&twin);
+    tuned_train(&t, thorough, losses[0]);
+    tuned_train(&twin, thorough, losses[1]);
+    check_close(losses[0], losses[1], TUNED_STEPS, tolerance, tolerance);
+    assert_true(losses[1][TUNED_STEPS - 1] < losses[1][0]);
+    tuned_close(&t);
+    tuned_close(&twin);
+    for (int i = 0; i < 4; i++) take_back(lent[i], blocks[i]), free(blocks[i]);
+}
+
+static void tuning(void **state)
+{
+    (void)state;
+    for (int f = 0; f < COUNT(formats); f++) {
+        if (!on_cpu() && formats[f].length == 256 && formats[f].dtype != GPUNN_Q4_K) continue;
+        check_tuned(f, GPUNN_PRECISION_F32, f % 2, 1e-4);
+    }
+    check_tuned(0, GPUNN_PRECISION_BF16, true, 0.05);
+}
+
+/* Gradients of adapters before and behind products with blocks, by central differences. */
+static void tuning_differences(void **state)
+{
+    static const char *const names[] = {"embed.lora_embedding_B.default.weight", "up.lora_A.default.weight",
+                                        "head.lora_B.default.weight"};
+    (void)state;
+    for (int f = 0; f < COUNT(formats); f += 5) { /* Q8_0 and Q4_K */
+        unsigned char *blocks[4];
+        void          *lent[4];
+        tuned          t = tuned_open(GPUNN_DTYPE_DEFAULT, GPUNN_PRECISION_F32, 1, 256);
+        tuned_bind(&t, f, blocks, lent);
+        tuned_adapt(&t);
+        tuned_fill(&t);
+        tuned_write(&t);
+        OK(t.dev, gpunn_backward(t.loss));
+        for (int k = 0; k < COUNT(names); k++) {
+            gpunn_tensor *p = gpunn_find(t.model, names[k]);
+            int64_t       n;
+            float *values = read_floats(t.dev, p, &n), *gradient = malloc((size_t)n * sizeof *gradient);
+            OK(t.dev, gpunn_read_grad(p, gradient, (size_t)n * sizeof *gradient));
+            for (int64_t i = 0; i < n; i += n / 3) {
+                const float was = values[i], h = 0.02f;
+                float       side[2];
+                for (int s = 0; s < 2; s++) {
+                    values[i] = was + (s ? h : -h);
+                    OK(t.dev, write_floats(p, values, n));
+                    OK(t.dev, gpunn_forward(&t.loss, 1));
+                    side[s] = gpunn_item(t.loss);
+                }
+                values[i] = was;
+                const float slope = (side[1] - side[0]) / (2 * h);
+                check_close(&gradient[i], &slope, 1, 0.02, 1e-3);
+            }
+            OK(t.dev, write_floats(p, values, n));
+            free(values), free(gradient);
+        }
+        tuned_close(&t);
+        for (int i = 0; i < 4; i++) take_back(lent[i], blocks[i]), free(blocks[i]);
+    }
+}
+
+static void numbers_of_summary(void *user, const char *text)
+{
+    size_t     *to = user;
+    const char *at = strstr(text, "weights ");
+    if (at) (void)sscanf(at, "weights %zu, gradients %zu", &to[0], &to[1]);
+}
+
+/* .weights holds for what gpunn_lora freezes: the numbers that are written are rounded, no gradient has a
+ * place, and none is trained. */
+static void tuning_storage(void **state)
+{
+    enum { WIDTH = 64 };
+    const int64_t base = (TUNED_WORDS + 2 * WIDTH + TUNED_CLASSES) * WIDTH,
+                  adapters = 2 * (TUNED_WORDS + WIDTH) + 2 * 2 * (2 * WIDTH) + 2 * (WIDTH + TUNED_CLASSES);
+    float  rows[WIDTH * WIDTH], losses[2][TUNED_STEPS], none[WIDTH * WIDTH];
+    size_t held[2];
+    (void)state;
+    tuned t = tuned_open(GPUNN_Q4_0, GPUNN_PRECISION_F32, 1, WIDTH),
+          twin = tuned_open(GPUNN_F32, GPUNN_PRECISION_F32, 1, WIDTH);
+    tuned_adapt(&t), tuned_adapt(&twin);
+    OK(t.dev, gpunn_model_summary(t.model, .loss = t.loss, .batch_size = TUNED_BATCH,
+                                  .write = numbers_of_summary, .user = held));
+    assert_in_range(held[0], (uintmax_t)(base / 32 * 18 + 4 * adapters),
+                    (uintmax_t)(base / 32 * 18 + 4 * adapters + 4096));
+    assert_in_range(held[1], (uintmax_t)(4 * adapters), (uintmax_t)(4 * adapters + 2048));
+    for (int i = 0; i < WIDTH * WIDTH; i++) rows[i] = (float)(i % 16 - 8) / 2; /* exact in Q4_0 */
+    OK(t.dev, gpunn_write(gpunn_find(t.model, "up.weight"), rows, sizeof rows));
+    OK(t.dev, gpunn_read_as(gpunn_find(t.model, "up.weight"), GPUNN_Q4_0, none, WIDTH * WIDTH / 32 * 18));
+    OK(t.dev, gpunn_read(gpunn_find(t.model, "up.weight"), none, sizeof none));
+    assert_memory_equal(none, rows, sizeof rows);
+    tuned_copy(&twin, &t);
+    tuned_write(&t);
+    tuned_write(&twin);
+    FAILS(t.dev, gpunn_set_trainable(gpunn_find(t.model, "up.weight"), true), GPUNN_ERR_STATE, "'up.weight'",
+          "Q4_0");
+    tuned_train(&t, false, losses[0]);
+    tuned_train(&twin, false, losses[1]);
+    check_close(losses[0], losses[1], TUNED_STEPS, 1e-4, 1e-4);
+    FAILS(t.dev, gpunn_read_grad(gpunn_find(t.model, "up.weight"), none, sizeof none), GPUNN_ERR_STATE,
+          "up.weight", "no gradient");
+    OK(t.dev, gpunn_read(gpunn_find(t.model, "up.weight"), none, sizeof none));
+    assert_memory_equal(none, rows, sizeof rows);
+    OK(t.dev, gpunn_lora_merge(t.model)); /* rounded once */
+    tuned_close(&t), tuned_close(&twin);
+}
+
+/* A model for training with .weights is trained with adapters alone, which come before its values. */
+static void tuning_refused(void **state)
+{
+    fixture      *f = *state;
+    float         w[32 * 32] = {0}, b[32];
+    gpunn_model  *model = MADE(f->dev, gpunn_model_create(f->dev, .weights = GPUNN_Q8_0));
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 32));
+    gpunn_tensor *loss = gpunn_sum(gpunn_square(gpunn_linear(x, "l", .out_features = 32)), GPUNN_ALL, false);
+    FAILS_NULL(f->dev, gpunn_adam(model), GPUNN_ERR_STATE, "gpunn_adam", "Q8_0", "gpunn_lora");
+    OK(f->dev, write_floats(x, w, 64));
+    FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE, "Q8_0", "gpunn_lora");
+    OK(f->dev, gpunn_forward(&loss, 1));
+    FAILS(f->dev, gpunn_lora(model, "l"), GPUNN_ERR_STATE, "gpunn_lora", "Q8_0");
+    gpunn_model_destroy(model);
+    model = MADE(f->dev, gpunn_model_create(f->dev));
+    x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 32));
+    loss = gpunn_sum(gpunn_square(gpunn_linear(x, "l", .out_features = 32)), GPUNN_ALL, false);
+    OK(f->dev, gpunn_lora(model, "l", .rank = 1));
+    OK(f->dev, gpunn_set_trainable(gpunn_find(model, "l.weight"), true)); /* as peft's modules_to_save */
+    FAILS(f->dev, gpunn_set_storage(gpunn_find(model, "l.weight"), GPUNN_Q8_0), GPUNN_ERR_STATE, "'l.weight'",
+          "trained");
+    OK(f->dev, write_floats(x, w, 64));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_read_grad(gpunn_find(model, "l.weight"), w, sizeof w));
+    FAILS(f->dev, gpunn_read_grad(gpunn_find(model, "l.bias"), b, sizeof b), GPUNN_ERR_STATE, "no gradient");
+    gpunn_model_destroy(model);
+}
+
 /* ---- what is refused ---- */
 /* With pointers to the GPU's memory. bound, stored: layers of 64 to 4; blocks: 272 bytes there. */
 static void on_device(layer *bound, layer *stored, void *blocks)
@@ -434,10 +687,8 @@ static void refused(void **state)
     float                w[64 * 4] = {0};
     gpunn_tensor *trained = MADE(dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(4, 64), (gpunn_init){0}));
     gpunn_tensor *x = MADE(dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(4, 64)));
-    FAILS_NULL(dev, gpunn_model_create(dev, .weights = GPUNN_Q4_0), GPUNN_ERR_STATE, "Q4_0", ".inference");
     FAILS_NULL(dev, gpunn_model_create(dev, .inference = true, .weights = GPUNN_I64), GPUNN_ERR_DTYPE, "i64");
     FAILS(dev, gpunn_set_storage(trained, GPUNN_Q8_0), GPUNN_ERR_STATE, "'w'", "trained");
-    FAILS(dev, gpunn_bind_as(trained, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_STATE, "'w'", "trained");
     FAILS(dev, gpunn_set_storage(x, GPUNN_Q8_0), GPUNN_ERR_DTYPE, "'x'");
     FAILS(dev, gpunn_set_storage(trained, GPUNN_I64), GPUNN_ERR_DTYPE, "i64", "Q4_K");
     FAILS(dev, gpunn_write_as(x, GPUNN_Q8_0, blocks, 272), GPUNN_ERR_DTYPE, "'x'");
@@ -479,10 +730,13 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),   cmocka_unit_test(rows_alone),       cmocka_unit_test(not_finite),
-        cmocka_unit_test(embeddings), cmocka_unit_test(bytes_of_summary), test_with_device(storage),
-        test_with_device(attention),  test_with_device(refused),          test_with_device(epilogues),
-        cmocka_unit_test(half),
+        cmocka_unit_test(products),         cmocka_unit_test(rows_alone),
+        cmocka_unit_test(not_finite),       cmocka_unit_test(embeddings),
+        cmocka_unit_test(bytes_of_summary), test_with_device(storage),
+        test_with_device(attention),        test_with_device(refused),
+        test_with_device(epilogues),        cmocka_unit_test(half),
+        cmocka_unit_test(tuning),           cmocka_unit_test(tuning_differences),
+        cmocka_unit_test(tuning_storage),   test_with_device(tuning_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -340,7 +340,7 @@ static void check_half(fixture *f, gpunn_precision precision, gpunn_dtype dtype)
     first_gradient(f->dev, wide, w, gradient[1], sizeof gradient[1]);
     check_close(gradient[0], gradient[1], 3 * WIDTH, 0.05, 1e-3);
     FAILS(f->dev, gpunn_set_trainable(gpunn_find(half, "head.weight"), true), GPUNN_ERR_STATE,
-          "'head.weight'", "16 bits");
+          "'head.weight'", gpunn_dtype_name(dtype));
     gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(half, .lr = 0.02f));
     OK(f->dev, settled(f->dev, gpunn_train_step(opt, n.loss)));
     const float first = gpunn_item(n.loss);

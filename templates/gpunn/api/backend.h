@@ -408,7 +408,7 @@ typedef struct gpunn_backend_info {
     /* required alignment of user-owned memory in bytes; 0: that of its elements */
     int      alignment;
     uint64_t identity; /* GPU: unique number among all GPUs of all machines; 0: none */
-    bool     blocks;   /* LINEAR and EMBEDDING read weights that are stored as blocks, in evaluation */
+    bool     blocks;   /* LINEAR and EMBEDDING read weights stored as blocks, which have no gradient */
 } gpunn_backend_info;
 
 struct gpunn_backend {

@@ -587,7 +587,7 @@
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
  *     A .gguf file of llama.cpp is loaded in the same way. Blocks of quantised numbers become floats, or stay
- *     as they are with .keep_blocks = true, for evaluation: in the mapped file, or copied to a GPU.
+ *     as they are with .keep_blocks = true, in the mapped file or copied to a GPU, where none is trained.
  *     gpunn_read_header shows the metadata and the tensors of either file as JSON.
  *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
  *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,
@@ -642,7 +642,8 @@
  *     after torch's net.half().
  *     Such a model can store the weights of linear layers and embeddings as blocks of 4 to 8 bits, in GGUF's
  *     formats: .weights of gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses
- *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits.
+ *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
+ *     gpunn_lora freezes can be stored so, too, without this rounding; adapters train above them.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
  *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works

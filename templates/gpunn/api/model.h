@@ -242,14 +242,19 @@ typedef struct gpunn_model_args {
      * gpunn_data is not available for them. Another op that reads such a weight later is
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
-    /* Only with .inference. Weights that only linear layers and embeddings read are stored in this format of
-     * GPUNN_BLOCK_LIST. What is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A
-     * million weights take about 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight
-     * whose rows are no multiple of a block stays wider, as do biases and norms. On a CPU products with at
-     * most 16 rows round those to 8 bits, with an F32 scale for 32 numbers; products with more rows compute in
-     * F32. A GPU does not round the rows. With more than 16 rows it unpacks the whole weight first, in the
-     * dtype of the rows, to memory that all layers share. Default: F32, or 16 bits as above. gpunn_set_storage chooses for a single weight. GPUNN_ERR_STATE: without .inference, as
-     * blocks are not trained. GPUNN_ERR_UNSUPPORTED: a backend of the program's own without blocks. */
+    /* Weights that only linear layers and embeddings read are stored in this format of GPUNN_BLOCK_LIST. What
+     * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take about
+     * 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight whose rows are no multiple
+     * of a block stays wider, as do biases and norms. Default: F32, or 16 bits as above. gpunn_set_storage
+     * chooses for a single weight.
+     * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
+     * 32 numbers. Products with more rows compute in F32. A GPU does not round the rows. With more than 16
+     * rows it unpacks the whole weight first, in the dtype of the rows, to memory that all layers share.
+     * Without .inference these are the weights that gpunn_lora freezes. Adapters are trained, blocks are not,
+     * so call gpunn_lora before weights are written, loaded or run; training without it is GPUNN_ERR_STATE.
+     * No rows are rounded then. The gradient of a layer's input unpacks the weight again: on a CPU part by
+     * part, on a GPU as above.
+     * GPUNN_ERR_UNSUPPORTED: a backend of the program's own without blocks. */
     gpunn_dtype weights;
 } gpunn_model_args;
 /* Creates a model without tensors. Returns NULL on failure. */
@@ -337,11 +342,11 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
  * GPUNN_INIT_KAIMING_UNIFORM with a = 0 needs rank 2 or more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
-/* Stores a parameter of an evaluation model as .weights of gpunn_model_create describes, or as GPUNN_F32,
- * whatever the model's .weights is. Call it before weights are written, loaded or run. A parameter that an op
- * other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
- * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the model can be trained, or the
- * parameter has values already. GPUNN_ERR_UNSUPPORTED: as for .weights. */
+/* Stores a parameter of an evaluation model, or one that gpunn_lora has frozen, as .weights of
+ * gpunn_model_create describes, or as GPUNN_F32, whatever the model's .weights is. Call it before weights are
+ * written, loaded or run. A parameter that an op other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
+ * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the parameter can be trained,
+ * or has values already. GPUNN_ERR_UNSUPPORTED: as for .weights. */
 GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype);
 
 /* The input, parameter, buffer or named value of that name. NULL: there is none. */
@@ -418,8 +423,8 @@ GPUNN_API gpunn_status gpunn_read_grad_as(gpunn_tensor *t, gpunn_dtype dtype, vo
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
 /* The same, but GPUNN_ERR_DTYPE unless the tensor's dtype is this one: gpunn_bind cannot know what memory
  * points to. Doubles need a gpunn_input of F64 or gpunn_set_dtype.
- * With a format of blocks, such as GPUNN_Q4_K, a parameter of an evaluation model is bound to its blocks,
- * those of a mapped file for example. It has no other memory then, so that it cannot be unbound. Runs only
+ * With a format of blocks, such as GPUNN_Q4_K, a parameter is bound to its blocks, those of a mapped file for
+ * example, and frozen. It has no other memory then, so that it cannot be unbound. Runs only
  * read the memory; linear layers and embeddings can read it. On a CPU it needs no alignment; on a GPU it is
  * as for gpunn_bind. Bind all blocks before weights are written, loaded or run. Errors are those of
  * gpunn_bind and gpunn_set_storage. */
@@ -538,7 +543,7 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 /* false freezes it. GPUNN_ERR_STATE: gpunn_lora has frozen it, and an optimizer was created since, or its
- * values are stored in 16 bits. */
+ * values are stored in 16 bits or blocks, which are not trained. */
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable);
 /* Whether a batch_norm, or an instance_norm with running statistics, uses these in training too and leaves
  * them unchanged. t: its result or its running_mean. Specs do not contain this. */

@@ -75,6 +75,11 @@ typedef struct gpunn__archive gpunn__archive;
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
 /* Frees the blocks that gpunn_load has kept (>>io/load). */
 GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model);
+/* Binds a parameter to blocks, which runs only read. See run/bind.c. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory,
+                                                 size_t bytes);
+/* Freezes a parameter, which then has neither gradient nor optimizer state. See graph/tensors.c. */
+GPUNN__INTERNAL void gpunn__freeze(gpunn_tensor *parameter);
 /* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) \
     ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))

@@ -40,9 +40,6 @@ static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
                           "gpunn_model_create: .weights cannot be %s; use GPUNN_F32 or blocks, such as "
                           "GPUNN_Q4_K",
                           name);
-    else if (!args->inference)
-        (void)gpunn__fail(dev, GPUNN_ERR_STATE,
-                          "gpunn_model_create: weights of %s cannot be trained; set .inference = true", name);
     else if (!dev->info.blocks)
         (void)gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
                           "gpunn_model_create: %s computes with no weights of %s; use another device, or "

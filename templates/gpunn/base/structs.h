@@ -114,7 +114,7 @@ struct gpunn_tensor {
     /* Parameters, buffers and constants only: */
     bool  trainable, decay;
     bool  frozen;       /* running_mean only: gpunn_freeze_statistics */
-    bool  base;         /* frozen by gpunn_lora: has neither gradient nor optimizer state */
+    bool  base;         /* frozen by gpunn_lora or as blocks: neither gradient nor optimizer state */
     bool  state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
     bool  bound; /* bound before it was laid out, so it stays F32, or blocks: gpunn__has_bound_blocks */
     bool  grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */

@@ -801,15 +801,29 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
         cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
-/* Rows p .. p + pc and columns j .. j + jc of a weight in 16-bit storage, widened for a product that needs it
- * row by row (pack_b of gpunn__gemm). */
-static void gpunn__pack_half_rows(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc,
-                                  int64_t width, float *packed)
+/* Widens `count` numbers of a weight of 16 bits or blocks from number `at` on. Blocks are unpacked in whole
+ * groups. count is at most GPUNN__WIDEST. */
+static void gpunn__widen_part(const gpunn_value *weight, int64_t at, int64_t count, float *to)
+{
+    float         wide[GPUNN__WIDEST + 2 * GPUNN__GROUP];
+    const int64_t within = at % GPUNN__GROUP;
+    if (!gpunn__is_blocks(weight->dtype)) {
+        gpunn__gemm_choose()->widen(weight->dtype, (const char *)weight->data + at * 2, count, to);
+        return;
+    }
+    gpunn__block_widen(weight->dtype, weight->data, at - within, wide,
+                       gpunn__round_up(within + count, GPUNN__GROUP));
+    memcpy(to, wide + within, (size_t)count * sizeof *to);
+}
+
+/* Rows p .. p + pc and columns j .. j + jc of a weight of 16 bits or blocks, widened for a product that needs
+ * it row by row (pack_b of gpunn__gemm). */
+static void gpunn__pack_narrow_rows(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc,
+                                    int64_t width, float *packed)
 {
     const gpunn_value *weight = (const gpunn_value *)user;
     for (int64_t x = 0; x < pc; x++, packed += width) {
-        const char *row = (const char *)weight->data + ((p + x) * weight->dim[1] + j) * 2;
-        gpunn__gemm_choose()->widen(weight->dtype, row, jc, packed);
+        gpunn__widen_part(weight, (p + x) * weight->dim[1] + j, jc, packed);
         for (int64_t y = jc; y < width; y++) packed[y] = 0;
     }
 }
@@ -825,7 +839,7 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
                             step->accumulate[0]);
     if (step->in[1].dtype != GPUNN_F32) {
         g[0].b = NULL;
-        g[0].pack_b = gpunn__pack_half_rows;
+        g[0].pack_b = gpunn__pack_narrow_rows;
         g[0].pack_user = &step->in[1];
     }
     g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
@@ -859,8 +873,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
     g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
     /* Packed weights are worth their memory where packing takes a notable share of the time. With one row,
-     * memory bandwidth hides its cost; with many rows its share vanishes. */
-    const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
+     * memory bandwidth hides its cost; with many rows its share vanishes. Blocks are not kept as floats. */
+    const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8 &&
+                       !gpunn__is_blocks(g.b_dtype);
+    g.rounds_a = step->inference;
     g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
     const int threads = gpunn__gemm_threads(cpu, &g);
     if (action == GPUNN__PREPARE) {

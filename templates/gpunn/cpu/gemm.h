@@ -15,6 +15,7 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
     gpunn_dtype  b_dtype;      /* 16 bits or blocks: b has this type, and b_row is 1; otherwise F32 */
+    bool         rounds_a;     /* with B of blocks: few rows of A are rounded to 8 bits */
     /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
      * column], and 0 in columns jc .. width. Several threads call it at the same time. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width,
@@ -117,11 +118,11 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
  * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
- * A. With B of blocks, A's few rows are rounded to 8 bits. */
+ * A. With B of blocks, A's few rows are rounded to 8 bits, or else all of B is unpacked into panels. */
 enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
-    if (gpunn__is_blocks(g->b_dtype)) return g->m <= GPUNN__NARROW_ROWS;
+    if (gpunn__is_blocks(g->b_dtype)) return g->rounds_a && g->m <= GPUNN__NARROW_ROWS;
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&

@@ -574,17 +574,18 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
 static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *parameter)
 {
     const gpunn_model *model = parameter->model;
-    const char        *fault = NULL;
+    const bool         narrow = parameter->storage && (parameter->offset >= 0 || parameter->bound);
     if (model->optimizers)
-        fault = "gpunn_lora froze it, so the optimizer has no state for it; unfreeze it before the optimizer "
-                "is created";
-    else if (parameter->storage && parameter->offset >= 0)
-        fault = "gpunn_lora froze it, and its values are stored in 16 bits; unfreeze it before weights are "
-                "written, loaded or run";
-    if (fault) {
-        (void)gpunn__call_fail(call, GPUNN_ERR_STATE, "%s", fault);
-        return GPUNN_ERR_STATE;
-    }
+        (void)gpunn__call_fail(call, GPUNN_ERR_STATE,
+                               "gpunn_lora froze it, so the optimizer has no state for it; unfreeze it "
+                               "before the optimizer is created");
+    else if (narrow)
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_STATE,
+            "its values are stored as %s, which is not trained; unfreeze it before weights "
+            "are written, loaded or run",
+            gpunn_dtype_name(parameter->storage));
+    if (model->optimizers || narrow) return GPUNN_ERR_STATE;
     const size_t   bytes = (size_t)model->tensor_count * sizeof *model->tensors;
     gpunn_tensor **scratch = (gpunn_tensor **)gpunn__realloc(model->dev, NULL, 0, bytes);
     if (scratch == NULL) return GPUNN_ERR_MEMORY;
@@ -593,6 +594,13 @@ static GPUNN__STATUS gpunn__release_base(const gpunn__call *call, gpunn_tensor *
     gpunn__place_gradients(parameter->model, scratch);
     gpunn__free(model->dev, scratch, bytes);
     return GPUNN_OK;
+}
+
+GPUNN__INTERNAL void gpunn__freeze(gpunn_tensor *parameter)
+{
+    parameter->trainable = false;
+    parameter->base = true;
+    parameter->model->has_base = true;
 }
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable)

@@ -302,6 +302,13 @@ static void gpunn__return_blocks(gpunn_model *model, const gpunn__archive *a)
     gpunn__free_kept(model);
 }
 
+/* Freezes parameters of a model that trains if they are bound to blocks. */
+static void gpunn__freeze_kept(const gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count && !model->inference; i++)
+        if (gpunn__has_bound_blocks(model->tensors[i])) gpunn__freeze(model->tensors[i]);
+}
+
 /* Bytes of the tensor's copy, with its padding. */
 static size_t gpunn__kept_size(const gpunn__entry *item)
 {
@@ -346,7 +353,7 @@ static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, c
         if (item == NULL || !item->kept || t->kind != GPUNN__PARAMETER) continue;
         const size_t size = (size_t)(item->end - item->begin);
         if (!kept->mapped) item->to = at;
-        status = gpunn_bind_as(t, item->as, kept->mapped ? at + header + item->begin : at, size);
+        status = gpunn__bind_blocks(t, item->as, kept->mapped ? at + header + item->begin : at, size);
         if (!kept->mapped) at += gpunn__kept_size(item);
     }
     return status;
@@ -382,6 +389,7 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
         status = model->weight_count ? gpunn__load_over(&archive, model, &args)
                                      : gpunn__load_first(&archive, model, &args, "gpunn_load");
     if (status != GPUNN_OK && args.keep_blocks) gpunn__return_blocks(model, &archive);
+    if (status == GPUNN_OK && args.keep_blocks) gpunn__freeze_kept(model);
     gpunn__archive_close(&archive);
     return status;
 }

@@ -788,7 +788,14 @@ GPUNN__INTERNAL bool gpunn__may_train(const gpunn_model *model, const char *what
             model->dev, GPUNN_ERR_STATE,
             "%s: the model was created with .inference = true, so it has no gradients; create it without",
             what);
-    return !model->inference;
+    else if (gpunn__is_blocks(model->storage) && !model->has_base)
+        (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                          "%s: the model was created with .weights, but %s is not trained; add adapters with "
+                          "gpunn_lora, or leave .weights out",
+                          what, gpunn_dtype_name(model->storage));
+    else
+        return true;
+    return false;
 }
 
 GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request,

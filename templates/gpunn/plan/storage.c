@@ -75,11 +75,17 @@ GPUNN__INTERNAL bool gpunn__has_bound_blocks(const gpunn_tensor *t)
     return t->bound && t->storage;
 }
 
+GPUNN__INTERNAL bool gpunn__is_released(const gpunn_tensor *t)
+{
+    return t->model->adapter_count && !t->model->inference && !t->base;
+}
+
 GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t)
 {
     const gpunn_model *model = t->model;
     int                readers = 0;
-    if (!model->inference || t->kind != GPUNN__PARAMETER || t->id < model->laid_out || t->bound) return false;
+    if (t->kind != GPUNN__PARAMETER || t->id < model->laid_out || t->bound || gpunn__is_released(t))
+        return false;
     for (int id = 0; id < model->tensor_count; id++)
         for (int i = 0; i < model->tensors[id]->input_count; i++) {
             if (model->tensors[id]->inputs[i] != t) continue;

@@ -34,6 +34,9 @@ GPUNN__INTERNAL size_t gpunn__weight_bytes(const gpunn_tensor *t);
  * its own. */
 GPUNN__INTERNAL bool gpunn__has_bound_blocks(const gpunn_tensor *t);
 
+/* Whether a parameter is trained beside the adapters of gpunn_lora. */
+GPUNN__INTERNAL bool gpunn__is_released(const gpunn_tensor *t);
+
 /* Whether a parameter without memory can be bound to blocks: only products and embeddings that take blocks
  * read it. */
 GPUNN__INTERNAL bool gpunn__takes_blocks(const gpunn_tensor *t);

@@ -247,20 +247,21 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session)
     gpunn__model_release(model);
 }
 
-/* Fails unless t can be stored in this dtype from now on. Blocks are for parameters of an evaluation
- * model. */
-static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *caller, gpunn_dtype format)
+/* Fails unless t can be stored in this dtype from now on. trained: it may be trained. */
+static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *caller, gpunn_dtype format,
+                                         bool trained)
 {
     const gpunn_model *model = t->model;
     if (t->kind != GPUNN__PARAMETER)
         return gpunn__fail(model->dev, GPUNN_ERR_DTYPE,
                            "%s '%s': it is no parameter, so it cannot be stored as %s", caller,
                            gpunn__called(t), gpunn_dtype_name(format));
-    if (gpunn__is_blocks(format) && !model->inference)
+    if (gpunn__is_blocks(format) && trained)
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
-            "%s '%s': numbers of %s cannot be trained; create the model with .inference = true", caller,
-            gpunn__called(t), gpunn_dtype_name(format));
+            "%s '%s': numbers of %s cannot be trained; call it for a parameter that gpunn_lora "
+            "has frozen, or create the model with .inference = true",
+            caller, gpunn__called(t), gpunn_dtype_name(format));
     if (gpunn__is_blocks(format) && !model->dev->info.blocks)
         return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
                            "%s '%s': %s computes with no blocks of %s; use another device or dtype", caller,
@@ -273,11 +274,11 @@ static GPUNN__STATUS gpunn__may_store_as(const gpunn_tensor *t, const char *call
     return gpunn__fits_blocks(t, caller, format);
 }
 
-/* Binds a parameter to blocks, which runs only read. */
-static GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory, size_t bytes)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype format, void *memory,
+                                                 size_t bytes)
 {
     static const char caller[] = "gpunn_bind_as";
-    gpunn_status      status = gpunn__may_store_as(t, caller, format);
+    gpunn_status      status = gpunn__may_store_as(t, caller, format, gpunn__is_released(t));
     if (status != GPUNN_OK) return status;
     const size_t expected = gpunn__block_bytes(format, gpunn__count(t, 1));
     char         text[128];
@@ -308,7 +309,8 @@ GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dt
     if (parameter->bound)
         return gpunn__fail(parameter->model->dev, GPUNN_ERR_STATE, "%s '%s': it is bound, as %s", caller,
                            gpunn__called(parameter), gpunn_dtype_name(gpunn__weight_dtype(parameter)));
-    const gpunn_status status = gpunn__may_store_as(parameter, caller, dtype);
+    const gpunn_status status = gpunn__may_store_as(parameter, caller, dtype,
+                                                    !parameter->model->inference && !parameter->base);
     if (status != GPUNN_OK || parameter->id < parameter->model->laid_out) return status;
     parameter->requested_storage = dtype;
     parameter->storage = GPUNN_DTYPE_DEFAULT;
@@ -327,7 +329,11 @@ GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *memory, size_t bytes)
 {
     const gpunn_dtype own = gpunn_tensor_dtype(t);
-    if (t && memory && gpunn__is_blocks(dtype)) return gpunn__bind_blocks(t, dtype, memory, bytes);
+    if (t && memory && gpunn__is_blocks(dtype)) {
+        const gpunn_status status = gpunn__bind_blocks(t, dtype, memory, bytes);
+        if (status == GPUNN_OK && !t->model->inference) gpunn__freeze(t);
+        return status;
+    }
     if (t && memory && dtype != own)
         return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",

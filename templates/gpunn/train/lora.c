@@ -1,4 +1,5 @@
 #include "train/lora.h"
+#include "base/blocks.h"
 #include "base/forward_declarations.h"
 #include "base/errors.h"
 #include "base/memory.h"
@@ -242,9 +243,8 @@ static void gpunn__freeze_base(gpunn_model *model)
 {
     for (int id = 0; id < model->tensor_count; id++) {
         gpunn_tensor *t = model->tensors[id];
-        if (t->kind == GPUNN__PARAMETER && t->adapter == 0) t->trainable = false, t->base = true;
+        if (t->kind == GPUNN__PARAMETER && t->adapter == 0) gpunn__freeze(t);
     }
-    model->has_base = true;
 }
 
 static void gpunn__enable(gpunn_model *model, int enabled)
@@ -315,6 +315,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_settle(gpunn_model *model, const char 
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: the model has an adapter '%.64s'; choose another name with .name", function,
                            args->name);
+    if (gpunn__is_blocks(model->storage) && !model->inference && !model->has_base && model->weight_count)
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: the weights have values already, so they cannot be stored as %s; call it "
+                           "before weights are written, loaded or run",
+                           function, gpunn_dtype_name(model->storage));
     if (model->parts)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s: gpunn_recompute has named segments of the graph; call it afterwards",

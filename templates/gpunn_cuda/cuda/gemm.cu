@@ -607,8 +607,7 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    if (!step->backward && gpunn__is_blocks(step->in[1].dtype))
-        return gpunn__cuda_block_linear(cuda, step, action);
+    if (gpunn__is_blocks(step->in[1].dtype)) return gpunn__cuda_block_linear(cuda, step, action);
     if (!step->backward) {
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__linear_forward(cuda, step, action);
