@@ -338,8 +338,8 @@
  *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
  *         gpunn_assign(count, gpunn_add_scalar(count, 1));
  *     Recurrent layers and gpunn_conv1d with .stateful continue by themselves. A sequence can thus arrive in
- *     pieces; gpunn_reset_states begins another, and .reset of recurrent layers begins some of them. If the
- *     number of sequences varies, .capacity is the largest.
+ *     pieces; gpunn_reset_states begins another, and .reset of recurrent layers begins some of them, at any of
+ *     their steps. If the number of sequences varies, .capacity is the largest.
  *         // [length, n, features]
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16));
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
@@ -1747,11 +1747,11 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, GPUNN__RULE(resize))                                       \
     X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7,                        \
       GPUNN__LOCAL | GPUNN__SAVES, GPUNN__RULE(norm))                                                       \
-    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,              \
+    X(RNN, rnn, (x, lengths, h_0, c_0, reset, weight_ih, weight_hh, bias_ih, bias_hh), 8191, 1, 8173,       \
       GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
-    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,            \
+    X(LSTM, lstm, (x, lengths, h_0, c_0, reset, weight_ih, weight_hh, bias_ih, bias_hh), 8191, 1, 8173,     \
       GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
-    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,              \
+    X(GRU, gru, (x, lengths, h_0, c_0, reset, weight_ih, weight_hh, bias_ih, bias_hh), 8191, 1, 8173,       \
       GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
     X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, GPUNN__RULE(norm))               \
     X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, GPUNN__RULE(norm))                         \
@@ -2317,8 +2317,10 @@ typedef struct gpunn_rnn_args {
      * each direction: weight_ih, weight_hh, without no_bias bias_ih, bias_hh, and with proj_size weight_hr.
      * Values computed from parameters alone are allowed too. */
     gpunn_tensor *const *weights;
-    /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0
-     * before the first step, as after the end of an episode. */
+    /* Sequences for which it is not 0 begin anew, as after the end of an episode. [length, n] (batch_first:
+     * [n, length]): the states are 0 before that step, and no gradient passes there; not with bidirectional.
+     * With .stateful also [n]: they are 0 before the first step. Of any dtype. With steps a GPU does not use
+     * cuDNN. */
     gpunn_tensor *reset;
     /* With .stateful and a varying n, such as GPUNN_BATCH: the largest n. The states have so many rows, 0 at
      * first, and sequence i of a run continues row i. The rows from n on keep their values for a later run.
@@ -4081,8 +4083,8 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 23
-#define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
+#define GPUNN_BACKEND_ABI 24
+#define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 13 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
 typedef struct gpunn_attributes {
@@ -4237,7 +4239,8 @@ typedef struct gpunn_step_fusion {
  *   is NULL.
  * - ATTENTION: the first operand may hold all of q, k and v, with rank 5. lengths, if used, are at their
  *   place.
- * - RNN, LSTM, GRU: x is [length, n, features]; the last four operands repeat for each direction.
+ * - RNN, LSTM, GRU: x is [length, n, features]; the last four operands repeat for each direction. reset is
+ *   [length, n]: sequences for which it is not 0 continue from zeros at that step.
  * - ASSIGN: out is the state's own memory.
  * - CONCAT, CUSTOM: any number of operands.
  * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
@@ -5775,6 +5778,16 @@ GPUNN__COMMON int gpunn__gates_of(gpunn_op op)
     if (op == GPUNN_OP_LSTM) return 4;
     return op == GPUNN_OP_GRU ? 3 : 1;
 }
+
+/* Operand indices of a recurrent node. From GPUNN__WEIGHTS on there are four for each direction. */
+enum {
+    GPUNN__LENGTHS = 1,
+    GPUNN__H_0,
+    GPUNN__C_0,
+    GPUNN__RESET,
+    GPUNN__WEIGHTS,
+    GPUNN__RECURRENT_OPERANDS = GPUNN__WEIGHTS + 8
+};
 
 /* ---- windows of a pool --------------------------------------------------------------------------------- */
 typedef struct gpunn__pool_axis {
@@ -11921,6 +11934,8 @@ GPUNN__INLINE float gpunn__default_float(float value, float standard)
     A(states, BOOL, states)                                                                          \
     K(rnn, lengths, REFERENCE, GPUNN__OPERAND(1), lengths,                                           \
       "I64 or I32 [n]: steps of each sequence that exist.")                                          \
+    K(rnn, reset, REFERENCE, GPUNN__OPERAND(4), reset,                                               \
+      "[length, n]: where it is not 0, a sequence continues from zeros at that step.")               \
     K(rnn, h_0, REFERENCE, GPUNN__OPERAND(2), h_0, "Initial state [directions, n, hidden_size].")
 #define GPUNN__RNN_ARGS(K, A, S)                                                 \
     GPUNN__RECURRENT_START(K, A, S)                                              \
@@ -13811,12 +13826,9 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i);
 /* torch's factor from outputs to cells of x along an axis; scale 0: not set. */
 GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale);
 
-/* Operand indices of a recurrent node. From GPUNN__WEIGHTS on there are four for each direction. */
-enum { GPUNN__LENGTHS = 1, GPUNN__H_0, GPUNN__C_0, GPUNN__WEIGHTS, GPUNN__RECURRENT_OPERANDS = 12 };
-
 /* clang-format off */
 GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
-    "x", "lengths", "h_0", "c_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
+    "x", "lengths", "h_0", "c_0", "reset", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
     "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
 /* clang-format on */
 
@@ -14384,6 +14396,7 @@ GPUNN__INTERNAL bool gpunn__recurrent_rule(const gpunn__inference *i)
     const int64_t      directions = i->attr->bidirectional ? 2 : 1;
     const gpunn_model *model = x->model;
     const gpunn__meta  lengths = {GPUNN_I64, 1, {x->dim[1]}, model},
+                      reset = {GPUNN_F32, 2, {x->dim[0], x->dim[1]}, model},
                       state = {GPUNN_F32, 3, {directions, x->dim[1], hidden}, model};
     const gpunn__meta ih = {GPUNN_F32, 2, {rows, x->dim[2]}, model},
                       hh = {GPUNN_F32, 2, {rows, hidden}, model};
@@ -14391,6 +14404,7 @@ GPUNN__INTERNAL bool gpunn__recurrent_rule(const gpunn__inference *i)
     for (int k = GPUNN__LENGTHS; k < i->count; k++) {
         const gpunn__meta *needed = k >= GPUNN__WEIGHTS   ? of_direction[(k - GPUNN__WEIGHTS) % 4]
                                     : k == GPUNN__LENGTHS ? &lengths
+                                    : k == GPUNN__RESET   ? &reset
                                                           : &state;
         char               one[128], other[128];
         if (i->in[k].dtype == GPUNN_DTYPE_DEFAULT || gpunn__same_dims(&i->in[k], needed)) continue;
@@ -17081,9 +17095,10 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
                                       const gpunn_rnn_args *args, int layers)
 {
     const int   axis = args->batch_first ? 1 : 0;
-    const char *stray = args->relu && op != GPUNN_OP_RNN         ? "relu is not used by this layer"
-                        : args->c_0 && op != GPUNN_OP_LSTM       ? "c_0 is not used by this layer"
-                        : args->c_n && op != GPUNN_OP_LSTM       ? "c_n is not used by this layer"
+    const char *stray = args->relu && op != GPUNN_OP_RNN     ? "relu is not used by this layer"
+                        : args->reset && args->bidirectional ? "reset of steps is not used with bidirectional"
+                        : args->c_0 && op != GPUNN_OP_LSTM   ? "c_0 is not used by this layer"
+                        : args->c_n && op != GPUNN_OP_LSTM   ? "c_n is not used by this layer"
                         : args->proj_size && op != GPUNN_OP_LSTM ? "proj_size is not used by this layer"
                         : args->states && args->proj_size
                             ? "states is not used with proj_size; h_n and c_n are"
@@ -17164,6 +17179,7 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
     int64_t             state[] = {layers * directions, x->dim[args->batch_first ? 0 : 1], 0};
     gpunn_tensor *const given[] = {args->h_0, args->c_0};
     if (args->lengths && !gpunn__operand(call, args->lengths, ".lengths", false)) return false;
+    if (args->reset && !gpunn__operand(call, args->reset, ".reset", true)) return false;
     for (int i = 0; i < 2; i++) {
         char one[128], other[128];
         if (given[i] == NULL) continue;
@@ -17243,11 +17259,21 @@ static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn
     return gpunn_concat(parts, 1 + directions, 2);
 }
 
+/* The state of each sequence, or 0 for those that reset [n] starts anew. */
+static gpunn_tensor *gpunn__state_kept(gpunn_tensor *state, gpunn_tensor *reset)
+{
+    gpunn_tensor *in[2] = {state, gpunn_cast(reset, GPUNN_F32)};
+    if (in[1]) in[1] = gpunn_reshape(in[1], GPUNN_SHAPE(state->dim[1], 1));
+    return in[1] ? gpunn_expr("where(y == 0, x, 0)", in, 2) : NULL;
+}
+
 /* Turns the operands of a layer with proj_size into those of a layer without. Returns false on failure. */
 static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weight_hr, int directions)
 {
     const gpunn_matmul_args plain = {0, false, false};
-    gpunn_tensor *const     h_0 = in[GPUNN__H_0];
+    gpunn_tensor           *h_0 = in[GPUNN__H_0];
+    if (h_0 && in[GPUNN__RESET]) h_0 = gpunn__state_kept(h_0, gpunn_slice(in[GPUNN__RESET], 0, 0, 1, 1));
+    if (h_0 == NULL && in[GPUNN__H_0]) return false;
     for (int d = 0; d < directions; d++) {
         gpunn_tensor **const weight = &in[GPUNN__WEIGHTS + 4 * d], *weight_hh = weight[1],
                              *both[2] = {weight[0], weight_hh};
@@ -17294,7 +17320,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     const float   bound = 1 / sqrtf((float)hidden);
     gpunn_tensor *y = args->batch_first ? gpunn_permute(x, swap) : x;
     for (int k = 0; k < layers && y; k++) {
-        gpunn_tensor *in[GPUNN__RECURRENT_OPERANDS] = {y, args->lengths, args->h_0, args->c_0};
+        gpunn_tensor *in[GPUNN__RECURRENT_OPERANDS] = {y, args->lengths, args->h_0, args->c_0, args->reset};
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && layers > 1; i++)
             if (in[i] && (in[i] = gpunn_slice(in[i], 0, k * directions, (k + 1) * directions, 1)) == NULL)
                 return gpunn__undo(&call);
@@ -17399,14 +17425,6 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
     return gpunn__cell(&gpunn__operation_gru, x, name, &args);
 }
 
-/* The state of each sequence, or 0 for those that reset starts anew. */
-static gpunn_tensor *gpunn__state_kept(gpunn_tensor *state, gpunn_tensor *reset)
-{
-    gpunn_tensor *in[2] = {state, gpunn_cast(reset, GPUNN_F32)};
-    if (in[1]) in[1] = gpunn_reshape(in[1], GPUNN_SHAPE(reset->dim[0], 1));
-    return in[1] ? gpunn_expr("where(y == 0, x, 0)", in, 2) : NULL;
-}
-
 /* Makes a layer that continues from the final state of the previous run. */
 static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                      gpunn_rnn_args args)
@@ -17424,11 +17442,12 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
             name ? "leave them out" : "give the layer a name, since their names begin with it");
     const int64_t held = gpunn__held_sequences(&call, x, x->dim[n], args.capacity);
     if (held == 0) return NULL;
-    if (args.reset &&
-        (args.reset->model != x->model || args.reset->rank != 1 || args.reset->dim[0] != x->dim[n]))
+    gpunn_tensor *const reset = args.reset && args.reset->rank != 2 ? args.reset : NULL;
+    if (reset && (reset->model != x->model || reset->rank != 1 || reset->dim[0] != x->dim[n]))
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give %s, a value for each sequence",
-                                gpunn__shape_text(args.reset, text),
+                                gpunn__shape_text(reset, text),
                                 gpunn__dims_text(x->model, 1, &x->dim[n], other));
+    if (reset) args.reset = NULL;
     if (!gpunn__held_places(x->model, x->dim[n], held, &places)) return gpunn__call_finish(&call, NULL);
     const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
@@ -17437,7 +17456,7 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
         state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, held, width), zeros);
         if (state[i]) first[i] = gpunn__held_rows(state[i], 1, places);
-        if (first[i] && args.reset) first[i] = gpunn__state_kept(first[i], args.reset);
+        if (first[i] && reset) first[i] = gpunn__state_kept(first[i], reset);
         if (first[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
     args.h_0 = first[0], args.c_0 = first[1];
@@ -17449,30 +17468,53 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     return gpunn__call_finish(&call, y);
 }
 
-static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x,
-                                            const char *name, const gpunn_rnn_args *args)
+/* Turns a mask of steps, which has the first two axes of x, into [length, n] of F32. */
+static bool gpunn__reset_of_steps(const gpunn__call *call, const gpunn_tensor *x, gpunn_rnn_args *args)
 {
-    if (args->stateful) return gpunn__stateful(operation, x, name, *args);
+    const gpunn_axes swap = GPUNN_AXES(1, 0);
+    char             text[128], other[128];
+    if (!gpunn__operand(call, args->reset, ".reset", false)) return false;
+    if (x->rank != 3 || memcmp(args->reset->dim, x->dim, 2 * sizeof *x->dim) != 0) {
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "reset is %s and x %s; give a value for each step of each sequence",
+                               gpunn__shape_text(args->reset, text), gpunn__shape_text(x, other));
+        return false;
+    }
+    args->reset = gpunn_cast(args->reset, GPUNN_F32);
+    if (args->reset && args->batch_first) args->reset = gpunn_permute(args->reset, swap);
+    return args->reset != NULL;
+}
+
+static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x,
+                                            const char *name, gpunn_rnn_args args)
+{
     gpunn__call call;
-    if (args->reset == NULL && args->capacity == 0) return gpunn__recurrent(operation, x, name, args);
+    const bool  steps = args.reset && args.reset->rank == 2;
+    if (!args.stateful && args.reset == NULL && args.capacity == 0)
+        return gpunn__recurrent(operation, x, name, &args);
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
-    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both",
-                            args->reset ? "reset" : "capacity");
+    if (!args.stateful && (args.capacity || (args.reset && !steps)))
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both",
+                                args.capacity ? "capacity" : "reset of sequences");
+    if (steps && !gpunn__reset_of_steps(&call, x, &args)) return gpunn__call_finish(&call, NULL);
+    gpunn_tensor *y = args.stateful ? gpunn__stateful(operation, x, name, args)
+                                    : gpunn__recurrent(operation, x, name, &args);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(&gpunn__operation_rnn, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_rnn, x, name, args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(&gpunn__operation_lstm, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_lstm, x, name, args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(&gpunn__operation_gru, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_gru, x, name, args);
 }
 
 /* ==== >>layers/random =================================================================================== */
@@ -41999,6 +42041,7 @@ typedef struct gpunn__recurrent_job {
     int64_t                    length, batch, in, hidden, gates, width; /* width: floats in a row of gates */
     int64_t                    directions, direction;
     const float               *h_0, *c_0;           /* of this direction; NULL: 0 */
+    const float               *reset;               /* [length][batch]; NULL: never */
     float                     *kept;                /* [time][batch][width], starting at time `origin` */
     int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
     float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
@@ -42020,6 +42063,12 @@ GPUNN__INLINE int64_t gpunn__recurrent_length(const gpunn__recurrent_job *j, int
     return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, n) : j->length;
 }
 
+/* Whether sequence n continues from zeros at step s. Only one direction has resets. */
+GPUNN__INLINE bool gpunn__recurrent_resets(const gpunn__recurrent_job *j, int64_t s, int64_t n)
+{
+    return j->reset && s < gpunn__recurrent_length(j, n) && j->reset[s * j->batch + n] != 0;
+}
+
 /* The row of y, or of its gradient, for sequence n at time t. */
 GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpunn_value *y, int64_t t,
                                         int64_t n)
@@ -42031,6 +42080,7 @@ GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpu
 GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j, int64_t s, int64_t n)
 {
     const int64_t t = s > 0 ? gpunn__recurrent_time(j, s - 1) : j->length;
+    if (gpunn__recurrent_resets(j, s, n)) return j->zeros;
     if (t < gpunn__recurrent_length(j, n)) return gpunn__recurrent_y(j, &j->step->out, t, n);
     return j->h_0 ? j->h_0 + n * j->hidden : j->zeros;
 }
@@ -42131,6 +42181,16 @@ GPUNN__CELL(gpunn__gru_cell_backward,
     }
 }
 
+/* Sets units first .. first + count - 1 of the state to 0 if the sequence resets at step s. In backward, of
+ * its gradient. */
+static void gpunn__recurrent_reset(const gpunn__recurrent_job *j, int64_t s, int64_t n, int64_t first,
+                                   int64_t count)
+{
+    if (!gpunn__recurrent_resets(j, s, n)) return;
+    memset(j->h + n * j->hidden + first, 0, (size_t)count * sizeof *j->h);
+    memset(j->c + n * j->hidden + first, 0, (size_t)count * sizeof *j->c);
+}
+
 /* Applies the gates to units first .. first + count - 1 of a row. */
 static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, int64_t first,
                                          int64_t count, float *gates)
@@ -42148,6 +42208,7 @@ static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t 
                          c, h, y);
     else
         gpunn__gru_cell(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, h, y);
+    gpunn__recurrent_reset(j, t + 1, n, first, count);
 }
 
 static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t s, int64_t n, int64_t first,
@@ -42156,6 +42217,7 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
     const int64_t hidden = j->hidden, t = gpunn__recurrent_time(j, s);
     const float  *dy = gpunn__recurrent_y(j, &j->step->grad_out, t, n) + first, *before;
     float        *dh = j->h + n * hidden + first, *dc = j->c + n * hidden + first, *gate = gates + first;
+    gpunn__recurrent_reset(j, s + 1, n, first, count);
     if (t >= gpunn__recurrent_length(j, n)) {
         const int64_t of_c = j->step->op == GPUNN_OP_LSTM;
         for (int64_t i = 0; i < j->width / hidden - of_c; i++)
@@ -42165,6 +42227,7 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
     else if (j->step->op == GPUNN_OP_LSTM) {
         before = j->c_0 ? j->c_0 + n * hidden + first : j->zeros;
         if (s > 0) before = gate + (j->direction ? j->batch : -j->batch) * j->width + 4 * hidden;
+        if (gpunn__recurrent_resets(j, s, n)) before = j->zeros;
         gpunn__lstm_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden,
                                   gate + 4 * hidden, before, dh, dc, dy);
     } else {
@@ -42337,6 +42400,7 @@ static gpunn__recurrent_job gpunn__recurrent_of(const gpunn_step *step)
     j.gates = gpunn__gates_of(step->op);
     j.width = (j.gates + (step->op != GPUNN_OP_RNN)) * j.hidden;
     j.directions = step->attr->bidirectional ? 2 : 1;
+    j.reset = (const float *)step->in[GPUNN__RESET].data;
     return j;
 }
 
@@ -42427,6 +42491,7 @@ static void gpunn__recurrent_start(gpunn__recurrent_job *j, float *packed, bool 
     gpunn__recurrent_bias(j, bias);
     gpunn__recurrent_copy(j, j->h, j->h_0);
     gpunn__recurrent_copy(j, j->c, j->c_0);
+    for (int64_t n = 0; n < j->batch && j->reset; n++) gpunn__recurrent_reset(j, 0, n, 0, j->hidden);
 }
 
 static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -42600,6 +42665,7 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
             }
             gpunn__recurrent_gradients(cpu, step, action, &j, sums, weight_sums, scratch, &scratch_bytes);
         }
+        for (int64_t n = 0; n < j.batch && j.reset && run; n++) gpunn__recurrent_reset(&j, 0, n, 0, j.hidden);
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && run; i++) {
             float       *to = gpunn__recurrent_state(&j, step->grad_in[i].data);
             const float *from = i == GPUNN__H_0 ? j.h : j.c;
@@ -55314,7 +55380,7 @@ static double gpunn__product_flops(const gpunn_step *step)
     case GPUNN_OP_RNN:
     case GPUNN_OP_LSTM:
     case GPUNN_OP_GRU:
-        for (int i = 4; i < step->input_count; i++)
+        for (int i = GPUNN__WEIGHTS; i < step->input_count; i++)
             weights += step->in[i].rank == 2 ? (double)step->in[i].count : 0;
         return 2.0 * (double)x->count / (double)x->dim[x->rank - 1] * weights;
     default: return 0;
@@ -55679,7 +55745,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) trains the batch's rows
  *                 alone. gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
- *                 gpunn_transpose, .reset and .capacity of stateful recurrent layers, and streaming
+ *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming
  *                 convolutions (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
  *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.

@@ -13346,6 +13346,8 @@ typedef struct gpunn__recurrent {
     const void  *h_0, *c_0; /* of this direction; NULL: 0 */
     gpunn_dtype  h_0_dtype, c_0_dtype, lengths_dtype;
     const void  *lengths; /* [batch]; NULL: all are `length` */
+    const void  *reset;   /* [length][batch]; NULL: never */
+    gpunn_dtype  reset_dtype;
     const float *ih, *hh; /* biases; NULL: none */
     float       *y;       /* [length][batch][directions][hidden] */
     const float *dy;
@@ -13369,11 +13371,20 @@ static __device__ __forceinline__ int64_t gpunn__recurrent_length(const gpunn__r
     return length < 1 || length > r.length ? -1 : length;
 }
 
+/* Whether sequence n continues from zeros at step s. Only one direction has resets. */
+static __device__ __forceinline__ bool gpunn__recurrent_resets(const gpunn__recurrent &r, int64_t s,
+                                                               int64_t n)
+{
+    return r.reset && s < gpunn__recurrent_length(r, n) &&
+           gpunn__load(r.reset, r.reset_dtype, s * r.batch + n) != 0;
+}
+
 /* Element k of the state h that sequence n has before step s. */
 static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__recurrent &r, int64_t s,
                                                                 int64_t n, int64_t k)
 {
     int64_t t = s > 0 ? gpunn__recurrent_time(r, s - 1) : r.length;
+    if (gpunn__recurrent_resets(r, s, n)) return 0;
     if (t < gpunn__recurrent_length(r, n))
         return r.y[((t * r.batch + n) * r.directions + r.direction) * r.hidden + k];
     return r.h_0 ? gpunn__load(r.h_0, r.h_0_dtype, n * r.hidden + k) : 0;
@@ -13424,8 +13435,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
             y = h;
         }
         if (r.op == GPUNN_OP_LSTM) gate[4 * H] = c;
-        r.h[i] = h;
-        r.c[i] = c;
+        const bool anew = gpunn__recurrent_resets(r, r.step + 1, n);
+        r.h[i] = anew ? 0 : h;
+        r.c[i] = anew ? 0 : c;
         r.y[((t * r.batch + n) * r.directions + r.direction) * H + k] = y;
     }
 }
@@ -13439,8 +13451,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H;
          i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t n = i / H, k = i - n * H, length = gpunn__recurrent_length(r, n);
-        float  *gate = r.kept + (t * r.batch + n) * r.width + k, dh = r.h[i];
+        int64_t    n = i / H, k = i - n * H, length = gpunn__recurrent_length(r, n);
+        float     *gate = r.kept + (t * r.batch + n) * r.width + k;
+        const bool cut = gpunn__recurrent_resets(r, r.step + 1, n);
+        float      dh = cut ? 0 : r.h[i];
         if (t >= length) {
             for (int g = 0; g < r.width / H - (r.op == GPUNN_OP_LSTM); g++)
                 gate[g * H] = length < 0 ? NAN : 0.0f;
@@ -13454,11 +13468,13 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         } else if (r.op == GPUNN_OP_LSTM) {
             float in = gate[0], forget = gate[H], g = gate[2 * H], out = gate[3 * H],
                   tanh_c = tanhf(gate[4 * H]), before;
-            if (r.step > 0)
+            if (gpunn__recurrent_resets(r, r.step, n))
+                before = 0;
+            else if (r.step > 0)
                 before = gate[(r.direction ? r.batch : -r.batch) * r.width + 4 * H];
             else
                 before = r.c_0 ? gpunn__load(r.c_0, r.c_0_dtype, i) : 0;
-            float dc = r.c[i] + dh * out * (1 - tanh_c * tanh_c);
+            float dc = (cut ? 0 : r.c[i]) + dh * out * (1 - tanh_c * tanh_c);
             gate[0] = dc * g * in * (1 - in);
             gate[H] = dc * before * forget * (1 - forget);
             gate[2 * H] = dc * in * (1 - g * g);
@@ -13478,6 +13494,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
+/* Sets the states, or their gradients, to 0 for sequences that reset at the first step. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_reset_kernel(const gpunn__recurrent r)
+{
+    GPUNN__FOLLOW();
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * r.hidden;
+         i += (int64_t)gridDim.x * blockDim.x)
+        if (gpunn__recurrent_resets(r, 0, i / r.hidden)) r.h[i] = r.c[i] = 0;
+}
+
 /* to[time][n][hidden] = the h that each step starts from. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__recurrent_before_kernel(const gpunn__recurrent r, float *to)
@@ -13494,7 +13520,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 
 static gpunn__recurrent gpunn__recurrent_of(const gpunn_step *step)
 {
-    const gpunn_value *hh = &step->in[5];
+    const gpunn_value *hh = &step->in[GPUNN__WEIGHTS + 1];
     gpunn__recurrent   r;
     memset(&r, 0, sizeof r);
     r.op = step->op;
@@ -13508,6 +13534,8 @@ static gpunn__recurrent gpunn__recurrent_of(const gpunn_step *step)
     r.directions = step->attr->bidirectional ? 2 : 1;
     r.lengths = step->in[1].data;
     r.lengths_dtype = step->in[1].dtype;
+    r.reset = step->in[GPUNN__RESET].data;
+    r.reset_dtype = step->in[GPUNN__RESET].dtype;
     r.y = (float *)step->out.data;
     r.dy = (const float *)step->grad_out.data;
     return r;
@@ -13523,7 +13551,7 @@ static int64_t gpunn__recurrent_kept(const gpunn__recurrent *r)
 static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *step, int64_t d)
 {
     const int64_t      states = r->batch * r->hidden;
-    const gpunn_value *in = step->in + 4 + 4 * d;
+    const gpunn_value *in = step->in + GPUNN__WEIGHTS + 4 * d;
     r->direction = d;
     r->kept = gpunn__beyond((float *)step->saved, d * gpunn__recurrent_kept(r));
     r->h_0 = step->in[2].data ? gpunn__element(step->in[2].data, step->in[2].dtype, d * states) : NULL;
@@ -13560,7 +13588,7 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
 {
     const int64_t  H = r->hidden, t = r->direction ? r->length - 1 - r->step : r->step, rows = r->gates * H;
     float *const   gates = gpunn__beyond(r->kept, t * r->batch * r->width);
-    const float   *weight = (const float *)step->in[5 + 4 * r->direction].data;
+    const float   *weight = (const float *)step->in[GPUNN__WEIGHTS + 1 + 4 * r->direction].data;
     gpunn__product p[2];
     int            count = r->op == GPUNN_OP_GRU ? 2 : 1;
     for (int i = 0; i < count; i++) {
@@ -13624,11 +13652,13 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
         gates = x;
         gates.data = r.kept;
         gpunn__product p = gpunn__make_product(step, r.length * r.batch, rows, r.in, &x, false,
-                                               &step->in[4 + 4 * d], true, &gates);
+                                               &step->in[GPUNN__WEIGHTS + 4 * d], true, &gates);
         p.ldd = r.width;
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
         if (run) GPUNN__TRY(gpunn__recurrent_copy(cuda, r.h, GPUNN_F32, r.h_0, r.h_0_dtype, states, false));
         if (run) GPUNN__TRY(gpunn__recurrent_copy(cuda, r.c, GPUNN_F32, r.c_0, r.c_0_dtype, states, false));
+        if (run && r.reset)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_reset_kernel, blocks, GPUNN__THREADS, r));
         for (r.step = 0; r.step < (run ? r.length : 1); r.step++) {
             GPUNN__TRY(gpunn__recurrent_step(cuda, step, &r, action));
             if (run) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_cell_kernel, blocks, GPUNN__THREADS, r));
@@ -13651,7 +13681,7 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
                                                void *workspace)
 {
     const int64_t steps = r->length * r->batch, H = r->hidden, rows = r->gates * H,
-                  first = 4 + 4 * r->direction;
+                  first = GPUNN__WEIGHTS + 4 * r->direction;
     const bool         gru = r->op == GPUNN_OP_GRU, run = action == GPUNN__BACKWARD;
     const gpunn_value *grad = step->grad_in + first;
     const bool        *add = step->accumulate + first;
@@ -13735,6 +13765,8 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
             if (r.step > 0 || step->grad_in[2].data || !run)
                 GPUNN__TRY(gpunn__recurrent_step(cuda, step, &r, action));
         }
+        if (run && r.reset)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_reset_kernel, blocks, GPUNN__THREADS, r));
         GPUNN__TRY(gpunn__recurrent_gradients(cuda, step, action, &r, &x, &dx, before, sums, workspace));
         for (int i = 2; run && i < 4; i++) {
             const gpunn_value *to = &step->grad_in[i];
@@ -13753,17 +13785,18 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
 
 /* ---- by cuDNN ---- */
 
-/* Whether cuDNN runs the step. Not with lengths, which it needs on the host. Not if the device is
- * deterministic, since it runs products on several streams at once. Not relu in training, since it may turn
- * NaN into 0 and hide a bad loss. */
+/* Whether cuDNN runs the step. Not with lengths, which it needs on the host, nor with resets. Not if the
+ * device is deterministic, since it runs products on several streams at once. Not relu in training, since it
+ * may turn NaN into 0 and hide a bad loss. */
 static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_rnn *key,
                                           gpunn__dnn_rnn_sizes *sizes, bool *fits)
 {
     const gpunn__recurrent r = gpunn__recurrent_of(step);
     const bool             relu = r.op == GPUNN_OP_RNN && step->attr->relu;
-    *key = {GPUNN__RNN_TAG, r.op, relu,     step->precision, step->training,          r.length,
-            r.batch,        r.in, r.hidden, r.directions,    step->in[6].data != NULL};
-    *fits = r.lengths == NULL && !cuda->args.deterministic && !(relu && step->training) &&
+    const bool             bias = step->in[GPUNN__WEIGHTS + 2].data != NULL;
+    *key = {GPUNN__RNN_TAG, r.op,         relu, step->precision, step->training, r.length, r.batch, r.in,
+            r.hidden,       r.directions, bias};
+    *fits = r.lengths == NULL && r.reset == NULL && !cuda->args.deterministic && !(relu && step->training) &&
             gpunn__dnn_available(cuda);
     if (!*fits) return GPUNN_OK;
     gpunn_status status = gpunn__dnn_rnn_prepare(cuda, key, sizes);
@@ -13807,12 +13840,12 @@ static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *s
     memset(&p, 0, sizeof p);
     p.all = all;
     for (int i = 0; i < (step->attr->bidirectional ? 8 : 4); i++) {
-        const gpunn_value *value = (back ? step->grad_in : step->in) + 4 + i;
+        const gpunn_value *value = (back ? step->grad_in : step->in) + GPUNN__WEIGHTS + i;
         if (value->data == NULL) continue;
         p.part[p.count].own = (float *)value->data;
         p.part[p.count].at = sizes->part[i / 4][i % 4];
         p.part[p.count].count = value->count;
-        p.part[p.count++].add = back && step->accumulate[4 + i];
+        p.part[p.count++].add = back && step->accumulate[GPUNN__WEIGHTS + i];
         if (value->count > most) most = value->count;
     }
     return GPUNN__LAUNCH(cuda, gpunn__recurrent_parts_kernel, gpunn__blocks(cuda, most, 1), GPUNN__THREADS, p,
@@ -13864,7 +13897,7 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
         data.dx = gpunn__recurrent_aside(step, 0, &arena);
         data.dh_0 = gpunn__recurrent_aside(step, 2, &arena);
         data.dc_0 = gpunn__recurrent_aside(step, 3, &arena);
-        for (int i = 4; i < (key->directions == 2 ? 12 : 8); i++)
+        for (int64_t i = GPUNN__WEIGHTS; i < GPUNN__WEIGHTS + 4 * key->directions; i++)
             if (step->grad_in[i].data && data.dweights == NULL)
                 data.dweights = (float *)gpunn__arena_take(&arena, sizes->weights);
     }

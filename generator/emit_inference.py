@@ -560,14 +560,14 @@ class Emitter:
     def op_rnn(self, t):
         x, lengths, h_0, c_0 = t.inputs[:4]
         steps, n, width = self.shape(x)
-        directions = (len(t.inputs) - 4) // 4
-        w_hh = t.inputs[5]
+        directions = (len(t.inputs) - 5) // 4
+        w_hh = t.inputs[6]
         hidden = self.shape(w_hh)[1]
         cell = "rnn_relu" if t.attrs.get("relu") else t.op
         suffix = self.weight(w_hh)[0]
         lines = []
         for d in range(directions):
-            w_ih, w_hh, b_ih, b_hh = t.inputs[4 + 4 * d:8 + 4 * d]
+            w_ih, w_hh, b_ih, b_hh = t.inputs[5 + 4 * d:9 + 4 * d]
             starts = ["NULL" if i is None else "%s + %d + i * %d" % (self.pointer(i), d * n * hidden, hidden)
                       for i in (h_0, c_0)]
             states = (2 if t.op == "lstm" else 1) if t.attrs["states"] else 0

@@ -893,7 +893,7 @@ class Graph:
         operands = [self.tensors[i] for i in t.inputs if i is not None and self.tensors[i].kind != "constant"]
         return bool(operands) and all(self.is_weight(operand, steps - 1) for operand in operands)
 
-    def recurrent(self, op, gates, attrs, x, weights, lengths=None, h_0=None, c_0=None):
+    def recurrent(self, op, gates, attrs, x, weights, lengths=None, reset=None, h_0=None, c_0=None):
         """One layer, whose parameters are appended before it: for each direction weight_ih, weight_hh and,
         with bias, bias_ih and bias_hh. `layer` is only used in a program's messages, not here."""
         check_f32(x)
@@ -908,10 +908,12 @@ class Graph:
             raise GraphError("one of the weights is not a parameter", "weights")
         if lengths is not None and lengths.dtype not in ("i64", "i32"):
             raise GraphError("lengths is %s; use i64 or i32" % lengths.dtype, "lengths")
+        if reset is not None and attrs["bidirectional"]:
+            raise GraphError("reset of steps is not used with bidirectional; leave it out", "reset")
         n, hidden = x.shape[1], weights[1].shape[1]
         rows, state = gates * hidden, (directions, n, hidden)
         wanted = [(lengths, (n,), "lengths", "lengths"), (h_0, state, "h_0", "h_0"),
-                  (c_0, state, "c_0", "c_0")]
+                  (reset, x.shape[:2], "reset", "reset"), (c_0, state, "c_0", "c_0")]
         shapes = (rows, x.shape[2]), (rows, hidden), (rows,), (rows,)
         names = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
         wanted += [(t, shapes[i % parts], names[i % parts], "weights") for i, t in enumerate(weights)]
@@ -919,24 +921,25 @@ class Graph:
             if t is not None and t.shape != shape:
                 raise GraphError("%s is %s, but %s is needed" %
                                  (name, shape_text(t.shape), shape_text(shape)), key)
-        check_f32(*(t for t in (h_0, c_0) if t is not None))
-        operands = [x, lengths, h_0, c_0]
+        check_f32(*(t for t in (h_0, c_0, reset) if t is not None))
+        operands = [x, lengths, h_0, c_0, reset]
         for first in range(0, len(weights), parts):
             operands += (list(weights[first:first + parts]) + [None, None])[:4]
         states = (2 if op == "lstm" else 1) if attrs["states"] else 0
         return self.node(op, attrs, operands, (x.shape[0] + states, n, directions * hidden))
 
-    def rnn(self, x, weights, relu, bidirectional, states, lengths=None, h_0=None, layer=None):
+    def rnn(self, x, weights, relu, bidirectional, states, lengths=None, reset=None, h_0=None, layer=None):
         return self.recurrent("rnn", 1, {"relu": relu, "bidirectional": bidirectional, "states": states}, x,
-                              weights, lengths, h_0)
+                              weights, lengths, reset, h_0)
 
-    def lstm(self, x, weights, bidirectional, states, lengths=None, h_0=None, c_0=None, layer=None):
+    def lstm(self, x, weights, bidirectional, states, lengths=None, reset=None, h_0=None, c_0=None,
+             layer=None):
         return self.recurrent("lstm", 4, {"bidirectional": bidirectional, "states": states}, x, weights,
-                              lengths, h_0, c_0)
+                              lengths, reset, h_0, c_0)
 
-    def gru(self, x, weights, bidirectional, states, lengths=None, h_0=None, layer=None):
+    def gru(self, x, weights, bidirectional, states, lengths=None, reset=None, h_0=None, layer=None):
         return self.recurrent("gru", 3, {"bidirectional": bidirectional, "states": states}, x, weights,
-                              lengths, h_0)
+                              lengths, reset, h_0)
 
     def dropout(self, x, p):
         return self.by_signature("dropout", {"p": setting(f32(p))}, (x,))

@@ -125,6 +125,8 @@ class Plan:
                 reason = "its initial values are random"
             elif t.op == "scaled_dot_product_attention" and len(t.inputs) > 4:
                 reason = "its lengths change between calls"
+            elif t.op in GATES and t.inputs[4] is not None:
+                reason = "resets within a sequence are not written as plain C"
             elif self.count(t.id) > MAX_INT:
                 reason = "more than 2^31 - 1 elements, %s" % shape_text(self.shape(t.id))
             elif check:
@@ -329,7 +331,7 @@ class Plan:
         """The floats of workspace that a step needs."""
         t = step.tensor
         if t.op in GATES:
-            hidden = self.shape(t.inputs[5])[1]
+            hidden = self.shape(t.inputs[6])[1]
             return (2 * GATES[t.op] + 2) * hidden
         if t.op in CONVOLUTIONS and self.is_product(t) and (t.id in self.rings or not self.takes_all(t)):
             return math.prod(self.shape(t.inputs[0])[:2] + self.shape(t.inputs[1])[2:])

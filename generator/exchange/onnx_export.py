@@ -589,9 +589,11 @@ def stacked_gates(e, parts, order, shape):
 
 
 @export("lstm", "gru", "rnn")
-def recurrent(e, t, x, lengths, h_0, c_0, *weights):
+def recurrent(e, t, x, lengths, h_0, c_0, reset, *weights):
     order, directions = GATES[t.op], 2 if t.attrs["bidirectional"] else 1
-    ids = t.inputs[4:]
+    ids = t.inputs[5:]
+    if reset is not None:
+        raise Refused("ONNX has no resets within a sequence")
     rows, hidden = e.tensor(ids[1]).shape
     stacked = [stacked_gates(e, ids[0::4], order, (directions, rows, e.tensor(ids[0]).shape[1])),
                stacked_gates(e, ids[1::4], order, (directions, rows, hidden))]

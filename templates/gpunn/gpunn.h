@@ -334,7 +334,7 @@ extern "C" {
  *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) trains the batch's rows
  *                 alone. gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
- *                 gpunn_transpose, .reset and .capacity of stateful recurrent layers, and streaming
+ *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming
  *                 convolutions (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
  *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.

@@ -220,6 +220,8 @@ class Maker:
             if (self.random.randrange(2) and (key != "c_0" or entry["op"] == "lstm") and
                 (key != "lengths" or self.counted)):
                 entry[key] = label
+        if not self.both:
+            entry["reset"] = "m"
         return entry
 
     def recurrent_inputs(self, op):
@@ -232,6 +234,7 @@ class Maker:
         self.entries += [{"op": "parameter", "name": name, "shape": shape}
                          for name, shape in zip(self.weights, shapes)]
         self.entries.append({"op": "input", "name": "h", "shape": [2 if self.both else 1, "N", hidden]})
+        self.entries.append({"op": "input", "name": "m", "shape": self.entries[0]["shape"][:2]})
 
     def model(self, op):
         """A model with that op and others."""

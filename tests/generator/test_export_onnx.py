@@ -105,6 +105,18 @@ class Golden(Export):
                 self.export(name)
             self.assertFalse(os.path.exists(self.path("m.onnx")))
 
+    def test_resets_are_refused(self):
+        entries = [{"op": "input", "name": "x", "shape": [5, 2, 3]},
+                   {"op": "input", "name": "m", "shape": [5, 2]},
+                   {"op": "parameter", "name": "a", "shape": [24, 3]},
+                   {"op": "parameter", "name": "b", "shape": [24, 8]}]
+        entries.append({"op": "gru", "id": "y", "inputs": ["x"], "weights": ["a", "b"], "reset": "m"})
+        with open(self.path("m.json"), "w") as file:
+            json.dump({"gpunn_spec": 1, "tensors": entries, "outputs": ["y"]}, file)
+        save_safetensors(self.path("w"), {})
+        with self.assertRaisesRegex(Refused, "gru 'y': ONNX has no resets within a sequence"):
+            export_onnx.export(self.path("m.json"), self.path("w"), self.path("m.onnx"))
+
     def test_bounds_are_clips(self):
         """In other forms, runtimes compute them apart from the convolution before them."""
         bounds = {"relu6": {}, "hardtanh": {"min_val": -2.0, "max_val": 3.0}, "clamp": {"max": 1.5}}

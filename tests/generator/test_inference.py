@@ -165,6 +165,12 @@ class Inference(unittest.TestCase):
                   for name, rows, width in (("q", 4, 8), ("k", 5, 8), ("v", 5, 6))]
         self.assertEqual(self.plan(*inputs, heads).products(), 2 * 3 * 4 * 5 * (8 + 6))
 
+    def test_resets(self):
+        x, *weights, layer = self.lstm(5, 2, 3, 8)
+        mask = {"op": "input", "name": "m", "shape": [5, 2]}
+        with self.assertRaisesRegex(inference.Refused, "'y': resets within a sequence are not written"):
+            self.plan(x, mask, *weights, dict(layer, reset="m"))
+
     @unittest.skipUnless(platform.machine() == "x86_64", "counts instructions of x86-64")
     def test_vectors(self):
         """At -O2 compilers make vectors of the products and gates of a layer."""

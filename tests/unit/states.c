@@ -586,6 +586,51 @@ static void test_reset(void **state)
     assert_null(gpunn_find(f->model, "g.h"));
 }
 
+/* Pieces of sequences with resets at their steps give the values of the whole, in training too. */
+static void test_reset_steps(void **state)
+{
+    fixture *f = *state;
+    enum { PIECE = 3, LENGTH = 9, HIDDEN = 3, N = 2 };
+    static const float mask[N][LENGTH] = {{0, 1, 0, 0, 0, 0, 2, 0, 0}, {0, 0, 1, 1, 0, 0, 0, 0, -1}};
+    float              input[N][LENGTH], part[N][PIECE], anew[N][PIECE], wanted[N][LENGTH][HIDDEN];
+    const int64_t      length = gpunn_size(f->model, "T");
+    gpunn_tensor      *x = MADE(f->dev,
+                                gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, length, 1)));
+    gpunn_tensor *m = MADE(f->dev, gpunn_input(f->model, "m", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, length)));
+    gpunn_tensor *y = MADE(f->dev, gpunn_gru(x, "g", .hidden_size = HIDDEN, .batch_first = true,
+                                             .stateful = true, .reset = m, .capacity = 4));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false)), *weights[4];
+    for (int i = 0; i < COUNT(weights); i++) weights[i] = gpunn_parameter_at(f->model, i);
+    gpunn_tensor *whole = MADE(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .batch_first = true,
+                                                 .reset = m, .weights = weights));
+    for (int i = 0; i < N * LENGTH; i++) input[i / LENGTH][i % LENGTH] = (float)sin(i);
+    OK(f->dev, gpunn_write_shape(x, input, GPUNN_SHAPE(N, LENGTH, 1)));
+    OK(f->dev, gpunn_write_shape(m, mask, GPUNN_SHAPE(N, LENGTH)));
+    run(f, whole);
+    OK(f->dev, gpunn_read(whole, wanted, sizeof wanted));
+    for (int first = 0; first < LENGTH; first += PIECE) {
+        float got[N * PIECE * HIDDEN];
+        for (int i = 0; i < N; i++) {
+            memcpy(part[i], input[i] + first, sizeof part[i]);
+            memcpy(anew[i], mask[i] + first, sizeof anew[i]);
+        }
+        OK(f->dev, gpunn_write_shape(x, part, GPUNN_SHAPE(N, PIECE, 1)));
+        OK(f->dev, gpunn_write_shape(m, anew, GPUNN_SHAPE(N, PIECE)));
+        OK(f->dev, first == PIECE ? gpunn_backward(loss) : gpunn_forward(&y, 1));
+        if (first == PIECE) continue;
+        OK(f->dev, gpunn_read(y, got, sizeof got));
+        for (int i = 0; i < N * PIECE * HIDDEN; i++)
+            assert_true(fabsf(got[i] - wanted[i / PIECE / HIDDEN][first + i / HIDDEN % PIECE][i % HIDDEN]) <=
+                        1e-6f);
+    }
+    FAILS_NULL(f->dev,
+               gpunn_gru(x, "b", .hidden_size = 3, .batch_first = true, .bidirectional = true, .reset = m),
+               GPUNN_ERR_ARGUMENT, ".reset of steps is not used with bidirectional; leave it out");
+    gpunn_tensor *turned = gpunn_permute(m, GPUNN_AXES(1, 0));
+    FAILS_NULL(f->dev, gpunn_gru(x, "b", .hidden_size = 3, .batch_first = true, .reset = turned),
+               GPUNN_ERR_SHAPE, "reset is [T, batch] and x [batch, T, 1]; give a value for each step");
+}
+
 /* Runs of few and many sequences: each is as a run of its own sequence alone, all through. Sequences that a
  * run lacks keep their state; a mask sets it to 0. */
 static void test_capacity(void **state)
@@ -903,6 +948,7 @@ int main(void)
                 {"bad streams", test_bad_streams},
                 {"stateful", test_stateful},
                 {"reset", test_reset},
+                {"reset of steps", test_reset_steps},
                 {"lengths", test_lengths},
                 {"capacity", test_capacity},
                 {"capacity of a stream", test_stream_capacity},

@@ -6,8 +6,8 @@
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 23
-#define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
+#define GPUNN_BACKEND_ABI 24
+#define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 13 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
 typedef struct gpunn_attributes {
@@ -162,7 +162,8 @@ typedef struct gpunn_step_fusion {
  *   is NULL.
  * - ATTENTION: the first operand may hold all of q, k and v, with rank 5. lengths, if used, are at their
  *   place.
- * - RNN, LSTM, GRU: x is [length, n, features]; the last four operands repeat for each direction.
+ * - RNN, LSTM, GRU: x is [length, n, features]; the last four operands repeat for each direction. reset is
+ *   [length, n]: sequences for which it is not 0 continue from zeros at that step.
  * - ASSIGN: out is the state's own memory.
  * - CONCAT, CUSTOM: any number of operands.
  * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others

@@ -473,8 +473,10 @@ typedef struct gpunn_rnn_args {
      * each direction: weight_ih, weight_hh, without no_bias bias_ih, bias_hh, and with proj_size weight_hr.
      * Values computed from parameters alone are allowed too. */
     gpunn_tensor *const *weights;
-    /* With .stateful: [n], of any dtype. Sequences for which it is not 0 begin anew: their states are 0
-     * before the first step, as after the end of an episode. */
+    /* Sequences for which it is not 0 begin anew, as after the end of an episode. [length, n] (batch_first:
+     * [n, length]): the states are 0 before that step, and no gradient passes there; not with bidirectional.
+     * With .stateful also [n]: they are 0 before the first step. Of any dtype. With steps a GPU does not use
+     * cuDNN. */
     gpunn_tensor *reset;
     /* With .stateful and a varying n, such as GPUNN_BATCH: the largest n. The states have so many rows, 0 at
      * first, and sequence i of a run continues row i. The rows from n on keep their values for a later run.

@@ -213,11 +213,11 @@
     X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, GPUNN__RULE(resize))                                       \
     X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7,                        \
       GPUNN__LOCAL | GPUNN__SAVES, GPUNN__RULE(norm))                                                       \
-    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,              \
+    X(RNN, rnn, (x, lengths, h_0, c_0, reset, weight_ih, weight_hh, bias_ih, bias_hh), 8191, 1, 8173,       \
       GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
-    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,            \
+    X(LSTM, lstm, (x, lengths, h_0, c_0, reset, weight_ih, weight_hh, bias_ih, bias_hh), 8191, 1, 8173,     \
       GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
-    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,              \
+    X(GRU, gru, (x, lengths, h_0, c_0, reset, weight_ih, weight_hh, bias_ih, bias_hh), 8191, 1, 8173,       \
       GPUNN__RECURRENT, GPUNN__RULE(recurrent))                                                             \
     X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, GPUNN__RULE(norm))               \
     X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, GPUNN__RULE(norm))                         \

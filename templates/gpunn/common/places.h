@@ -325,6 +325,16 @@ GPUNN__COMMON int gpunn__gates_of(gpunn_op op)
     return op == GPUNN_OP_GRU ? 3 : 1;
 }
 
+/* Operand indices of a recurrent node. From GPUNN__WEIGHTS on there are four for each direction. */
+enum {
+    GPUNN__LENGTHS = 1,
+    GPUNN__H_0,
+    GPUNN__C_0,
+    GPUNN__RESET,
+    GPUNN__WEIGHTS,
+    GPUNN__RECURRENT_OPERANDS = GPUNN__WEIGHTS + 8
+};
+
 /* ---- windows of a pool --------------------------------------------------------------------------------- */
 typedef struct gpunn__pool_axis {
     gpunn__extent n, out, kernel, stride, padding; /* kernel 0: adaptive */

@@ -22,6 +22,7 @@ typedef struct gpunn__recurrent_job {
     int64_t                    length, batch, in, hidden, gates, width; /* width: floats in a row of gates */
     int64_t                    directions, direction;
     const float               *h_0, *c_0;           /* of this direction; NULL: 0 */
+    const float               *reset;               /* [length][batch]; NULL: never */
     float                     *kept;                /* [time][batch][width], starting at time `origin` */
     int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
     float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
@@ -43,6 +44,12 @@ GPUNN__INLINE int64_t gpunn__recurrent_length(const gpunn__recurrent_job *j, int
     return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, n) : j->length;
 }
 
+/* Whether sequence n continues from zeros at step s. Only one direction has resets. */
+GPUNN__INLINE bool gpunn__recurrent_resets(const gpunn__recurrent_job *j, int64_t s, int64_t n)
+{
+    return j->reset && s < gpunn__recurrent_length(j, n) && j->reset[s * j->batch + n] != 0;
+}
+
 /* The row of y, or of its gradient, for sequence n at time t. */
 GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpunn_value *y, int64_t t,
                                         int64_t n)
@@ -54,6 +61,7 @@ GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpu
 GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j, int64_t s, int64_t n)
 {
     const int64_t t = s > 0 ? gpunn__recurrent_time(j, s - 1) : j->length;
+    if (gpunn__recurrent_resets(j, s, n)) return j->zeros;
     if (t < gpunn__recurrent_length(j, n)) return gpunn__recurrent_y(j, &j->step->out, t, n);
     return j->h_0 ? j->h_0 + n * j->hidden : j->zeros;
 }
@@ -154,6 +162,16 @@ GPUNN__CELL(gpunn__gru_cell_backward,
     }
 }
 
+/* Sets units first .. first + count - 1 of the state to 0 if the sequence resets at step s. In backward, of
+ * its gradient. */
+static void gpunn__recurrent_reset(const gpunn__recurrent_job *j, int64_t s, int64_t n, int64_t first,
+                                   int64_t count)
+{
+    if (!gpunn__recurrent_resets(j, s, n)) return;
+    memset(j->h + n * j->hidden + first, 0, (size_t)count * sizeof *j->h);
+    memset(j->c + n * j->hidden + first, 0, (size_t)count * sizeof *j->c);
+}
+
 /* Applies the gates to units first .. first + count - 1 of a row. */
 static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, int64_t first,
                                          int64_t count, float *gates)
@@ -171,6 +189,7 @@ static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t 
                          c, h, y);
     else
         gpunn__gru_cell(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, h, y);
+    gpunn__recurrent_reset(j, t + 1, n, first, count);
 }
 
 static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t s, int64_t n, int64_t first,
@@ -179,6 +198,7 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
     const int64_t hidden = j->hidden, t = gpunn__recurrent_time(j, s);
     const float  *dy = gpunn__recurrent_y(j, &j->step->grad_out, t, n) + first, *before;
     float        *dh = j->h + n * hidden + first, *dc = j->c + n * hidden + first, *gate = gates + first;
+    gpunn__recurrent_reset(j, s + 1, n, first, count);
     if (t >= gpunn__recurrent_length(j, n)) {
         const int64_t of_c = j->step->op == GPUNN_OP_LSTM;
         for (int64_t i = 0; i < j->width / hidden - of_c; i++)
@@ -188,6 +208,7 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
     else if (j->step->op == GPUNN_OP_LSTM) {
         before = j->c_0 ? j->c_0 + n * hidden + first : j->zeros;
         if (s > 0) before = gate + (j->direction ? j->batch : -j->batch) * j->width + 4 * hidden;
+        if (gpunn__recurrent_resets(j, s, n)) before = j->zeros;
         gpunn__lstm_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden,
                                   gate + 4 * hidden, before, dh, dc, dy);
     } else {
@@ -360,6 +381,7 @@ static gpunn__recurrent_job gpunn__recurrent_of(const gpunn_step *step)
     j.gates = gpunn__gates_of(step->op);
     j.width = (j.gates + (step->op != GPUNN_OP_RNN)) * j.hidden;
     j.directions = step->attr->bidirectional ? 2 : 1;
+    j.reset = (const float *)step->in[GPUNN__RESET].data;
     return j;
 }
 
@@ -450,6 +472,7 @@ static void gpunn__recurrent_start(gpunn__recurrent_job *j, float *packed, bool 
     gpunn__recurrent_bias(j, bias);
     gpunn__recurrent_copy(j, j->h, j->h_0);
     gpunn__recurrent_copy(j, j->c, j->c_0);
+    for (int64_t n = 0; n < j->batch && j->reset; n++) gpunn__recurrent_reset(j, 0, n, 0, j->hidden);
 }
 
 static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -623,6 +646,7 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
             }
             gpunn__recurrent_gradients(cpu, step, action, &j, sums, weight_sums, scratch, &scratch_bytes);
         }
+        for (int64_t n = 0; n < j.batch && j.reset && run; n++) gpunn__recurrent_reset(&j, 0, n, 0, j.hidden);
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && run; i++) {
             float       *to = gpunn__recurrent_state(&j, step->grad_in[i].data);
             const float *from = i == GPUNN__H_0 ? j.h : j.c;

@@ -118,6 +118,8 @@
     A(states, BOOL, states)                                                                          \
     K(rnn, lengths, REFERENCE, GPUNN__OPERAND(1), lengths,                                           \
       "I64 or I32 [n]: steps of each sequence that exist.")                                          \
+    K(rnn, reset, REFERENCE, GPUNN__OPERAND(4), reset,                                               \
+      "[length, n]: where it is not 0, a sequence continues from zeros at that step.")               \
     K(rnn, h_0, REFERENCE, GPUNN__OPERAND(2), h_0, "Initial state [directions, n, hidden_size].")
 #define GPUNN__RNN_ARGS(K, A, S)                                                 \
     GPUNN__RECURRENT_START(K, A, S)                                              \

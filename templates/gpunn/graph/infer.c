@@ -562,6 +562,7 @@ GPUNN__INTERNAL bool gpunn__recurrent_rule(const gpunn__inference *i)
     const int64_t      directions = i->attr->bidirectional ? 2 : 1;
     const gpunn_model *model = x->model;
     const gpunn__meta  lengths = {GPUNN_I64, 1, {x->dim[1]}, model},
+                      reset = {GPUNN_F32, 2, {x->dim[0], x->dim[1]}, model},
                       state = {GPUNN_F32, 3, {directions, x->dim[1], hidden}, model};
     const gpunn__meta ih = {GPUNN_F32, 2, {rows, x->dim[2]}, model},
                       hh = {GPUNN_F32, 2, {rows, hidden}, model};
@@ -569,6 +570,7 @@ GPUNN__INTERNAL bool gpunn__recurrent_rule(const gpunn__inference *i)
     for (int k = GPUNN__LENGTHS; k < i->count; k++) {
         const gpunn__meta *needed = k >= GPUNN__WEIGHTS   ? of_direction[(k - GPUNN__WEIGHTS) % 4]
                                     : k == GPUNN__LENGTHS ? &lengths
+                                    : k == GPUNN__RESET   ? &reset
                                                           : &state;
         char               one[128], other[128];
         if (i->in[k].dtype == GPUNN_DTYPE_DEFAULT || gpunn__same_dims(&i->in[k], needed)) continue;

@@ -62,12 +62,9 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i);
 /* torch's factor from outputs to cells of x along an axis; scale 0: not set. */
 GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale);
 
-/* Operand indices of a recurrent node. From GPUNN__WEIGHTS on there are four for each direction. */
-enum { GPUNN__LENGTHS = 1, GPUNN__H_0, GPUNN__C_0, GPUNN__WEIGHTS, GPUNN__RECURRENT_OPERANDS = 12 };
-
 /* clang-format off */
 GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
-    "x", "lengths", "h_0", "c_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
+    "x", "lengths", "h_0", "c_0", "reset", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
     "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
 /* clang-format on */
 

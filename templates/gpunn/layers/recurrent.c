@@ -44,9 +44,10 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
                                       const gpunn_rnn_args *args, int layers)
 {
     const int   axis = args->batch_first ? 1 : 0;
-    const char *stray = args->relu && op != GPUNN_OP_RNN         ? "relu is not used by this layer"
-                        : args->c_0 && op != GPUNN_OP_LSTM       ? "c_0 is not used by this layer"
-                        : args->c_n && op != GPUNN_OP_LSTM       ? "c_n is not used by this layer"
+    const char *stray = args->relu && op != GPUNN_OP_RNN     ? "relu is not used by this layer"
+                        : args->reset && args->bidirectional ? "reset of steps is not used with bidirectional"
+                        : args->c_0 && op != GPUNN_OP_LSTM   ? "c_0 is not used by this layer"
+                        : args->c_n && op != GPUNN_OP_LSTM   ? "c_n is not used by this layer"
                         : args->proj_size && op != GPUNN_OP_LSTM ? "proj_size is not used by this layer"
                         : args->states && args->proj_size
                             ? "states is not used with proj_size; h_n and c_n are"
@@ -127,6 +128,7 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
     int64_t             state[] = {layers * directions, x->dim[args->batch_first ? 0 : 1], 0};
     gpunn_tensor *const given[] = {args->h_0, args->c_0};
     if (args->lengths && !gpunn__operand(call, args->lengths, ".lengths", false)) return false;
+    if (args->reset && !gpunn__operand(call, args->reset, ".reset", true)) return false;
     for (int i = 0; i < 2; i++) {
         char one[128], other[128];
         if (given[i] == NULL) continue;
@@ -206,11 +208,21 @@ static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn
     return gpunn_concat(parts, 1 + directions, 2);
 }
 
+/* The state of each sequence, or 0 for those that reset [n] starts anew. */
+static gpunn_tensor *gpunn__state_kept(gpunn_tensor *state, gpunn_tensor *reset)
+{
+    gpunn_tensor *in[2] = {state, gpunn_cast(reset, GPUNN_F32)};
+    if (in[1]) in[1] = gpunn_reshape(in[1], GPUNN_SHAPE(state->dim[1], 1));
+    return in[1] ? gpunn_expr("where(y == 0, x, 0)", in, 2) : NULL;
+}
+
 /* Turns the operands of a layer with proj_size into those of a layer without. Returns false on failure. */
 static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weight_hr, int directions)
 {
     const gpunn_matmul_args plain = {0, false, false};
-    gpunn_tensor *const     h_0 = in[GPUNN__H_0];
+    gpunn_tensor           *h_0 = in[GPUNN__H_0];
+    if (h_0 && in[GPUNN__RESET]) h_0 = gpunn__state_kept(h_0, gpunn_slice(in[GPUNN__RESET], 0, 0, 1, 1));
+    if (h_0 == NULL && in[GPUNN__H_0]) return false;
     for (int d = 0; d < directions; d++) {
         gpunn_tensor **const weight = &in[GPUNN__WEIGHTS + 4 * d], *weight_hh = weight[1],
                              *both[2] = {weight[0], weight_hh};
@@ -257,7 +269,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     const float   bound = 1 / sqrtf((float)hidden);
     gpunn_tensor *y = args->batch_first ? gpunn_permute(x, swap) : x;
     for (int k = 0; k < layers && y; k++) {
-        gpunn_tensor *in[GPUNN__RECURRENT_OPERANDS] = {y, args->lengths, args->h_0, args->c_0};
+        gpunn_tensor *in[GPUNN__RECURRENT_OPERANDS] = {y, args->lengths, args->h_0, args->c_0, args->reset};
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && layers > 1; i++)
             if (in[i] && (in[i] = gpunn_slice(in[i], 0, k * directions, (k + 1) * directions, 1)) == NULL)
                 return gpunn__undo(&call);
@@ -362,14 +374,6 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
     return gpunn__cell(&gpunn__operation_gru, x, name, &args);
 }
 
-/* The state of each sequence, or 0 for those that reset starts anew. */
-static gpunn_tensor *gpunn__state_kept(gpunn_tensor *state, gpunn_tensor *reset)
-{
-    gpunn_tensor *in[2] = {state, gpunn_cast(reset, GPUNN_F32)};
-    if (in[1]) in[1] = gpunn_reshape(in[1], GPUNN_SHAPE(reset->dim[0], 1));
-    return in[1] ? gpunn_expr("where(y == 0, x, 0)", in, 2) : NULL;
-}
-
 /* Makes a layer that continues from the final state of the previous run. */
 static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                      gpunn_rnn_args args)
@@ -387,11 +391,12 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
             name ? "leave them out" : "give the layer a name, since their names begin with it");
     const int64_t held = gpunn__held_sequences(&call, x, x->dim[n], args.capacity);
     if (held == 0) return NULL;
-    if (args.reset &&
-        (args.reset->model != x->model || args.reset->rank != 1 || args.reset->dim[0] != x->dim[n]))
+    gpunn_tensor *const reset = args.reset && args.reset->rank != 2 ? args.reset : NULL;
+    if (reset && (reset->model != x->model || reset->rank != 1 || reset->dim[0] != x->dim[n]))
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give %s, a value for each sequence",
-                                gpunn__shape_text(args.reset, text),
+                                gpunn__shape_text(reset, text),
                                 gpunn__dims_text(x->model, 1, &x->dim[n], other));
+    if (reset) args.reset = NULL;
     if (!gpunn__held_places(x->model, x->dim[n], held, &places)) return gpunn__call_finish(&call, NULL);
     const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
@@ -400,7 +405,7 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
         state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, held, width), zeros);
         if (state[i]) first[i] = gpunn__held_rows(state[i], 1, places);
-        if (first[i] && args.reset) first[i] = gpunn__state_kept(first[i], args.reset);
+        if (first[i] && reset) first[i] = gpunn__state_kept(first[i], reset);
         if (first[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
     args.h_0 = first[0], args.c_0 = first[1];
@@ -412,28 +417,51 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     return gpunn__call_finish(&call, y);
 }
 
-static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x,
-                                            const char *name, const gpunn_rnn_args *args)
+/* Turns a mask of steps, which has the first two axes of x, into [length, n] of F32. */
+static bool gpunn__reset_of_steps(const gpunn__call *call, const gpunn_tensor *x, gpunn_rnn_args *args)
 {
-    if (args->stateful) return gpunn__stateful(operation, x, name, *args);
+    const gpunn_axes swap = GPUNN_AXES(1, 0);
+    char             text[128], other[128];
+    if (!gpunn__operand(call, args->reset, ".reset", false)) return false;
+    if (x->rank != 3 || memcmp(args->reset->dim, x->dim, 2 * sizeof *x->dim) != 0) {
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "reset is %s and x %s; give a value for each step of each sequence",
+                               gpunn__shape_text(args->reset, text), gpunn__shape_text(x, other));
+        return false;
+    }
+    args->reset = gpunn_cast(args->reset, GPUNN_F32);
+    if (args->reset && args->batch_first) args->reset = gpunn_permute(args->reset, swap);
+    return args->reset != NULL;
+}
+
+static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x,
+                                            const char *name, gpunn_rnn_args args)
+{
     gpunn__call call;
-    if (args->reset == NULL && args->capacity == 0) return gpunn__recurrent(operation, x, name, args);
+    const bool  steps = args.reset && args.reset->rank == 2;
+    if (!args.stateful && args.reset == NULL && args.capacity == 0)
+        return gpunn__recurrent(operation, x, name, &args);
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
-    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both",
-                            args->reset ? "reset" : "capacity");
+    if (!args.stateful && (args.capacity || (args.reset && !steps)))
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both",
+                                args.capacity ? "capacity" : "reset of sequences");
+    if (steps && !gpunn__reset_of_steps(&call, x, &args)) return gpunn__call_finish(&call, NULL);
+    gpunn_tensor *y = args.stateful ? gpunn__stateful(operation, x, name, args)
+                                    : gpunn__recurrent(operation, x, name, &args);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(&gpunn__operation_rnn, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_rnn, x, name, args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(&gpunn__operation_lstm, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_lstm, x, name, args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(&gpunn__operation_gru, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_gru, x, name, args);
 }

@@ -47,7 +47,7 @@ static double gpunn__product_flops(const gpunn_step *step)
     case GPUNN_OP_RNN:
     case GPUNN_OP_LSTM:
     case GPUNN_OP_GRU:
-        for (int i = 4; i < step->input_count; i++)
+        for (int i = GPUNN__WEIGHTS; i < step->input_count; i++)
             weights += step->in[i].rank == 2 ? (double)step->in[i].count : 0;
         return 2.0 * (double)x->count / (double)x->dim[x->rank - 1] * weights;
     default: return 0;

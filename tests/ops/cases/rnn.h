@@ -22,6 +22,7 @@ static gpunn_tensor *with_c(gpunn_tensor *h)
 #define RNN(kind, ...) gpunn_##kind(gpunn_find(model, "x"), "l", __VA_ARGS__)
 #define RNN_START .h_0 = gpunn_find(model, "h_0"), .c_0 = gpunn_find(model, "c_0")
 #define RNN_LENGTHS .lengths = gpunn_find(model, "lengths")
+#define RNN_RESET .reset = gpunn_find(model, "reset")
 #define RNN_FINAL(call) (state[1] = NULL, state[2] = call, with_states(state[2], state[0], state[1]))
 #define RNN_KIND_CASES(X, kind, ...)                                                                                     \
     X(kind, "plain", RNN(kind, .hidden_size = 6))                                                                        \
@@ -36,7 +37,14 @@ static gpunn_tensor *with_c(gpunn_tensor *h)
       RNN_FINAL(RNN(kind, .hidden_size = 4, .bidirectional = true, RNN_START, RNN_LENGTHS, __VA_ARGS__)))                \
     X(kind, "lengths_plain",                                                                                             \
       RNN_FINAL(RNN(kind, .hidden_size = 4, .num_layers = 2, .batch_first = true, RNN_LENGTHS, __VA_ARGS__)))            \
-    X(kind, "wide", RNN(kind, .hidden_size = 33))
+    X(kind, "wide", RNN(kind, .hidden_size = 33))                                                                        \
+    X(kind, "reset", RNN(kind, .hidden_size = 6, RNN_RESET))                                                             \
+    X(kind, "reset_start", RNN_FINAL(RNN(kind, .hidden_size = 5, RNN_START, RNN_RESET, __VA_ARGS__)))                    \
+    X(kind, "reset_layers",                                                                                              \
+      RNN_FINAL(RNN(kind, .hidden_size = 3, .num_layers = 2, .batch_first = true, RNN_START, RNN_RESET, __VA_ARGS__)))   \
+    X(kind, "reset_lengths",                                                                                             \
+      RNN_FINAL(RNN(kind, .hidden_size = 4, RNN_START, RNN_LENGTHS, RNN_RESET, __VA_ARGS__)))                            \
+    X(kind, "reset_long", RNN(kind, .hidden_size = 3, RNN_RESET))
 #define CELL(kind, ...) gpunn_##kind##_cell(gpunn_find(model, "x"), "l", __VA_ARGS__)
 #define CELL_H .h = gpunn_find(model, "h")
 #define CELL_C .c = gpunn_find(model, "c"), .c_n = &state[1]
@@ -51,6 +59,7 @@ static gpunn_tensor *with_c(gpunn_tensor *h)
       .proj_size = 3, RNN_START, RNN_BOTH)))                                                                     \
     X(lstm, "projected_lengths", RNN_FINAL(RNN(lstm, .hidden_size = 4, .batch_first = true, .bidirectional = true, \
       .proj_size = 3, RNN_START, RNN_LENGTHS, RNN_BOTH)))                                                        \
+    X(lstm, "reset_projected", RNN_FINAL(RNN(lstm, .hidden_size = 5, .proj_size = 2, RNN_START, RNN_RESET, RNN_BOTH)))       \
     X(lstm, "projected_wide", RNN_FINAL(RNN(lstm, .hidden_size = 33, .proj_size = 17, RNN_BOTH)))                \
     X(rnn, "relu", RNN(rnn, .hidden_size = 5, .relu = true))   \
     X(rnn_cell, "plain", CELL(rnn, .hidden_size = 6, CELL_H))  \
@@ -78,6 +87,8 @@ static gpunn_tensor *with_c(gpunn_tensor *h)
       gpunn_##kind(gpunn_tanh(x), "m", .hidden_size = 3, .batch_first = true)))                                          \
     X(kind##_states, XS(3, 3, 2), RNN_FINAL(gpunn_##kind(x, "l", .hidden_size = 3, .batch_first = true,                  \
       .num_layers = 2, .bidirectional = true, .h_0 = RNN_TURNED("b", 3, 4, 3), __VA_ARGS__)))                            \
+    X(kind##_reset, XS(3, 4, 3), RNN_FINAL(gpunn_##kind(x, "l", .hidden_size = 5, .batch_first = true,                   \
+      .h_0 = RNN_TURNED("b", 3, 1, 5), .reset = gpunn_relu(B("anew", 3, 4)), .h_n = &state[0])))                         \
     X(kind##_added, XS(3, 4, 2), (state[0] = RNN_TURNED("b", 3, 1, 2), state[2] = gpunn_permute(x, GPUNN_AXES(1, 0, 2)), \
       RNN_AGAIN(gpunn_##kind(state[2], "l", .hidden_size = 2, .h_0 = state[0]))))
 #define RNN_GRADIENTS(X)                                                                                \
