@@ -62,6 +62,15 @@ class Research(unittest.TestCase):
         with open(path, "rb") as file:
             self.assertEqual(file.read(), curve)
 
+    def test_ppo_recurrent(self):
+        """A cart whose speeds cannot be seen is balanced from memory alone."""
+        options = ("--world", "blind", "--environments", "128", "--horizon", "64", "--batch", "1024",
+                   "--steps", "70000")
+        blind, recurrent = (self.number(r"mean return (-?[\d.]+) of", self.run_example("ppo", *options, *more))
+                            for more in ((), ("--recurrent",)))
+        self.assertLess(blind, 80)
+        self.assertGreater(recurrent, 100)
+
     def test_sdf(self):
         text = self.run_example("sdf", "--steps", "800", "--out", self.folder.name)
         self.assertLess(self.number(r"mean error ([\d.]+)", text), 0.04)
