@@ -9,8 +9,8 @@
  *        ./ppo --environments 128 --horizon 64 --batch 1024      (solves the cart in 150,000 steps)
  * Expect: the last 100 carts keep their poles for all 500 steps after about 1,200,000 steps of all
  *         environments; the maze is left with a mean return of 0.75 after 1,700,000; the pendulum swings up
- *         with a mean return above -170 after 4,000,000. With --recurrent the blind cart keeps its pole for 450
- *         steps after 1,000,000; without a memory it never gets beyond 60.
+ *         with a mean return above -170 after 4,000,000. With --recurrent the blind cart keeps its pole for
+ *         450 steps after 1,000,000; without a memory it never gets beyond 60.
  * Time:  about 3, 5 and 9 seconds on one core; for the blind cart less than 30.
  * Next:  add a world of your own to `worlds`: how it begins, what an action does, what can be seen. */
 #define GPUNN_IMPLEMENTATION
