@@ -2395,6 +2395,82 @@ static void check_adding(fixture *f, adding c, uint32_t seed)
     free(r.value), free(r.grad_out);
 }
 
+/* ---- sum, mean and max over any axes of [a, b, c], whose values are whole numbers with many equals ---- */
+typedef struct reduction {
+    int64_t dim[3];
+    int     axes; /* bit i: axis i */
+    enum { SUM, MEAN, MAX, REDUCTIONS } kind;
+} reduction;
+
+static gpunn_tensor *reduce(const reduction *c, gpunn_tensor *x)
+{
+    gpunn_axes axes = {{0}};
+    int        count = 0;
+    for (int i = 0; i < 3; i++)
+        if (c->axes >> i & 1) axes.axis[count++] = i;
+    axes.axis[count] = GPUNN_END;
+    return c->kind == SUM    ? gpunn_sum(x, axes, false)
+           : c->kind == MEAN ? gpunn_mean(x, axes, false)
+                             : gpunn_max(x, axes, false);
+}
+
+/* The place of the result to which element `at` of x belongs. */
+static int64_t reduced(const reduction *c, int64_t at)
+{
+    const int64_t index[3] = {at / c->dim[2] / c->dim[1], at / c->dim[2] % c->dim[1], at % c->dim[2]};
+    int64_t       place = 0;
+    for (int i = 0; i < 3; i++)
+        if (!(c->axes >> i & 1)) place = place * c->dim[i] + index[i];
+    return place;
+}
+
+static void check_reduction(fixture *f, const reduction *c)
+{
+    static const char *const names[REDUCTIONS] = {"sum", "mean", "max"};
+    const int64_t            n = c->dim[0] * c->dim[1] * c->dim[2];
+    float                   *x = whole_numbers(n, 7, false);
+    run                      r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    next_model(f);
+    (void)snprintf(geometry, sizeof geometry, "%s of %lld x %lld x %lld, axes %d", names[c->kind],
+                   (long long)c->dim[0], (long long)c->dim[1], (long long)c->dim[2], c->axes);
+    r.x = add_input(f, "x", GPUNN_SHAPE(c->dim[0], c->dim[1], c->dim[2]), x, n);
+    r.out = reduce(c, r.x);
+    run_backward(&r);
+    float       *gradient = read_gradient(f->dev, r.x);
+    double      *expected = calloc((size_t)r.count, sizeof *expected), *equal = calloc((size_t)r.count, 8);
+    const double share = c->kind == MEAN ? (double)r.count / (double)n : 1;
+    for (int64_t k = 0; k < r.count && c->kind == MAX; k++) expected[k] = -INFINITY;
+    for (int64_t at = 0; at < n; at++) {
+        double *to = &expected[reduced(c, at)];
+        *to = c->kind == MAX ? fmax(*to, (double)x[at]) : *to + (double)x[at];
+    }
+    for (int64_t at = 0; at < n; at++) equal[reduced(c, at)] += (double)x[at] == expected[reduced(c, at)];
+    for (int64_t k = 0; k < r.count; k++)
+        check_sum("result", k, r.value[k], expected[k] * share, fabs(expected[k] * share), 1);
+    for (int64_t at = 0; at < n; at++) {
+        const int64_t k = reduced(c, at);
+        const double  g = (double)r.grad_out[k] * share;
+        const double  own = c->kind != MAX ? g : (double)x[at] == expected[k] ? g / equal[k] : 0;
+        check_sum("gradient", at, gradient[at], own, fabs(own), 1);
+    }
+    free(x), free(gradient), free(expected), free(equal), free(r.value), free(r.grad_out);
+}
+
+/* The large ones are summed in parts, which are as many as the planes of the first one. */
+static void test_reductions(void **state)
+{
+    static const int64_t sizes[][3] = {{5, 1100, 3},  {70, 3, 41},   {3, 37, 130}, {1, 700, 17},
+                                       {2, 2, 40000}, {2, 33000, 2}, {300, 2, 300}};
+    fixture             *f = *state;
+    reduction            c;
+    for (int i = 0; i < (is_emulated(f->backend) ? followed(4) : COUNT(sizes)); i++)
+        for (c.axes = 1; c.axes < 8; c.axes++) {
+            c.kind = (c.axes + i) % REDUCTIONS;
+            memcpy(c.dim, sizes[i], sizeof c.dim);
+            check_reduction(f, &c);
+        }
+}
+
 static void test_additions(void **state)
 {
     fixture            *f = *state;
@@ -3002,6 +3078,7 @@ int main(void)
     count += each_backend(tests + count, "sample", test_drawings, NULL);
     count += each_backend(tests + count, "sample of extremes", test_drawings_of_extremes, NULL);
     count += each_backend(tests + count, "sums at indices", test_additions, NULL);
+    count += each_backend(tests + count, "sum, mean and max", test_reductions, NULL);
     count += each_backend(tests + count, "group_norm", test_groups, NULL);
     count += each_backend(tests + count, "batch_norm, residual and relu", test_normed, NULL);
     count += each_backend(tests + count, "ctc_loss", test_ctc_loss, NULL);
