@@ -729,6 +729,30 @@ static void test_written_as(void **state)
     place_close(&p);
 }
 
+/* A weight longer than one transfer to the device. */
+static void test_long_weight(void **state)
+{
+    enum { N = (2 << 18) + 7 };
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    double          *wide = malloc(N * sizeof *wide), *seen = malloc(N * sizeof *seen);
+    int             *whole = malloc(N * sizeof *whole);
+    (void)state;
+    place p;
+    place_open(&p, GPUNN_PRECISION_F32);
+    gpunn_tensor *weight = MADE(p.dev, gpunn_parameter(p.model, "long", GPUNN_SHAPE(N), zeros));
+    for (int i = 0; i < N; i++) wide[i] = whole[i] = i * 7 % 10007;
+    OK(p.dev, gpunn_write_as(weight, GPUNN_F64, wide, N * sizeof *wide));
+    OK(p.dev, gpunn_read_as(weight, GPUNN_F64, seen, N * sizeof *seen));
+    assert_memory_equal(seen, wide, N * sizeof *wide);
+    memset(seen, 0, N * sizeof *seen);
+    OK(p.dev, gpunn_write_as(weight, GPUNN_F64, seen, N * sizeof *seen));
+    OK(p.dev, gpunn_write_as(weight, GPUNN_I32, whole, N * sizeof *whole));
+    OK(p.dev, gpunn_read_as(weight, GPUNN_F64, seen, N * sizeof *seen));
+    assert_memory_equal(seen, wide, N * sizeof *wide);
+    place_close(&p);
+    free(wide), free(seen), free(whole);
+}
+
 /* Bound doubles are read and written by runs, in every precision, at several batches; so are gradients. */
 static void test_doubles_bound(void **state)
 {
@@ -1167,7 +1191,7 @@ static void test_way(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[15 + COUNT(ways)];
+    static struct CMUnitTest tests[16 + COUNT(ways)];
     const struct CMUnitTest  memory[] = {cmocka_unit_test(test_values),
                                          cmocka_unit_test(test_training),
                                          cmocka_unit_test(test_changed),
@@ -1180,6 +1204,7 @@ int main(void)
                                          cmocka_unit_test(test_dlpack),
                                          cmocka_unit_test(test_doubles_written),
                                          cmocka_unit_test(test_written_as),
+                                         cmocka_unit_test(test_long_weight),
                                          cmocka_unit_test(test_doubles_bound),
                                          cmocka_unit_test(test_doubles_given),
                                          cmocka_unit_test(test_multiples)};

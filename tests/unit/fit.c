@@ -74,7 +74,8 @@ static void test_fit(void **state)
     int         epochs = 0;
     const char *csv = test_path(f, "history.csv"), *svg = test_path(f, "history.svg"),
                *best = test_path(f, "best.safetensors");
-    const char *checkpoint = test_path(f, "last.ckpt");
+    const char       *checkpoint = test_path(f, "last.ckpt");
+    const char *const drawn[] = {"text{", ".title{", ".page{", ".grid{", ".train{", ".validation{"};
     OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train,
                         .validation = s.validation, .epochs = 12, .on_progress = on_progress, .user = &w,
                         .history_csv = csv, .history_svg = svg, .checkpoint = checkpoint,
@@ -120,6 +121,10 @@ static void test_fit(void **state)
     assert_true(strncmp(text, "<svg", 4) == 0 || strncmp(text, "<?xml", 5) == 0);
     assert_non_null(strstr(text, "</svg>"));
     assert_null(strstr(text, "nan"));
+    for (int i = 0; i < COUNT(drawn); i++) { /* in light and in dark */
+        const char *light = strstr(text, drawn[i]), *dark = strstr(text, "prefers-color-scheme:dark");
+        assert_true(light && dark && light < dark && strstr(dark, drawn[i]));
+    }
     assert_null(strstr(text, "href"));                          /* self-contained */
     assert_non_null(strstr(text, "viewBox=\"0 0 4700 7200\"")); /* a phone's width */
     free(text);

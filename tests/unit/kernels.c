@@ -683,6 +683,8 @@ static void test_policies(void **state)
     set.abi = 99;
     FAILS(dev, gpunn_use_kernels(n.model, &set), GPUNN_ERR_UNSUPPORTED, "ABI 99", "renew");
     set.abi = GPUNN_KERNELS_ABI;
+    set.cuda = &(const gpunn_kernel_cuda){98, 1, NULL, NULL};
+    FAILS(dev, gpunn_use_kernels(n.model, &set), GPUNN_ERR_UNSUPPORTED, "ABI 98", "renew");
     set.cuda = &(const gpunn_kernel_cuda){GPUNN_KERNELS_ABI, 2, NULL, NULL};
     FAILS(dev, gpunn_use_kernels(n.model, &set), GPUNN_ERR_STATE, "try_kernels.cu", "compile both again");
     OK(dev, gpunn_use_kernels(n.model, &set, .policy = GPUNN_KERNELS_OFF));
@@ -746,9 +748,11 @@ static void test_kernel_fails(void **state)
     gpunn_kernel_set set = set_of(EXP_SIN, EXP_SIN);
     set.kernels = &kernel;
     OK(f->dev, gpunn_use_kernels(f->model, &set));
-    const int64_t bad[] = {3, 9}, good[] = {3, 6};
+    const int64_t bad[] = {3, 7}, negative[] = {-1, 3}, good[] = {0, 6};
     OK(f->dev, gpunn_write(rows, bad, sizeof bad));
-    FAILS(f->dev, gpunn_forward(&e, 1), GPUNN_ERR_ARGUMENT, "token 9 at position 1 is outside 0 .. 6");
+    FAILS(f->dev, gpunn_forward(&e, 1), GPUNN_ERR_ARGUMENT, "token 7 at position 1 is outside 0 .. 6");
+    OK(f->dev, gpunn_write(rows, negative, sizeof negative));
+    FAILS(f->dev, gpunn_forward(&e, 1), GPUNN_ERR_ARGUMENT, "token -1 at position 0 is outside 0 .. 6");
     OK(f->dev, gpunn_write(rows, good, sizeof good));
     FAILS(f->dev, gpunn_forward(&e, 1), GPUNN_ERR_ARGUMENT, "neither a class nor ignore_index");
 }
@@ -773,6 +777,48 @@ static void test_backend_without_time(void **state)
     gpunn_device_close(dev);
 }
 
+/* Only training keeps what a backward step reads. */
+static int          saving[2]; /* steps of a forward pass that save something: in evaluation, in training */
+static gpunn_status prepare_and_look(void *context, gpunn_step *step)
+{
+    const gpunn_status status = gpunn__cpu_backend()->prepare(context, step);
+    if (!step->backward && step->saved_bytes > 0) saving[step->training]++;
+    return status;
+}
+
+static void test_nothing_saved(void **state)
+{
+    enum { OPS = 10 };
+    (void)state;
+    gpunn_backend looking = *gpunn__cpu_backend();
+    looking.prepare = prepare_and_look;
+    gpunn_device *dev = MADE(NULL, gpunn_device_open(.backend = &looking));
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x = gpunn_parameter(model, "x", GPUNN_SHAPE(2, 6, 8, 8),
+                                      ((gpunn_init){GPUNN_INIT_NORMAL, 0, 1}));
+    gpunn_tensor *rows = gpunn_reshape(x, GPUNN_SHAPE(12, 8, 8));
+    gpunn_tensor *y[OPS] = {gpunn_layer_norm(x, "layer"),
+                            gpunn_rms_norm(x, "rms"),
+                            gpunn_group_norm(x, "group", .num_groups = 2),
+                            gpunn_instance_norm2d(x, "instance", .track_running_stats = true),
+                            gpunn_batch_norm2d(x, "batch"),
+                            gpunn_lstm(rows, "lstm", .hidden_size = 5),
+                            gpunn_gru(rows, "gru", .hidden_size = 5),
+                            gpunn_rnn(rows, "rnn", .hidden_size = 5),
+                            gpunn_scaled_dot_product_attention(x, x, x),
+                            gpunn_max_pool2d(x, .kernel_size = 2)};
+    for (int i = 0; i < OPS; i++) {
+        MADE(dev, y[i]);
+        saving[0] = saving[1] = 0;
+        OK(dev, gpunn_forward(&y[i], 1));
+        OK(dev, gpunn_backward(gpunn_sum(y[i], GPUNN_ALL, false)));
+        if (saving[0] != 0 || (i < 9 && saving[1] == 0))
+            fail_msg("op %d saves %d times in evaluation, %d in training", i, saving[0], saving[1]);
+    }
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -789,6 +835,7 @@ int main(void)
         test_with_device(test_kernel_fails),
         cmocka_unit_test(test_backend_fails),
         cmocka_unit_test(test_backend_without_time),
+        cmocka_unit_test(test_nothing_saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
