@@ -398,6 +398,16 @@ static float *gradient_of(const gpunn_tensor *t)
     return gradient;
 }
 
+/* The gradient of x from the result and from -x is the sum of both. */
+static void check_added(const float *of_result, const float *of_both)
+{
+    for (int64_t at = 0; at < N; at++) {
+        const double sum = (double)of_result[at] - (double)values[2][at];
+        if (!(fabs((double)of_both[at] - sum) <= 1e-4 * (1 + fabs((double)of_result[at]))))
+            fail_msg("gradient %lld is %.9g, not %.9g", (long long)at, (double)of_both[at], sum);
+    }
+}
+
 /* Gradients of the result, then of the result and of -x together, where that of x is a sum. */
 static void differentiate(outcome *o, gpunn_device *dev, gpunn_model *model, gpunn_tensor *const input_of[3],
                           gpunn_tensor *result)
@@ -413,6 +423,9 @@ static void differentiate(outcome *o, gpunn_device *dev, gpunn_model *model, gpu
         for (int k = 0; k < gpunn_parameter_count(model); k++)
             keep_gradient(o, dev, gpunn_parameter_at(model, k));
     }
+    /* not of what is drawn anew in each pass */
+    if (memcmp(o->data[EVALUATED], o->data[TRAINED], o->bytes[TRAINED]) == 0)
+        check_added(o->data[GRAD_X], o->data[GRAD_X + 3 + gpunn_parameter_count(model)]);
     free(gradients[0]);
 }
 
