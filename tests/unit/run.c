@@ -1057,6 +1057,34 @@ static void test_summary_between(void **state)
     free(before), free(after);
 }
 
+/* What is too large for a kernel of the CPU is refused before any memory is taken. */
+static void test_limits(void **state)
+{
+    enum { CASES = 6 };
+    static const char *const says[CASES] = {"topk over 4294967297",   "argmax over 2147483648",
+                                            "sample from 4294967297", "more than 2^31 - 1 classes",
+                                            "more than 2^31 cells",   "more than 2^31 cells"};
+    fixture                 *f = *state;
+    const int64_t            far = (INT64_C(1) << 32) + 1, wide = INT64_C(1) << 31, side = 2048;
+    if (f->backend->type != GPUNN_DEVICE_CPU) SKIP("a GPU has other limits");
+    gpunn_tensor *line = gpunn_input(f->model, "line", GPUNN_F32, GPUNN_SHAPE(1, far)),
+                 *half = gpunn_input(f->model, "half", GPUNN_F32, GPUNN_SHAPE(wide)),
+                 *u = gpunn_input(f->model, "u", GPUNN_F32, GPUNN_SHAPE(1)),
+                 *n = gpunn_input(f->model, "n", GPUNN_I64, GPUNN_SHAPE(1)),
+                 *words = gpunn_input(f->model, "words", GPUNN_I64, GPUNN_SHAPE(1, 1)),
+                 *times = gpunn_input(f->model, "times", GPUNN_F32, GPUNN_SHAPE(1, 1, wide)),
+                 *volume = gpunn_input(f->model, "volume", GPUNN_F32, GPUNN_SHAPE(1, 1, side, side, side)),
+                 *y[CASES] = {gpunn_topk(line, 2, 1, true, NULL),
+                              gpunn_argmax(half, 0, false),
+                              gpunn_sample(line, u),
+                              gpunn_ctc_loss(times, words, n, n),
+                              gpunn_max_pool3d(volume, .kernel_size = 2048),
+                              gpunn_avg_pool3d(volume, .kernel_size = 2048)};
+    for (int i = 0; i < CASES; i++)
+        FAILS(f->dev, gpunn_model_summary(f->model, .outputs = {MADE(f->dev, y[i])}), GPUNN_ERR_UNSUPPORTED,
+              says[i]);
+}
+
 static void test_summary(void **state)
 {
     (void)state;
@@ -1273,6 +1301,7 @@ int main(void)
                 {"metrics", test_metrics},
                 {"no allocation", test_no_allocation},
                 {"summary between", test_summary_between},
+                {"limits", test_limits},
                 {"huge", test_huge}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
