@@ -1709,7 +1709,21 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
       AXIS, _plain, AXIS, "a x b of the 3 elements along an axis; torch.linalg.cross.")                    \
     S(X, SEARCHSORTED, searchsorted, 2, (sorted_sequence, values), 0, 0, 0, 0,                             \
       "any [..., n], any [..., m] -> i64 [..., m]", SEARCHSORTED, searchsorted, ARGS,                      \
-      "How many elements of a sorted sequence come before each value; torch.searchsorted.")
+      "How many elements of a sorted sequence come before each value; torch.searchsorted.")              \
+    S(X, QUANTIZE, quantize_per_tensor, 1, (x), 0, 0, 0, GPUNN__LOCAL | GPUNN__INTEGER,                    \
+      "f32 [...] -> u8 [...]", QUANTIZE, quantize, ARGS, "torch.quantize_per_tensor, in 8 bits.")          \
+    S(X, DEQUANTIZE, dequantize, 1, (x), 0, 0, 0, GPUNN__LOCAL | GPUNN__INTEGER | GPUNN__KEEPS_F32,        \
+      "u8 [...] -> f32 [...]", QUANTIZE, quantize, ARGS, "(x - zero_point) scale; torch.dequantize.")      \
+    S(X, QUANTIZED_ADD, quantized_add, 2, (a, b), 0, 0, 0, GPUNN__LOCAL | GPUNN__INTEGER,                  \
+      "u8 [...], u8 [...] -> u8 [...]", QUANTIZED_ADD, quantized_add, ARGS,                                \
+      "The sum of two quantised tensors; torch.ops.quantized.add.")                                        \
+    S(X, QUANTIZED_LINEAR, quantized_linear, 4, (x, weight, weight_scale, bias), 0, 0, 0, GPUNN__INTEGER,  \
+      "u8 [..., in], f32 [out, in], f32 [out], f32 [out] -> u8 [..., out]", QUANTIZED_LINEAR,              \
+      quantized_linear, ARGS, "A linear layer of 8-bit numbers; torch.ops.quantized.linear.")              \
+    S(X, QUANTIZED_LINEAR_DYNAMIC, quantized_linear_dynamic, 4, (x, weight, weight_scale, bias), 0, 0, 0,  \
+      GPUNN__INTEGER | GPUNN__KEEPS_F32,                                                                   \
+      "f32 [..., in], f32 [out, in], f32 [out], f32 [out] -> f32 [..., out]", NO, _plain, PLAIN,           \
+      "The same of floats, which each run rounds to 8 bits; torch.ops.quantized.linear_dynamic.")
 #define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
                             ...)                                                                           \
     X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))
@@ -1730,6 +1744,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
       GPUNN__RULE(conv_transpose))                                                                          \
     X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED,                    \
       GPUNN__RULE(conv_transpose))                                                                          \
+    X(QUANTIZED_CONV2D, quantized_conv2d, (x, weight, weight_scale, bias), 0, 0, 0, GPUNN__INTEGER,         \
+      GPUNN__RULE(quantized_conv))                                                                          \
     X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, GPUNN__RULE(window))                           \
     X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, GPUNN__RULE(window))                           \
     X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, GPUNN__RULE(window))                               \
@@ -2538,6 +2554,78 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
 /* The elements in another dtype: F32, I64, I32, U8 or BOOL. Floats are rounded towards 0. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype);
+
+/* -- 8-bit numbers, for evaluation: q of dtype U8 stands for (q - zero_point) scale. No gradient: a training
+ * run is refused. On the CPU -- */
+typedef struct gpunn_quantize_args {
+    int   args_;
+    float scale;      /* required, above 0 */
+    int   zero_point; /* 0 to 255 */
+} gpunn_quantize_args;
+/* torch.quantize_per_tensor: x / scale, rounded half to even, plus zero_point, saturated to 0 .. 255. F32 ->
+ * U8. NaN becomes 0. */
+GPUNN_API gpunn_tensor *gpunn_quantize_per_tensor_(gpunn_tensor *x, gpunn_quantize_args args);
+#define gpunn_quantize_per_tensor(...) \
+    gpunn_quantize_per_tensor_(GPUNN_NAMED(gpunn_quantize_args, __VA_ARGS__))
+/* torch.dequantize: (x - zero_point) scale. U8 -> F32. */
+GPUNN_API gpunn_tensor *gpunn_dequantize_(gpunn_tensor *x, gpunn_quantize_args args);
+#define gpunn_dequantize(...) gpunn_dequantize_(GPUNN_NAMED(gpunn_quantize_args, __VA_ARGS__))
+typedef struct gpunn_quantized_add_args {
+    int   args_;
+    float a_scale, b_scale;           /* of the operands; required */
+    int   a_zero_point, b_zero_point; /* 0 to 255 */
+    float scale;                      /* of the result; required */
+    int   zero_point;                 /* 0 to 255 */
+    int   quant_min, quant_max;       /* bounds of the result; default 0 and 255; zero_point for a relu */
+} gpunn_quantized_add_args;
+/* torch.ops.quantized.add: the sum of U8 tensors of one shape, quantised as by gpunn_quantize_per_tensor. */
+GPUNN_API gpunn_tensor *gpunn_quantized_add_(gpunn_tensor *a, gpunn_tensor *b, gpunn_quantized_add_args args);
+#define gpunn_quantized_add(a, ...) \
+    gpunn_quantized_add_((a), GPUNN_NAMED(gpunn_quantized_add_args, __VA_ARGS__))
+typedef struct gpunn_quantized_linear_args {
+    int   args_;
+    float x_scale;              /* required */
+    int   x_zero_point;         /* 0 to 255 */
+    float scale;                /* of the result; required */
+    int   zero_point;           /* 0 to 255 */
+    int   quant_min, quant_max; /* bounds of the result; default 0 and 255; zero_point for a relu */
+} gpunn_quantized_linear_args;
+/* torch.ops.quantized.linear: x weight^T + bias for x U8 [..., in] -> U8 [..., out]. weight [out, in], bias
+ * [out] and weight_scale [out] are F32. A row of the weight is rounded to -128 .. 127 times its scale, the
+ * bias to multiples of x_scale weight_scale. Sums are integers, and exact. They are multiplied by x_scale
+ * weight_scale / scale, rounded half to even, and saturated. `in` is at most 32768. The device keeps the
+ * rounded weight beside the given one. */
+GPUNN_API gpunn_tensor *gpunn_quantized_linear_(gpunn_tensor *x, gpunn_tensor *weight,
+                                                gpunn_tensor *weight_scale, gpunn_tensor *bias,
+                                                gpunn_quantized_linear_args args);
+#define gpunn_quantized_linear(x, weight, weight_scale, ...) \
+    gpunn_quantized_linear_((x), (weight), (weight_scale),   \
+                            GPUNN_NAMED(gpunn_quantized_linear_args, __VA_ARGS__))
+/* torch.ops.quantized.linear_dynamic: the same for x F32 -> F32. Each run takes x_scale and x_zero_point from
+ * the smallest and largest number of x and 0, as ONNX's DynamicQuantizeLinear. bias is not rounded. A NaN in
+ * x makes all results NaN. */
+GPUNN_API gpunn_tensor *gpunn_quantized_linear_dynamic(gpunn_tensor *x, gpunn_tensor *weight,
+                                                       gpunn_tensor *weight_scale, gpunn_tensor *bias);
+typedef struct gpunn_quantized_conv_args {
+    int args_;
+    /* as in gpunn_conv_args: along both axes, or for each where not 0; the third entry stays 0 */
+    int   stride, padding, dilation, groups;
+    int   strides[3], paddings[3], dilations[3];
+    float x_scale;              /* required */
+    int   x_zero_point;         /* 0 to 255 */
+    float scale;                /* of the result; required */
+    int   zero_point;           /* 0 to 255 */
+    int   quant_min, quant_max; /* bounds of the result; default 0 and 255; zero_point for a relu */
+} gpunn_quantized_conv_args;
+/* torch.ops.quantized.conv2d: a convolution with the numbers of gpunn_quantized_linear. x U8 [n, in, h, w] ->
+ * U8 [n, out, ...]. weight [out, in / groups, kh, kw], weight_scale [out], bias [out]. in, h and w do not
+ * vary. in / groups kh kw is at most 32768. */
+GPUNN_API gpunn_tensor *gpunn_quantized_conv2d_(gpunn_tensor *x, gpunn_tensor *weight,
+                                                gpunn_tensor *weight_scale, gpunn_tensor *bias,
+                                                gpunn_quantized_conv_args args);
+#define gpunn_quantized_conv2d(x, weight, weight_scale, ...) \
+    gpunn_quantized_conv2d_((x), (weight), (weight_scale),   \
+                            GPUNN_NAMED(gpunn_quantized_conv_args, __VA_ARGS__))
 
 /* -- reductions: keepdim keeps each axis with size 1; sums of integers are I64, extremes and products keep
  * their dtype -- */
@@ -4083,13 +4171,13 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 24
+#define GPUNN_BACKEND_ABI 25
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 13 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
 typedef struct gpunn_attributes {
     float value[2];         /* elementwise */
-    float dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
+    float dropout_p, scale; /* dropout, attention; scale: attention, roi_align, quantised ops */
     float fill;             /* pad */
     float label_smoothing;  /* cross_entropy */
     int   kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
@@ -4144,6 +4232,9 @@ typedef struct gpunn_attributes {
     float   temperature, top_p; /* sample */
     bool    right;              /* searchsorted */
     bool    sparse;             /* embedding: its weight's gradient is sparse, see gpunn_step */
+    /* quantised ops: of the operands x, or a and b; and of the result, beside scale */
+    float x_scale, b_scale;
+    int   x_zero_point, b_zero_point, zero_point, quant_min, quant_max;
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -5016,7 +5107,8 @@ enum {
     GPUNN__MAX_POOL = 64 | GPUNN__POOL | GPUNN__SAVES,
     GPUNN__ADAPTIVE_POOL = 128 | GPUNN__POOL,
     GPUNN__ROW_NORM = 256 | GPUNN__SAVES,
-    GPUNN__RECURRENT = 512 | GPUNN__KEEPS_F32 | GPUNN__SAVES
+    GPUNN__RECURRENT = 512 | GPUNN__KEEPS_F32 | GPUNN__SAVES,
+    GPUNN__INTEGER = 2048 /* computes with 8-bit numbers; in evaluation only */
 };
 /* >>traits end */
 
@@ -11256,6 +11348,7 @@ typedef enum gpunn__key_kind {
     GPUNN__K_COUNT,   /* >= 1 */
     GPUNN__K_AMOUNT,  /* >= 0 */
     GPUNN__K_CELLS,   /* 0 or odd */
+    GPUNN__K_BYTE,    /* 0 to 255 */
     GPUNN__K_INTEGER, /* any */
     GPUNN__K_AXIS,    /* -8 to 7; 0 stays 0 */
     /* int[3]: one for each spatial axis, or one for all */
@@ -11620,6 +11713,10 @@ typedef struct gpunn__assign_args {
       gpunn__make_attention(l, e, a),                                                                        \
       "torch's, of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev]; or of all in one, [n, l, "   \
       "3, heads, e].")                                                                                       \
+    X(OP, quantized_conv2d, QUANTIZED_CONV2D, 4, 2, QUANTIZED_CONV, quantized_conv,                          \
+      gpunn_quantized_conv2d_(in[0], in[1], in[2], in[3], *a),                                               \
+      "x u8 [n, c, h, w], weight [out, c / groups, kh, kw], weight_scale [out], bias [out] -> u8; "          \
+      "torch.ops.quantized.conv2d.")                                                                         \
     X(OP, rotary_embedding, NONE, 2, 0, ROTARY, rotary, gpunn_rotary_embedding_(in[0], in[1], *a),           \
       "x [n, heads, l, e], positions i64 or i32 [l] or [n, l]: turns each pair of features by position * "   \
       "frequency.")                                                                                          \
@@ -12107,6 +12204,48 @@ GPUNN__INLINE float gpunn__default_float(float value, float standard)
 #define GPUNN__SEARCHSORTED_ARGS(K, A, S)                                                           \
     K(searchsorted, right, FLAG, false, right, "Elements equal to the value come before it, too.") \
     A(right, BOOL, right)
+#define GPUNN__SCALE_ARGS(K, A, S, args)                          \
+    K(args, scale, POSITIVE, GPUNN__NEEDED, scale, "Of the result.") \
+    A(scale, FLOAT, scale)                                        \
+    K(args, zero_point, BYTE, 0, zero_point, "")                  \
+    A(zero_point, INT, zero_point)
+#define GPUNN__RANGE_ARGS(K, A, S, args)                                                   \
+    GPUNN__SCALE_ARGS(K, A, S, args)                                                       \
+    K(args, quant_min, BYTE, 0, quant_min, "Bounds of the result; zero_point for a relu.") \
+    A(quant_min, INT, quant_min)                                                           \
+    K(args, quant_max, BYTE, 255, quant_max, "") A(quant_max, INT, quant_max)
+#define GPUNN__OPERAND_SCALE_ARGS(K, A, S, args)         \
+    K(args, x_scale, POSITIVE, GPUNN__NEEDED, x_scale, "") \
+    A(x_scale, FLOAT, x_scale)                           \
+    K(args, x_zero_point, BYTE, 0, x_zero_point, "")     \
+    A(x_zero_point, INT, x_zero_point)
+#define GPUNN__QUANTIZE_ARGS(K, A, S)                    \
+    K(quantize, scale, POSITIVE, GPUNN__NEEDED, scale, "") \
+    A(scale, FLOAT, scale)                               \
+    K(quantize, zero_point, BYTE, 0, zero_point, "")     \
+    A(zero_point, INT, zero_point)
+#define GPUNN__QUANTIZED_ADD_ARGS(K, A, S)                      \
+    K(quantized_add, a_scale, POSITIVE, GPUNN__NEEDED, a_scale, "") \
+    A(a_scale, FLOAT, x_scale)                                  \
+    K(quantized_add, a_zero_point, BYTE, 0, a_zero_point, "")   \
+    A(a_zero_point, INT, x_zero_point)                          \
+    K(quantized_add, b_scale, POSITIVE, GPUNN__NEEDED, b_scale, "") \
+    A(b_scale, FLOAT, b_scale)                                  \
+    K(quantized_add, b_zero_point, BYTE, 0, b_zero_point, "")   \
+    A(b_zero_point, INT, b_zero_point)                          \
+    GPUNN__RANGE_ARGS(K, A, S, quantized_add)
+#define GPUNN__QUANTIZED_LINEAR_ARGS(K, A, S)               \
+    GPUNN__OPERAND_SCALE_ARGS(K, A, S, quantized_linear)    \
+    GPUNN__RANGE_ARGS(K, A, S, quantized_linear)
+#define GPUNN__QUANTIZED_CONV_ARGS(K, A, S)                                      \
+    K(quantized_conv, stride, WINDOW, 1, strides, "") A(stride, WINDOW, stride)  \
+    K(quantized_conv, padding, PADDING, 0, paddings, "")                         \
+    A(padding, WINDOW, padding)                                                  \
+    K(quantized_conv, dilation, WINDOW, 1, dilations, "")                        \
+    A(dilation, WINDOW, dilation)                                                \
+    K(quantized_conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)       \
+    GPUNN__OPERAND_SCALE_ARGS(K, A, S, quantized_conv)                           \
+    GPUNN__RANGE_ARGS(K, A, S, quantized_conv)
 #define GPUNN__EINSUM_ARGS(K, A, S) \
     K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")
@@ -13979,7 +14118,7 @@ static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
  * A signature is a rule as text: dtype and sizes of each operand, then of the result, such as
  * "f32 [n, classes], f32 [n] -> i64 [n]". A name stands for one size and "..." for any number of axes. If a
  * shape has two "...", the first stands for the axes before attr->axis. The dtype index is I64 or I32; any is
- * the dtype of the first operand. generator/signature.py reads the same texts. */
+ * the dtype of the first operand; others are their own names. generator/signature.py reads the same texts. */
 
 typedef struct gpunn__symbol {
     const char *text; /* in the signature */
@@ -14078,9 +14217,12 @@ static bool gpunn__result_shape(const gpunn__symbols *names, const char *shape, 
 static bool gpunn__dtype_fits(const gpunn__inference *i, int k, const char *text)
 {
     const gpunn_dtype dtype = i->in[k].dtype, first = i->in[0].dtype;
-    const bool        any = strncmp(text, "any", 3) == 0, index = strncmp(text, "index", 5) == 0;
-    char              name[GPUNN__OPERAND_SIZE], first_name[GPUNN__OPERAND_SIZE];
-    if (any ? dtype == first : index ? dtype == GPUNN_I64 || dtype == GPUNN_I32 : dtype == GPUNN_F32)
+    const bool        any = strncmp(text, "any", 3) == 0, index = strncmp(text, "index", 5) == 0,
+               byte = strncmp(text, "u8", 2) == 0;
+    char name[GPUNN__OPERAND_SIZE], first_name[GPUNN__OPERAND_SIZE];
+    if (any     ? dtype == first
+        : index ? dtype == GPUNN_I64 || dtype == GPUNN_I32
+                : dtype == (byte ? GPUNN_U8 : GPUNN_F32))
         return true;
     (void)gpunn__operand_name(i->op, k, name);
     if (any)
@@ -14089,8 +14231,9 @@ static bool gpunn__dtype_fits(const gpunn__inference *i, int k, const char *text
                                gpunn_dtype_name(dtype));
     else
         (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "%s is %s, but %s", name, gpunn_dtype_name(dtype),
-                               index ? "integers are needed; use i64 or i32"
-                                     : "f32 is needed; convert it with gpunn_cast");
+                               index  ? "integers are needed; use i64 or i32"
+                               : byte ? "u8 is needed; convert it with gpunn_quantize_per_tensor"
+                                      : "f32 is needed; convert it with gpunn_cast");
     return false;
 }
 
@@ -14123,7 +14266,10 @@ GPUNN__INTERNAL bool gpunn__signature_rule(const gpunn__inference *i)
         part = strchr(part, ']') + 1;
         part += strspn(part, ", ->");
     }
-    i->out->dtype = part[0] == 'a' ? i->in[0].dtype : part[0] == 'i' ? GPUNN_I64 : GPUNN_F32;
+    i->out->dtype = part[0] == 'a'   ? i->in[0].dtype
+                    : part[0] == 'i' ? GPUNN_I64
+                    : part[0] == 'u' ? GPUNN_U8
+                                     : GPUNN_F32;
     if (gpunn__result_shape(&names, strchr(part, '['), i->out)) return true;
     (void)gpunn__call_fail(
         i->call, GPUNN_ERR_SHAPE, "%s is %s; the result would have more than %d axes; gpunn_reshape it",
@@ -14239,6 +14385,32 @@ GPUNN__INTERNAL bool gpunn__conv_rule(const gpunn__inference *i)
 {
     i->out->dim[1] = i->in[1].dim[0];
     return gpunn__window_rule(i) && gpunn__fits_weight(i, 1, i->in[1].dim[1] * i->attr->groups);
+}
+
+/* x and the result are stored with channels last, so their sizes must be fixed. */
+GPUNN__INTERNAL bool gpunn__quantized_conv_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0];
+    const int64_t      out = i->in[1].dim[0];
+    char               text[128];
+    i->out->dtype = GPUNN_U8;
+    if (x->dtype != GPUNN_U8)
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE,
+                               "x is %s, but u8 is needed; convert it with gpunn_quantize_per_tensor",
+                               gpunn_dtype_name(x->dtype));
+    else if (out % i->attr->groups != 0)
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT,
+                               "groups is %d, but the weight has %lld output channels; it must divide them",
+                               i->attr->groups, (long long)out);
+    for (int k = 2; k < 4 && x->dtype == GPUNN_U8 && out % i->attr->groups == 0; k++) {
+        if (i->in[k].rank == 1 && i->in[k].dim[0] == out) continue;
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s is %s, but [%lld] is needed",
+                               k == 2 ? "weight_scale" : "bias", gpunn__meta_text(&i->in[k], text),
+                               (long long)out);
+        return false;
+    }
+    return x->dtype == GPUNN_U8 && out % i->attr->groups == 0 && gpunn__axes_are_fixed(i->call, *x, 1, 3) &&
+           gpunn__conv_rule(i);
 }
 
 GPUNN__INTERNAL bool gpunn__conv_transpose_rule(const gpunn__inference *i)
@@ -15950,13 +16122,16 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
         else if (a->kind == GPUNN__K_CELLS && *value > 0 && *value % 2 == 0)
             (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
                                    "%s is %d; use an odd number, or 0 for the whole image", a->name, *value);
+        else if (a->kind == GPUNN__K_BYTE && *value > 255)
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to 255 or less", a->name,
+                                   *value, a->field);
         else
             return true;
         return false;
     }
     if (a->kind >= GPUNN__K_NUMBER && a->kind <= GPUNN__K_EXTENDED) {
         float *value = (float *)at;
-        *value = gpunn__default_float(*value, (float)usual);
+        *value = gpunn__default_float(*value, usual > GPUNN__NEEDED ? (float)usual : 0);
         if (a->kind == GPUNN__K_POSITIVE && !(*value > 0 && isfinite(*value)))
             range = "a positive number";
         else if (a->kind == GPUNN__K_SHARE && !(*value >= 0 && *value <= 1))
@@ -16694,6 +16869,49 @@ GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, g
     attr.k = args.sampling_ratio;
     attr.align_corners = args.aligned;
     return gpunn__node(&call, &gpunn__operation_roi_align, &attr, operands, 2);
+}
+
+/* Takes the kernel's size from a weight [out, in / groups, kh, kw]. */
+static bool gpunn__quantized_filter(const gpunn__call *call, const gpunn_tensor *weight, int kernel[3])
+{
+    char text[128];
+    for (int i = 0; i < 4; i++) {
+        if (weight->rank == 4 && weight->dim[i] > 0 && weight->dim[i] <= INT32_MAX) continue;
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "weight is %s, but [out, in / groups, kh, kw] is needed",
+                               gpunn__shape_text(weight, text));
+        return false;
+    }
+    for (int i = 0; i < 2; i++) kernel[i] = (int)weight->dim[2 + i];
+    return true;
+}
+
+GPUNN_API gpunn_tensor *gpunn_quantized_conv2d_(gpunn_tensor *x, gpunn_tensor *weight,
+                                                gpunn_tensor *weight_scale, gpunn_tensor *bias,
+                                                gpunn_quantized_conv_args args)
+{
+    gpunn_tensor    *operands[] = {x, weight, weight_scale, bias};
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_op(&call, "quantized_conv2d", GPUNN_OP_QUANTIZED_CONV2D, operands, 4, 14) ||
+        !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
+        !gpunn__quantized_filter(&call, weight, attr.kernel) ||
+        !gpunn__window_setting(&call, 2, "stride", "strides", args.stride, args.strides, gpunn__ones, 1,
+                               attr.stride) ||
+        !gpunn__window_setting(&call, 2, "padding", "paddings", args.padding, args.paddings, gpunn__zeros, 0,
+                               attr.padding) ||
+        !gpunn__window_setting(&call, 2, "dilation", "dilations", args.dilation, args.dilations, gpunn__ones,
+                               1, attr.dilation) ||
+        !gpunn__apply_defaults(&call, &args))
+        return NULL;
+    attr.groups = args.groups;
+    attr.x_scale = args.x_scale;
+    attr.x_zero_point = args.x_zero_point;
+    attr.scale = args.scale;
+    attr.zero_point = args.zero_point;
+    attr.quant_min = args.quant_min;
+    attr.quant_max = args.quant_max;
+    return gpunn__node(&call, &gpunn__operation_quantized_conv2d, &attr, operands, 4);
 }
 
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners)
@@ -20532,9 +20750,11 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__signature_node(const gpunn__operation *oper
 #define GPUNN__LIST1(a) a
 #define GPUNN__LIST2(a, b) a, b
 #define GPUNN__LIST3(a, b, c) a, b, c
+#define GPUNN__LIST4(a, b, c, d) a, b, c, d
 #define GPUNN__OPERANDS1(a) gpunn_tensor *a
 #define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
 #define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
+#define GPUNN__OPERANDS4(a, b, c, d) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, gpunn_tensor *d
 /* The builders of rows. made: the call that makes the result of the operands `in` and of args. */
 #define GPUNN__BUILDER_ARGS(row, count, names, struct_, made)                                         \
     GPUNN_API gpunn_tensor *gpunn_##row##_(GPUNN__OPERANDS##count names, gpunn_##struct_##_args args) \
@@ -21700,7 +21920,7 @@ typedef struct gpunn__lists { /* a list of numbers for each tensor, one after an
 /* What the tensors of a model have. A pass over all tensors that would find nothing is left out. */
 typedef struct gpunn__contents {
     bool keeps, retains, user_memory; /* gpunn_keep, gpunn_retain_grad, memory of the program */
-    bool assigns, convolutions, attention, expands;
+    bool assigns, convolutions, integers, attention, expands;
 } gpunn__contents;
 
 typedef struct gpunn__builder { /* exists while a plan is made */
@@ -22211,12 +22431,16 @@ GPUNN__INTERNAL bool gpunn__broadcasts_channels(const gpunn_tensor *t)
     return broadcasts;
 }
 
-/* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them. So
- * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
+/* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them,
+ * quantised ones always. So do norms, pools and elementwise ops whose operands are such values. Other ops
+ * read a copy. */
 static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32)
-        return false;
+    if (t->kind != GPUNN__VALUE || t->rank != 4) return false;
+    if (t->op == GPUNN_OP_QUANTIZED_CONV2D) return true;
+    if (t->dtype == GPUNN_U8)
+        return gpunn__op_is(t->op, GPUNN__LOCAL) && plan->tensors[t->inputs[0]->id].channels_last;
+    if (!plan->channels_last || t->dtype != GPUNN_F32) return false;
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return true;
     if (gpunn__reads_any_layout(plan, t)) {
         bool some = false;
@@ -22244,13 +22468,14 @@ static gpunn_images gpunn__images_of(const gpunn__builder *b)
     gpunn_images images = {b->plan->training, gpunn__precision_of(b->model), 0, 0, 0, false};
     for (int id = 0; id < b->plan->tensor_count && b->has.convolutions; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        if (!b->needed[id] || !gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->rank != 4) continue;
+        const bool          integer = t->op == GPUNN_OP_QUANTIZED_CONV2D;
+        if (!b->needed[id] || !(integer || gpunn__op_is(t->op, GPUNN__CONVOLUTION)) || t->rank != 4) continue;
         const int64_t count = gpunn__count(t, b->plan->batch), groups = t->attr.groups,
                       in = t->inputs[0]->dim[1] / groups, out = t->dim[1] / groups;
         const double products = (double)count * (double)in * t->attr.kernel[0] * t->attr.kernel[1];
         images.largest = count > images.largest ? count : images.largest;
         images.products += products;
-        if (in == out ? in == 1 || in >= 16 : in >= 16 && out >= 16) images.wide += products;
+        if (integer || (in == out ? in == 1 || in >= 16 : in >= 16 && out >= 16)) images.wide += products;
     }
     return images;
 }
@@ -23523,10 +23748,13 @@ GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const g
     if (!gpunn__has_layouts(t->inputs[operand])) return false;
     if (gpunn__reads_any_layout(b->plan, t))
         return b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].channels_last;
+    if (t->op == GPUNN_OP_QUANTIZED_CONV2D) return operand == 0;
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION))
         return b->plan->channels_last && operand == 0 && !gpunn__reads_few_planes(b->plan, t);
     if (!b->plan->tensors[t->id].channels_last) return false;
-    return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
+    return gpunn__op_elementwise(t->op) || t->op == GPUNN_OP_QUANTIZED_ADD
+               ? gpunn__same_shape(t->inputs[operand], t)
+               : operand == 0;
 }
 
 GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand)
@@ -25391,11 +25619,27 @@ static gpunn__contents gpunn__contents_of(const gpunn_model *model)
         has.retains = has.retains || t->retain_grad;
         has.user_memory = has.user_memory || t->user_memory[0].data || t->user_memory[1].data;
         has.assigns = has.assigns || t->op == GPUNN_OP_ASSIGN;
-        has.convolutions = has.convolutions || gpunn__op_is(t->op, GPUNN__CONVOLUTION);
+        has.convolutions = has.convolutions || gpunn__op_is(t->op, GPUNN__CONVOLUTION) ||
+                           t->op == GPUNN_OP_QUANTIZED_CONV2D;
+        has.integers = has.integers || gpunn__op_is(t->op, GPUNN__INTEGER);
         has.attention = has.attention || t->op == GPUNN_OP_ATTENTION;
         has.expands = has.expands || t->op == GPUNN_OP_EXPAND;
     }
     return has;
+}
+
+/* Fails if a training plan contains an op of 8-bit numbers. */
+static GPUNN__STATUS gpunn__check_integers(const gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (b->needed[id] && gpunn__op_is(t->op, GPUNN__INTEGER))
+            return gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
+                               "%s '%s' computes with 8-bit numbers, which have no gradient; train the model "
+                               "of floats and quantise it afterwards",
+                               gpunn_op_name(t->op), gpunn__called(t));
+    }
+    return GPUNN_OK;
 }
 
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
@@ -25443,6 +25687,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__find_storage(model);
     const gpunn_status storage = gpunn__check_storage(b);
     if (storage != GPUNN_OK) return storage;
+    if (plan->training && b->has.integers && (status = gpunn__check_integers(b)) != GPUNN_OK) return status;
     gpunn__list_readers(b);
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
@@ -27040,20 +27285,21 @@ GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gra
         .channels_last;
 }
 
-/* Reorders images of floats in place from channels last to channels first. */
+/* Reorders images in place from channels last to channels first. */
 static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
 {
-    float *copy = (float *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
+    const size_t size = gpunn_dtype_size(t->dtype);
+    char        *copy = (char *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     memcpy(copy, host, bytes);
     const gpunn_shape shape = gpunn_tensor_sizes(t);
     int64_t           channels = shape.dim[1], area = shape.dim[2] * shape.dim[3],
-            images = (int64_t)(bytes / sizeof *copy) / (channels * area);
+            images = (int64_t)(bytes / size) / (channels * area);
     for (int64_t n = 0; n < images; n++)
         for (int64_t i = 0; i < area; i++)
             for (int64_t c = 0; c < channels; c++)
-                memcpy((float *)host + (n * channels + c) * area + i, copy + (n * area + i) * channels + c,
-                       sizeof *copy);
+                memcpy((char *)host + (size_t)((n * channels + c) * area + i) * size,
+                       copy + (size_t)((n * area + i) * channels + c) * size, size);
     gpunn__free(t->model->dev, copy, bytes);
     return GPUNN_OK;
 }
@@ -38554,6 +38800,1130 @@ GPUNN__X(gpunn__cpu_conv_transpose2d)
 GPUNN__X(gpunn__cpu_conv_transpose3d)
 #undef GPUNN__X
 #undef GPUNN__WINOGRAD_STRIP
+
+/* ==== >>cpu/quantized ==================================================================================== *
+ * Ops of 8-bit numbers. Linear layers and convolutions are products of integers, A B^T. A row of A is what
+ * one result reads; x itself, or a copy of it. Columns of B are packed into panels of 16 columns. A panel has
+ * 64 bytes for each step along k: 4 bytes of each column, or 2 numbers of 16 bits where the processor
+ * multiplies no bytes without saturation. x is not reduced by its zero point z. The sums start at the bias
+ * minus z times the sum of the column instead. So padding is bytes z. */
+
+/* ---- rounding ------------------------------------------------------------------------------------------ */
+
+/* The nearest integer to x, with halves to even, for |x| < 2^31. */
+GPUNN__INLINE int32_t gpunn__nearest_of_double(double x)
+{
+    const double magic = x + 6755399441055744.0; /* 1.5 * 2^52, as in gpunn__nearest */
+    uint64_t     bits;
+    memcpy(&bits, &magic, sizeof bits);
+    return (int32_t)(uint32_t)bits;
+}
+
+GPUNN__INLINE int32_t gpunn__between(int32_t x, int32_t low, int32_t high)
+{
+    const int32_t least = x > low ? x : low;
+    return least < high ? least : high;
+}
+
+/* x rounded, plus zero, from low to high. A NaN gives low. */
+GPUNN__INLINE uint8_t gpunn__byte_of(float x, int zero, int low, int high)
+{
+    const float near = gpunn__limit(x, 1000);
+    return (uint8_t)gpunn__between(gpunn__nearest(gpunn__select(x == x, near, -1000)) + zero, low, high);
+}
+
+typedef struct gpunn__bytes { /* an elementwise op */
+    const gpunn_step *step;
+    int64_t           count;
+} gpunn__bytes;
+
+GPUNN__VECTORIZED(gpunn__quantize_task, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn_step *step = ((const gpunn__bytes *)arg)->step;
+    const float      *x = (const float *)step->in[0].data, scale = step->attr->scale;
+    uint8_t          *y = (uint8_t *)step->out.data;
+    const int         zero = step->attr->zero_point;
+    int64_t           i, end;
+    gpunn__cpu_part(((const gpunn__bytes *)arg)->count, 64, threads, index, &i, &end);
+    for (; i < end; i++) y[i] = gpunn__byte_of(x[i] / scale, zero, 0, 255);
+}
+
+GPUNN__VECTORIZED(gpunn__dequantize_task, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn_step *step = ((const gpunn__bytes *)arg)->step;
+    const uint8_t    *x = (const uint8_t *)step->in[0].data;
+    float            *y = (float *)step->out.data;
+    const float       scale = step->attr->scale;
+    const int         zero = step->attr->zero_point;
+    int64_t           i, end;
+    gpunn__cpu_part(((const gpunn__bytes *)arg)->count, 64, threads, index, &i, &end);
+    for (; i < end; i++) y[i] = (float)(x[i] - zero) * scale;
+}
+
+GPUNN__VECTORIZED(gpunn__quantized_add_task, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn_step       *step = ((const gpunn__bytes *)arg)->step;
+    const gpunn_attributes *attr = step->attr;
+    const uint8_t          *a = (const uint8_t *)step->in[0].data, *b = (const uint8_t *)step->in[1].data;
+    uint8_t                *y = (uint8_t *)step->out.data;
+    const float             a_scale = attr->x_scale, b_scale = attr->b_scale, scale = attr->scale;
+    const int               a_zero = attr->x_zero_point, b_zero = attr->b_zero_point;
+    const int               zero = attr->zero_point, low = attr->quant_min, high = attr->quant_max;
+    int64_t                 i, end;
+    gpunn__cpu_part(((const gpunn__bytes *)arg)->count, 64, threads, index, &i, &end);
+    for (; i < end; i++) {
+        const float sum = (float)(a[i] - a_zero) * a_scale + (float)(b[i] - b_zero) * b_scale;
+        y[i] = gpunn__byte_of(sum / scale, zero, low, high);
+    }
+}
+
+static GPUNN__STATUS gpunn__bytes_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                      void (*task)(void *arg, int index, int threads))
+{
+    gpunn__bytes bytes = {step, step->out.count};
+    if (action != GPUNN__PREPARE) gpunn_parallel(gpunn__cpu_threads(cpu, bytes.count), task, &bytes);
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_quantize_per_tensor(gpunn__cpu *cpu, gpunn_step *step,
+                                                             gpunn__action action)
+{
+    return gpunn__bytes_run(cpu, step, action, gpunn__quantize_task);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_dequantize(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__bytes_run(cpu, step, action, gpunn__dequantize_task);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_quantized_add(gpunn__cpu *cpu, gpunn_step *step,
+                                                       gpunn__action action)
+{
+    return gpunn__bytes_run(cpu, step, action, gpunn__quantized_add_task);
+}
+
+/* ---- products of integers ------------------------------------------------------------------------------ */
+
+enum { GPUNN__PANEL = 16, GPUNN__BLOCK_ROWS = 48, GPUNN__BLOCK_PANELS = 4 };
+
+typedef struct gpunn__integer_tile {
+    const char *a;
+    int64_t     a_row; /* bytes from a row of A to the next */
+    int64_t     steps; /* along k */
+    int         rows;  /* of A, at most GPUNN__BLOCK_ROWS */
+} gpunn__integer_tile;
+
+/* What some results of a depthwise convolution read. weight: 16 bits [count][columns], or bytes for blocks of
+ * GPUNN__CHANNELS channels, 4 cells of each channel one after another. */
+enum { GPUNN__CHANNELS = 64, GPUNN__PIXELS = 16 };
+typedef struct gpunn__cells {
+    const uint8_t **at;    /* [pixels][count]: the channels of each cell of the kernel */
+    int             count; /* a multiple of 4 */
+    int             pixels;
+    const char     *weight;
+    const int32_t  *start;
+    int64_t         columns; /* padded channels */
+} gpunn__cells;
+
+/* The functions for one set of instructions. */
+typedef struct gpunn__integer_kernels {
+    int bytes; /* of a number in A and B */
+    /* sums [rows][16 count] = start + A B^T of `count` panels, 1, 2 or 4 */
+    void (*products)(const gpunn__integer_tile *t, const char *panels, const int32_t *start, int32_t *sums,
+                     int count);
+    /* y [rows][n] = sums [rows][width] times factor [n], rounded. y_row: from a row of y to the next */
+    void (*round)(const gpunn_attributes *attr, const int32_t *sums, int width, int rows, const float *factor,
+                  int64_t n, uint8_t *y, int64_t y_row);
+    /* sums [pixels][GPUNN__CHANNELS] of channels [first, first + n) */
+    void (*cells)(const gpunn__cells *c, int64_t first, int64_t n, int32_t *sums);
+} gpunn__integer_kernels;
+
+#ifdef GPUNN__AVX512
+#define GPUNN__AVX512_VNNI                                                                              \
+    __attribute__((target("avx512vnni,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt," \
+                          "popcnt" GPUNN__WHOLE),                                                       \
+                   GPUNN__KERNEL))
+typedef struct gpunn__sums512_scale { /* of a panel */
+    __m512d low, high;
+} gpunn__sums512_scale;
+#define GPUNN__SUMS512(prefix, TARGET_)                                                                      \
+    TARGET_ GPUNN__INLINE __m512i gpunn__##prefix##_load(const void *from)                                   \
+    {                                                                                                        \
+        return _mm512_loadu_si512(from);                                                                     \
+    }                                                                                                        \
+    TARGET_ GPUNN__INLINE void gpunn__##prefix##_store(void *to, __m512i x)                                  \
+    {                                                                                                        \
+        _mm512_storeu_si512(to, x);                                                                          \
+    }                                                                                                        \
+    TARGET_ GPUNN__INLINE __m512i gpunn__##prefix##_set(const char *from)                                    \
+    {                                                                                                        \
+        int32_t four;                                                                                        \
+        memcpy(&four, from, sizeof four);                                                                    \
+        return _mm512_set1_epi32(four);                                                                      \
+    }                                                                                                        \
+    TARGET_ GPUNN__INLINE gpunn__sums512_scale gpunn__##prefix##_factors(const float *from)                  \
+    {                                                                                                        \
+        gpunn__sums512_scale f;                                                                              \
+        f.low = _mm512_cvtps_pd(_mm256_loadu_ps(from));                                                      \
+        f.high = _mm512_cvtps_pd(_mm256_loadu_ps(from + 8));                                                 \
+        return f;                                                                                            \
+    }                                                                                                        \
+    /* a product below -2^31, or NaN, becomes -2^31 */                                                       \
+    TARGET_ GPUNN__INLINE __m256i gpunn__##prefix##_eight(__m256i sums, __m512d factor)                      \
+    {                                                                                                        \
+        const __m512d x = _mm512_mul_pd(_mm512_cvtepi32_pd(sums), factor);                                   \
+        return _mm512_cvtpd_epi32(_mm512_min_pd(_mm512_set1_pd(1e6), x));                                    \
+    }                                                                                                        \
+    TARGET_ GPUNN__INLINE __m128i gpunn__##prefix##_bytes(const gpunn_attributes *attr, const int32_t *sums, \
+                                                          const gpunn__sums512_scale *f)                     \
+    {                                                                                                        \
+        const __m512i all = _mm512_loadu_si512(sums);                                                        \
+        const __m256i low = gpunn__##prefix##_eight(_mm512_castsi512_si256(all), f->low);                    \
+        const __m256i high = gpunn__##prefix##_eight(_mm512_extracti64x4_epi64(all, 1), f->high);            \
+        __m512i       x = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);                          \
+        x = _mm512_add_epi32(x, _mm512_set1_epi32(attr->zero_point));                                        \
+        x = _mm512_max_epi32(x, _mm512_set1_epi32(attr->quant_min));                                         \
+        return _mm512_cvtepi32_epi8(_mm512_min_epi32(x, _mm512_set1_epi32(attr->quant_max)));                \
+    }
+#define GPUNN__SCALE gpunn__sums512_scale
+
+GPUNN__SUMS512(sums_vnni, GPUNN__AVX512_VNNI)
+GPUNN__AVX512_VNNI GPUNN__INLINE __m512i gpunn__sums_vnni_dot(__m512i sums, __m512i a, __m512i b)
+{
+    return _mm512_dpbusd_epi32(sums, a, b);
+}
+/* Four cells of 16 channels in each lane: bytes in the order in which a channel's four are multiplied. */
+GPUNN__AVX512_VNNI GPUNN__INLINE void gpunn__interleave(__m512i x[4])
+{
+    const __m512i a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);
+    const __m512i c = _mm512_unpacklo_epi8(x[2], x[3]), d = _mm512_unpackhi_epi8(x[2], x[3]);
+    x[0] = _mm512_unpacklo_epi16(a, c);
+    x[1] = _mm512_unpackhi_epi16(a, c);
+    x[2] = _mm512_unpacklo_epi16(b, d);
+    x[3] = _mm512_unpackhi_epi16(b, d);
+}
+/* sum[j] has channels 16 l + 4 j .. 16 l + 4 j + 3 in its lane l. Stores them in the channels' order. */
+GPUNN__AVX512_VNNI GPUNN__INLINE void gpunn__store_channels(const __m512i sum[4], int32_t *to)
+{
+    const __m512i a = _mm512_shuffle_i32x4(sum[0], sum[1], 0x44),
+                  b = _mm512_shuffle_i32x4(sum[2], sum[3], 0x44);
+    const __m512i c = _mm512_shuffle_i32x4(sum[0], sum[1], 0xEE),
+                  d = _mm512_shuffle_i32x4(sum[2], sum[3], 0xEE);
+    _mm512_storeu_si512(to, _mm512_shuffle_i32x4(a, b, 0x88));
+    _mm512_storeu_si512(to + 16, _mm512_shuffle_i32x4(a, b, 0xDD));
+    _mm512_storeu_si512(to + 32, _mm512_shuffle_i32x4(c, d, 0x88));
+    _mm512_storeu_si512(to + 48, _mm512_shuffle_i32x4(c, d, 0xDD));
+}
+GPUNN__AVX512_VNNI static void gpunn__sums_vnni_cells(const gpunn__cells *c, int64_t first, int64_t n,
+                                                      int32_t *sums)
+{
+    const char     *weight = c->weight + first * c->count;
+    const __mmask64 some = n < GPUNN__CHANNELS ? ((uint64_t)1 << n) - 1 : ~(uint64_t)0;
+    for (int p = 0; p < c->pixels; p++, sums += GPUNN__CHANNELS) {
+        __m512i sum[4], x[4];
+        GPUNN__UNROLL
+        for (int j = 0; j < 4; j++) sum[j] = _mm512_setzero_si512();
+        for (int k = 0; k < c->count; k += 4) {
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++)
+                x[i] = _mm512_maskz_loadu_epi8(some, c->at[p * c->count + k + i] + first);
+            gpunn__interleave(x);
+            GPUNN__UNROLL
+            for (int j = 0; j < 4; j++)
+                sum[j] = _mm512_dpbusd_epi32(sum[j], x[j],
+                                             _mm512_loadu_si512(weight + (int64_t)GPUNN__CHANNELS * (k + j)));
+        }
+        gpunn__store_channels(sum, sums);
+        GPUNN__UNROLL
+        for (int j = 0; j < 64; j += 16)
+            _mm512_storeu_si512(sums + j, _mm512_add_epi32(_mm512_loadu_si512(sums + j),
+                                                           _mm512_loadu_si512(c->start + first + j)));
+    }
+}
+#define GPUNN__Q(name) gpunn__sums_vnni_##name
+#define GPUNN__LANES 16
+#define GPUNN__SUMS __m512i
+#define GPUNN__TARGET GPUNN__AVX512_VNNI
+/* Products of integers and their rounding, for one set of instructions. GPUNN__Q(dot)(sums, a, b) adds the
+ * products of four bytes, or of two numbers of 16 bits, to each of GPUNN__LANES sums of 32 bits; a holds the
+ * same 32 bits in each lane. GPUNN__Q(bytes) rounds a panel's sums. GPUNN__SUMS is the vector type,
+ * GPUNN__SCALE the factors of a panel, GPUNN__TARGET an attribute of the functions. The end of this file
+ * undefines these macros. */
+enum { GPUNN__Q(wide) = GPUNN__PANEL / GPUNN__LANES }; /* vectors of a panel */
+
+/* sums [R][16 P] = start + A B^T of R rows of A and P panels. width: from a row of sums to the next. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__Q(tile)(const gpunn__integer_tile *t, const char *a,
+                                                const char *panels, const int32_t *start, int32_t *sums,
+                                                int64_t width, const int R, const int P)
+{
+    enum { MOST = 4 };
+    const int     V = P * GPUNN__Q(wide);
+    const int64_t panel = 64 * t->steps;
+    GPUNN__SUMS   sum[6][MOST];
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) sum[i][v] = GPUNN__Q(load)(start + v * GPUNN__LANES);
+    }
+    for (int64_t k = 0; k < t->steps; k++) {
+        GPUNN__SUMS b[MOST];
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) {
+            b[v] = GPUNN__Q(load)(panels + v / GPUNN__Q(wide) * panel + 64 * k +
+                                  v % GPUNN__Q(wide) * 4 * GPUNN__LANES);
+            GPUNN__HOLD(b[v]);
+        }
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            const GPUNN__SUMS x = GPUNN__Q(set)(a + i * t->a_row + 4 * k);
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__Q(dot)(sum[i][v], x, b[v]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) GPUNN__Q(store)(sums + i * width + v * GPUNN__LANES, sum[i][v]);
+    }
+}
+
+/* The same of t->rows rows. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__Q(rows)(const gpunn__integer_tile *t, const char *panels,
+                                                const int32_t *start, int32_t *sums, int64_t width,
+                                                const int P)
+{
+    const char   *a = t->a;
+    const int64_t row = t->a_row;
+    int           left = t->rows;
+    for (; left >= 6; left -= 6, a += 6 * row, sums += 6 * width)
+        GPUNN__Q(tile)(t, a, panels, start, sums, width, 6, P);
+    for (; left >= 2; left -= 2, a += 2 * row, sums += 2 * width)
+        GPUNN__Q(tile)(t, a, panels, start, sums, width, 2, P);
+    if (left) GPUNN__Q(tile)(t, a, panels, start, sums, width, 1, P);
+}
+
+GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const char *panels,
+                                             const int32_t *start, int32_t *sums, int count)
+{
+    const int width = GPUNN__PANEL * count;
+#if GPUNN__LANES == 16
+    if (count == GPUNN__BLOCK_PANELS)
+        GPUNN__Q(rows)(t, panels, start, sums, width, GPUNN__BLOCK_PANELS);
+    else if (count == 2)
+        GPUNN__Q(rows)(t, panels, start, sums, width, 2);
+    else
+        GPUNN__Q(rows)(t, panels, start, sums, width, 1);
+#else
+    for (int p = 0; p < width; p += GPUNN__PANEL)
+        GPUNN__Q(rows)(t, panels + p * 4 * t->steps, start + p, sums + p, width, 1);
+#endif
+}
+
+/* y [rows][n] of sums [rows][width]. y_row: from a row of y to the next. */
+GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
+                                          int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
+{
+    for (int64_t j = 0; j < n; j += GPUNN__PANEL) {
+        const GPUNN__SCALE f = GPUNN__Q(factors)(factor + j);
+        const int          count = (int)gpunn__least(GPUNN__PANEL, n - j);
+        for (int i = 0; i < rows; i++) {
+            const __m128i bytes = GPUNN__Q(bytes)(attr, sums + (int64_t)i * width + j, &f);
+            uint8_t      *to = y + i * y_row + j;
+            if (count == GPUNN__PANEL)
+                _mm_storeu_si128((__m128i *)(void *)to, bytes);
+            else
+                memcpy(to, &bytes, (size_t)count);
+        }
+    }
+}
+#undef GPUNN__Q
+#undef GPUNN__LANES
+#undef GPUNN__SUMS
+#undef GPUNN__TARGET
+
+GPUNN__SUMS512(sums512, GPUNN__AVX512)
+GPUNN__AVX512 GPUNN__INLINE __m512i gpunn__sums512_dot(__m512i sums, __m512i a, __m512i b)
+{
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(a, b));
+}
+#define GPUNN__Q(name) gpunn__sums512_##name
+#define GPUNN__LANES 16
+#define GPUNN__SUMS __m512i
+#define GPUNN__TARGET GPUNN__AVX512
+/* Products of integers and their rounding, for one set of instructions. GPUNN__Q(dot)(sums, a, b) adds the
+ * products of four bytes, or of two numbers of 16 bits, to each of GPUNN__LANES sums of 32 bits; a holds the
+ * same 32 bits in each lane. GPUNN__Q(bytes) rounds a panel's sums. GPUNN__SUMS is the vector type,
+ * GPUNN__SCALE the factors of a panel, GPUNN__TARGET an attribute of the functions. The end of this file
+ * undefines these macros. */
+enum { GPUNN__Q(wide) = GPUNN__PANEL / GPUNN__LANES }; /* vectors of a panel */
+
+/* sums [R][16 P] = start + A B^T of R rows of A and P panels. width: from a row of sums to the next. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__Q(tile)(const gpunn__integer_tile *t, const char *a,
+                                                const char *panels, const int32_t *start, int32_t *sums,
+                                                int64_t width, const int R, const int P)
+{
+    enum { MOST = 4 };
+    const int     V = P * GPUNN__Q(wide);
+    const int64_t panel = 64 * t->steps;
+    GPUNN__SUMS   sum[6][MOST];
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) sum[i][v] = GPUNN__Q(load)(start + v * GPUNN__LANES);
+    }
+    for (int64_t k = 0; k < t->steps; k++) {
+        GPUNN__SUMS b[MOST];
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) {
+            b[v] = GPUNN__Q(load)(panels + v / GPUNN__Q(wide) * panel + 64 * k +
+                                  v % GPUNN__Q(wide) * 4 * GPUNN__LANES);
+            GPUNN__HOLD(b[v]);
+        }
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            const GPUNN__SUMS x = GPUNN__Q(set)(a + i * t->a_row + 4 * k);
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__Q(dot)(sum[i][v], x, b[v]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) GPUNN__Q(store)(sums + i * width + v * GPUNN__LANES, sum[i][v]);
+    }
+}
+
+/* The same of t->rows rows. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__Q(rows)(const gpunn__integer_tile *t, const char *panels,
+                                                const int32_t *start, int32_t *sums, int64_t width,
+                                                const int P)
+{
+    const char   *a = t->a;
+    const int64_t row = t->a_row;
+    int           left = t->rows;
+    for (; left >= 6; left -= 6, a += 6 * row, sums += 6 * width)
+        GPUNN__Q(tile)(t, a, panels, start, sums, width, 6, P);
+    for (; left >= 2; left -= 2, a += 2 * row, sums += 2 * width)
+        GPUNN__Q(tile)(t, a, panels, start, sums, width, 2, P);
+    if (left) GPUNN__Q(tile)(t, a, panels, start, sums, width, 1, P);
+}
+
+GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const char *panels,
+                                             const int32_t *start, int32_t *sums, int count)
+{
+    const int width = GPUNN__PANEL * count;
+#if GPUNN__LANES == 16
+    if (count == GPUNN__BLOCK_PANELS)
+        GPUNN__Q(rows)(t, panels, start, sums, width, GPUNN__BLOCK_PANELS);
+    else if (count == 2)
+        GPUNN__Q(rows)(t, panels, start, sums, width, 2);
+    else
+        GPUNN__Q(rows)(t, panels, start, sums, width, 1);
+#else
+    for (int p = 0; p < width; p += GPUNN__PANEL)
+        GPUNN__Q(rows)(t, panels + p * 4 * t->steps, start + p, sums + p, width, 1);
+#endif
+}
+
+/* y [rows][n] of sums [rows][width]. y_row: from a row of y to the next. */
+GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
+                                          int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
+{
+    for (int64_t j = 0; j < n; j += GPUNN__PANEL) {
+        const GPUNN__SCALE f = GPUNN__Q(factors)(factor + j);
+        const int          count = (int)gpunn__least(GPUNN__PANEL, n - j);
+        for (int i = 0; i < rows; i++) {
+            const __m128i bytes = GPUNN__Q(bytes)(attr, sums + (int64_t)i * width + j, &f);
+            uint8_t      *to = y + i * y_row + j;
+            if (count == GPUNN__PANEL)
+                _mm_storeu_si128((__m128i *)(void *)to, bytes);
+            else
+                memcpy(to, &bytes, (size_t)count);
+        }
+    }
+}
+#undef GPUNN__Q
+#undef GPUNN__LANES
+#undef GPUNN__SUMS
+#undef GPUNN__TARGET
+#undef GPUNN__SCALE
+#endif
+
+#ifdef GPUNN__AVX2
+typedef struct gpunn__sums256_scale { /* of a panel */
+    __m256d part[4];
+} gpunn__sums256_scale;
+#define GPUNN__SCALE gpunn__sums256_scale
+GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__sums256_load(const void *from)
+{
+    return _mm256_loadu_si256((const __m256i *)from);
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__sums256_store(void *to, __m256i x)
+{
+    _mm256_storeu_si256((__m256i *)to, x);
+}
+GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__sums256_set(const char *from)
+{
+    int32_t four;
+    memcpy(&four, from, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__sums256_dot(__m256i sums, __m256i a, __m256i b)
+{
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(a, b));
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__sums256_scale gpunn__sums256_factors(const float *from)
+{
+    gpunn__sums256_scale f;
+    GPUNN__UNROLL
+    for (int i = 0; i < 4; i++) f.part[i] = _mm256_cvtps_pd(_mm_loadu_ps(from + 4 * i));
+    return f;
+}
+/* Four sums. A product below -2^31, or NaN, becomes -2^31. */
+GPUNN__AVX2 GPUNN__INLINE __m128i gpunn__sums256_four(const gpunn_attributes *attr, const int32_t *sums,
+                                                      __m256d factor)
+{
+    const __m128i own = _mm_loadu_si128((const __m128i *)(const void *)sums);
+    const __m256d x = _mm256_mul_pd(_mm256_cvtepi32_pd(own), factor);
+    __m128i       y = _mm256_cvtpd_epi32(_mm256_min_pd(_mm256_set1_pd(1e6), x));
+    y = _mm_add_epi32(y, _mm_set1_epi32(attr->zero_point));
+    return _mm_min_epi32(_mm_max_epi32(y, _mm_set1_epi32(attr->quant_min)), _mm_set1_epi32(attr->quant_max));
+}
+GPUNN__AVX2 GPUNN__INLINE __m128i gpunn__sums256_bytes(const gpunn_attributes *attr, const int32_t *sums,
+                                                       const gpunn__sums256_scale *f)
+{
+    __m128i x[4];
+    GPUNN__UNROLL
+    for (int i = 0; i < 4; i++) x[i] = gpunn__sums256_four(attr, sums + 4 * i, f->part[i]);
+    return _mm_packus_epi16(_mm_packs_epi32(x[0], x[1]), _mm_packs_epi32(x[2], x[3]));
+}
+#define GPUNN__Q(name) gpunn__sums256_##name
+#define GPUNN__LANES 8
+#define GPUNN__SUMS __m256i
+#define GPUNN__TARGET GPUNN__AVX2
+/* Products of integers and their rounding, for one set of instructions. GPUNN__Q(dot)(sums, a, b) adds the
+ * products of four bytes, or of two numbers of 16 bits, to each of GPUNN__LANES sums of 32 bits; a holds the
+ * same 32 bits in each lane. GPUNN__Q(bytes) rounds a panel's sums. GPUNN__SUMS is the vector type,
+ * GPUNN__SCALE the factors of a panel, GPUNN__TARGET an attribute of the functions. The end of this file
+ * undefines these macros. */
+enum { GPUNN__Q(wide) = GPUNN__PANEL / GPUNN__LANES }; /* vectors of a panel */
+
+/* sums [R][16 P] = start + A B^T of R rows of A and P panels. width: from a row of sums to the next. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__Q(tile)(const gpunn__integer_tile *t, const char *a,
+                                                const char *panels, const int32_t *start, int32_t *sums,
+                                                int64_t width, const int R, const int P)
+{
+    enum { MOST = 4 };
+    const int     V = P * GPUNN__Q(wide);
+    const int64_t panel = 64 * t->steps;
+    GPUNN__SUMS   sum[6][MOST];
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) sum[i][v] = GPUNN__Q(load)(start + v * GPUNN__LANES);
+    }
+    for (int64_t k = 0; k < t->steps; k++) {
+        GPUNN__SUMS b[MOST];
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) {
+            b[v] = GPUNN__Q(load)(panels + v / GPUNN__Q(wide) * panel + 64 * k +
+                                  v % GPUNN__Q(wide) * 4 * GPUNN__LANES);
+            GPUNN__HOLD(b[v]);
+        }
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            const GPUNN__SUMS x = GPUNN__Q(set)(a + i * t->a_row + 4 * k);
+            GPUNN__UNROLL
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__Q(dot)(sum[i][v], x, b[v]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++) GPUNN__Q(store)(sums + i * width + v * GPUNN__LANES, sum[i][v]);
+    }
+}
+
+/* The same of t->rows rows. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__Q(rows)(const gpunn__integer_tile *t, const char *panels,
+                                                const int32_t *start, int32_t *sums, int64_t width,
+                                                const int P)
+{
+    const char   *a = t->a;
+    const int64_t row = t->a_row;
+    int           left = t->rows;
+    for (; left >= 6; left -= 6, a += 6 * row, sums += 6 * width)
+        GPUNN__Q(tile)(t, a, panels, start, sums, width, 6, P);
+    for (; left >= 2; left -= 2, a += 2 * row, sums += 2 * width)
+        GPUNN__Q(tile)(t, a, panels, start, sums, width, 2, P);
+    if (left) GPUNN__Q(tile)(t, a, panels, start, sums, width, 1, P);
+}
+
+GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const char *panels,
+                                             const int32_t *start, int32_t *sums, int count)
+{
+    const int width = GPUNN__PANEL * count;
+#if GPUNN__LANES == 16
+    if (count == GPUNN__BLOCK_PANELS)
+        GPUNN__Q(rows)(t, panels, start, sums, width, GPUNN__BLOCK_PANELS);
+    else if (count == 2)
+        GPUNN__Q(rows)(t, panels, start, sums, width, 2);
+    else
+        GPUNN__Q(rows)(t, panels, start, sums, width, 1);
+#else
+    for (int p = 0; p < width; p += GPUNN__PANEL)
+        GPUNN__Q(rows)(t, panels + p * 4 * t->steps, start + p, sums + p, width, 1);
+#endif
+}
+
+/* y [rows][n] of sums [rows][width]. y_row: from a row of y to the next. */
+GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
+                                          int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
+{
+    for (int64_t j = 0; j < n; j += GPUNN__PANEL) {
+        const GPUNN__SCALE f = GPUNN__Q(factors)(factor + j);
+        const int          count = (int)gpunn__least(GPUNN__PANEL, n - j);
+        for (int i = 0; i < rows; i++) {
+            const __m128i bytes = GPUNN__Q(bytes)(attr, sums + (int64_t)i * width + j, &f);
+            uint8_t      *to = y + i * y_row + j;
+            if (count == GPUNN__PANEL)
+                _mm_storeu_si128((__m128i *)(void *)to, bytes);
+            else
+                memcpy(to, &bytes, (size_t)count);
+        }
+    }
+}
+#undef GPUNN__Q
+#undef GPUNN__LANES
+#undef GPUNN__SUMS
+#undef GPUNN__TARGET
+#undef GPUNN__SCALE
+#endif
+
+/* Any processor, with numbers of 16 bits. */
+GPUNN__PRIVATE void gpunn__sums_plain_products(const gpunn__integer_tile *t, const char *panels,
+                                               const int32_t *start, int32_t *sums, int count)
+{
+    for (int i = 0; i < t->rows; i++)
+        for (int p = 0; p < count; p++) {
+            const int16_t *a = (const int16_t *)(const void *)(t->a + i * t->a_row);
+            const int16_t *b = (const int16_t *)(const void *)(panels + 64 * t->steps * p);
+            int32_t       *sum = sums + (i * count + p) * GPUNN__PANEL;
+            memcpy(sum, start + p * GPUNN__PANEL, GPUNN__PANEL * sizeof *sum);
+            for (int64_t k = 0; k < t->steps; k++, a += 2, b += 2 * GPUNN__PANEL)
+                for (int j = 0; j < GPUNN__PANEL; j++) sum[j] += a[0] * b[2 * j] + a[1] * b[2 * j + 1];
+        }
+}
+
+GPUNN__PRIVATE void gpunn__sums_plain_round(const gpunn_attributes *attr, const int32_t *sums, int width,
+                                            int rows, const float *factor, int64_t n, uint8_t *y,
+                                            int64_t y_row)
+{
+    for (int i = 0; i < rows; i++, sums += width, y += y_row)
+        for (int64_t j = 0; j < n; j++) {
+            const double  x = (double)sums[j] * (double)factor[j], above = x > -1e6 ? x : -1e6;
+            const int32_t near = gpunn__nearest_of_double(above < 1e6 ? above : 1e6);
+            y[j] = (uint8_t)gpunn__between(near + attr->zero_point, attr->quant_min, attr->quant_max);
+        }
+}
+
+GPUNN__VECTORIZED(gpunn__sums_plain_cells, (const gpunn__cells *c, int64_t first, int64_t n, int32_t *sums),
+                  (c, first, n, sums))
+{
+    for (int p = 0; p < c->pixels; p++, sums += GPUNN__CHANNELS) {
+        const int16_t *w = (const int16_t *)(const void *)c->weight + first;
+        for (int64_t i = 0; i < n; i++) sums[i] = c->start[first + i];
+        for (int k = 0; k < c->count; k++, w += c->columns) {
+            const uint8_t *x = c->at[p * c->count + k] + first;
+            for (int64_t i = 0; i < n; i++) sums[i] += x[i] * w[i];
+        }
+    }
+}
+
+/* The functions for this processor. */
+static const gpunn__integer_kernels *gpunn__integer_choose(void)
+{
+    static const gpunn__integer_kernels plain = {2, gpunn__sums_plain_products, gpunn__sums_plain_round,
+                                                 gpunn__sums_plain_cells};
+#ifdef GPUNN__AVX512
+    static const gpunn__integer_kernels vnni = {1, gpunn__sums_vnni_products, gpunn__sums_vnni_round,
+                                                gpunn__sums_vnni_cells},
+                                        wide = {2, gpunn__sums512_products, gpunn__sums512_round,
+                                                gpunn__sums_plain_cells};
+#endif
+#ifdef GPUNN__AVX2
+    static const gpunn__integer_kernels half = {2, gpunn__sums256_products, gpunn__sums256_round,
+                                                gpunn__sums_plain_cells};
+#endif
+#ifdef GPUNN__LEVELS
+    const int level = gpunn__level();
+    if (level < GPUNN__LEVEL_AVX2) return &plain;
+    if (level < GPUNN__LEVEL_AVX512) return &half;
+#endif
+    (void)plain;
+#ifdef GPUNN__AVX512
+    return __builtin_cpu_supports("avx512vnni") ? &vnni : &wide;
+#elif defined(GPUNN__AVX2)
+    return &half;
+#else
+    return &plain;
+#endif
+}
+
+/* ---- linear layers and convolutions -------------------------------------------------------------------- */
+
+/* A linear layer is a convolution of images with one cell. */
+typedef struct gpunn__int8 {
+    const gpunn_attributes       *attr;
+    int64_t                       n, h, w, c, oh, ow, out; /* x [n][h][w][c] -> y [n][oh][ow][out] */
+    int64_t                       groups, in, columns;     /* in, columns: of a group */
+    int                           kernel[2], stride[2], padding[2], dilation[2];
+    int64_t                       k, steps, panels;  /* panels: of a group */
+    int                           bytes;             /* of a number in A and B */
+    bool                          depthwise, copies; /* copies: A is a copy of x */
+    const gpunn__integer_kernels *kernels;
+    /* Memory. start, factor and total have an entry for each column, padded to whole panels in each group.
+     * total: sum of the column. */
+    char    *packed;
+    int32_t *total, *start;
+    float   *factor;
+    char    *scratch; /* of each thread */
+    size_t   scratch_bytes;
+    uint8_t *outside; /* depthwise: the channels of padding */
+    /* of a run */
+    const uint8_t *x;
+    int            zero;
+    void          *y;    /* U8, or F32 with bias */
+    const float   *bias; /* F32 results: is added to them */
+} gpunn__int8;
+
+GPUNN__INLINE int64_t gpunn__int8_rows(const gpunn__int8 *g)
+{
+    return g->n * g->oh * g->ow;
+}
+
+GPUNN__INLINE int64_t gpunn__padded_columns(const gpunn__int8 *g)
+{
+    return g->depthwise ? gpunn__round_up(g->out, GPUNN__CHANNELS) : g->groups * g->panels * GPUNN__PANEL;
+}
+
+/* The part of g that does not depend on whether it is a convolution. */
+static void gpunn__int8_finish(gpunn__int8 *g)
+{
+    g->in = g->c / g->groups;
+    g->columns = g->out / g->groups;
+    g->k = (int64_t)g->kernel[0] * g->kernel[1] * g->in;
+    g->kernels = gpunn__integer_choose();
+    g->depthwise = g->in == 1 && g->columns == 1;
+    g->steps = gpunn__round_up(g->k * g->kernels->bytes, 4) / 4;
+    g->panels = gpunn__round_up(g->columns, GPUNN__PANEL) / GPUNN__PANEL;
+    const bool whole = g->k == g->c && g->stride[0] == 1 && g->stride[1] == 1 && g->padding[0] == 0 &&
+                       g->padding[1] == 0; /* a kernel of one cell, and one group */
+    g->copies = !(whole && g->kernels->bytes == 1 && g->c % 4 == 0);
+}
+
+/* Cells of the kernel of a depthwise convolution. */
+GPUNN__INLINE int64_t gpunn__padded_cells(const gpunn__int8 *g)
+{
+    return gpunn__round_up(g->k, 4);
+}
+
+static size_t gpunn__packed_bytes(const gpunn__int8 *g)
+{
+    return (size_t)(gpunn__padded_columns(g) *
+                    (g->depthwise ? gpunn__padded_cells(g) * g->kernels->bytes : 4 * g->steps));
+}
+
+/* Takes the memory that does not change between runs. */
+static void gpunn__int8_keep(gpunn__int8 *g, gpunn__arena *arena)
+{
+    const size_t columns = (size_t)gpunn__padded_columns(g);
+    g->packed = (char *)gpunn__arena_take(arena, gpunn__packed_bytes(g));
+    g->total = (int32_t *)gpunn__arena_take(arena, columns * sizeof(int32_t));
+}
+
+static void gpunn__int8_take(gpunn__int8 *g, gpunn__arena *arena)
+{
+    g->start = (int32_t *)gpunn__arena_take(arena, (size_t)gpunn__padded_columns(g) * sizeof(int32_t));
+    g->factor = (float *)gpunn__arena_take(arena, (size_t)gpunn__padded_columns(g) * sizeof(float));
+}
+
+/* Takes the memory of the threads: a block of A, once in bytes and once in 16 bits where these are needed, or
+ * the cells of some results. */
+static void gpunn__int8_scratch(gpunn__int8 *g, gpunn__arena *arena, int threads)
+{
+    const int64_t row = 4 * g->steps, rows = g->copies ? GPUNN__BLOCK_ROWS : 0;
+    const int64_t block = (row + (g->kernels->bytes == 2 ? row / 2 : 0)) * rows;
+    const int64_t cells = gpunn__padded_cells(g) * GPUNN__PIXELS * (int64_t)sizeof(uint8_t *);
+    g->outside = g->depthwise ? (uint8_t *)gpunn__arena_take(arena, (size_t)gpunn__padded_columns(g)) : NULL;
+    g->scratch_bytes = (size_t)gpunn__round_up(g->depthwise ? cells : block, 64);
+    g->scratch = (char *)gpunn__arena_take(arena, g->scratch_bytes * (size_t)threads);
+}
+
+/* The place of column o in start and factor. */
+GPUNN__INLINE int64_t gpunn__column_at(const gpunn__int8 *g, int64_t o)
+{
+    if (g->depthwise) return o;
+    return o / g->columns * g->panels * GPUNN__PANEL + o % g->columns;
+}
+
+/* w / scale, rounded and saturated. */
+GPUNN__INLINE int gpunn__rounded_weight(float w, float scale)
+{
+    const float near = scale != 0 ? gpunn__limit(w / scale, 256) : 0;
+    const int   q = near == near ? gpunn__nearest(near) : 0;
+    return q < -128 ? -128 : q > 127 ? 127 : q;
+}
+
+/* Stores weight element k of column o. */
+GPUNN__INLINE void gpunn__pack_number(const gpunn__int8 *g, int64_t o, int64_t k, int q)
+{
+    const int64_t at = gpunn__column_at(g, o), each = 4 / g->kernels->bytes;
+    if (g->depthwise && g->kernels->bytes == 2) {
+        ((int16_t *)(void *)g->packed)[k * gpunn__padded_columns(g) + o] = (int16_t)q;
+        return;
+    }
+    if (g->depthwise) {
+        const int64_t block = o / GPUNN__CHANNELS * gpunn__padded_cells(g) + k / 4 * 4,
+                      c = o % GPUNN__CHANNELS;
+        ((int8_t *)g->packed)[(block + c % 16 / 4) * GPUNN__CHANNELS + c / 16 * 16 + c % 4 * 4 + k % 4] =
+            (int8_t)q;
+        return;
+    }
+    char *cell = g->packed + (at / GPUNN__PANEL * g->steps + k / each) * 64 + at % GPUNN__PANEL * 4;
+    if (g->kernels->bytes == 1)
+        ((int8_t *)cell)[k % each] = (int8_t)q;
+    else
+        ((int16_t *)(void *)cell)[k % each] = (int16_t)q;
+}
+
+/* Rounds and packs weight [out, in, kh, kw]. k runs over kh, kw, in. */
+static void gpunn__pack_weight(const gpunn__int8 *g, const float *weight, const float *scale)
+{
+    const int64_t cells = (int64_t)g->kernel[0] * g->kernel[1], columns = gpunn__padded_columns(g);
+    memset(g->packed, 0, gpunn__packed_bytes(g));
+    memset(g->total, 0, (size_t)columns * sizeof *g->total);
+    for (int64_t o = 0; o < g->out; o++)
+        for (int64_t i = 0; i < g->in; i++)
+            for (int64_t cell = 0; cell < cells; cell++, weight++) {
+                const int q = gpunn__rounded_weight(*weight, scale[o]);
+                g->total[gpunn__column_at(g, o)] += q;
+                gpunn__pack_number(g, o, cell * g->in + i, q);
+            }
+}
+
+/* Sets start and factor. bias NULL: none. scale: of the result. */
+static void gpunn__scale_columns(const gpunn__int8 *g, const float *weight_scale, const float *bias,
+                                 float x_scale, int zero, float scale)
+{
+    const size_t columns = (size_t)gpunn__padded_columns(g);
+    memset(g->start, 0, columns * sizeof *g->start);
+    memset(g->factor, 0, columns * sizeof *g->factor);
+    for (int64_t o = 0; o < g->out; o++) {
+        const int64_t at = gpunn__column_at(g, o);
+        const float   unit = x_scale * weight_scale[o];
+        const double  most = 1 << 30, shift = bias && unit != 0 ? (double)(bias[o] / unit) : 0;
+        const double  above = shift > -most ? shift : -most;
+        g->start[at] = gpunn__nearest_of_double(above < most ? above : most) - zero * g->total[at];
+        g->factor[at] = unit / scale;
+    }
+}
+
+GPUNN__VECTORIZED(gpunn__scale_sums,
+                  (const int32_t *sums, const float *factor, int64_t n, const float *bias, float *y),
+                  (sums, factor, n, bias, y))
+{
+    for (int64_t i = 0; i < n; i++) y[i] = (float)sums[i] * factor[i] + bias[i];
+}
+
+/* Writes n results of each of some rows from column `column` on. at: of factor. */
+static void gpunn__int8_store(const gpunn__int8 *g, const int32_t *sums, int width, int64_t row, int rows,
+                              int64_t column, int64_t at, int64_t n)
+{
+    const int64_t to = row * g->out + column;
+    if (g->bias == NULL)
+        g->kernels->round(g->attr, sums, width, rows, g->factor + at, n, (uint8_t *)g->y + to, g->out);
+    for (int i = 0; i < rows && g->bias; i++)
+        gpunn__scale_sums(sums + i * width, g->factor + at, n, g->bias + column,
+                          (float *)g->y + to + i * g->out);
+}
+
+/* Copies what row `row` reads of a group: a cell of the kernel after the other. */
+static void gpunn__copy_row(const gpunn__int8 *g, int64_t row, int64_t group, uint8_t *to)
+{
+    const int64_t ox = row % g->ow, oy = row / g->ow % g->oh, in = g->in;
+    const int64_t left = ox * g->stride[1] - g->padding[1];
+    const bool    joined = in == g->c && g->dilation[1] == 1 && left >= 0 && left + g->kernel[1] <= g->w;
+    for (int ky = 0; ky < g->kernel[0]; ky++) {
+        const int64_t  y = oy * g->stride[0] - g->padding[0] + (int64_t)ky * g->dilation[0];
+        const bool     inside = y >= 0 && y < g->h;
+        const uint8_t *line = g->x + ((row / g->ow / g->oh * g->h + (inside ? y : 0)) * g->w) * g->c +
+                              group * in;
+        if (joined && inside) {
+            memcpy(to, line + left * in, (size_t)(g->kernel[1] * in));
+            to += g->kernel[1] * in;
+            continue;
+        }
+        for (int kx = 0; kx < g->kernel[1]; kx++, to += in) {
+            const int64_t x = left + (int64_t)kx * g->dilation[1];
+            if (inside && x >= 0 && x < g->w)
+                memcpy(to, line + x * g->c, (size_t)in);
+            else
+                memset(to, g->zero, (size_t)in);
+        }
+    }
+}
+
+GPUNN__VECTORIZED(gpunn__widen_bytes, (const uint8_t *from, int64_t n, int16_t *to), (from, n, to))
+{
+    for (int64_t i = 0; i < n; i++) to[i] = from[i];
+}
+
+/* Makes t the rows from `first` on of A, in scratch if it is a copy. */
+static void gpunn__int8_block(const gpunn__int8 *g, int64_t group, int64_t first, int rows, char *scratch,
+                              gpunn__integer_tile *t)
+{
+    const int64_t numbers = 4 / g->kernels->bytes * g->steps;
+    uint8_t      *bytes = (uint8_t *)scratch + (g->kernels->bytes == 2 ? 2 * numbers * GPUNN__BLOCK_ROWS : 0);
+    t->a = g->copies ? scratch : (const char *)g->x + first * g->c;
+    t->a_row = g->copies ? 4 * g->steps : g->c;
+    t->steps = g->steps;
+    t->rows = rows;
+    for (int i = 0; i < rows && g->copies; i++) {
+        gpunn__copy_row(g, first + i, group, bytes + i * numbers);
+        memset(bytes + i * numbers + g->k, 0, (size_t)(numbers - g->k));
+    }
+    if (g->copies && g->kernels->bytes == 2)
+        gpunn__widen_bytes(bytes, rows * numbers, (int16_t *)(void *)scratch);
+}
+
+/* Computes panels [panel, end) of a group for the rows of a tile. */
+static void gpunn__int8_columns(const gpunn__int8 *g, const gpunn__integer_tile *t, int64_t group,
+                                int64_t first, int64_t panel, int64_t end)
+{
+    int32_t sums[GPUNN__BLOCK_ROWS * GPUNN__BLOCK_PANELS * GPUNN__PANEL];
+    while (panel < end) {
+        const int     count = end - panel >= 4 ? 4 : end - panel >= 2 ? 2 : 1;
+        const int64_t at = (group * g->panels + panel) * GPUNN__PANEL, column = panel * GPUNN__PANEL;
+        const int64_t n = gpunn__least((int64_t)count * GPUNN__PANEL, g->columns - column);
+        g->kernels->products(t, g->packed + at * 4 * g->steps, g->start + at, sums, count);
+        gpunn__int8_store(g, sums, count * GPUNN__PANEL, first, t->rows, group * g->columns + column, at, n);
+        panel += count;
+    }
+}
+
+/* A thread's share: of the rows, or of the panels if there are few rows. */
+static void gpunn__int8_task(void *arg, int index, int threads)
+{
+    const gpunn__int8 *g = (const gpunn__int8 *)arg;
+    const int64_t      rows = gpunn__int8_rows(g);
+    const bool         by_rows = rows >= (int64_t)GPUNN__BLOCK_ROWS * 2 * threads;
+    char              *scratch = g->scratch + g->scratch_bytes * (size_t)index;
+    int64_t            first, last, panel, end;
+    gpunn__cpu_part(rows, GPUNN__BLOCK_ROWS, by_rows ? threads : 1, by_rows ? index : 0, &first, &last);
+    gpunn__cpu_part(g->panels, GPUNN__BLOCK_PANELS, by_rows ? 1 : threads, by_rows ? 0 : index, &panel, &end);
+    for (; first < last && panel < end; first += GPUNN__BLOCK_ROWS) {
+        const int count = (int)gpunn__least(GPUNN__BLOCK_ROWS, last - first);
+        for (int64_t group = 0; group < g->groups; group++) {
+            gpunn__integer_tile t;
+            gpunn__int8_block(g, group, first, count, scratch, &t);
+            gpunn__int8_columns(g, &t, group, first, panel, end);
+        }
+    }
+}
+
+/* ---- depthwise convolutions ---------------------------------------------------------------------------- */
+
+/* Finds the cells of the kernel for the result of row `row`. */
+static void gpunn__find_cells(const gpunn__int8 *g, int64_t row, const uint8_t **at)
+{
+    const int64_t  left = row % g->ow * g->stride[1] - g->padding[1];
+    const int64_t  top = row / g->ow % g->oh * g->stride[0] - g->padding[0];
+    const uint8_t *image = g->x + row / g->ow / g->oh * g->h * g->w * g->c;
+    for (int ky = 0; ky < g->kernel[0]; ky++)
+        for (int kx = 0; kx < g->kernel[1]; kx++) {
+            const int64_t y = top + (int64_t)ky * g->dilation[0], x = left + (int64_t)kx * g->dilation[1];
+            const bool    inside = y >= 0 && y < g->h && x >= 0 && x < g->w;
+            *at++ = inside ? image + (y * g->w + x) * g->c : g->outside;
+        }
+    for (int64_t k = g->k; k < gpunn__padded_cells(g); k++) *at++ = g->outside;
+}
+
+static void gpunn__int8_depthwise(void *arg, int index, int threads)
+{
+    const gpunn__int8 *g = (const gpunn__int8 *)arg;
+    const int          count = (int)gpunn__padded_cells(g);
+    const uint8_t    **at = (const uint8_t **)(void *)(g->scratch + g->scratch_bytes * (size_t)index);
+    gpunn__cells       c = {at, count, 0, g->packed, g->start, gpunn__padded_columns(g)};
+    int32_t            sums[GPUNN__PIXELS * GPUNN__CHANNELS];
+    int64_t            row, last;
+    gpunn__cpu_part(gpunn__int8_rows(g), GPUNN__PIXELS, threads, index, &row, &last);
+    for (; row < last; row += c.pixels) {
+        c.pixels = (int)gpunn__least(GPUNN__PIXELS, last - row);
+        for (int p = 0; p < c.pixels; p++) gpunn__find_cells(g, row + p, at + p * count);
+        for (int64_t first = 0; first < g->out; first += GPUNN__CHANNELS) {
+            const int64_t n = gpunn__least(GPUNN__CHANNELS, g->out - first);
+            g->kernels->cells(&c, first, n, sums);
+            gpunn__int8_store(g, sums, GPUNN__CHANNELS, row, c.pixels, first, first, n);
+        }
+    }
+}
+
+static void gpunn__int8_run(gpunn__int8 *g, int threads)
+{
+    if (g->depthwise) memset(g->outside, g->zero, (size_t)gpunn__padded_columns(g));
+    gpunn_parallel(threads, g->depthwise ? gpunn__int8_depthwise : gpunn__int8_task, g);
+}
+
+/* Number of threads worth using. */
+static int gpunn__int8_threads(const gpunn__cpu *cpu, const gpunn__int8 *g)
+{
+    return gpunn__cpu_threads_for(cpu,
+                                  (double)gpunn__int8_rows(g) * (double)g->out * (1 + (double)g->k / 64));
+}
+
+enum { GPUNN__MOST_PRODUCTS = 32768 }; /* 255 * 128 times that, and a bias of 2^30, fit 32 bits */
+
+static GPUNN__STATUS gpunn__check_products(gpunn__cpu *cpu, const gpunn__int8 *g)
+{
+    if (g->k <= GPUNN__MOST_PRODUCTS) return GPUNN_OK;
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                           "a sum of %lld products may exceed 32 bits; %d products are possible",
+                           (long long)g->k, GPUNN__MOST_PRODUCTS);
+}
+
+/* y of 8 bits. Evaluation plans keep the packed weight. */
+static GPUNN__STATUS gpunn__int8_step(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__int8 *g)
+{
+    gpunn__arena kept = {action == GPUNN__PREPARE ? NULL : (char *)step->cache, 0},
+                 scratch = {action == GPUNN__PREPARE ? NULL : (char *)step->workspace, 0};
+    gpunn__int8_finish(g);
+    const int          threads = gpunn__int8_threads(cpu, g);
+    const gpunn_status status = gpunn__check_products(cpu, g);
+    if (status != GPUNN_OK) return status;
+    gpunn__int8_keep(g, &kept);
+    gpunn__int8_take(g, &kept);
+    gpunn__int8_scratch(g, &scratch, threads);
+    step->cache_bytes = kept.bytes;
+    step->workspace_bytes = scratch.bytes;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const float *weight_scale = (const float *)step->in[2].data;
+    g->attr = step->attr;
+    g->x = (const uint8_t *)step->in[0].data;
+    g->y = step->out.data;
+    g->zero = step->attr->x_zero_point;
+    if (step->cache_version != step->state->weights_version) {
+        gpunn__pack_weight(g, (const float *)step->in[1].data, weight_scale);
+        gpunn__scale_columns(g, weight_scale, (const float *)step->in[3].data, step->attr->x_scale, g->zero,
+                             step->attr->scale);
+        step->cache_version = step->state->weights_version;
+    }
+    gpunn__int8_run(g, threads);
+    return GPUNN_OK;
+}
+
+/* A linear layer of weight [out, in] for count numbers of x. */
+static gpunn__int8 gpunn__int8_linear(const gpunn_value *weight, int64_t count)
+{
+    gpunn__int8 g;
+    memset(&g, 0, sizeof g);
+    g.h = g.w = g.oh = g.ow = g.groups = 1;
+    g.c = weight->dim[1];
+    g.n = count / g.c;
+    g.out = weight->dim[0];
+    for (int i = 0; i < 2; i++) g.kernel[i] = g.stride[i] = g.dilation[i] = 1;
+    return g;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_quantized_linear(gpunn__cpu *cpu, gpunn_step *step,
+                                                          gpunn__action action)
+{
+    gpunn__int8 g = gpunn__int8_linear(&step->in[1], step->in[0].count);
+    return gpunn__int8_step(cpu, step, action, &g);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_quantized_conv2d(gpunn__cpu *cpu, gpunn_step *step,
+                                                          gpunn__action action)
+{
+    const int64_t *x = step->in[0].dim, *y = step->out.dim;
+    gpunn__int8    g;
+    memset(&g, 0, sizeof g);
+    g.n = x[0], g.c = x[1], g.h = x[2], g.w = x[3];
+    g.out = y[1], g.oh = y[2], g.ow = y[3];
+    g.groups = step->attr->groups;
+    memcpy(g.kernel, step->attr->kernel, sizeof g.kernel);
+    memcpy(g.stride, step->attr->stride, sizeof g.stride);
+    memcpy(g.padding, step->attr->padding, sizeof g.padding);
+    memcpy(g.dilation, step->attr->dilation, sizeof g.dilation);
+    return gpunn__int8_step(cpu, step, action, &g);
+}
+
+/* ---- linear layers of floats that each run rounds ------------------------------------------------------ */
+
+typedef struct gpunn__float_range {
+    float least, most;
+} gpunn__float_range;
+
+/* The range of n floats and 0. A NaN makes both ends NaN. */
+GPUNN__VECTORIZED(gpunn__find_range, (const float *x, int64_t n, gpunn__float_range *range), (x, n, range))
+{
+    float least = 0, most = 0, doubt = 0;
+    for (int64_t i = 0; i < n; i++) {
+        least = x[i] < least ? x[i] : least;
+        most = x[i] > most ? x[i] : most;
+        doubt = x[i] == x[i] ? doubt : x[i];
+    }
+    range->least = least + doubt;
+    range->most = most + doubt;
+}
+
+/* scale and zero point as ONNX's DynamicQuantizeLinear. */
+static void gpunn__find_scale(const float *x, int64_t n, float *scale, int *zero)
+{
+    gpunn__float_range range;
+    gpunn__find_range(x, n, &range);
+    *scale = (range.most == range.least ? 1 : range.most - range.least) / 255;
+    *zero = gpunn__byte_of(-range.least / *scale, 0, 0, 255);
+}
+
+GPUNN__VECTORIZED(gpunn__floats_to_bytes, (const float *x, int64_t n, float scale, int zero, uint8_t *to),
+                  (x, n, scale, zero, to))
+{
+    for (int64_t i = 0; i < n; i++) to[i] = gpunn__byte_of(x[i] / scale, zero, 0, 255);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_quantized_linear_dynamic(gpunn__cpu *cpu, gpunn_step *step,
+                                                                  gpunn__action action)
+{
+    gpunn__arena kept = {action == GPUNN__PREPARE ? NULL : (char *)step->cache, 0},
+                 scratch = {action == GPUNN__PREPARE ? NULL : (char *)step->workspace, 0};
+    const int64_t count = step->in[0].count;
+    gpunn__int8   g = gpunn__int8_linear(&step->in[1], count);
+    float         scale;
+    gpunn__int8_finish(&g);
+    const int          threads = gpunn__int8_threads(cpu, &g);
+    const gpunn_status status = gpunn__check_products(cpu, &g);
+    if (status != GPUNN_OK) return status;
+    gpunn__int8_keep(&g, &kept);
+    gpunn__int8_take(&g, &scratch);
+    gpunn__int8_scratch(&g, &scratch, threads);
+    uint8_t *x = (uint8_t *)gpunn__arena_take(&scratch, (size_t)count);
+    step->cache_bytes = kept.bytes;
+    step->workspace_bytes = scratch.bytes;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const float *weight_scale = (const float *)step->in[2].data;
+    if (step->cache_version != step->state->weights_version)
+        gpunn__pack_weight(&g, (const float *)step->in[1].data, weight_scale);
+    step->cache_version = step->state->weights_version;
+    gpunn__find_scale((const float *)step->in[0].data, count, &scale, &g.zero);
+    gpunn__floats_to_bytes((const float *)step->in[0].data, count, scale, g.zero, x);
+    gpunn__scale_columns(&g, weight_scale, NULL, scale, g.zero, 1);
+    g.x = x;
+    g.y = step->out.data;
+    g.bias = (const float *)step->in[3].data;
+    gpunn__int8_run(&g, threads);
+    return GPUNN_OK;
+}
 
 /* ==== >>cpu/pool ========================================================================================= *
  * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1.
@@ -53283,7 +54653,7 @@ static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, con
 static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row,
                             const gpunn__argument *key, void *args)
 {
-    static const int lowest[] = {1, 0, 0, -INT32_MAX, -GPUNN_MAX_RANK};
+    static const int lowest[] = {1, 0, 0, 0, -INT32_MAX, -GPUNN_MAX_RANK};
     void            *at = (char *)args + key->member;
     const char      *name = key->name;
     const int        item = gpunn__look(l, e->item, name), rank = e->count ? e->in[0]->rank : 0;
@@ -53301,10 +54671,14 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     case GPUNN__K_COUNT:
     case GPUNN__K_AMOUNT:
     case GPUNN__K_CELLS:
+    case GPUNN__K_BYTE:
     case GPUNN__K_INTEGER:
     case GPUNN__K_AXIS:
         if (!gpunn__integer_at(l, item, name, lowest[key->kind],
-                               key->kind == GPUNN__K_AXIS ? GPUNN_MAX_RANK - 1 : INT32_MAX, &wide))
+                               key->kind == GPUNN__K_AXIS   ? GPUNN_MAX_RANK - 1
+                               : key->kind == GPUNN__K_BYTE ? 255
+                                                            : INT32_MAX,
+                               &wide))
             return false;
         *(int *)at = wide == 0 && key->kind != GPUNN__K_AXIS ? zero : (int)wide;
         return true;
@@ -55745,8 +57119,10 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) trains the batch's rows
  *                 alone. gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
- *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming
- *                 convolutions (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.
+ *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming convolutions
+ *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead. Ops of 8-bit
+ *                 numbers on the CPU: gpunn_quantize_per_tensor, gpunn_quantized_conv2d and others;
+ *                 import_onnx makes them of quantised models.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
  *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.
  *       weights   Evaluation models store weights in GGUF's blocks of 4 to 8 bits: .weights of

@@ -41,6 +41,7 @@
  *     cuda/loss        cross_entropy, nll, ctc_loss
  *     cuda/attention   scaled_dot_product_attention: cuDNN's, or products and a separate kernel
  *     cuda/recurrent   rnn, lstm, gru: cuDNN's, or products and a kernel for each step
+ *     cuda/quantized   refuses ops of 8-bit numbers
  *     cuda/short       consecutive steps that share a launch because each is too short for its own
  *     cuda/optimizers  updates, norms of gradients, the loss scale
  *     run/run          whole runs: plain, captured, replayed
@@ -13948,6 +13949,31 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gru(gpunn__cuda *cuda, gpunn_step *step
 {
     return gpunn__cuda_rnn(cuda, step, action);
 }
+
+/* ==== >>cuda/quantized =================================================================================== *
+ * Ops of 8-bit numbers, which only the CPU computes. */
+
+static gpunn_status gpunn__refuse_integers(gpunn__cuda *cuda)
+{
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "8-bit numbers are computed on the CPU only; open a device of type "
+                            "GPUNN_DEVICE_CPU, or import the model with --floats");
+}
+
+#define GPUNN__X(name)                                                                   \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
+                                                    gpunn__action action)                \
+    {                                                                                    \
+        (void)step, (void)action;                                                        \
+        return gpunn__refuse_integers(cuda);                                             \
+    }
+GPUNN__X(quantize_per_tensor)
+GPUNN__X(dequantize)
+GPUNN__X(quantized_add)
+GPUNN__X(quantized_linear)
+GPUNN__X(quantized_linear_dynamic)
+GPUNN__X(quantized_conv2d)
+#undef GPUNN__X
 
 /* ==== >>cuda/short ======================================================================================= *
  * Runs several short steps in one launch, because they take longer to launch than to compute. One block does

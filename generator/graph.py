@@ -220,8 +220,16 @@ def check_dtype(wanted, name, t, first_name, first):
     elif wanted == "any" and t.dtype != first.dtype:
         raise GraphError("%s is %s and %s %s; cast one of them" % (
             first_name, first.dtype, name, t.dtype), "inputs")
+    elif wanted == "u8":
+        check_bytes(name, t)
     elif wanted == "f32":
         check_f32(t)
+
+
+def check_bytes(name, t):
+    if t.dtype != "u8":
+        raise GraphError("%s is %s, but u8 is needed; convert it with quantize_per_tensor" % (name, t.dtype),
+                         "inputs")
 
 
 def check_count(count, most, key):
@@ -567,6 +575,33 @@ class Graph:
                                  (shape_text(weight.shape), shape_text(channels + kernel)), "weight")
         return self.affine(op, attrs, x, name, channels + kernel, bias, out_channels,
                            (x.shape[0], out_channels) + sizes, weight)
+
+    def quantized_conv2d(self, x, weight, weight_scale, bias, stride, padding, dilation, groups, x_scale,
+                         x_zero_point, scale, zero_point, quant_min, quant_max):
+        check_f32(weight, weight_scale, bias)
+        check_axes(x, 2)
+        if len(weight.shape) != 4 or not all(0 < size <= MAX_INT for size in weight.shape):
+            raise GraphError("weight is %s, but [out, in / groups, kh, kw] is needed" %
+                             shape_text(weight.shape), "inputs")
+        check_bytes("x", x)
+        out, kernel = weight.shape[0], weight.shape[2:]
+        if out % groups:
+            raise GraphError("groups is %d, but the weight has %d output channels; it must divide them" % (
+                groups, out), "groups")
+        for name, t in ("weight_scale", weight_scale), ("bias", bias):
+            if t.shape != (out,):
+                raise GraphError("%s is %s, but [%d] is needed" % (name, shape_text(t.shape), out), "inputs")
+        check_fixed(x, [1, 2, 3])
+        stride, padding, dilation = (window(value, 2) for value in (stride, padding, dilation))
+        sizes = self.window_sizes(x, kernel, stride, padding, dilation, False)
+        if x.shape[1] != weight.shape[1] * groups:
+            raise GraphError("x is %s, but the weight %s needs %d along axis 1" % (
+                shape_text(x.shape), shape_text(weight.shape), weight.shape[1] * groups), "inputs")
+        attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups,
+                 "x_scale": f32(x_scale), "x_zero_point": x_zero_point, "scale": f32(scale),
+                 "zero_point": zero_point, "quant_min": quant_min, "quant_max": quant_max}
+        return self.node("quantized_conv2d", attrs, (x, weight, weight_scale, bias),
+                         (x.shape[0], out) + sizes, "u8")
 
     conv1d = partialmethod(conv, "conv1d")
     conv2d = partialmethod(conv, "conv2d")

@@ -4,7 +4,7 @@ import re
 from collections import namedtuple
 from functools import lru_cache
 
-# dtype: f32, i64, index (i64 or i32) or any (one for all). sizes: names, numbers and "..."
+# dtype: f32, i64, u8, index (i64 or i32) or any (one for all). sizes: names, numbers and "..."
 Shape = namedtuple("Shape", "dtype sizes")
 
 

@@ -183,6 +183,7 @@ extern "C" {
 #pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
 #endif
 #include "cpu/conv.c"
+#include "cpu/quantized.c"
 #include "cpu/pool.c"
 #include "cpu/sampling.c"
 #include "cpu/norm.h"
@@ -334,8 +335,10 @@ extern "C" {
  *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) trains the batch's rows
  *                 alone. gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
- *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming
- *                 convolutions (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead.
+ *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming convolutions
+ *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead. Ops of 8-bit
+ *                 numbers on the CPU: gpunn_quantize_per_tensor, gpunn_quantized_conv2d and others;
+ *                 import_onnx makes them of quantised models.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
  *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.
  *       weights   Evaluation models store weights in GGUF's blocks of 4 to 8 bits: .weights of

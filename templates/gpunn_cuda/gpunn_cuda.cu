@@ -37,6 +37,7 @@
 #include "cuda/loss.cu"
 #include "cuda/attention.cu"
 #include "cuda/recurrent.cu"
+#include "cuda/quantized.cu"
 #include "cuda/short.h"
 #include "cuda/short.cu"
 #include "cuda/optimizers.h"

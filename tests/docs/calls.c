@@ -343,6 +343,25 @@ static void lora(gpunn_device *dev)
     gpunn_model_destroy(model);
 }
 
+static void bytes(gpunn_model *model)
+{
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0}, one = {GPUNN_INIT_CONSTANT, 1, 0};
+    gpunn_tensor    *x = floats(model, "pixels", GPUNN_SHAPE(GPUNN_BATCH, 4, 8, 8));
+    gpunn_tensor    *filter = gpunn_parameter(model, "filter", GPUNN_SHAPE(6, 4, 3, 3), zeros);
+    gpunn_tensor    *weight = gpunn_parameter(model, "rows", GPUNN_SHAPE(3, 384), zeros);
+    gpunn_tensor    *scales = gpunn_parameter(model, "scales", GPUNN_SHAPE(6), one);
+    gpunn_tensor    *scale = gpunn_parameter(model, "scale", GPUNN_SHAPE(3), one);
+    gpunn_tensor    *q = gpunn_quantize_per_tensor(x, .scale = 0.02f, .zero_point = 128);
+    gpunn_tensor    *y = gpunn_quantized_conv2d(q, filter, scales, scales, .padding = 1, .x_scale = 0.02f,
+                                                .x_zero_point = 128, .scale = 0.05f);
+    gpunn_tensor    *twice = gpunn_quantized_add(y, y, .a_scale = 0.05f, .b_scale = 0.05f, .scale = 0.1f);
+    gpunn_tensor    *rows = gpunn_flatten(twice);
+    gpunn_tensor    *z = gpunn_quantized_linear(rows, weight, scale, scale, .x_scale = 0.1f, .scale = 0.3f);
+    gpunn_tensor    *reals = gpunn_dequantize(rows, .scale = 0.1f);
+    (void)gpunn_quantized_linear_dynamic(reals, weight, scale, scale);
+    (void)gpunn_forward(&z, 1);
+}
+
 int main(void)
 {
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
@@ -355,6 +374,7 @@ int main(void)
     custom(dev, model);
     states(model);
     doubles(model);
+    bytes(model);
     blocks(dev);
     memory(dev, model);
     files(dev);

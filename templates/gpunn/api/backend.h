@@ -6,13 +6,13 @@
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 24
+#define GPUNN_BACKEND_ABI 25
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 13 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
 typedef struct gpunn_attributes {
     float value[2];         /* elementwise */
-    float dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
+    float dropout_p, scale; /* dropout, attention; scale: attention, roi_align, quantised ops */
     float fill;             /* pad */
     float label_smoothing;  /* cross_entropy */
     int   kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
@@ -67,6 +67,9 @@ typedef struct gpunn_attributes {
     float   temperature, top_p; /* sample */
     bool    right;              /* searchsorted */
     bool    sparse;             /* embedding: its weight's gradient is sparse, see gpunn_step */
+    /* quantised ops: of the operands x, or a and b; and of the result, beside scale */
+    float x_scale, b_scale;
+    int   x_zero_point, b_zero_point, zero_point, quant_min, quant_max;
 } gpunn_attributes;
 
 struct gpunn_value {

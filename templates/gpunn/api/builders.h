@@ -695,6 +695,78 @@ GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, f
 /* The elements in another dtype: F32, I64, I32, U8 or BOOL. Floats are rounded towards 0. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype);
 
+/* -- 8-bit numbers, for evaluation: q of dtype U8 stands for (q - zero_point) scale. No gradient: a training
+ * run is refused. On the CPU -- */
+typedef struct gpunn_quantize_args {
+    int   args_;
+    float scale;      /* required, above 0 */
+    int   zero_point; /* 0 to 255 */
+} gpunn_quantize_args;
+/* torch.quantize_per_tensor: x / scale, rounded half to even, plus zero_point, saturated to 0 .. 255. F32 ->
+ * U8. NaN becomes 0. */
+GPUNN_API gpunn_tensor *gpunn_quantize_per_tensor_(gpunn_tensor *x, gpunn_quantize_args args);
+#define gpunn_quantize_per_tensor(...) \
+    gpunn_quantize_per_tensor_(GPUNN_NAMED(gpunn_quantize_args, __VA_ARGS__))
+/* torch.dequantize: (x - zero_point) scale. U8 -> F32. */
+GPUNN_API gpunn_tensor *gpunn_dequantize_(gpunn_tensor *x, gpunn_quantize_args args);
+#define gpunn_dequantize(...) gpunn_dequantize_(GPUNN_NAMED(gpunn_quantize_args, __VA_ARGS__))
+typedef struct gpunn_quantized_add_args {
+    int   args_;
+    float a_scale, b_scale;           /* of the operands; required */
+    int   a_zero_point, b_zero_point; /* 0 to 255 */
+    float scale;                      /* of the result; required */
+    int   zero_point;                 /* 0 to 255 */
+    int   quant_min, quant_max;       /* bounds of the result; default 0 and 255; zero_point for a relu */
+} gpunn_quantized_add_args;
+/* torch.ops.quantized.add: the sum of U8 tensors of one shape, quantised as by gpunn_quantize_per_tensor. */
+GPUNN_API gpunn_tensor *gpunn_quantized_add_(gpunn_tensor *a, gpunn_tensor *b, gpunn_quantized_add_args args);
+#define gpunn_quantized_add(a, ...) \
+    gpunn_quantized_add_((a), GPUNN_NAMED(gpunn_quantized_add_args, __VA_ARGS__))
+typedef struct gpunn_quantized_linear_args {
+    int   args_;
+    float x_scale;              /* required */
+    int   x_zero_point;         /* 0 to 255 */
+    float scale;                /* of the result; required */
+    int   zero_point;           /* 0 to 255 */
+    int   quant_min, quant_max; /* bounds of the result; default 0 and 255; zero_point for a relu */
+} gpunn_quantized_linear_args;
+/* torch.ops.quantized.linear: x weight^T + bias for x U8 [..., in] -> U8 [..., out]. weight [out, in], bias
+ * [out] and weight_scale [out] are F32. A row of the weight is rounded to -128 .. 127 times its scale, the
+ * bias to multiples of x_scale weight_scale. Sums are integers, and exact. They are multiplied by x_scale
+ * weight_scale / scale, rounded half to even, and saturated. `in` is at most 32768. The device keeps the
+ * rounded weight beside the given one. */
+GPUNN_API gpunn_tensor *gpunn_quantized_linear_(gpunn_tensor *x, gpunn_tensor *weight,
+                                                gpunn_tensor *weight_scale, gpunn_tensor *bias,
+                                                gpunn_quantized_linear_args args);
+#define gpunn_quantized_linear(x, weight, weight_scale, ...) \
+    gpunn_quantized_linear_((x), (weight), (weight_scale),   \
+                            GPUNN_NAMED(gpunn_quantized_linear_args, __VA_ARGS__))
+/* torch.ops.quantized.linear_dynamic: the same for x F32 -> F32. Each run takes x_scale and x_zero_point from
+ * the smallest and largest number of x and 0, as ONNX's DynamicQuantizeLinear. bias is not rounded. A NaN in
+ * x makes all results NaN. */
+GPUNN_API gpunn_tensor *gpunn_quantized_linear_dynamic(gpunn_tensor *x, gpunn_tensor *weight,
+                                                       gpunn_tensor *weight_scale, gpunn_tensor *bias);
+typedef struct gpunn_quantized_conv_args {
+    int args_;
+    /* as in gpunn_conv_args: along both axes, or for each where not 0; the third entry stays 0 */
+    int   stride, padding, dilation, groups;
+    int   strides[3], paddings[3], dilations[3];
+    float x_scale;              /* required */
+    int   x_zero_point;         /* 0 to 255 */
+    float scale;                /* of the result; required */
+    int   zero_point;           /* 0 to 255 */
+    int   quant_min, quant_max; /* bounds of the result; default 0 and 255; zero_point for a relu */
+} gpunn_quantized_conv_args;
+/* torch.ops.quantized.conv2d: a convolution with the numbers of gpunn_quantized_linear. x U8 [n, in, h, w] ->
+ * U8 [n, out, ...]. weight [out, in / groups, kh, kw], weight_scale [out], bias [out]. in, h and w do not
+ * vary. in / groups kh kw is at most 32768. */
+GPUNN_API gpunn_tensor *gpunn_quantized_conv2d_(gpunn_tensor *x, gpunn_tensor *weight,
+                                                gpunn_tensor *weight_scale, gpunn_tensor *bias,
+                                                gpunn_quantized_conv_args args);
+#define gpunn_quantized_conv2d(x, weight, weight_scale, ...) \
+    gpunn_quantized_conv2d_((x), (weight), (weight_scale),   \
+                            GPUNN_NAMED(gpunn_quantized_conv_args, __VA_ARGS__))
+
 /* -- reductions: keepdim keeps each axis with size 1; sums of integers are I64, extremes and products keep
  * their dtype -- */
 /* Sum or mean over the axes. */

@@ -175,7 +175,21 @@
       AXIS, _plain, AXIS, "a x b of the 3 elements along an axis; torch.linalg.cross.")                    \
     S(X, SEARCHSORTED, searchsorted, 2, (sorted_sequence, values), 0, 0, 0, 0,                             \
       "any [..., n], any [..., m] -> i64 [..., m]", SEARCHSORTED, searchsorted, ARGS,                      \
-      "How many elements of a sorted sequence come before each value; torch.searchsorted.")
+      "How many elements of a sorted sequence come before each value; torch.searchsorted.")              \
+    S(X, QUANTIZE, quantize_per_tensor, 1, (x), 0, 0, 0, GPUNN__LOCAL | GPUNN__INTEGER,                    \
+      "f32 [...] -> u8 [...]", QUANTIZE, quantize, ARGS, "torch.quantize_per_tensor, in 8 bits.")          \
+    S(X, DEQUANTIZE, dequantize, 1, (x), 0, 0, 0, GPUNN__LOCAL | GPUNN__INTEGER | GPUNN__KEEPS_F32,        \
+      "u8 [...] -> f32 [...]", QUANTIZE, quantize, ARGS, "(x - zero_point) scale; torch.dequantize.")      \
+    S(X, QUANTIZED_ADD, quantized_add, 2, (a, b), 0, 0, 0, GPUNN__LOCAL | GPUNN__INTEGER,                  \
+      "u8 [...], u8 [...] -> u8 [...]", QUANTIZED_ADD, quantized_add, ARGS,                                \
+      "The sum of two quantised tensors; torch.ops.quantized.add.")                                        \
+    S(X, QUANTIZED_LINEAR, quantized_linear, 4, (x, weight, weight_scale, bias), 0, 0, 0, GPUNN__INTEGER,  \
+      "u8 [..., in], f32 [out, in], f32 [out], f32 [out] -> u8 [..., out]", QUANTIZED_LINEAR,              \
+      quantized_linear, ARGS, "A linear layer of 8-bit numbers; torch.ops.quantized.linear.")              \
+    S(X, QUANTIZED_LINEAR_DYNAMIC, quantized_linear_dynamic, 4, (x, weight, weight_scale, bias), 0, 0, 0,  \
+      GPUNN__INTEGER | GPUNN__KEEPS_F32,                                                                   \
+      "f32 [..., in], f32 [out, in], f32 [out], f32 [out] -> f32 [..., out]", NO, _plain, PLAIN,           \
+      "The same of floats, which each run rounds to 8 bits; torch.ops.quantized.linear_dynamic.")
 #define GPUNN__SIGNATURE_OP(X, ENUM, name, count, operands, reads, reads_out, backward, traits, signature, \
                             ...)                                                                           \
     X(ENUM, name, operands, reads, reads_out, backward, traits, GPUNN__SIGNATURE(signature))
@@ -196,6 +210,8 @@
       GPUNN__RULE(conv_transpose))                                                                          \
     X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED,                    \
       GPUNN__RULE(conv_transpose))                                                                          \
+    X(QUANTIZED_CONV2D, quantized_conv2d, (x, weight, weight_scale, bias), 0, 0, 0, GPUNN__INTEGER,         \
+      GPUNN__RULE(quantized_conv))                                                                          \
     X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, GPUNN__RULE(window))                           \
     X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, GPUNN__RULE(window))                           \
     X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, GPUNN__RULE(window))                               \

@@ -46,7 +46,8 @@ enum {
     GPUNN__MAX_POOL = 64 | GPUNN__POOL | GPUNN__SAVES,
     GPUNN__ADAPTIVE_POOL = 128 | GPUNN__POOL,
     GPUNN__ROW_NORM = 256 | GPUNN__SAVES,
-    GPUNN__RECURRENT = 512 | GPUNN__KEEPS_F32 | GPUNN__SAVES
+    GPUNN__RECURRENT = 512 | GPUNN__KEEPS_F32 | GPUNN__SAVES,
+    GPUNN__INTEGER = 2048 /* computes with 8-bit numbers; in evaluation only */
 };
 /* >>traits end */
 

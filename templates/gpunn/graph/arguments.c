@@ -291,6 +291,48 @@
 #define GPUNN__SEARCHSORTED_ARGS(K, A, S)                                                           \
     K(searchsorted, right, FLAG, false, right, "Elements equal to the value come before it, too.") \
     A(right, BOOL, right)
+#define GPUNN__SCALE_ARGS(K, A, S, args)                          \
+    K(args, scale, POSITIVE, GPUNN__NEEDED, scale, "Of the result.") \
+    A(scale, FLOAT, scale)                                        \
+    K(args, zero_point, BYTE, 0, zero_point, "")                  \
+    A(zero_point, INT, zero_point)
+#define GPUNN__RANGE_ARGS(K, A, S, args)                                                   \
+    GPUNN__SCALE_ARGS(K, A, S, args)                                                       \
+    K(args, quant_min, BYTE, 0, quant_min, "Bounds of the result; zero_point for a relu.") \
+    A(quant_min, INT, quant_min)                                                           \
+    K(args, quant_max, BYTE, 255, quant_max, "") A(quant_max, INT, quant_max)
+#define GPUNN__OPERAND_SCALE_ARGS(K, A, S, args)         \
+    K(args, x_scale, POSITIVE, GPUNN__NEEDED, x_scale, "") \
+    A(x_scale, FLOAT, x_scale)                           \
+    K(args, x_zero_point, BYTE, 0, x_zero_point, "")     \
+    A(x_zero_point, INT, x_zero_point)
+#define GPUNN__QUANTIZE_ARGS(K, A, S)                    \
+    K(quantize, scale, POSITIVE, GPUNN__NEEDED, scale, "") \
+    A(scale, FLOAT, scale)                               \
+    K(quantize, zero_point, BYTE, 0, zero_point, "")     \
+    A(zero_point, INT, zero_point)
+#define GPUNN__QUANTIZED_ADD_ARGS(K, A, S)                      \
+    K(quantized_add, a_scale, POSITIVE, GPUNN__NEEDED, a_scale, "") \
+    A(a_scale, FLOAT, x_scale)                                  \
+    K(quantized_add, a_zero_point, BYTE, 0, a_zero_point, "")   \
+    A(a_zero_point, INT, x_zero_point)                          \
+    K(quantized_add, b_scale, POSITIVE, GPUNN__NEEDED, b_scale, "") \
+    A(b_scale, FLOAT, b_scale)                                  \
+    K(quantized_add, b_zero_point, BYTE, 0, b_zero_point, "")   \
+    A(b_zero_point, INT, b_zero_point)                          \
+    GPUNN__RANGE_ARGS(K, A, S, quantized_add)
+#define GPUNN__QUANTIZED_LINEAR_ARGS(K, A, S)               \
+    GPUNN__OPERAND_SCALE_ARGS(K, A, S, quantized_linear)    \
+    GPUNN__RANGE_ARGS(K, A, S, quantized_linear)
+#define GPUNN__QUANTIZED_CONV_ARGS(K, A, S)                                      \
+    K(quantized_conv, stride, WINDOW, 1, strides, "") A(stride, WINDOW, stride)  \
+    K(quantized_conv, padding, PADDING, 0, paddings, "")                         \
+    A(padding, WINDOW, padding)                                                  \
+    K(quantized_conv, dilation, WINDOW, 1, dilations, "")                        \
+    A(dilation, WINDOW, dilation)                                                \
+    K(quantized_conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)       \
+    GPUNN__OPERAND_SCALE_ARGS(K, A, S, quantized_conv)                           \
+    GPUNN__RANGE_ARGS(K, A, S, quantized_conv)
 #define GPUNN__EINSUM_ARGS(K, A, S) \
     K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")

@@ -18,6 +18,7 @@ typedef enum gpunn__key_kind {
     GPUNN__K_COUNT,   /* >= 1 */
     GPUNN__K_AMOUNT,  /* >= 0 */
     GPUNN__K_CELLS,   /* 0 or odd */
+    GPUNN__K_BYTE,    /* 0 to 255 */
     GPUNN__K_INTEGER, /* any */
     GPUNN__K_AXIS,    /* -8 to 7; 0 stays 0 */
     /* int[3]: one for each spatial axis, or one for all */
@@ -382,6 +383,10 @@ typedef struct gpunn__assign_args {
       gpunn__make_attention(l, e, a),                                                                        \
       "torch's, of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev]; or of all in one, [n, l, "   \
       "3, heads, e].")                                                                                       \
+    X(OP, quantized_conv2d, QUANTIZED_CONV2D, 4, 2, QUANTIZED_CONV, quantized_conv,                          \
+      gpunn_quantized_conv2d_(in[0], in[1], in[2], in[3], *a),                                               \
+      "x u8 [n, c, h, w], weight [out, c / groups, kh, kw], weight_scale [out], bias [out] -> u8; "          \
+      "torch.ops.quantized.conv2d.")                                                                         \
     X(OP, rotary_embedding, NONE, 2, 0, ROTARY, rotary, gpunn_rotary_embedding_(in[0], in[1], *a),           \
       "x [n, heads, l, e], positions i64 or i32 [l] or [n, l]: turns each pair of features by position * "   \
       "frequency.")                                                                                          \

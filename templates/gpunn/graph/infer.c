@@ -145,7 +145,7 @@ static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
  * A signature is a rule as text: dtype and sizes of each operand, then of the result, such as
  * "f32 [n, classes], f32 [n] -> i64 [n]". A name stands for one size and "..." for any number of axes. If a
  * shape has two "...", the first stands for the axes before attr->axis. The dtype index is I64 or I32; any is
- * the dtype of the first operand. generator/signature.py reads the same texts. */
+ * the dtype of the first operand; others are their own names. generator/signature.py reads the same texts. */
 
 typedef struct gpunn__symbol {
     const char *text; /* in the signature */
@@ -244,9 +244,12 @@ static bool gpunn__result_shape(const gpunn__symbols *names, const char *shape, 
 static bool gpunn__dtype_fits(const gpunn__inference *i, int k, const char *text)
 {
     const gpunn_dtype dtype = i->in[k].dtype, first = i->in[0].dtype;
-    const bool        any = strncmp(text, "any", 3) == 0, index = strncmp(text, "index", 5) == 0;
-    char              name[GPUNN__OPERAND_SIZE], first_name[GPUNN__OPERAND_SIZE];
-    if (any ? dtype == first : index ? dtype == GPUNN_I64 || dtype == GPUNN_I32 : dtype == GPUNN_F32)
+    const bool        any = strncmp(text, "any", 3) == 0, index = strncmp(text, "index", 5) == 0,
+               byte = strncmp(text, "u8", 2) == 0;
+    char name[GPUNN__OPERAND_SIZE], first_name[GPUNN__OPERAND_SIZE];
+    if (any     ? dtype == first
+        : index ? dtype == GPUNN_I64 || dtype == GPUNN_I32
+                : dtype == (byte ? GPUNN_U8 : GPUNN_F32))
         return true;
     (void)gpunn__operand_name(i->op, k, name);
     if (any)
@@ -255,8 +258,9 @@ static bool gpunn__dtype_fits(const gpunn__inference *i, int k, const char *text
                                gpunn_dtype_name(dtype));
     else
         (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "%s is %s, but %s", name, gpunn_dtype_name(dtype),
-                               index ? "integers are needed; use i64 or i32"
-                                     : "f32 is needed; convert it with gpunn_cast");
+                               index  ? "integers are needed; use i64 or i32"
+                               : byte ? "u8 is needed; convert it with gpunn_quantize_per_tensor"
+                                      : "f32 is needed; convert it with gpunn_cast");
     return false;
 }
 
@@ -289,7 +293,10 @@ GPUNN__INTERNAL bool gpunn__signature_rule(const gpunn__inference *i)
         part = strchr(part, ']') + 1;
         part += strspn(part, ", ->");
     }
-    i->out->dtype = part[0] == 'a' ? i->in[0].dtype : part[0] == 'i' ? GPUNN_I64 : GPUNN_F32;
+    i->out->dtype = part[0] == 'a'   ? i->in[0].dtype
+                    : part[0] == 'i' ? GPUNN_I64
+                    : part[0] == 'u' ? GPUNN_U8
+                                     : GPUNN_F32;
     if (gpunn__result_shape(&names, strchr(part, '['), i->out)) return true;
     (void)gpunn__call_fail(
         i->call, GPUNN_ERR_SHAPE, "%s is %s; the result would have more than %d axes; gpunn_reshape it",
@@ -405,6 +412,32 @@ GPUNN__INTERNAL bool gpunn__conv_rule(const gpunn__inference *i)
 {
     i->out->dim[1] = i->in[1].dim[0];
     return gpunn__window_rule(i) && gpunn__fits_weight(i, 1, i->in[1].dim[1] * i->attr->groups);
+}
+
+/* x and the result are stored with channels last, so their sizes must be fixed. */
+GPUNN__INTERNAL bool gpunn__quantized_conv_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0];
+    const int64_t      out = i->in[1].dim[0];
+    char               text[128];
+    i->out->dtype = GPUNN_U8;
+    if (x->dtype != GPUNN_U8)
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE,
+                               "x is %s, but u8 is needed; convert it with gpunn_quantize_per_tensor",
+                               gpunn_dtype_name(x->dtype));
+    else if (out % i->attr->groups != 0)
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT,
+                               "groups is %d, but the weight has %lld output channels; it must divide them",
+                               i->attr->groups, (long long)out);
+    for (int k = 2; k < 4 && x->dtype == GPUNN_U8 && out % i->attr->groups == 0; k++) {
+        if (i->in[k].rank == 1 && i->in[k].dim[0] == out) continue;
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s is %s, but [%lld] is needed",
+                               k == 2 ? "weight_scale" : "bias", gpunn__meta_text(&i->in[k], text),
+                               (long long)out);
+        return false;
+    }
+    return x->dtype == GPUNN_U8 && out % i->attr->groups == 0 && gpunn__axes_are_fixed(i->call, *x, 1, 3) &&
+           gpunn__conv_rule(i);
 }
 
 GPUNN__INTERNAL bool gpunn__conv_transpose_rule(const gpunn__inference *i)

@@ -707,7 +707,7 @@ static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, con
 static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row,
                             const gpunn__argument *key, void *args)
 {
-    static const int lowest[] = {1, 0, 0, -INT32_MAX, -GPUNN_MAX_RANK};
+    static const int lowest[] = {1, 0, 0, 0, -INT32_MAX, -GPUNN_MAX_RANK};
     void            *at = (char *)args + key->member;
     const char      *name = key->name;
     const int        item = gpunn__look(l, e->item, name), rank = e->count ? e->in[0]->rank : 0;
@@ -725,10 +725,14 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     case GPUNN__K_COUNT:
     case GPUNN__K_AMOUNT:
     case GPUNN__K_CELLS:
+    case GPUNN__K_BYTE:
     case GPUNN__K_INTEGER:
     case GPUNN__K_AXIS:
         if (!gpunn__integer_at(l, item, name, lowest[key->kind],
-                               key->kind == GPUNN__K_AXIS ? GPUNN_MAX_RANK - 1 : INT32_MAX, &wide))
+                               key->kind == GPUNN__K_AXIS   ? GPUNN_MAX_RANK - 1
+                               : key->kind == GPUNN__K_BYTE ? 255
+                                                            : INT32_MAX,
+                               &wide))
             return false;
         *(int *)at = wide == 0 && key->kind != GPUNN__K_AXIS ? zero : (int)wide;
         return true;

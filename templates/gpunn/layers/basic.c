@@ -23,13 +23,16 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
         else if (a->kind == GPUNN__K_CELLS && *value > 0 && *value % 2 == 0)
             (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
                                    "%s is %d; use an odd number, or 0 for the whole image", a->name, *value);
+        else if (a->kind == GPUNN__K_BYTE && *value > 255)
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to 255 or less", a->name,
+                                   *value, a->field);
         else
             return true;
         return false;
     }
     if (a->kind >= GPUNN__K_NUMBER && a->kind <= GPUNN__K_EXTENDED) {
         float *value = (float *)at;
-        *value = gpunn__default_float(*value, (float)usual);
+        *value = gpunn__default_float(*value, usual > GPUNN__NEEDED ? (float)usual : 0);
         if (a->kind == GPUNN__K_POSITIVE && !(*value > 0 && isfinite(*value)))
             range = "a positive number";
         else if (a->kind == GPUNN__K_SHARE && !(*value >= 0 && *value <= 1))
@@ -767,6 +770,49 @@ GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, g
     attr.k = args.sampling_ratio;
     attr.align_corners = args.aligned;
     return gpunn__node(&call, &gpunn__operation_roi_align, &attr, operands, 2);
+}
+
+/* Takes the kernel's size from a weight [out, in / groups, kh, kw]. */
+static bool gpunn__quantized_filter(const gpunn__call *call, const gpunn_tensor *weight, int kernel[3])
+{
+    char text[128];
+    for (int i = 0; i < 4; i++) {
+        if (weight->rank == 4 && weight->dim[i] > 0 && weight->dim[i] <= INT32_MAX) continue;
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "weight is %s, but [out, in / groups, kh, kw] is needed",
+                               gpunn__shape_text(weight, text));
+        return false;
+    }
+    for (int i = 0; i < 2; i++) kernel[i] = (int)weight->dim[2 + i];
+    return true;
+}
+
+GPUNN_API gpunn_tensor *gpunn_quantized_conv2d_(gpunn_tensor *x, gpunn_tensor *weight,
+                                                gpunn_tensor *weight_scale, gpunn_tensor *bias,
+                                                gpunn_quantized_conv_args args)
+{
+    gpunn_tensor    *operands[] = {x, weight, weight_scale, bias};
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_op(&call, "quantized_conv2d", GPUNN_OP_QUANTIZED_CONV2D, operands, 4, 14) ||
+        !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
+        !gpunn__quantized_filter(&call, weight, attr.kernel) ||
+        !gpunn__window_setting(&call, 2, "stride", "strides", args.stride, args.strides, gpunn__ones, 1,
+                               attr.stride) ||
+        !gpunn__window_setting(&call, 2, "padding", "paddings", args.padding, args.paddings, gpunn__zeros, 0,
+                               attr.padding) ||
+        !gpunn__window_setting(&call, 2, "dilation", "dilations", args.dilation, args.dilations, gpunn__ones,
+                               1, attr.dilation) ||
+        !gpunn__apply_defaults(&call, &args))
+        return NULL;
+    attr.groups = args.groups;
+    attr.x_scale = args.x_scale;
+    attr.x_zero_point = args.x_zero_point;
+    attr.scale = args.scale;
+    attr.zero_point = args.zero_point;
+    attr.quant_min = args.quant_min;
+    attr.quant_max = args.quant_max;
+    return gpunn__node(&call, &gpunn__operation_quantized_conv2d, &attr, operands, 4);
 }
 
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners)

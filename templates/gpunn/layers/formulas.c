@@ -175,9 +175,11 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__signature_node(const gpunn__operation *oper
 #define GPUNN__LIST1(a) a
 #define GPUNN__LIST2(a, b) a, b
 #define GPUNN__LIST3(a, b, c) a, b, c
+#define GPUNN__LIST4(a, b, c, d) a, b, c, d
 #define GPUNN__OPERANDS1(a) gpunn_tensor *a
 #define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
 #define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
+#define GPUNN__OPERANDS4(a, b, c, d) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, gpunn_tensor *d
 /* The builders of rows. made: the call that makes the result of the operands `in` and of args. */
 #define GPUNN__BUILDER_ARGS(row, count, names, struct_, made)                                         \
     GPUNN_API gpunn_tensor *gpunn_##row##_(GPUNN__OPERANDS##count names, gpunn_##struct_##_args args) \

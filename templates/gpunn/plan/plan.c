@@ -655,11 +655,27 @@ static gpunn__contents gpunn__contents_of(const gpunn_model *model)
         has.retains = has.retains || t->retain_grad;
         has.user_memory = has.user_memory || t->user_memory[0].data || t->user_memory[1].data;
         has.assigns = has.assigns || t->op == GPUNN_OP_ASSIGN;
-        has.convolutions = has.convolutions || gpunn__op_is(t->op, GPUNN__CONVOLUTION);
+        has.convolutions = has.convolutions || gpunn__op_is(t->op, GPUNN__CONVOLUTION) ||
+                           t->op == GPUNN_OP_QUANTIZED_CONV2D;
+        has.integers = has.integers || gpunn__op_is(t->op, GPUNN__INTEGER);
         has.attention = has.attention || t->op == GPUNN_OP_ATTENTION;
         has.expands = has.expands || t->op == GPUNN_OP_EXPAND;
     }
     return has;
+}
+
+/* Fails if a training plan contains an op of 8-bit numbers. */
+static GPUNN__STATUS gpunn__check_integers(const gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (b->needed[id] && gpunn__op_is(t->op, GPUNN__INTEGER))
+            return gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
+                               "%s '%s' computes with 8-bit numbers, which have no gradient; train the model "
+                               "of floats and quantise it afterwards",
+                               gpunn_op_name(t->op), gpunn__called(t));
+    }
+    return GPUNN_OK;
 }
 
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
@@ -707,6 +723,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__find_storage(model);
     const gpunn_status storage = gpunn__check_storage(b);
     if (storage != GPUNN_OK) return storage;
+    if (plan->training && b->has.integers && (status = gpunn__check_integers(b)) != GPUNN_OK) return status;
     gpunn__list_readers(b);
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);

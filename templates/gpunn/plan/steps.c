@@ -1076,10 +1076,13 @@ GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const g
     if (!gpunn__has_layouts(t->inputs[operand])) return false;
     if (gpunn__reads_any_layout(b->plan, t))
         return b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].channels_last;
+    if (t->op == GPUNN_OP_QUANTIZED_CONV2D) return operand == 0;
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION))
         return b->plan->channels_last && operand == 0 && !gpunn__reads_few_planes(b->plan, t);
     if (!b->plan->tensors[t->id].channels_last) return false;
-    return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
+    return gpunn__op_elementwise(t->op) || t->op == GPUNN_OP_QUANTIZED_ADD
+               ? gpunn__same_shape(t->inputs[operand], t)
+               : operand == 0;
 }
 
 GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand)

@@ -196,7 +196,7 @@ typedef struct gpunn__lists { /* a list of numbers for each tensor, one after an
 /* What the tensors of a model have. A pass over all tensors that would find nothing is left out. */
 typedef struct gpunn__contents {
     bool keeps, retains, user_memory; /* gpunn_keep, gpunn_retain_grad, memory of the program */
-    bool assigns, convolutions, attention, expands;
+    bool assigns, convolutions, integers, attention, expands;
 } gpunn__contents;
 
 typedef struct gpunn__builder { /* exists while a plan is made */

@@ -186,12 +186,16 @@ GPUNN__INTERNAL bool gpunn__broadcasts_channels(const gpunn_tensor *t)
     return broadcasts;
 }
 
-/* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them. So
- * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
+/* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them,
+ * quantised ones always. So do norms, pools and elementwise ops whose operands are such values. Other ops
+ * read a copy. */
 static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32)
-        return false;
+    if (t->kind != GPUNN__VALUE || t->rank != 4) return false;
+    if (t->op == GPUNN_OP_QUANTIZED_CONV2D) return true;
+    if (t->dtype == GPUNN_U8)
+        return gpunn__op_is(t->op, GPUNN__LOCAL) && plan->tensors[t->inputs[0]->id].channels_last;
+    if (!plan->channels_last || t->dtype != GPUNN_F32) return false;
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return true;
     if (gpunn__reads_any_layout(plan, t)) {
         bool some = false;
@@ -219,13 +223,14 @@ static gpunn_images gpunn__images_of(const gpunn__builder *b)
     gpunn_images images = {b->plan->training, gpunn__precision_of(b->model), 0, 0, 0, false};
     for (int id = 0; id < b->plan->tensor_count && b->has.convolutions; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        if (!b->needed[id] || !gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->rank != 4) continue;
+        const bool          integer = t->op == GPUNN_OP_QUANTIZED_CONV2D;
+        if (!b->needed[id] || !(integer || gpunn__op_is(t->op, GPUNN__CONVOLUTION)) || t->rank != 4) continue;
         const int64_t count = gpunn__count(t, b->plan->batch), groups = t->attr.groups,
                       in = t->inputs[0]->dim[1] / groups, out = t->dim[1] / groups;
         const double products = (double)count * (double)in * t->attr.kernel[0] * t->attr.kernel[1];
         images.largest = count > images.largest ? count : images.largest;
         images.products += products;
-        if (in == out ? in == 1 || in >= 16 : in >= 16 && out >= 16) images.wide += products;
+        if (integer || (in == out ? in == 1 || in >= 16 : in >= 16 && out >= 16)) images.wide += products;
     }
     return images;
 }

@@ -96,20 +96,21 @@ GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gra
         .channels_last;
 }
 
-/* Reorders images of floats in place from channels last to channels first. */
+/* Reorders images in place from channels last to channels first. */
 static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
 {
-    float *copy = (float *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
+    const size_t size = gpunn_dtype_size(t->dtype);
+    char        *copy = (char *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     memcpy(copy, host, bytes);
     const gpunn_shape shape = gpunn_tensor_sizes(t);
     int64_t           channels = shape.dim[1], area = shape.dim[2] * shape.dim[3],
-            images = (int64_t)(bytes / sizeof *copy) / (channels * area);
+            images = (int64_t)(bytes / size) / (channels * area);
     for (int64_t n = 0; n < images; n++)
         for (int64_t i = 0; i < area; i++)
             for (int64_t c = 0; c < channels; c++)
-                memcpy((float *)host + (n * channels + c) * area + i, copy + (n * area + i) * channels + c,
-                       sizeof *copy);
+                memcpy((char *)host + (size_t)((n * channels + c) * area + i) * size,
+                       copy + (size_t)((n * area + i) * channels + c) * size, size);
     gpunn__free(t->model->dev, copy, bytes);
     return GPUNN_OK;
 }

@@ -1,0 +1,471 @@
+/* Ops of 8-bit numbers against plain loops of exact integers, and what is refused. */
+#include "../test.h"
+
+static bool on_cpu(void)
+{
+    return first_backend()->type == GPUNN_DEVICE_CPU;
+}
+
+/* ---- plain loops ---- */
+typedef struct numbers { /* pseudo-random, the same in each run */
+    uint32_t state;
+} numbers;
+
+static uint32_t next(numbers *n)
+{
+    n->state = n->state * 1664525u + 1013904223u;
+    return n->state >> 8;
+}
+
+static uint8_t saturated(double y, int zero, int low, int high)
+{
+    const double rounded = nearbyint(y) + zero;
+    return (uint8_t)(rounded < low ? low : rounded > high ? high : rounded);
+}
+
+typedef struct scales {
+    float x_scale, scale;
+    int   x_zero, zero, low, high;
+} scales;
+static const scales settings[] = {{0.02f, 0.3f, 131, 7, 7, 255},
+                                  {0.1f, 1.7f, 0, 128, 0, 255},
+                                  {0.25f, 0.5f, 255, 0, 3, 97},    /* halves, which round to even */
+                                  {1e-3f, 1e-5f, 12, 200, 0, 255}, /* saturates */
+                                  {0.5f, 3e4f, 100, 99, 0, 255}};
+
+/* A convolution; a linear layer is one of images of one cell. */
+typedef struct shape {
+    int n, c, h, w, out, groups, kh, kw, stride, padding, dilation;
+} shape;
+
+static int sizes_of(const shape *s, int size, int kernel)
+{
+    return (size + 2 * s->padding - s->dilation * (kernel - 1) - 1) / s->stride + 1;
+}
+
+/* The integer that the weight w stands for. */
+static int rounded_weight(float w, float scale)
+{
+    const double q = nearbyint((double)(w / scale));
+    return (int)(q < -128 ? -128 : q > 127 ? 127 : q);
+}
+
+/* The sum of products of one result. */
+static int64_t sum_at(const shape *s, const uint8_t *x, int zero, const float *weight, const float *scale,
+                      int n, int o, int oy, int ox)
+{
+    const int in = s->c / s->groups, group = o / (s->out / s->groups);
+    int64_t   sum = 0;
+    for (int c = 0; c < in; c++)
+        for (int ky = 0; ky < s->kh; ky++)
+            for (int kx = 0; kx < s->kw; kx++) {
+                const int y = oy * s->stride - s->padding + ky * s->dilation,
+                          column = ox * s->stride - s->padding + kx * s->dilation;
+                if (y < 0 || y >= s->h || column < 0 || column >= s->w) continue;
+                const int value = x[((n * s->c + group * in + c) * s->h + y) * s->w + column] - zero;
+                sum += value * rounded_weight(weight[((o * in + c) * s->kh + ky) * s->kw + kx], scale[o]);
+            }
+    return sum;
+}
+
+typedef struct layer {
+    float *weight, *scale, *bias;
+} layer;
+
+static layer random_layer(numbers *random, int out, int each)
+{
+    layer l = {malloc((size_t)(out * each) * sizeof(float)), malloc((size_t)out * sizeof(float)),
+               malloc((size_t)out * sizeof(float))};
+    for (int o = 0; o < out; o++) {
+        l.scale[o] = o % 5 == 3 ? 0.125f : 0.001f * (float)(1 + next(random) % 100);
+        l.bias[o] = ((float)(next(random) % 2001) - 1000) * l.scale[o] * 0.25f;
+        for (int k = 0; k < each; k++)
+            l.weight[o * each + k] = (float)((int)(next(random) % 300) - 150) * l.scale[o];
+    }
+    if (out > 1) l.scale[1] = 0, l.bias[1] = 0; /* a column of zeros */
+    for (int k = 0; k < each && out > 1; k++) l.weight[each + k] = 0;
+    return l;
+}
+
+static void free_layer(layer *l)
+{
+    free(l->weight);
+    free(l->scale);
+    free(l->bias);
+}
+
+/* All results [n, out, oh, ow]. A column of scale 0 has only zeros. */
+static void expect(const shape *s, const scales *q, const uint8_t *x, const layer *l, uint8_t *y)
+{
+    const int oh = sizes_of(s, s->h, s->kh), ow = sizes_of(s, s->w, s->kw);
+    for (int n = 0; n < s->n; n++)
+        for (int o = 0; o < s->out; o++)
+            for (int at = 0; at < oh * ow; at++) {
+                const float   unit = q->x_scale * l->scale[o], factor = unit / q->scale;
+                const int64_t sum = unit == 0 ? 0
+                                              : sum_at(s, x, q->x_zero, l->weight, l->scale, n, o, at / ow,
+                                                       at % ow) +
+                                                    (int64_t)nearbyint((double)(l->bias[o] / unit));
+                y[(n * s->out + o) * oh * ow + at] = saturated((double)sum * (double)factor, q->zero, q->low,
+                                                               q->high);
+            }
+}
+
+static gpunn_tensor *parameter(gpunn_model *model, const char *name, gpunn_shape shape, const float *values,
+                               int count)
+{
+    gpunn_tensor *t = gpunn_parameter(model, name, shape, GPUNN_LITERAL(gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    assert_int_equal(gpunn_write(t, values, (size_t)count * sizeof *values), GPUNN_OK);
+    return t;
+}
+
+static void check_layer(const shape *s, const scales *q, int threads, bool linear)
+{
+    const int in = s->c / s->groups, each = in * s->kh * s->kw, count = s->n * s->c * s->h * s->w;
+    const int oh = sizes_of(s, s->h, s->kh), ow = sizes_of(s, s->w, s->kw), wanted = s->n * s->out * oh * ow;
+    numbers   random = {(uint32_t)(s->c * 7 + s->out)};
+    layer     l = random_layer(&random, s->out, each);
+    uint8_t  *x = malloc((size_t)count), *y = malloc((size_t)wanted), *exact = malloc((size_t)wanted);
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .threads = threads);
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *tx, *tw, *out;
+    for (int i = 0; i < count; i++) x[i] = (uint8_t)(next(&random) % 256);
+    tx = MADE(dev, gpunn_input(model, "x", GPUNN_U8,
+                               linear ? GPUNN_SHAPE(GPUNN_BATCH, s->c)
+                                      : GPUNN_SHAPE(GPUNN_BATCH, s->c, s->h, s->w)));
+    tw = parameter(model, "weight", linear ? GPUNN_SHAPE(s->out, in) : GPUNN_SHAPE(s->out, in, s->kh, s->kw),
+                   l.weight, s->out * each);
+    gpunn_tensor *ts = parameter(model, "weight_scale", GPUNN_SHAPE(s->out), l.scale, s->out),
+                 *tb = parameter(model, "bias", GPUNN_SHAPE(s->out), l.bias, s->out);
+    if (linear)
+        out = gpunn_quantized_linear(tx, tw, ts, tb, .x_scale = q->x_scale, .x_zero_point = q->x_zero,
+                                     .scale = q->scale, .zero_point = q->zero, .quant_min = q->low,
+                                     .quant_max = q->high);
+    else
+        out = gpunn_quantized_conv2d(
+            tx, tw, ts, tb, .stride = s->stride, .padding = s->padding ? s->padding : GPUNN_ZERO,
+            .dilation = s->dilation, .groups = s->groups, .x_scale = q->x_scale, .x_zero_point = q->x_zero,
+            .scale = q->scale, .zero_point = q->zero, .quant_min = q->low, .quant_max = q->high);
+    assert_int_equal(gpunn_tensor_dtype(MADE(dev, out)), GPUNN_U8);
+    OK(dev, gpunn_write(tx, x, (size_t)count));
+    OK(dev, gpunn_forward(&out, 1));
+    OK(dev, gpunn_read(out, y, (size_t)wanted));
+    expect(s, q, x, &l, exact);
+    for (int i = 0; i < wanted; i++)
+        if (y[i] != exact[i])
+            fail_msg("[%d, %d, %d, %d] to %d, groups %d: element %d is %d, not %d", s->n, s->c, s->h, s->w,
+                     s->out, s->groups, i, y[i], exact[i]);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    free_layer(&l);
+    free(x);
+    free(y);
+    free(exact);
+}
+
+static void test_linear(void **state)
+{
+    static const int sizes[][3] = {{1, 1, 1},     {1, 4, 16},   {3, 5, 17},   {7, 64, 64},
+                                   {2, 100, 130}, {49, 36, 70}, {101, 8, 33}, {300, 20, 48}};
+    (void)state;
+    if (!on_cpu()) skip();
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int threads = 1; threads <= 3; threads += 2) {
+            const shape s = {sizes[i][0], sizes[i][1], 1, 1, sizes[i][2], 1, 1, 1, 1, 0, 1};
+            check_layer(&s, &settings[i % COUNT(settings)], threads, true);
+        }
+}
+
+static void test_conv(void **state)
+{
+    static const shape shapes[] = {
+        {1, 3, 9, 7, 8, 1, 3, 3, 1, 1, 1},     {2, 16, 5, 5, 20, 1, 1, 1, 1, 0, 1},
+        {1, 64, 12, 12, 70, 1, 3, 3, 1, 1, 1}, {1, 3, 23, 19, 16, 1, 7, 7, 2, 3, 1},
+        {2, 8, 6, 6, 16, 1, 1, 1, 2, 0, 1},    {1, 70, 9, 9, 70, 70, 3, 3, 1, 1, 1},
+        {2, 16, 11, 8, 16, 16, 5, 3, 2, 2, 2}, {1, 12, 7, 7, 24, 3, 3, 3, 1, 1, 1},
+        {1, 6, 5, 5, 12, 6, 3, 3, 1, 0, 1},    {1, 4, 1, 1, 5, 1, 1, 1, 1, 0, 1},
+        {1, 1, 6, 6, 1, 1, 3, 3, 1, 2, 2},     {3, 20, 20, 20, 33, 1, 1, 1, 1, 0, 1}};
+    (void)state;
+    if (!on_cpu()) skip();
+    for (int i = 0; i < COUNT(shapes); i++)
+        for (int threads = 1; threads <= 3; threads += 2)
+            check_layer(&shapes[i], &settings[i % COUNT(settings)], threads, false);
+}
+
+/* ---- elementwise ---- */
+enum { COUNTED = 300 };
+
+static void test_elementwise(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    float         x[COUNTED], floats[COUNTED], reals[COUNTED];
+    uint8_t       bytes[COUNTED], other[COUNTED], y[COUNTED], sums[COUNTED];
+    if (!on_cpu()) skip();
+    for (int i = 0; i < COUNTED; i++) {
+        x[i] = (float)(i - 150) * 0.25f; /* halves among the quotients by 0.5 */
+        bytes[i] = (uint8_t)(i * 7), other[i] = (uint8_t)(i * i);
+    }
+    x[0] = -1e30f, x[1] = 1e30f, x[2] = -INFINITY, x[3] = INFINITY, x[4] = NAN;
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *tx = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(COUNTED))),
+                 *ta = MADE(dev, gpunn_input(model, "a", GPUNN_U8, GPUNN_SHAPE(COUNTED))),
+                 *tb = MADE(dev, gpunn_input(model, "b", GPUNN_U8, GPUNN_SHAPE(COUNTED)));
+    gpunn_tensor *out[] = {
+        MADE(dev, gpunn_quantize_per_tensor(tx, .scale = 0.5f, .zero_point = 37)),
+        MADE(dev, gpunn_dequantize(ta, .scale = 0.3f, .zero_point = 200)),
+        MADE(dev, gpunn_quantized_add(ta, tb, .a_scale = 0.3f, .a_zero_point = 12, .b_scale = 0.7f,
+                                      .scale = 0.9f, .zero_point = 9, .quant_min = 9, .quant_max = 240)),
+        MADE(dev, gpunn_dequantize(gpunn_quantize_per_tensor(tx, .scale = 0.1f), .scale = 0.1f))};
+    OK(dev, gpunn_write(tx, x, sizeof x));
+    OK(dev, gpunn_write(ta, bytes, sizeof bytes));
+    OK(dev, gpunn_write(tb, other, sizeof other));
+    OK(dev, gpunn_forward(out, COUNT(out)));
+    OK(dev, gpunn_read(out[0], y, sizeof y));
+    OK(dev, gpunn_read(out[1], floats, sizeof floats));
+    OK(dev, gpunn_read(out[2], sums, sizeof sums));
+    OK(dev, gpunn_read(out[3], reals, sizeof reals));
+    for (int i = 0; i < COUNTED; i++) {
+        assert_int_equal(y[i], i == 4 ? 0 : saturated((double)(x[i] / 0.5f), 37, 0, 255));
+        assert_true(floats[i] == (float)(bytes[i] - 200) * 0.3f);
+        const double sum = (bytes[i] - 12) * (double)0.3f + other[i] * (double)0.7f;
+        const double near = sum / (double)0.9f - floor(sum / (double)0.9f) - 0.5;
+        if (fabs(near) > 1e-3) assert_int_equal(sums[i], saturated(sum / (double)0.9f, 9, 9, 240));
+        if (i > 4) assert_true(fabsf(reals[i] - fminf(fmaxf(x[i], 0), 25.5f)) <= 0.0501f);
+    }
+    gpunn_model_destroy(model);
+}
+
+/* ---- images between layers of both kinds ---- */
+static void test_layouts(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    enum { C = 20, SIZE = 6, CELLS = 2 * C * SIZE * SIZE };
+    numbers random = {5};
+    layer   l = random_layer(&random, C, C);
+    float   x[CELLS], found[CELLS], wanted[CELLS];
+    uint8_t bytes[CELLS], q[CELLS], twice[CELLS];
+    if (!on_cpu()) skip();
+    for (int i = 0; i < CELLS; i++) {
+        x[i] = (float)(next(&random) % 1000) * 0.01f;
+        q[i] = saturated((double)(x[i] / 0.04f), 3, 0, 255);
+    }
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *tx = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, C, SIZE, SIZE)));
+    gpunn_tensor *tw = parameter(model, "w", GPUNN_SHAPE(C, C, 1, 1), l.weight, C * C),
+                 *ts = parameter(model, "s", GPUNN_SHAPE(C), l.scale, C),
+                 *tb = parameter(model, "b", GPUNN_SHAPE(C), l.bias, C);
+    gpunn_tensor *start = gpunn_quantize_per_tensor(tx, .scale = 0.04f, .zero_point = 3);
+    gpunn_tensor *y = gpunn_quantized_conv2d(start, tw, ts, tb, .x_scale = 0.04f, .x_zero_point = 3,
+                                             .scale = 0.5f, .zero_point = 60);
+    gpunn_tensor *sum = gpunn_quantized_add(y, start, .a_scale = 0.5f, .a_zero_point = 60, .b_scale = 0.04f,
+                                            .b_zero_point = 3, .scale = 0.6f, .zero_point = 50);
+    gpunn_tensor *real = gpunn_dequantize(sum, .scale = 0.6f, .zero_point = 50);
+    gpunn_tensor *out[] = {MADE(dev, gpunn_relu(real)), gpunn_flatten(y),
+                           gpunn_permute(sum, GPUNN_AXES(0, 2, 3, 1)), gpunn_slice(y, 1, 2, 9, 1)};
+    OK(dev, gpunn_write(tx, x, sizeof x));
+    OK(dev, gpunn_forward(out, COUNT(out)));
+    OK(dev, gpunn_read(out[0], found, sizeof found));
+    OK(dev, gpunn_read(out[1], bytes, sizeof bytes));
+    OK(dev, gpunn_read(out[2], twice, sizeof twice));
+    const shape  s = {2, C, SIZE, SIZE, C, 1, 1, 1, 1, 0, 1};
+    const scales k = {0.04f, 0.5f, 3, 60, 0, 255};
+    uint8_t      exact[CELLS], part[2 * 7 * SIZE * SIZE];
+    OK(dev, gpunn_read(out[3], part, sizeof part));
+    expect(&s, &k, q, &l, exact);
+    assert_memory_equal(bytes, exact, sizeof exact);
+    for (int n = 0; n < 2; n++)
+        assert_memory_equal(part + n * 7 * SIZE * SIZE, exact + (n * C + 2) * SIZE * SIZE, 7 * SIZE * SIZE);
+    for (int i = 0; i < CELLS; i++) {
+        const int   n = i / (C * SIZE * SIZE), c = i / (SIZE * SIZE) % C, at = i % (SIZE * SIZE);
+        const float a = (float)(exact[i] - 60) * 0.5f + (float)(q[i] - 3) * 0.04f;
+        wanted[i] = fmaxf((float)(twice[(n * SIZE * SIZE + at) * C + c] - 50) * 0.6f, 0);
+        assert_true(found[i] == wanted[i]);
+        assert_true(fabsf((float)(twice[(n * SIZE * SIZE + at) * C + c] - 50) * 0.6f - a) <= 0.3001f ||
+                    a > 123 || a < -30);
+    }
+    gpunn_model_destroy(model);
+    free_layer(&l);
+}
+
+/* ---- layers of floats ---- */
+static void check_dynamic(gpunn_device *dev, int rows, int in, int outs, float low, float high)
+{
+    numbers random = {(uint32_t)(rows * 31 + in)};
+    layer   l = random_layer(&random, outs, in);
+    float  *x = malloc((size_t)(rows * in) * sizeof *x), *y = malloc((size_t)(rows * outs) * sizeof *y);
+    float   least = 0, most = 0;
+    for (int i = 0; i < rows * in; i++) {
+        x[i] = low + (high - low) * (float)(next(&random) % 1024) / 1023;
+        least = fminf(least, x[i]), most = fmaxf(most, x[i]);
+    }
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *tx = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, in)));
+    gpunn_tensor *out = MADE(dev, gpunn_quantized_linear_dynamic(
+                                      tx, parameter(model, "w", GPUNN_SHAPE(outs, in), l.weight, outs * in),
+                                      parameter(model, "s", GPUNN_SHAPE(outs), l.scale, outs),
+                                      parameter(model, "b", GPUNN_SHAPE(outs), l.bias, outs)));
+    OK(dev, gpunn_write(tx, x, (size_t)(rows * in) * sizeof *x));
+    OK(dev, gpunn_forward(&out, 1));
+    OK(dev, gpunn_read(out, y, (size_t)(rows * outs) * sizeof *y));
+    const float scale = (most == least ? 1 : most - least) / 255;
+    const int   zero = saturated((double)(-least / scale), 0, 0, 255);
+    for (int i = 0; i < rows; i++)
+        for (int o = 0; o < outs; o++) {
+            int64_t sum = 0;
+            for (int k = 0; k < in && l.scale[o] != 0; k++)
+                sum += (saturated((double)(x[i * in + k] / scale), zero, 0, 255) - zero) *
+                       rounded_weight(l.weight[o * in + k], l.scale[o]);
+            const float wanted = (float)sum * (scale * l.scale[o]) + l.bias[o];
+            assert_true(fabsf(y[i * outs + o] - wanted) <= 1e-6f * (fabsf(wanted) + fabsf(l.bias[o])));
+        }
+    gpunn_model_destroy(model);
+    free_layer(&l);
+    free(x);
+    free(y);
+}
+
+static void test_dynamic(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    if (!on_cpu()) skip();
+    check_dynamic(dev, 3, 50, 40, -1, 3);
+    check_dynamic(dev, 1, 1, 1, 2, 3);
+    check_dynamic(dev, 120, 16, 17, -9, -1);
+    check_dynamic(dev, 4, 8, 3, 0, 0); /* zeros, of which ONNX says that the scale is 1 / 255 */
+}
+
+/* A NaN reaches all results. */
+static void test_nan(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    const float   x[4] = {1, NAN, 2, -1}, one[1] = {1};
+    float         y[4];
+    if (!on_cpu()) skip();
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *tx = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1)));
+    gpunn_tensor *out = gpunn_quantized_linear_dynamic(tx, parameter(model, "w", GPUNN_SHAPE(1, 1), one, 1),
+                                                       parameter(model, "s", GPUNN_SHAPE(1), one, 1),
+                                                       parameter(model, "b", GPUNN_SHAPE(1), one, 1));
+    OK(dev, gpunn_write(tx, x, sizeof x));
+    OK(dev, gpunn_forward(&out, 1));
+    OK(dev, gpunn_read(out, y, sizeof y));
+    for (int i = 0; i < 4; i++) assert_true(y[i] != y[i]);
+    gpunn_model_destroy(model);
+}
+
+/* New weights are rounded anew. */
+static void test_new_weights(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    const uint8_t x[2] = {10, 20};
+    const float   first[2] = {1, 2}, second[2] = {3, -1}, one[1] = {1}, none[1] = {0};
+    uint8_t       y;
+    if (!on_cpu()) skip();
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .inference = true));
+    gpunn_tensor *tx = MADE(dev, gpunn_input(model, "x", GPUNN_U8, GPUNN_SHAPE(1, 2)));
+    gpunn_tensor *w = parameter(model, "w", GPUNN_SHAPE(1, 2), first, 2);
+    gpunn_tensor *out = gpunn_quantized_linear(tx, w, parameter(model, "s", GPUNN_SHAPE(1), one, 1),
+                                               parameter(model, "b", GPUNN_SHAPE(1), none, 1), .x_scale = 1,
+                                               .scale = 1);
+    OK(dev, gpunn_write(tx, x, sizeof x));
+    for (int i = 0; i < 3; i++) {
+        if (i == 2) OK(dev, gpunn_write(w, second, sizeof second));
+        OK(dev, gpunn_forward(&out, 1));
+        OK(dev, gpunn_read(out, &y, 1));
+        assert_int_equal(y, i == 2 ? 10 : 50);
+    }
+    gpunn_model_destroy(model);
+}
+
+/* ---- what is refused ---- */
+static void test_refused(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    const float   one[1] = {1};
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1))),
+                 *q = MADE(dev, gpunn_input(model, "q", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH, 1))),
+                 *image = MADE(dev, gpunn_input(model, "i", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH, 1, 4, 4))),
+                 *w = parameter(model, "w", GPUNN_SHAPE(1, 1), one, 1),
+                 *filter = parameter(model, "f", GPUNN_SHAPE(1, 1, 1, 1), one, 1),
+                 *s = parameter(model, "s", GPUNN_SHAPE(1), one, 1);
+#define REFUSES(status, text, call) FAILS_NULL(dev, call, status, text)
+    REFUSES(GPUNN_ERR_ARGUMENT, "quantize_per_tensor: scale is 0; use a positive number",
+            gpunn_quantize_per_tensor(x, .zero_point = 1));
+    REFUSES(GPUNN_ERR_ARGUMENT, "quantize_per_tensor: scale is inf; use a positive number",
+            gpunn_quantize_per_tensor(x, .scale = INFINITY));
+    REFUSES(GPUNN_ERR_ARGUMENT, "dequantize: zero_point is 256; set .zero_point to 255 or less",
+            gpunn_dequantize(q, .scale = 1, .zero_point = 256));
+    REFUSES(GPUNN_ERR_ARGUMENT, "dequantize: zero_point is -1; set .zero_point to 0 or more",
+            gpunn_dequantize(q, .scale = 1, .zero_point = -1));
+    REFUSES(GPUNN_ERR_DTYPE,
+            "dequantize: x is f32, but u8 is needed; convert it with gpunn_quantize_per_tensor",
+            gpunn_dequantize(x, .scale = 1));
+    REFUSES(GPUNN_ERR_DTYPE,
+            "quantized_conv2d: x is f32, but u8 is needed; convert it with gpunn_quantize_per_tensor",
+            gpunn_quantized_conv2d(gpunn_cast(image, GPUNN_F32), filter, s, s, .x_scale = 1, .scale = 1));
+    REFUSES(GPUNN_ERR_SHAPE, "quantized_conv2d: weight is [1, 1], but [out, in / groups, kh, kw] is needed",
+            gpunn_quantized_conv2d(image, w, s, s, .x_scale = 1, .scale = 1));
+    REFUSES(GPUNN_ERR_SHAPE, "quantized_conv2d: bias is [1, 1], but [1] is needed",
+            gpunn_quantized_conv2d(image, filter, s, w, .x_scale = 1, .scale = 1));
+    REFUSES(GPUNN_ERR_ARGUMENT,
+            "quantized_conv2d: groups is 2, but the weight has 1 output channels; it must divide them",
+            gpunn_quantized_conv2d(image, filter, s, s, .groups = 2, .x_scale = 1, .scale = 1));
+    REFUSES(GPUNN_ERR_ARGUMENT,
+            "quantized_conv2d: strides[2] is set, but the window has 2 axes; leave it out",
+            gpunn_quantized_conv2d(image, filter, s, s, .strides = {1, 1, 1}, .x_scale = 1, .scale = 1));
+    gpunn_tensor *y = MADE(dev, gpunn_quantized_linear(q, w, s, s, .x_scale = 1, .scale = 1));
+    if (on_cpu()) {
+        gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_dequantize(y, .scale = 1), GPUNN_ALL, false));
+        gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f));
+        const uint8_t    one_byte = 1;
+        OK(dev, gpunn_write(q, &one_byte, 1));
+        FAILS(dev, gpunn_train_step(opt, loss), GPUNN_ERR_UNSUPPORTED,
+              "computes with 8-bit numbers, which have no gradient");
+        gpunn_optimizer_destroy(opt);
+    } else {
+        const uint8_t one_byte = 1;
+        OK(dev, gpunn_write(q, &one_byte, 1));
+        FAILS(dev, gpunn_forward(&y, 1), GPUNN_ERR_UNSUPPORTED, "8-bit numbers are computed on the CPU only");
+    }
+    gpunn_model_destroy(model);
+}
+
+/* Sums that may exceed 32 bits are refused. */
+static void test_long_sums(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    if (!on_cpu()) skip();
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_init    most = {GPUNN_INIT_CONSTANT, 127, 0};
+    const float   one[1] = {1}, byte[1] = {255};
+    gpunn_tensor *y = NULL;
+    for (int in = 32768; in <= 32769; in++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "%d", in);
+        gpunn_tensor *full = gpunn_constant(model, GPUNN_SHAPE(1, 1), byte);
+        gpunn_tensor *x = gpunn_cast(gpunn_expand(full, GPUNN_SHAPE(1, in)), GPUNN_U8);
+        gpunn_tensor *s = gpunn_constant(model, GPUNN_SHAPE(1), one);
+        y = MADE(dev, gpunn_quantized_linear(x, gpunn_parameter(model, name, GPUNN_SHAPE(1, in), most), s, s,
+                                             .x_scale = 1, .scale = 1e7f));
+        if (in == 32769) break;
+        uint8_t found;
+        OK(dev, gpunn_forward(&y, 1));
+        OK(dev, gpunn_read(y, &found, 1));
+        assert_int_equal(found, 106); /* 32768 * 255 * 127 / 1e7 */
+    }
+    FAILS(dev, gpunn_forward(&y, 1), GPUNN_ERR_UNSUPPORTED, "a sum of 32769 products may exceed 32 bits");
+    gpunn_model_destroy(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear),      cmocka_unit_test(test_conv),
+        test_with_device(test_elementwise), test_with_device(test_layouts),
+        test_with_device(test_dynamic),     test_with_device(test_nan),
+        test_with_device(test_refused),     test_with_device(test_new_weights),
+        test_with_device(test_long_sums),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
