@@ -8,7 +8,8 @@ This writes NAME.json and NAME.safetensors. Weights, inputs and outputs keep the
 the file leaves open is the batch. Fix other open axes with --size, or let them vary under their names with
 --dynamic. If gpunn cannot express something, one error lists all of it, and nothing is written. Files from
 ONNX Runtime's optimizer contain ops of its domain com.microsoft; they are read up to ORT_ENABLE_EXTENDED.
-Weights of 8 bits or less become floats. Only --check needs the packages onnx and numpy: it runs the model and
+A model that ONNX has quantised to 8 bits runs on the CPU with 8-bit numbers, elsewhere with --floats; other
+weights of 8 bits or less become floats. Only --check needs the packages onnx and numpy: it runs the model and
 compares it with ONNX's reference evaluator."""
 import argparse
 import json
@@ -24,13 +25,13 @@ from .exchange.spec_writer import (ROOT, Refused, json_text, nan_notes, next_ste
                                    save_safetensors)
 
 
-def import_model(path, name, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None):
+def import_model(path, name, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None, int8=True):
     """Writes NAME.json and NAME.safetensors of an ONNX file, or NAME.gpunn. Returns the spec, and notes for
-    the user."""
+    the user. int8: with ops of 8-bit numbers where the model is quantised."""
     model = onnx_file.load(path)
     own = os.path.basename(name)
     own = own[:-len(ONE_FILE)] if own.endswith(ONE_FILE) else own
-    spec, weights, notes = import_graph(model, own, sizes, batch, fixed, dynamic, bounds)
+    spec, weights, notes = import_graph(model, own, sizes, batch, fixed, dynamic, bounds, int8)
     save_model(name, json_text(spec), weights)
     return spec, notes + nan_notes(weights)
 
@@ -96,6 +97,9 @@ def main(arguments=None):
     parser.add_argument("--batch", metavar="NAME|SIZE|none",
                         help="name of the batch axis, or a fixed size for it (default: the first axis that "
                         "the file leaves open)")
+    parser.add_argument("--floats", action="store_true",
+                        help="make a quantised model one of floats that round to 8 bits, for GPUs, exporters and "
+                        "plain C (default: ops of 8-bit numbers)")
     parser.add_argument("--fix", metavar="X", help="file (.npz or .safetensors) of inputs with fixed values, "
                         "which become constants")
     parser.add_argument("--check", metavar="X", help="file (.npz or .safetensors) of inputs, with which to "
@@ -109,7 +113,7 @@ def main(arguments=None):
         tensor_files.check_no_text(options.model)
         fixed = tensor_files.read(options.fix) if options.fix else {}
         written, notes = import_model(options.model, options.name, options.size, options.batch, fixed,
-                                      options.dynamic, options.bounds)
+                                      options.dynamic, options.bounds, not options.floats)
         for note in notes:
             print(note, file=sys.stderr)
         print(next_step(options.name, written))

@@ -8,7 +8,7 @@ import struct
 from .. import spec
 from ..json_text import Source, SpecError, read
 from . import (fold, onnx_attention, onnx_layers,  # noqa: F401 they fill OPERATIONS
-               onnx_microsoft, onnx_ml, onnx_patterns)
+               onnx_microsoft, onnx_ml, onnx_patterns, onnx_quantized)
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
@@ -73,10 +73,10 @@ class OnnxWriter(Writer):
     """The Writer for Arrays. Each entry is built at once, as spec.py will read it. This gives its shape, or
     an error."""
 
-    def __init__(self, taken, outside):
-        """outside: the names of inputs and outputs."""
+    def __init__(self, taken, outside, int8=True):
+        """outside: the names of inputs and outputs. int8: with ops of 8-bit numbers."""
         super().__init__(list(taken) + outside)
-        self.outside = set(outside)
+        self.outside, self.int8 = set(outside), int8
         self.loader = spec.Loader(Source("", ""))
         # names of parameters; notes by topic; inputs whose values are needed
         self.claimed, self.notes, self.needed = set(), {}, set()
@@ -388,6 +388,9 @@ class Lowering:
             known = self.folded(call, operands)
             if known is not None:
                 return known
+            result = onnx_quantized.fused(self, call, operands)
+            if result is not None:
+                return [result]
             result = onnx_patterns.fused(self, call, operands)
             if result is None and op_text(node) not in OPERATIONS:
                 for x in operands if node.op in SHAPERS else ():
@@ -426,8 +429,12 @@ class Lowering:
         result = fold.FOLDED[call.op](call, *[None if x is None else x.tensor for x in operands])
         name = given[0].name if given and call.op in KEEPS_NAME else None
         results = result if isinstance(result, list) else [result]
-        return None if result is None else [operands[0] if x is given[0].tensor else of_initializer(name, x)
-                                            for x in results]
+        if result is None:
+            return None
+        results = [operands[0] if x is given[0].tensor else of_initializer(name, x) for x in results]
+        if call.op == "DequantizeLinear":
+            results[0].rounded = call, operands
+        return results
 
     def branches(self, call, condition):
         """If: the branch that is taken. If only a run can tell, both branches must be equal."""
@@ -620,13 +627,13 @@ def input_value(writer, value, sizes, fixed):
     return writer.as_kind(result, kind)
 
 
-def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None):
+def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None, int8=True):
     """Converts an onnx_file.Model. Returns the spec as a dictionary, its weights for save_safetensors, and
-    notes."""
+    notes. int8: with ops of 8-bit numbers where the model is quantised."""
     graph, fixed = model.graph, fixed or {}
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     names = [value.name for value in inputs] + list(graph.outputs)
-    writer = OnnxWriter(graph.initializers, names)
+    writer = OnnxWriter(graph.initializers, names, int8)
     known = {}
     lowering = Lowering(model, writer, known)
     axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch, dynamic,

@@ -797,7 +797,7 @@ def dequantize(w, call, x, scale, zero=None):
 def dynamic_quantize(w, call, x):
     top = w.map("clamp", w.reduce("max", x), min=0.0)
     bottom = w.map("neg", w.map("clamp", w.reduce("max", w.map("neg", x)), min=0.0))
-    scale = w.expr("(x - y) / 255", top, bottom)
+    scale = w.expr("where(x == y, 1, x - y) / 255", top, bottom)
     zero = w.map("clamp", OPERATIONS["Round"](w, call, w.expr("-x / y", bottom, scale)), min=0.0, max=255.0)
     y = w.map("add", OPERATIONS["Round"](w, call, w.map("div", x, scale)), zero)
     return [w.as_kind(w.map("clamp", y, min=0.0, max=255.0), "uint8"), w.as_kind(scale, "float32"),
