@@ -2748,9 +2748,10 @@ typedef struct gpunn_assign_args {
 GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, gpunn_assign_args args);
 #define gpunn_assign(state, ...) gpunn_assign_((state), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
 /* Assigns a part of the state, at places position .. position + m - 1 of the axis. The value has the state's
- * shape, except that its size m along the axis is at most the state's (GPUNN_BATCH is allowed). position is
- * I64 or I32: one number or, along an axis other than 0, one for each sample of axis 0. A position that does
- * not fit is GPUNN_ERR_ARGUMENT on the CPU; a GPU leaves that sample unchanged. */
+ * shape, except that its size m along the axis is at most the state's; a batch that is larger fails with
+ * GPUNN_ERR_SHAPE. position is I64 or I32: one number or, along an axis other than 0, one for each sample of
+ * axis 0. A position that does not fit is GPUNN_ERR_ARGUMENT on the CPU; a GPU leaves that sample unchanged.
+ */
 GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position,
                                          gpunn_tensor *value, gpunn_assign_args args);
 #define gpunn_assign_at(state, axis, position, ...) \
@@ -17712,8 +17713,9 @@ static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, g
         return gpunn__recurrent(operation, x, name, &args);
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (!args.stateful && (args.capacity || (args.reset && !steps)))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both",
-                                args.capacity ? "capacity" : "reset of sequences");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both%s",
+                                args.capacity ? "capacity" : "reset of sequences",
+                                args.capacity ? "" : ", or give it a value for each step");
     if (steps && !gpunn__reset_of_steps(&call, x, &args)) return gpunn__call_finish(&call, NULL);
     gpunn_tensor *y = args.stateful ? gpunn__stateful(operation, x, name, args)
                                     : gpunn__recurrent(operation, x, name, &args);
@@ -25540,7 +25542,7 @@ static const char *gpunn__with_sizes(const gpunn_model *model, const char *what,
                         (long long)(size->value * size->multiple));
         sign = ",";
     }
-    gpunn__size_put(text, 256, "%s%s", text[0] ? ": " : "", what);
+    gpunn__size_put(text, 256, ": %s", what);
     return text;
 }
 
@@ -25563,8 +25565,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
                        gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
-/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. An
- * assignment may have a value of as many rows as the batch, which its state must hold. */
+/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
 static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
@@ -25578,7 +25579,7 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
     plan->sized_count = count + 1;
     for (int id = 0, at = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        bool                varies = gpunn__any_sized(t->rank, t->dim) || t->op == GPUNN_OP_ASSIGN;
+        bool                varies = gpunn__any_sized(t->rank, t->dim);
         if (!b->needed[id] || t->kind != GPUNN__VALUE) continue;
         for (int i = 0; i < t->input_count; i++)
             varies = varies || (t->inputs[i] && gpunn__any_sized(t->inputs[i]->rank, t->inputs[i]->dim));
@@ -25590,6 +25591,24 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
         gpunn_status status = gpunn__check_sizes(b, t,
                                                  plan->tensors[id].attr ? plan->tensors[id].attr : &t->attr);
         if (status != GPUNN_OK) return status;
+    }
+    return GPUNN_OK;
+}
+
+/* Fails if a state is smaller than the part that this plan assigns to it, of a size that varies. */
+static GPUNN__STATUS gpunn__check_states(const gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        const int           axis = t->attr.axis;
+        if (!b->needed[id] || t->op != GPUNN_OP_ASSIGN || t->inputs[2] == NULL) continue;
+        const int64_t rows = gpunn__dim(b->model, t->inputs[1]->dim[axis], b->plan->batch);
+        if (rows > t->dim[axis])
+            return gpunn__fail(b->model->dev, GPUNN_ERR_SHAPE,
+                               "the state '%s' has %lld places along axis %d, but this run assigns %lld; "
+                               "create it larger, or its layer with a larger .capacity",
+                               gpunn__state_of(b->model->tensors[id])->name, (long long)t->dim[axis], axis,
+                               (long long)rows);
     }
     return GPUNN_OK;
 }
@@ -25655,7 +25674,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     b->has = gpunn__contents_of(model);
     if (plan->training && b->has.keeps) gpunn__mark_kept(model, b->needed, b->scratch);
     if (b->has.assigns) gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
-    gpunn_status status = plan->size_count || b->has.assigns ? gpunn__resolve_sizes(b) : GPUNN_OK;
+    gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
+    if (status == GPUNN_OK && b->has.assigns) status = gpunn__check_states(b);
     if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {

@@ -682,7 +682,8 @@ static void test_capacity(void **state)
     }
     OK(f->dev, gpunn_write(x, FLOATS(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), 80));
     OK(f->dev, gpunn_write(mask, "\0\0\0\0\0", 5));
-    FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE, "the value is [1, 5, 3] and the state [1, 4, 3]");
+    FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE,
+          "the state 'rnn.h' has 4 places along axis 1, but this run assigns 5");
     expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
     FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .capacity = 4), GPUNN_ERR_ARGUMENT,
                "capacity is for layers with .stateful");

@@ -888,9 +888,10 @@ typedef struct gpunn_assign_args {
 GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, gpunn_assign_args args);
 #define gpunn_assign(state, ...) gpunn_assign_((state), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
 /* Assigns a part of the state, at places position .. position + m - 1 of the axis. The value has the state's
- * shape, except that its size m along the axis is at most the state's (GPUNN_BATCH is allowed). position is
- * I64 or I32: one number or, along an axis other than 0, one for each sample of axis 0. A position that does
- * not fit is GPUNN_ERR_ARGUMENT on the CPU; a GPU leaves that sample unchanged. */
+ * shape, except that its size m along the axis is at most the state's; a batch that is larger fails with
+ * GPUNN_ERR_SHAPE. position is I64 or I32: one number or, along an axis other than 0, one for each sample of
+ * axis 0. A position that does not fit is GPUNN_ERR_ARGUMENT on the CPU; a GPU leaves that sample unchanged.
+ */
 GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position,
                                          gpunn_tensor *value, gpunn_assign_args args);
 #define gpunn_assign_at(state, axis, position, ...) \

@@ -443,8 +443,9 @@ static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, g
         return gpunn__recurrent(operation, x, name, &args);
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (!args.stateful && (args.capacity || (args.reset && !steps)))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both",
-                                args.capacity ? "capacity" : "reset of sequences");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both%s",
+                                args.capacity ? "capacity" : "reset of sequences",
+                                args.capacity ? "" : ", or give it a value for each step");
     if (steps && !gpunn__reset_of_steps(&call, x, &args)) return gpunn__call_finish(&call, NULL);
     gpunn_tensor *y = args.stateful ? gpunn__stateful(operation, x, name, args)
                                     : gpunn__recurrent(operation, x, name, &args);

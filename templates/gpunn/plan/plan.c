@@ -7,6 +7,7 @@
 #include "base/shapes.h"
 #include "base/device.h"
 #include "graph/infer.h"
+#include "layers/states.h"
 #include "plan/backward.h"
 #include "plan/sparse.h"
 
@@ -576,7 +577,7 @@ static const char *gpunn__with_sizes(const gpunn_model *model, const char *what,
                         (long long)(size->value * size->multiple));
         sign = ",";
     }
-    gpunn__size_put(text, 256, "%s%s", text[0] ? ": " : "", what);
+    gpunn__size_put(text, 256, ": %s", what);
     return text;
 }
 
@@ -599,8 +600,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
                        gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
-/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. An
- * assignment may have a value of as many rows as the batch, which its state must hold. */
+/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
 static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
@@ -614,7 +614,7 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
     plan->sized_count = count + 1;
     for (int id = 0, at = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        bool                varies = gpunn__any_sized(t->rank, t->dim) || t->op == GPUNN_OP_ASSIGN;
+        bool                varies = gpunn__any_sized(t->rank, t->dim);
         if (!b->needed[id] || t->kind != GPUNN__VALUE) continue;
         for (int i = 0; i < t->input_count; i++)
             varies = varies || (t->inputs[i] && gpunn__any_sized(t->inputs[i]->rank, t->inputs[i]->dim));
@@ -626,6 +626,24 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
         gpunn_status status = gpunn__check_sizes(b, t,
                                                  plan->tensors[id].attr ? plan->tensors[id].attr : &t->attr);
         if (status != GPUNN_OK) return status;
+    }
+    return GPUNN_OK;
+}
+
+/* Fails if a state is smaller than the part that this plan assigns to it, of a size that varies. */
+static GPUNN__STATUS gpunn__check_states(const gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        const int           axis = t->attr.axis;
+        if (!b->needed[id] || t->op != GPUNN_OP_ASSIGN || t->inputs[2] == NULL) continue;
+        const int64_t rows = gpunn__dim(b->model, t->inputs[1]->dim[axis], b->plan->batch);
+        if (rows > t->dim[axis])
+            return gpunn__fail(b->model->dev, GPUNN_ERR_SHAPE,
+                               "the state '%s' has %lld places along axis %d, but this run assigns %lld; "
+                               "create it larger, or its layer with a larger .capacity",
+                               gpunn__state_of(b->model->tensors[id])->name, (long long)t->dim[axis], axis,
+                               (long long)rows);
     }
     return GPUNN_OK;
 }
@@ -691,7 +709,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     b->has = gpunn__contents_of(model);
     if (plan->training && b->has.keeps) gpunn__mark_kept(model, b->needed, b->scratch);
     if (b->has.assigns) gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
-    gpunn_status status = plan->size_count || b->has.assigns ? gpunn__resolve_sizes(b) : GPUNN_OK;
+    gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
+    if (status == GPUNN_OK && b->has.assigns) status = gpunn__check_states(b);
     if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
