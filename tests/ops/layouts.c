@@ -87,7 +87,14 @@ static gpunn_tensor *residual(gpunn_tensor *h, bool depthwise, gpunn_tensor *(*a
     return gpunn_add(gpunn_conv2d(y, "b", .out_channels = 40, .kernel_size = 1), y);
 }
 
+/* One channel more than whole vectors. */
+#define EDGE CONV(.out_channels = 33, .kernel_size = 1)
 #define CASES(X)                                                                                        \
+    X(edge_max_pool, gpunn_max_pool2d(EDGE, .kernel_size = 3, .stride = 2))                             \
+    X(edge_avg_pool, gpunn_avg_pool2d(EDGE, .kernel_size = 2))                                          \
+    X(edge_adaptive, gpunn_adaptive_avg_pool2d(EDGE, 2, 3))                                             \
+    X(edge_depthwise, gpunn_conv2d(EDGE, "d", .out_channels = 33, .groups = 33, .kernel_size = 3))      \
+    X(edge_window, gpunn_conv2d(EDGE, "w", .out_channels = 33, .kernel_size = 3, .stride = 2))          \
     X(pointwise, CONV(.out_channels = 33, .kernel_size = 1))                                            \
     X(pointwise_stride, CONV(.out_channels = 16, .kernel_size = 1, .stride = 2))                        \
     X(window, CONV(.out_channels = 17, .kernel_shape = {2, 5}, .stride = 2, .paddings = {1, 2}))        \

@@ -211,7 +211,9 @@ static void test_detached_loss(void **state)
     float *before = read_weights(dev, f->model, &count);
     FAILS(dev, gpunn_train_step(opt, cut), GPUNN_ERR_STATE, "no gradient flows from the loss",
           "it depends on none of them");
-    FAILS(dev, gpunn_backward(cut), GPUNN_ERR_STATE, "no gradient flows from the loss");
+    FAILS(dev, gpunn_backward(cut), GPUNN_ERR_STATE, "no gradient flows from the loss to a trainable");
+    FAILS(dev, gpunn_backward(cut, .inputs_only = true), GPUNN_ERR_STATE, "to a tensor of gpunn_retain_grad");
+    FAILS(dev, gpunn_read_grad(n.x, before, 4), GPUNN_ERR_STATE, "call gpunn_retain_grad");
     float *after = read_weights(dev, f->model, &count);
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
     assert_int_equal(gpunn_step_count(opt), 1);

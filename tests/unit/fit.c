@@ -619,6 +619,10 @@ static void test_classes(void **state)
         1e-6, 1e-6);
     FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.loss, truth, &scores), GPUNN_ERR_SHAPE,
           "[n, classes]");
+    FAILS(s.dev, gpunn_evaluate_classes(s.validation, NULL, truth, &scores), GPUNN_ERR_ARGUMENT,
+          "tensor of logits is NULL");
+    FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, truth, NULL), GPUNN_ERR_ARGUMENT,
+          "place for the scores is NULL");
     FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, NULL, &scores), GPUNN_ERR_ARGUMENT,
           "tensor of labels is NULL");
     FAILS(NULL, gpunn_evaluate_classes(NULL, s.n.logits, truth, &scores), GPUNN_ERR_ARGUMENT,

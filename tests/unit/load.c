@@ -1110,7 +1110,9 @@ static void headers(void **state)
     OK(f->dev, gpunn_read_header(f->dev, path, &text));
     assert_ptr_equal(strstr(text.data, "{\"__metadata__\":{\"format\":\"pt\"},\"bn.bias\":"), text.data);
     gpunn_array_free(f->dev, &text);
-    FAILS(f->dev, gpunn_read_header(f->dev, path, NULL), GPUNN_ERR_ARGUMENT, "gpunn_read_header", "NULL");
+    FAILS(f->dev, gpunn_read_header(f->dev, path, NULL), GPUNN_ERR_ARGUMENT, "gpunn_read_header",
+          "array is NULL");
+    FAILS(NULL, gpunn_read_header(NULL, path, &text), GPUNN_ERR_ARGUMENT, "device is NULL");
     gpunn_model_destroy(model);
     assert_int_equal(unlink(path), 0);
     FAILS(f->dev, gpunn_read_header(f->dev, path, &text), GPUNN_ERR_IO, "w.gguf");

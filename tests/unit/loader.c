@@ -873,6 +873,10 @@ static void test_errors(void **state)
     FAILS_NULL(f->dev,
                gpunn_loader_create(f->model, .fields = {{.input = wide, .samples = rows}}, .count = 1 << 30),
                GPUNN_ERR_SHAPE, "wide", "address space");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = wide}}, .load = load, .count = 1 << 8,
+                                   .batch_size = 1 << 8, .workers = 63),
+               GPUNN_ERR_MEMORY, "64 batches of 256 samples are more than the address space");
     gpunn_model_destroy(other);
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = 1),
                GPUNN_ERR_DTYPE, "t", "probabilities");

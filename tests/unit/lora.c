@@ -726,6 +726,30 @@ static void test_bound_blocks(void **state)
     gpunn_model_destroy(model);
 }
 
+/* Weights in the program's memory are read at each run, also after an adapter has been merged. */
+static void test_bound_weights(void **state)
+{
+    fixture *f = *state;
+    float    weight[CLASSES * WIDTH] = {1, 2, 3}, bias[CLASSES] = {0}, logits[ROWS * CLASSES];
+    if (f->backend->type != GPUNN_DEVICE_CPU) return; /* a GPU has other memory */
+    network n = network_make(f->dev, f->model);
+    network_write(f->dev, n);
+    OK(f->dev, gpunn_bind(gpunn_find(f->model, "head.weight"), weight, sizeof weight));
+    OK(f->dev, gpunn_bind(gpunn_find(f->model, "head.bias"), bias, sizeof bias));
+    OK(f->dev, gpunn_lora(f->model, "layers.0.up_proj", .rank = 2));
+    network_run(f->dev, n, logits);
+    OK(f->dev, gpunn_lora_merge(f->model));
+    for (int value = 5; value < 7; value++) {
+        memset(weight, 0, sizeof weight);
+        for (int i = 0; i < CLASSES; i++) bias[i] = (float)value;
+        network_run(f->dev, n, logits);
+        for (int i = 0; i < ROWS * CLASSES; i++) assert_true(logits[i] == (float)value);
+        weight[0] = bias[0] = 1;
+        network_run(f->dev, n, logits);
+        assert_true(logits[0] != (float)value);
+    }
+}
+
 /* Values that are computed again give the same gradients, with dropout too; merging comes after that. */
 static void test_recompute(void **state)
 {
@@ -849,6 +873,7 @@ int main(void)
                {"spec", test_spec},
                {"readers", test_readers},
                {"bound blocks", test_bound_blocks},
+               {"bound weights", test_bound_weights},
                {"recompute", test_recompute},
                {"altered files", test_altered_files}};
     static struct CMUnitTest tests[3 * COUNT(all) + 3];
