@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Changes gpunn.h in small ways, and asks whether a test sees it:
+"""Changes gpunn.h or, with --cuda, gpunn_cuda.cu in small ways, and asks whether a test sees it:
 
-    python3 tests/mutants.py [--sample N] [--seed S] [--parts PATTERN] [--jobs N] PROGRAM...
+    python3 tests/mutants.py [--cuda] [--sample N] [--seed S] [--parts PATTERN] [--jobs N] PROGRAM...
 
-A mutant is one change of a part, templates/gpunn/*/*.c: an operator, a condition, a constant, two operands or
-a statement. N of them are drawn at random, and no two of them overlap. All are compiled at once: the variable
+A mutant is one change of a part, templates/gpunn/*/*.c or templates/gpunn_cuda/*/*.cu: an operator, a
+condition, a constant, two operands or a statement. N of them are drawn at random, and no two of them overlap. All are compiled at once: the variable
 GPUNN_MUTANT chooses the one that acts. A first run without it finds which programs reach which mutant. Then
 each mutant runs in those programs. It is killed if one of them fails, crashes or runs too long.
 
 PROGRAM is the object of a test program, or a source that includes gpunn.h's implementation. The parts are
-parsed by tree_sitter. tests/equivalent_mutants.txt names mutants that change nothing; they are not drawn.
+parsed by tree_sitter. tests/equivalent_mutants*.txt name mutants that change nothing; they are not drawn.
 Survivors are printed, then sums by folder. The exit status is 1 if a program fails without a mutant."""
 import argparse
 import collections
 import concurrent.futures
 import fnmatch
 import glob
+import importlib
 import mmap
 import os
 import random
@@ -28,11 +29,20 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PARTS, BUILD, EQUIVALENT = "templates/gpunn/", "build/mutants/", "tests/equivalent_mutants.txt"
+BUILD = "build/mutants/"
+SWITCHED = ["-include", BUILD + "switch.h", f"-I{BUILD}parts"]
 COMPILE = ["gcc", "-march=native", "-Werror=incompatible-pointer-types", "-Werror=int-conversion",
-           "-DGPUNN_ZLIB", "-DGPUNN__MANY_GRADIENTS=0", "-include", BUILD + "switch.h", f"-I{BUILD}gpunn"]
-# It has all parts. Those with mutants stand before it.
-LIBRARY = "build/parts/gpunn.o"
+           "-DGPUNN_ZLIB", "-DGPUNN__MANY_GRADIENTS=0"] + SWITCHED
+# object: has all parts. Those with mutants stand before it. equivalent: a list of mutants that change nothing
+Library = collections.namedtuple("Library", "parts pattern language equivalent compile object")
+C = Library("templates/gpunn/", "*/*.c", "c", "tests/equivalent_mutants.txt",
+            COMPILE + ["-std=c99", "-O1", "-DGPUNN__PARTS"], "build/parts/gpunn.o")
+# as build.ninja's rule cuda_part
+CUDA = Library("templates/gpunn_cuda/", "*/*.cu", "cpp", "tests/equivalent_mutants_cuda.txt",
+               ["g++", "-x", "c++", "-std=c++17", "-Itests/emulator", "-Ibuild/include", "-Wno-unknown-pragmas",
+                "-ffp-contract=off", "-DGPUNN__EMULATOR", "-DGPUNN__BACKEND_NAME=gpunn_emulator_backend",
+                "-DGPUNN__CHANNELS_LAST_FROM=0", "-DGPUNN__SHORT=emulator_short()", "-O1", "-DGPUNN__PARTS"] +
+               SWITCHED, "build/parts/library.o")
 LEAST_SECONDS, TIMES_USUAL = 20, 10
 SWITCH = "extern int gpunn__mutant;\nextern char *gpunn__reached;\n"
 # Reached mutants are counted in a shared file, which a crash and a child process leave intact.
@@ -80,8 +90,8 @@ def write(path, text):
 class Part:
     """The mutants of a part. Its text is bytes, as the parser counts them."""
 
-    def __init__(self, name, parser):
-        self.name, self.text, self.mutants = name, read(PARTS + name).encode(), []
+    def __init__(self, path, name, parser):
+        self.name, self.text, self.mutants = name, read(path).encode(), []
         for node in parser.parse(self.text).root_node.children:
             self.visit(node, "", False)
 
@@ -131,7 +141,7 @@ class Part:
             yield from self.operators(node, text, operator)
         elif node.type == "number_literal" and INTEGER.fullmatch(text) and not self.must_be_constant(node):
             around, first = self.of(node.parent), node.start_byte - node.parent.start_byte
-            for mutated in f"{text} + 1", f"{text} - 1":
+            for mutated in f"({text} + 1)", f"({text} - 1)":
                 seen = around.encode()
                 seen = seen[:first] + mutated.encode() + seen[first + len(text):]
                 yield node, around, seen.decode(), f"(@ ? {mutated} : {text})"
@@ -172,33 +182,34 @@ class Part:
         return node is not None and CALLS_OF_CONSTANTS.match(self.of(node.child_by_field_name("function")))
 
 
-def equivalents():
-    """{(function, original, mutated)} of tests/equivalent_mutants.txt."""
-    lines = [line for line in read(EQUIVALENT).splitlines() if line and not line.startswith("#")]
+def equivalents(path):
+    """{(function, original, mutated)} of a list of mutants that change nothing."""
+    lines = [line for line in read(path).splitlines() if line and not line.startswith("#")]
     return {re.fullmatch(r"([\w()]+): `(.+)` becomes `(.+)`: .+", line).groups() for line in lines}
 
 
-def parts_of_library():
+def parts_of(library):
+    grammar = f"tree_sitter_{library.language}"
     try:
-        import tree_sitter
-        import tree_sitter_c
+        parser = importlib.import_module("tree_sitter")
+        language = importlib.import_module(grammar).language()
     except ImportError:
-        sys.exit("ninja mutants needs two packages of PyPI: pip install tree_sitter tree_sitter_c")
-    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_c.language()))
-    names = sorted(glob.glob("*/*.c", root_dir=os.path.join(ROOT, PARTS)))
-    return {name: Part(name, parser) for name in names}
+        sys.exit(f"ninja mutants needs two packages of PyPI: pip install tree_sitter {grammar}")
+    parser = parser.Parser(parser.Language(language))
+    names = sorted(glob.glob(library.pattern, root_dir=os.path.join(ROOT, library.parts)))
+    return {name: Part(library.parts + name, name, parser) for name in names}
 
 
 def text_of(mutant):
     return mutant.function, mutant.original, mutant.mutated
 
 
-def draw(parts, options):
+def draw(library, parts, options):
     """Mutants at random, which do not overlap and are not equivalent."""
-    known = equivalents()
+    known = equivalents(library.equivalent)
     all_texts = {text_of(mutant) for part in parts.values() for mutant in part.mutants}
     for function, original, mutated in known - all_texts:
-        sys.exit(f"{EQUIVALENT}: {function} has no mutant `{original}` becomes `{mutated}`; delete the line")
+        sys.exit(f"{library.equivalent}: {function} has no mutant `{original}` becomes `{mutated}`; delete the line")
     every = [mutant for name, part in parts.items() if fnmatch.fnmatch(name, options.parts)
              for mutant in part.mutants if text_of(mutant) not in known]
     random.Random(options.seed).shuffle(every)
@@ -212,12 +223,12 @@ def draw(parts, options):
     return dict(enumerate(drawn, 1))
 
 
-def compile_part(part, own):
+def compile_part(library, part, own):
     """Compiles a part with its own mutants. Deletes those that are no C, and those in branches of #if that
     this processor leaves out."""
-    source, target = f"{BUILD}gpunn/{part.name}", f"{BUILD}objects/{part.name[:-2]}.o"
+    source, target = f"{BUILD}parts/{part.name}", f"{BUILD}objects/{part.name}.o"
     os.makedirs(os.path.join(ROOT, os.path.dirname(target)), exist_ok=True)
-    command = COMPILE + ["-std=c99", "-O1", "-DGPUNN__PARTS", source]
+    command = library.compile + [source]
     while True:
         write(source, part.with_mutants(own))
         result = subprocess.run(command + ["-c", "-o", target], cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -238,25 +249,25 @@ def compile_part(part, own):
     return target
 
 
-def build(programs, parts, mutants, jobs):
+def build(library, programs, parts, mutants, jobs):
     """{name: path} of the programs, linked with all mutants. Deletes mutants that cannot be compiled."""
     shutil.rmtree(os.path.join(ROOT, BUILD), ignore_errors=True)
-    shutil.copytree(os.path.join(ROOT, PARTS), os.path.join(ROOT, BUILD, "gpunn"))
+    shutil.copytree(os.path.join(ROOT, library.parts), os.path.join(ROOT, BUILD, "parts"))
     write(BUILD + "switch.h", SWITCH)
     write(BUILD + "switch.c", SWITCHBOARD % (len(mutants) + 1))
     own = collections.defaultdict(dict)
     for number, one in mutants.items():
         own[one.part][number] = one
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        objects = list(pool.map(lambda name: compile_part(parts[name], own[name]), own))
+        objects = list(pool.map(lambda name: compile_part(library, parts[name], own[name]), own))
         mutants.clear()
         mutants.update(item for each in own.values() for item in each.items())
 
         def link(program):
             path = BUILD + os.path.basename(program)[:-2]
-            library = [*objects, LIBRARY] if program.endswith(".o") else ["-w", "-std=gnu99"]
-            command = COMPILE + [program, *library, BUILD + "switch.c", "-Wl,--allow-multiple-definition",
-                                 "-o", path, "-lcmocka", "-lz", "-lm"]
+            rest = [*objects, library.object] if program.endswith(".o") else ["-w", "-std=gnu99"]
+            command = COMPILE + [program, *rest, BUILD + "switch.c", "-Wl,--allow-multiple-definition",
+                                 "-o", path, "-lcmocka", "-lz", "-lstdc++", "-lm"]
             if subprocess.run(command, cwd=ROOT).returncode:
                 sys.exit(f"{program} cannot be linked")
             return path
@@ -322,16 +333,18 @@ def print_table(sums):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--cuda", action="store_true", help="of gpunn_cuda.cu, on the emulated GPU")
     options.add_argument("--sample", type=int, default=200)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--parts", default="*", help="such as cpu/* or cpu/norm.c")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options.add_argument("programs", nargs="+")
     options = options.parse_args()
-    parts = parts_of_library()
-    mutants = draw(parts, options)
+    library = CUDA if options.cuda else C
+    parts = parts_of(library)
+    mutants = draw(library, parts, options)
     size = len(mutants)
-    paths = build(options.programs, parts, mutants, options.jobs)
+    paths = build(library, options.programs, parts, mutants, options.jobs)
     print(f"{size - len(mutants)} are no C, or not for this processor", flush=True)
     sums = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -346,7 +359,7 @@ def main():
             one = mutants[number]
             sums[one.part.split("/")[0], what] += 1
             if what != "killed":
-                print(f"{PARTS}{one.part}:{one.line}: {what}: {one.function}: `{one.original}` becomes "
+                print(f"{library.parts}{one.part}:{one.line}: {what}: {one.function}: `{one.original}` becomes "
                       f"`{one.mutated}`", flush=True)
     print_table(sums)
 
