@@ -4,9 +4,10 @@
     python3 tests/mutants.py [--cuda] [--sample N] [--seed S] [--parts PATTERN] [--jobs N] PROGRAM...
 
 A mutant is one change of a part, templates/gpunn/*/*.c or templates/gpunn_cuda/*/*.cu: an operator, a
-condition, a constant, two operands or a statement. N of them are drawn at random, and no two of them overlap. All are compiled at once: the variable
-GPUNN_MUTANT chooses the one that acts. A first run without it finds which programs reach which mutant. Then
-each mutant runs in those programs. It is killed if one of them fails, crashes or runs too long.
+condition, a constant, two operands or a statement. N of them are drawn at random, and no two of them overlap.
+All are compiled at once: the variable GPUNN_MUTANT chooses the one that acts. A first run without it finds
+which programs reach which mutant. Then each mutant runs in those programs. It is killed if one of them fails,
+crashes or runs too long.
 
 PROGRAM is the object of a test program, or a source that includes gpunn.h's implementation. The parts are
 parsed by tree_sitter. tests/equivalent_mutants*.txt name mutants that change nothing; they are not drawn.
@@ -33,7 +34,8 @@ BUILD = "build/mutants/"
 SWITCHED = ["-include", BUILD + "switch.h", f"-I{BUILD}parts"]
 COMPILE = ["gcc", "-march=native", "-Werror=incompatible-pointer-types", "-Werror=int-conversion",
            "-DGPUNN_ZLIB", "-DGPUNN__MANY_GRADIENTS=0"] + SWITCHED
-# object: has all parts. Those with mutants stand before it. equivalent: a list of mutants that change nothing
+# equivalent: the list of mutants that change nothing. object: has all parts; those with mutants stand before
+# it.
 Library = collections.namedtuple("Library", "parts pattern language equivalent compile object")
 C = Library("templates/gpunn/", "*/*.c", "c", "tests/equivalent_mutants.txt",
             COMPILE + ["-std=c99", "-O1", "-DGPUNN__PARTS"], "build/parts/gpunn.o")
@@ -119,7 +121,9 @@ class Part:
         text = self.text
         for number, one in sorted(own.items(), key=lambda item: -item[1].start):
             switch = f"(gpunn__reached[{number}] = 1, gpunn__mutant == {number})"
-            text = text[:one.start] + one.code.replace("@", switch).encode() + text[one.end:]
+            # what follows stays in its lines, which the compiler's errors name
+            code = one.code.replace("\n", " ").replace("@", switch) + "\n" * (one.last - one.line)
+            text = text[:one.start] + code.encode() + text[one.end:]
         return text.decode()
 
     def is_static(self, node):
