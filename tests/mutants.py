@@ -162,7 +162,7 @@ class Part:
     def operators(self, node, text, operator):
         left, right = (self.of(node.child_by_field_name(side)) for side in ("left", "right"))
         swapped = f"{left} {SWAPS[self.of(operator)]} {right}"
-        yield node, text, swapped, f"(@ ? {swapped} : {text})"
+        yield node, text, swapped, f"(@ ? ({swapped}) : ({text}))"
         if self.of(operator) == "-":
             swapped = f"({right}) - ({left})"
             yield node, text, swapped, f"(@ ? {swapped} : {text})"
@@ -250,6 +250,7 @@ def compile_part(library, part, own):
         text = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
         for number in [number for number in own if f"gpunn__mutant == {number})" not in text]:
             del own[number]
+        write(source, part.with_mutants(own))  # sources of programs include it
     return target
 
 
