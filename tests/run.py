@@ -14,6 +14,7 @@ number, tab, name` for each test that failed. The number is missing if it is no 
 before its first test."""
 import argparse
 import concurrent.futures
+import contextlib
 import os
 import re
 import shlex
@@ -30,6 +31,7 @@ RESULT = re.compile(r"^(not ok|ok)\b(?: \d+)?(?: -)? ?(.*)$")  # the number may 
 
 
 CUT_OFF = 124  # the status of a program that ran too long
+ROOM = 1 << 30  # bytes for all programs' files
 BEGINS = re.compile(r"^# test (\d+) (.*)$")  # test.h's line before a test, if requested
 
 
@@ -198,6 +200,14 @@ def run(word, folder, programs, end, options):
     return name, command, verdicts, time.monotonic() - start
 
 
+def temporary_folder():
+    """A new folder for the programs' files. It is in memory, where syncs cost nothing, if that has room."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage("/dev/shm").free >= ROOM:
+            return tempfile.mkdtemp(prefix="gpunn-", dir="/dev/shm")
+    return tempfile.mkdtemp(prefix="gpunn-")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1,
@@ -218,8 +228,7 @@ def main():
     programs = Programs(options.log)
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, programs.stop_all)
-    # Saved files are synced, which costs nothing in memory.
-    folder = tempfile.mkdtemp(prefix="gpunn-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    folder = temporary_folder()
     try:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             begun = [pool.submit(run, word, folder, programs, end, options) for word in options.programs]

@@ -349,18 +349,28 @@ static const char *free_port(char store[32])
     return store;
 }
 
-/* Whether the library has been compiled with it: -std=c99 hides what it needs. */
-static bool has_tcp(const fixture *f)
+/* Why the ranks cannot meet there, or NULL. */
+static const char *no_tcp(const fixture *f)
 {
-    const bool has = gpunn_group_open(f->dev, .store = "tcp://host", .size = 2) == NULL &&
-                     gpunn_last_status(f->dev) != GPUNN_ERR_UNSUPPORTED;
+    struct sockaddr_in address = here(9);
+    const int          line = socket(AF_INET, SOCK_DGRAM, 0);
+    const bool         network = connect(line, (struct sockaddr *)&address, sizeof address) == 0,
+               made = gpunn_group_open(f->dev, .store = "tcp://host", .size = 2) == NULL &&
+                      gpunn_last_status(f->dev) != GPUNN_ERR_UNSUPPORTED;
+    (void)close(line);
     gpunn_clear_error(f->dev);
-    return has;
+    return !made ? "no TCP with -std=c99" : !network ? "no network, not even within this machine" : NULL;
+}
+
+static void need_tcp(const fixture *f)
+{
+    const char *why = no_tcp(f);
+    if (why) SKIP("%s", why);
 }
 
 static void test_tcp(void **state)
 {
-    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    need_tcp(*state);
     static const char *const names[] = {"fit.ckpt", "best.safetensors"};
     char                     store[32];
     for (int i = 0; i < 2 * COUNT(checks); i++)
@@ -417,7 +427,7 @@ static void *hostile_main(void *user)
 
 static void test_tcp_strangers(void **state)
 {
-    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    need_tcp(*state);
     static const char *const names[] = {"fit.ckpt"};
     char                     store[32];
     run_world(*state,
@@ -442,7 +452,7 @@ static bool check_tcp_left(const ranks *r)
 
 static void test_tcp_faults(void **state)
 {
-    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    need_tcp(*state);
     fixture *f = *state;
     char     store[32];
     run_world(
@@ -474,7 +484,7 @@ static void *knock_main(void *user)
 
 static void test_tcp_sockets(void **state)
 {
-    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    need_tcp(*state);
     fixture      *f = *state;
     char          store[32];
     struct rlimit before, low;
@@ -660,7 +670,7 @@ static void test_bf16_stored(void **state)
     static const char *const names[] = {"fit.ckpt", "best.safetensors"};
     bool (*const runs[])(const ranks *r) = {check_means, check_adam_clipped};
     char store[32];
-    for (int i = 0; i < 4 && (i < 2 || has_tcp(*state)); i++)
+    for (int i = 0; i < 4 && (i < 2 || no_tcp(*state) == NULL); i++)
         run_world(*state,
                   (world){.size = 2 + i % 2,
                           .timeout = 60,
@@ -779,7 +789,7 @@ static bool check_tcp_blocked(const ranks *r)
 
 static void test_tcp_blocked(void **state)
 {
-    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    need_tcp(*state);
     char store[32];
     for (int i = 0; i < 3; i++) {
         blocked = 0;
@@ -820,7 +830,7 @@ static void *heard_main(void *user)
 static void test_heard(void **state)
 {
     char store[32];
-    for (int i = 0; i < 6 && (i < 3 || has_tcp(*state)); i++)
+    for (int i = 0; i < 6 && (i < 3 || no_tcp(*state) == NULL); i++)
         run_world(*state,
                   (world){.size = 2 + i % 3,
                           .timeout = 60,
@@ -1037,7 +1047,7 @@ static void test_shared_memory(void **state)
                           .more = i % 2 > 0,
                           .precision = i / 2 == 1 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32},
                   shares_main);
-    for (int i = 0; i < 6 && (i < 3 || has_tcp(*state)); i++)
+    for (int i = 0; i < 6 && (i < 3 || no_tcp(*state) == NULL); i++)
         run_world(
             *state,
             (world){
@@ -1130,7 +1140,7 @@ static void test_environment(void **state)
     (void)setenv("GPUNN_STORE", folder_of(f), 1);
     two_processes(f);
     (void)unsetenv("GPUNN_STORE");
-    const bool tcp = has_tcp(f);
+    const bool tcp = no_tcp(f) == NULL;
     (void)setenv("MASTER_ADDR", "localhost", 1);
     (void)setenv("MASTER_PORT", strrchr(free_port(store), ':') + 1, 1);
     if (tcp) two_processes(f);
