@@ -14195,7 +14195,9 @@ static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
     const gpunn_value *x = step->backward ? &step->grad_in[0] : &step->in[0],
                       *y = step->backward ? &step->grad_out : &step->out;
     memset(s, 0, sizeof *s);
-    if (step->in[0].count > GPUNN__SHORT || step->out.count != 1 || x->data == NULL) return false;
+    if (!gpunn__is_float(step->in[0].dtype) || step->in[0].count > GPUNN__SHORT || step->out.count != 1 ||
+        x->data == NULL)
+        return false;
     s->x = x->data, s->x_type = x->dtype;
     s->y = y->data, s->y_type = y->dtype;
     s->count = (int)step->in[0].count;

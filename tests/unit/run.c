@@ -1263,6 +1263,30 @@ static void test_integer_division(void **state)
     }
 }
 
+/* Sums of integers between short steps of floats, which a GPU runs in one launch. */
+static void test_integer_sums(void **state)
+{
+    fixture      *f = *state;
+    const float   floats[] = {1, 2, 4};
+    const uint8_t bytes[] = {250, 7, 1};
+    const int64_t wide[] = {((int64_t)1 << 40) + 1, -3, 5};
+    int64_t       sum;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH)),
+                 *b = gpunn_input(f->model, "b", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH)),
+                 *w = gpunn_input(f->model, "w", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *out[] = {gpunn_square(x), gpunn_sum(b, GPUNN_ALL, false), gpunn_sum(w, GPUNN_ALL, false),
+                           gpunn_sum(x, GPUNN_ALL, false)};
+    OK(f->dev, gpunn_write(x, floats, sizeof floats));
+    OK(f->dev, gpunn_write(b, bytes, sizeof bytes));
+    OK(f->dev, gpunn_write(w, wide, sizeof wide));
+    OK(f->dev, gpunn_forward(out, COUNT(out)));
+    OK(f->dev, gpunn_read(out[1], &sum, sizeof sum));
+    assert_int_equal(sum, 258);
+    OK(f->dev, gpunn_read(out[2], &sum, sizeof sum));
+    assert_int_equal(sum, ((int64_t)1 << 40) + 3);
+    assert_true(gpunn_item(out[3]) == 7);
+}
+
 int main(void)
 {
     static const struct {
@@ -1271,6 +1295,7 @@ int main(void)
     } list[] = {{"read", test_read},
                 {"class weights", test_class_weights},
                 {"integer division", test_integer_division},
+                {"integer sums", test_integer_sums},
                 {"vast batch", test_vast_batch},
                 {"growth", test_growth},
                 {"weights change", test_weights_change},
