@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Compares builds of the library on random models: python3 tests/differential.py RUNS BUILD/run_model...
+
+The first program, on one thread, is the reference. It and the others run on one and on four threads,
+build/levels on each level of vectors that the processor has, build/emulator on the emulated GPU. Every
+SPARSE-th model also runs with its generated kernels. Outputs and the gradients of the last tensor's mean may
+differ from the reference by SLACK times what a change of the inputs by 1e-6 makes of them, and by BOUND of
+the largest value. All refuse a model or none. A failure prints its seed and the smallest spec that still
+fails. GPUNN_TEST_SEED=n begins elsewhere."""
+import array
+import copy
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [ROOT, os.path.join(ROOT, "tests", "generator"), os.path.join(ROOT, "tests", "compile")]
+from generator import json_text, spec  # noqa: E402
+from levels import LEVELS, flags  # noqa: E402
+from make_vectors import Maker  # noqa: E402
+from tests import tensor_file  # noqa: E402
+
+BOUND, SLACK, SPARSE = 2e-5, 100, 10
+BATCH = 3
+# A sanitizer's status differs from that of a program that refuses a model.
+SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:exitcode=99", "UBSAN_OPTIONS": "exitcode=99"}
+DTYPES = {"f32": ("F32", "f"), "i64": ("I64", "q"), "i32": ("I32", "i"), "u8": ("U8", "B"),
+          "bool": ("BOOL", "B")}
+
+
+def variants(programs):
+    """(name, start of the command, variables) of each way to run a model; the first is the reference."""
+    for program in programs:
+        mode = os.path.basename(os.path.dirname(program))
+        if mode == "levels":
+            for level, _, needs in LEVELS:
+                if not needs - flags() and level not in ("bf16", "amx"):
+                    yield level, [program], {"GPUNN_VECTORS": level}
+        elif mode == "emulator":
+            yield mode, [program, "--device", "emulator"], {}
+        else:
+            for threads in "1", "4":
+                yield f"{mode}, {threads} threads", [program, "--threads", threads], {}
+
+
+def random_model(seed):
+    """A spec with a loss, or None."""
+    rng = random.Random(seed)
+    made = Maker("differential %d" % seed).model(rng.choice([op for op in spec.ops() if op != "custom"]))
+    if made is None or '"custom"' in made[0]:
+        return None
+    root = dict(json.loads(made[0]), precision="f32")
+    floats = [t.label for t in made[1].tensors if t.dtype == "f32" and t.label and t.op != "input"]
+    if floats:
+        root["tensors"].append({"op": "mean", "name": "the loss", "inputs": [floats[-1]]})
+    return root
+
+
+def inputs_of(root, seed):
+    """The values of a spec's inputs, the same for each of its parts."""
+    result = {}
+    for t in spec.parse(json.dumps(root)).tensors:
+        if t.op != "input":
+            continue
+        rng, shape = random.Random("%d %s" % (seed, t.label)), [-d * BATCH if d < 0 else d for d in t.shape]
+        dtype, code = DTYPES[t.dtype]
+        numbers = [rng.gauss(0, 1) if code == "f" else rng.randrange(2 if t.dtype == "bool" else 3)
+                   for _ in range(math.prod(shape))]
+        result[t.label] = dtype, shape, array.array(code, numbers).tobytes()
+    return result
+
+
+def disturbed(inputs, seed):
+    rng, result = random.Random(seed), {}
+    for name, (dtype, shape, data) in inputs.items():
+        if dtype == "F32":
+            numbers = [x * (1 + rng.choice((-1e-6, 1e-6))) for x in array.array("f", data)]
+            data = array.array("f", numbers).tobytes()
+        result[name] = dtype, shape, data
+    return result
+
+
+def change(a, b):
+    """The largest difference of two tensors; infinite where only one is a number or their infinities
+    differ."""
+    def one(x, y):
+        return 0 if x == y or (x != x and y != y) else abs(x - y) if math.isfinite(x - y) else math.inf
+    if a[:2] != b[:2]:
+        return math.inf
+    return max(map(one, tensor_file.values(a), tensor_file.values(b)), default=0)
+
+
+class Runs:
+    """Runs models in a folder. result: tensors by name, or a text that tells how it failed."""
+
+    def __init__(self, folder, ways):
+        self.folder, self.ways = folder, ways
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run(self, way, root, inputs):
+        _, start, variables = way
+        with open(self.path("spec.json"), "w", encoding="utf-8") as file:
+            json.dump(root, file)
+        tensor_file.save(self.path("in"), inputs)
+        gradients = ["--grad", "the loss"] if root["tensors"][-1].get("name") == "the loss" else []
+        command = [*start, self.path("spec.json"), "--input", self.path("in"), "--output", self.path("out")]
+        try:
+            done = subprocess.run(command + gradients, env={**os.environ, **SANITIZERS, **variables},
+                                  timeout=600, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  errors="replace")
+        except subprocess.TimeoutExpired:
+            return "it took more than 600 s"
+        if done.returncode == 0:
+            return tensor_file.load(self.path("out"))
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        told = [line for line in lines if line.startswith("SUMMARY")] or lines[-1:]
+        return f"status {done.returncode}: {' '.join(told)}"
+
+    def known(self, root, seed):
+        """The reference's results, and with inputs that differ a little."""
+        inputs = inputs_of(root, seed)
+        near = disturbed(inputs, seed)
+        return inputs, *(self.run(self.ways[0], root, values) for values in (inputs, near))
+
+    def fault(self, way, root, known):
+        """What is wrong with a way to run a model, or ""."""
+        inputs, expected, near = known
+        found = self.run(way, root, inputs)
+        if isinstance(expected, str) or isinstance(found, str):
+            refused = [isinstance(x, str) and x.startswith("status 1:") for x in (expected, found)]
+            said = [x if isinstance(x, str) else "it ran" for x in (found, expected)]
+            return "" if all(refused) else f"{way[0]}: {said[0]}; the reference: {said[1]}"
+        for name, tensor in expected.items():
+            allowed = math.inf if isinstance(near, str) else SLACK * change(near[name], tensor)
+            largest = max((abs(x) for x in tensor_file.values(tensor) if math.isfinite(x)), default=0)
+            off = change(found[name], tensor) if name in found else math.inf
+            if not off <= allowed + BOUND * largest + 1e-7:
+                return f"{way[0]}: {name} differs by {off:.3g} of {largest:.3g}, {allowed:.3g} allowed"
+        return "" if found.keys() == expected.keys() else f"{way[0]}: other tensors"
+
+    def kernels(self, root):
+        """The way that runs a model with its generated kernels, or None: they cannot be generated."""
+        with open(self.path("spec.json"), "w", encoding="utf-8") as file:
+            json.dump(root, file)
+        made = subprocess.run([sys.executable, "-m", "generator", self.path("spec.json"), "-o",
+                               self.path("net")], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if made.returncode:
+            return None
+        command = ["cc", "-O1", "-I.", "-DGPUNN_NO_IMPLEMENTATION", "-DKERNEL_SET=net_kernels",
+                   f'-DKERNELS="{self.path("net_kernels.h")}"', "-DNET_KERNELS_IMPLEMENTATION",
+                   "examples/run_model.c", "build/gpunn.o", "-o", self.path("fused"), "-lz", "-lpthread",
+                   "-lm"]
+        subprocess.run(command, cwd=ROOT, check=True)
+        return "generated kernels", [self.path("fused"), "--threads", "1"], {}
+
+
+def label(entry):
+    return entry.get("id", entry.get("name"))
+
+
+def without(root, index):
+    """A spec without an entry, in whose place its readers read its first operand."""
+    root = copy.deepcopy(root)
+    gone, instead = root["tensors"].pop(index), None
+    if gone.get("inputs"):
+        instead = gone["inputs"][0]
+    for entry in root["tensors"]:
+        if instead is not None and label(gone) in entry.get("inputs", ()):
+            entry["inputs"] = [instead if name == label(gone) else name for name in entry["inputs"]]
+    return root
+
+
+def smaller(root):
+    """Specs with an entry or an attribute less."""
+    for index in reversed(range(len(root["tensors"]))):
+        yield without(root, index)
+    for index, entry in enumerate(root["tensors"]):
+        for key in entry:
+            if key not in ("op", "id", "name", "inputs"):
+                less = copy.deepcopy(root)
+                del less["tensors"][index][key]
+                yield less
+
+
+def shrunk(root, fails):
+    """The smallest spec that still fails."""
+    for less in smaller(root):
+        try:
+            spec.parse(json.dumps(less))
+        except json_text.SpecError:
+            continue
+        if fails(less):
+            return shrunk(less, fails)
+    return root
+
+
+def report(runs, way, root, seed, why):
+    def fails(less):
+        now = runs.kernels(less) if way[0] == "generated kernels" else way
+        return now is not None and runs.fault(now, less, runs.known(less, seed)) != ""
+    least = shrunk(root, fails)
+    print(f"# GPUNN_TEST_SEED={seed}: {why}")
+    print("# " + runs.fault(way, least, runs.known(least, seed)))
+    print("# " + json.dumps(least, separators=(",", ":")), flush=True)
+
+
+def main():
+    count, programs = int(sys.argv[1]), sys.argv[2:]
+    first, failed, models, refused, compared = int(os.environ.get("GPUNN_TEST_SEED", 1)), 0, 0, 0, 0
+    print(f"1..1\n# GPUNN_TEST_SEED={first}")
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(folder, list(variants(programs)))
+        for seed in range(first, first + count):
+            root = random_model(seed)
+            if root is None:
+                continue
+            known, ways = runs.known(root, seed), runs.ways[1:]
+            models += 1
+            refused += isinstance(known[1], str)
+            if seed % SPARSE == 0:
+                ways = ways + [way for way in [runs.kernels(root)] if way]
+            for way in ways:
+                why = runs.fault(way, root, known)
+                compared += 1
+                if why:
+                    failed += 1
+                    report(runs, way, root, seed, why)
+    print(f"# {models} models, {refused} of them refused, {compared} comparisons, {failed} differ")
+    print(f"{'not ok' if failed else 'ok'} 1 - builds agree on random models")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
