@@ -30468,10 +30468,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         return (q[0] + q[2]) + (q[1] + q[3]);                                           \
     }
 
-/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
- * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats,
- * each group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes
- * each 4 x 4 square in four vectors. */
+/* Each vector type provides unaligned memory, set, fma, load, store, store_from, gather, half and transpose.
+ * load and store access the first `count` lanes; load sets the others to 0. store_from stores the lanes from
+ * `first` on. gather loads groups of four floats, each group `stride` after the one before. half converts
+ * from F16, bfloat from BF16. transpose transposes each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float gpunn__v16 __attribute__((vector_size(64)));
 typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -30491,6 +30491,10 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count
 GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
 {
     _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store_from(float *p, int first, gpunn__v16 x)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu << first), (__m512)x);
 }
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
 {
@@ -30548,6 +30552,13 @@ GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
         _mm256_storeu_ps(p, (__m256)x);
     else
         _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store_from(float *p, int first, gpunn__v8 x)
+{
+    if (first == 0)
+        _mm256_storeu_ps(p, (__m256)x);
+    else
+        _mm256_maskstore_ps(p, ~gpunn__v8_mask(first), (__m256)x);
 }
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
 {
@@ -30607,6 +30618,13 @@ GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
     else
         for (int i = 0; i < count; i++) p[i] = x[i];
 }
+GPUNN__INLINE void gpunn__v4_store_from(float *p, int first, gpunn__v4 x)
+{
+    if (first == 0)
+        *(gpunn__v4_memory *)p = x;
+    else
+        for (int i = first; i < 4; i++) p[i] = x[i];
+}
 GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
 {
     (void)stride;
@@ -30660,6 +30678,10 @@ GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
 GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
 {
     if (count) *p = x;
+}
+GPUNN__INLINE void gpunn__v1_store_from(float *p, int first, float x)
+{
+    if (first == 0) *p = x;
 }
 GPUNN__INLINE float gpunn__v1_relu(float x)
 {
@@ -35962,20 +35984,22 @@ typedef struct gpunn__depthwise_kernels {
 #define GPUNN__VECTOR_LANES 1
 #define GPUNN__TARGET
 /* Kernels of one vector type (cpu/vectors.h), included once for each. tile: B windows of K columns, S cells
- * apart. window: one window of any size. */
+ * apart. few: the same if there are fewer channels than lanes. window: one window of any size. */
 
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_store)(const gpunn__depthwise *d, int64_t at, int64_t c,
-                                                            GPUNN__VECTOR v, const int lanes)
+/* The result of the `lanes` channels from c on, at element `at` of y. v: the sums. */
+GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpunn__depthwise *d, int64_t at,
+                                                                      int64_t c, GPUNN__VECTOR v,
+                                                                      const int lanes)
 {
     if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
     if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
-    if (d->relu) v = GPUNN__V(_relu)(v);
-    GPUNN__V(_store)(d->y + at, lanes, v);
+    return d->relu ? GPUNN__V(_relu)(v) : v;
 }
 
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c,
-                                                            const int lanes, const int K, const int S,
-                                                            const int B, const bool cut)
+/* Channels from c on. The first `done` of them are stored already. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, int done,
+                                                            const int K, const int S, const int B,
+                                                            const bool cut)
 {
     GPUNN__VECTOR sum[8], factor[8];
     const float  *x = d->x + c, *w = d->w + c;
@@ -35983,29 +36007,33 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwi
     for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
     for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
         GPUNN__UNROLL
-        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, lanes);
+        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, GPUNN__VECTOR_LANES);
         GPUNN__UNROLL
         for (int i = 0; i < (B - 1) * S + K; i++) {
             if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
-            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, lanes);
+            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, GPUNN__VECTOR_LANES);
             GPUNN__UNROLL
             for (int j = 0; j < B; j++)
                 if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
         }
     }
     GPUNN__UNROLL
-    for (int j = 0; j < B; j++)
-        if (!cut || j < d->pixels) GPUNN__V(_depthwise_store)(d, j * d->channels + c, c, sum[j], lanes);
+    for (int j = 0; j < B; j++) {
+        if (cut && j >= d->pixels) continue;
+        const int64_t       at = j * d->channels + c;
+        const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
+        GPUNN__V(_store_from)(d->y + at, done, v);
+    }
 }
 
+/* The last vector ends at the last channel, so it may overlap the one before. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
                                                              const int S, const bool cut)
 {
-    int64_t c = 0;
-    for (; c + GPUNN__VECTOR_LANES <= d->channels; c += GPUNN__VECTOR_LANES)
-        GPUNN__V(_depthwise_cells)(d, c, GPUNN__VECTOR_LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);
-    if (c < d->channels)
-        GPUNN__V(_depthwise_cells)(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut);
+    for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
+        const int64_t first = gpunn__least(c, d->channels - GPUNN__VECTOR_LANES);
+        GPUNN__V(_depthwise_cells)(d, first, (int)(c - first), K, S, GPUNN__DEPTHWISE_TILE, cut);
+    }
 }
 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwise *d, const int K,
@@ -36014,10 +36042,47 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwis
     GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_strips), d, K, S);
 }
 
+/* Adds the products of one row of windows. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_few_row)(const gpunn__depthwise *d, const float *x,
+                                                              const float *w, int64_t K, int64_t S,
+                                                              GPUNN__VECTOR *sum, const bool cut)
+{
+    const int lanes = (int)d->channels;
+    x += d->left * d->x_column;
+    for (int64_t k = 0; k < K; k++, w += d->channels, x += d->x_column) {
+        const GPUNN__VECTOR factor = GPUNN__V(_load)(w, lanes);
+        GPUNN__UNROLL
+        for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) {
+            const int64_t column = d->left + j * S + k;
+            if (!cut || (column >= 0 && column < d->width))
+                sum[j] = GPUNN__V(_fma)(GPUNN__V(_load)(x + j * S * d->x_column, lanes), factor, sum[j]);
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_few)(const gpunn__depthwise *d, int K, int S)
+{
+    GPUNN__VECTOR sum[GPUNN__DEPTHWISE_TILE];
+    GPUNN__UNROLL
+    for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) sum[j] = GPUNN__V(_set)(0);
+    for (int64_t row = 0; row < d->rows; row++)
+        GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_few_row), d, d->x + row * d->x_row, d->w + row * d->w_row, K,
+                     S, sum);
+    GPUNN__UNROLL
+    for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) {
+        const int     lanes = (int)d->channels;
+        const int64_t at = j * d->channels;
+        if (!d->cut || j < d->pixels)
+            GPUNN__V(_store)(d->y + at, lanes, GPUNN__V(_depthwise_finish)(d, at, 0, sum[j], lanes));
+    }
+}
+
 GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_tiles)(const gpunn__depthwise *d, int kernel,
                                                               int stride)
 {
-    if (kernel == 3 && stride == 1)
+    if (d->channels < GPUNN__VECTOR_LANES)
+        GPUNN__V(_depthwise_few)(d, kernel, stride);
+    else if (kernel == 3 && stride == 1)
         GPUNN__V(_depthwise_tile)(d, 3, 1);
     else if (kernel == 3)
         GPUNN__V(_depthwise_tile)(d, 3, 2);
@@ -36043,7 +36108,7 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_window)(const gpunn__dept
                     GPUNN__V(_load)(d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c,
                                     lanes),
                     GPUNN__V(_load)(d->w + row * d->w_row + k * d->channels + c, lanes), sum);
-        GPUNN__V(_depthwise_store)(d, c, c, sum, lanes);
+        GPUNN__V(_store)(d->y + c, lanes, GPUNN__V(_depthwise_finish)(d, c, c, sum, lanes));
     }
 }
 
@@ -36059,20 +36124,22 @@ static const gpunn__depthwise_kernels GPUNN__V(_depthwise) = {GPUNN__V(_depthwis
 #define GPUNN__VECTOR_LANES 16
 #define GPUNN__TARGET GPUNN__AVX512
 /* Kernels of one vector type (cpu/vectors.h), included once for each. tile: B windows of K columns, S cells
- * apart. window: one window of any size. */
+ * apart. few: the same if there are fewer channels than lanes. window: one window of any size. */
 
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_store)(const gpunn__depthwise *d, int64_t at, int64_t c,
-                                                            GPUNN__VECTOR v, const int lanes)
+/* The result of the `lanes` channels from c on, at element `at` of y. v: the sums. */
+GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpunn__depthwise *d, int64_t at,
+                                                                      int64_t c, GPUNN__VECTOR v,
+                                                                      const int lanes)
 {
     if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
     if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
-    if (d->relu) v = GPUNN__V(_relu)(v);
-    GPUNN__V(_store)(d->y + at, lanes, v);
+    return d->relu ? GPUNN__V(_relu)(v) : v;
 }
 
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c,
-                                                            const int lanes, const int K, const int S,
-                                                            const int B, const bool cut)
+/* Channels from c on. The first `done` of them are stored already. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, int done,
+                                                            const int K, const int S, const int B,
+                                                            const bool cut)
 {
     GPUNN__VECTOR sum[8], factor[8];
     const float  *x = d->x + c, *w = d->w + c;
@@ -36080,29 +36147,33 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwi
     for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
     for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
         GPUNN__UNROLL
-        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, lanes);
+        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, GPUNN__VECTOR_LANES);
         GPUNN__UNROLL
         for (int i = 0; i < (B - 1) * S + K; i++) {
             if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
-            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, lanes);
+            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, GPUNN__VECTOR_LANES);
             GPUNN__UNROLL
             for (int j = 0; j < B; j++)
                 if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
         }
     }
     GPUNN__UNROLL
-    for (int j = 0; j < B; j++)
-        if (!cut || j < d->pixels) GPUNN__V(_depthwise_store)(d, j * d->channels + c, c, sum[j], lanes);
+    for (int j = 0; j < B; j++) {
+        if (cut && j >= d->pixels) continue;
+        const int64_t       at = j * d->channels + c;
+        const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
+        GPUNN__V(_store_from)(d->y + at, done, v);
+    }
 }
 
+/* The last vector ends at the last channel, so it may overlap the one before. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
                                                              const int S, const bool cut)
 {
-    int64_t c = 0;
-    for (; c + GPUNN__VECTOR_LANES <= d->channels; c += GPUNN__VECTOR_LANES)
-        GPUNN__V(_depthwise_cells)(d, c, GPUNN__VECTOR_LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);
-    if (c < d->channels)
-        GPUNN__V(_depthwise_cells)(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut);
+    for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
+        const int64_t first = gpunn__least(c, d->channels - GPUNN__VECTOR_LANES);
+        GPUNN__V(_depthwise_cells)(d, first, (int)(c - first), K, S, GPUNN__DEPTHWISE_TILE, cut);
+    }
 }
 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwise *d, const int K,
@@ -36111,10 +36182,47 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwis
     GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_strips), d, K, S);
 }
 
+/* Adds the products of one row of windows. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_few_row)(const gpunn__depthwise *d, const float *x,
+                                                              const float *w, int64_t K, int64_t S,
+                                                              GPUNN__VECTOR *sum, const bool cut)
+{
+    const int lanes = (int)d->channels;
+    x += d->left * d->x_column;
+    for (int64_t k = 0; k < K; k++, w += d->channels, x += d->x_column) {
+        const GPUNN__VECTOR factor = GPUNN__V(_load)(w, lanes);
+        GPUNN__UNROLL
+        for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) {
+            const int64_t column = d->left + j * S + k;
+            if (!cut || (column >= 0 && column < d->width))
+                sum[j] = GPUNN__V(_fma)(GPUNN__V(_load)(x + j * S * d->x_column, lanes), factor, sum[j]);
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_few)(const gpunn__depthwise *d, int K, int S)
+{
+    GPUNN__VECTOR sum[GPUNN__DEPTHWISE_TILE];
+    GPUNN__UNROLL
+    for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) sum[j] = GPUNN__V(_set)(0);
+    for (int64_t row = 0; row < d->rows; row++)
+        GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_few_row), d, d->x + row * d->x_row, d->w + row * d->w_row, K,
+                     S, sum);
+    GPUNN__UNROLL
+    for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) {
+        const int     lanes = (int)d->channels;
+        const int64_t at = j * d->channels;
+        if (!d->cut || j < d->pixels)
+            GPUNN__V(_store)(d->y + at, lanes, GPUNN__V(_depthwise_finish)(d, at, 0, sum[j], lanes));
+    }
+}
+
 GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_tiles)(const gpunn__depthwise *d, int kernel,
                                                               int stride)
 {
-    if (kernel == 3 && stride == 1)
+    if (d->channels < GPUNN__VECTOR_LANES)
+        GPUNN__V(_depthwise_few)(d, kernel, stride);
+    else if (kernel == 3 && stride == 1)
         GPUNN__V(_depthwise_tile)(d, 3, 1);
     else if (kernel == 3)
         GPUNN__V(_depthwise_tile)(d, 3, 2);
@@ -36140,7 +36248,7 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_window)(const gpunn__dept
                     GPUNN__V(_load)(d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c,
                                     lanes),
                     GPUNN__V(_load)(d->w + row * d->w_row + k * d->channels + c, lanes), sum);
-        GPUNN__V(_depthwise_store)(d, c, c, sum, lanes);
+        GPUNN__V(_store)(d->y + c, lanes, GPUNN__V(_depthwise_finish)(d, c, c, sum, lanes));
     }
 }
 
@@ -36156,20 +36264,22 @@ static const gpunn__depthwise_kernels GPUNN__V(_depthwise) = {GPUNN__V(_depthwis
 #define GPUNN__VECTOR_LANES 8
 #define GPUNN__TARGET GPUNN__AVX2
 /* Kernels of one vector type (cpu/vectors.h), included once for each. tile: B windows of K columns, S cells
- * apart. window: one window of any size. */
+ * apart. few: the same if there are fewer channels than lanes. window: one window of any size. */
 
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_store)(const gpunn__depthwise *d, int64_t at, int64_t c,
-                                                            GPUNN__VECTOR v, const int lanes)
+/* The result of the `lanes` channels from c on, at element `at` of y. v: the sums. */
+GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpunn__depthwise *d, int64_t at,
+                                                                      int64_t c, GPUNN__VECTOR v,
+                                                                      const int lanes)
 {
     if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
     if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
-    if (d->relu) v = GPUNN__V(_relu)(v);
-    GPUNN__V(_store)(d->y + at, lanes, v);
+    return d->relu ? GPUNN__V(_relu)(v) : v;
 }
 
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c,
-                                                            const int lanes, const int K, const int S,
-                                                            const int B, const bool cut)
+/* Channels from c on. The first `done` of them are stored already. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, int done,
+                                                            const int K, const int S, const int B,
+                                                            const bool cut)
 {
     GPUNN__VECTOR sum[8], factor[8];
     const float  *x = d->x + c, *w = d->w + c;
@@ -36177,29 +36287,33 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwi
     for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
     for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
         GPUNN__UNROLL
-        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, lanes);
+        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, GPUNN__VECTOR_LANES);
         GPUNN__UNROLL
         for (int i = 0; i < (B - 1) * S + K; i++) {
             if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
-            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, lanes);
+            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, GPUNN__VECTOR_LANES);
             GPUNN__UNROLL
             for (int j = 0; j < B; j++)
                 if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
         }
     }
     GPUNN__UNROLL
-    for (int j = 0; j < B; j++)
-        if (!cut || j < d->pixels) GPUNN__V(_depthwise_store)(d, j * d->channels + c, c, sum[j], lanes);
+    for (int j = 0; j < B; j++) {
+        if (cut && j >= d->pixels) continue;
+        const int64_t       at = j * d->channels + c;
+        const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
+        GPUNN__V(_store_from)(d->y + at, done, v);
+    }
 }
 
+/* The last vector ends at the last channel, so it may overlap the one before. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
                                                              const int S, const bool cut)
 {
-    int64_t c = 0;
-    for (; c + GPUNN__VECTOR_LANES <= d->channels; c += GPUNN__VECTOR_LANES)
-        GPUNN__V(_depthwise_cells)(d, c, GPUNN__VECTOR_LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);
-    if (c < d->channels)
-        GPUNN__V(_depthwise_cells)(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut);
+    for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
+        const int64_t first = gpunn__least(c, d->channels - GPUNN__VECTOR_LANES);
+        GPUNN__V(_depthwise_cells)(d, first, (int)(c - first), K, S, GPUNN__DEPTHWISE_TILE, cut);
+    }
 }
 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwise *d, const int K,
@@ -36208,10 +36322,47 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwis
     GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_strips), d, K, S);
 }
 
+/* Adds the products of one row of windows. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_few_row)(const gpunn__depthwise *d, const float *x,
+                                                              const float *w, int64_t K, int64_t S,
+                                                              GPUNN__VECTOR *sum, const bool cut)
+{
+    const int lanes = (int)d->channels;
+    x += d->left * d->x_column;
+    for (int64_t k = 0; k < K; k++, w += d->channels, x += d->x_column) {
+        const GPUNN__VECTOR factor = GPUNN__V(_load)(w, lanes);
+        GPUNN__UNROLL
+        for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) {
+            const int64_t column = d->left + j * S + k;
+            if (!cut || (column >= 0 && column < d->width))
+                sum[j] = GPUNN__V(_fma)(GPUNN__V(_load)(x + j * S * d->x_column, lanes), factor, sum[j]);
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_few)(const gpunn__depthwise *d, int K, int S)
+{
+    GPUNN__VECTOR sum[GPUNN__DEPTHWISE_TILE];
+    GPUNN__UNROLL
+    for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) sum[j] = GPUNN__V(_set)(0);
+    for (int64_t row = 0; row < d->rows; row++)
+        GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_few_row), d, d->x + row * d->x_row, d->w + row * d->w_row, K,
+                     S, sum);
+    GPUNN__UNROLL
+    for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) {
+        const int     lanes = (int)d->channels;
+        const int64_t at = j * d->channels;
+        if (!d->cut || j < d->pixels)
+            GPUNN__V(_store)(d->y + at, lanes, GPUNN__V(_depthwise_finish)(d, at, 0, sum[j], lanes));
+    }
+}
+
 GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_tiles)(const gpunn__depthwise *d, int kernel,
                                                               int stride)
 {
-    if (kernel == 3 && stride == 1)
+    if (d->channels < GPUNN__VECTOR_LANES)
+        GPUNN__V(_depthwise_few)(d, kernel, stride);
+    else if (kernel == 3 && stride == 1)
         GPUNN__V(_depthwise_tile)(d, 3, 1);
     else if (kernel == 3)
         GPUNN__V(_depthwise_tile)(d, 3, 2);
@@ -36237,7 +36388,7 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_window)(const gpunn__dept
                     GPUNN__V(_load)(d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c,
                                     lanes),
                     GPUNN__V(_load)(d->w + row * d->w_row + k * d->channels + c, lanes), sum);
-        GPUNN__V(_depthwise_store)(d, c, c, sum, lanes);
+        GPUNN__V(_store)(d->y + c, lanes, GPUNN__V(_depthwise_finish)(d, c, c, sum, lanes));
     }
 }
 
@@ -36253,20 +36404,22 @@ static const gpunn__depthwise_kernels GPUNN__V(_depthwise) = {GPUNN__V(_depthwis
 #define GPUNN__VECTOR_LANES 4
 #define GPUNN__TARGET GPUNN__BASELINE
 /* Kernels of one vector type (cpu/vectors.h), included once for each. tile: B windows of K columns, S cells
- * apart. window: one window of any size. */
+ * apart. few: the same if there are fewer channels than lanes. window: one window of any size. */
 
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_store)(const gpunn__depthwise *d, int64_t at, int64_t c,
-                                                            GPUNN__VECTOR v, const int lanes)
+/* The result of the `lanes` channels from c on, at element `at` of y. v: the sums. */
+GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpunn__depthwise *d, int64_t at,
+                                                                      int64_t c, GPUNN__VECTOR v,
+                                                                      const int lanes)
 {
     if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
     if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
-    if (d->relu) v = GPUNN__V(_relu)(v);
-    GPUNN__V(_store)(d->y + at, lanes, v);
+    return d->relu ? GPUNN__V(_relu)(v) : v;
 }
 
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c,
-                                                            const int lanes, const int K, const int S,
-                                                            const int B, const bool cut)
+/* Channels from c on. The first `done` of them are stored already. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, int done,
+                                                            const int K, const int S, const int B,
+                                                            const bool cut)
 {
     GPUNN__VECTOR sum[8], factor[8];
     const float  *x = d->x + c, *w = d->w + c;
@@ -36274,29 +36427,33 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwi
     for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
     for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
         GPUNN__UNROLL
-        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, lanes);
+        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, GPUNN__VECTOR_LANES);
         GPUNN__UNROLL
         for (int i = 0; i < (B - 1) * S + K; i++) {
             if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
-            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, lanes);
+            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, GPUNN__VECTOR_LANES);
             GPUNN__UNROLL
             for (int j = 0; j < B; j++)
                 if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
         }
     }
     GPUNN__UNROLL
-    for (int j = 0; j < B; j++)
-        if (!cut || j < d->pixels) GPUNN__V(_depthwise_store)(d, j * d->channels + c, c, sum[j], lanes);
+    for (int j = 0; j < B; j++) {
+        if (cut && j >= d->pixels) continue;
+        const int64_t       at = j * d->channels + c;
+        const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
+        GPUNN__V(_store_from)(d->y + at, done, v);
+    }
 }
 
+/* The last vector ends at the last channel, so it may overlap the one before. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
                                                              const int S, const bool cut)
 {
-    int64_t c = 0;
-    for (; c + GPUNN__VECTOR_LANES <= d->channels; c += GPUNN__VECTOR_LANES)
-        GPUNN__V(_depthwise_cells)(d, c, GPUNN__VECTOR_LANES, K, S, GPUNN__DEPTHWISE_TILE, cut);
-    if (c < d->channels)
-        GPUNN__V(_depthwise_cells)(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE, cut);
+    for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
+        const int64_t first = gpunn__least(c, d->channels - GPUNN__VECTOR_LANES);
+        GPUNN__V(_depthwise_cells)(d, first, (int)(c - first), K, S, GPUNN__DEPTHWISE_TILE, cut);
+    }
 }
 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwise *d, const int K,
@@ -36305,10 +36462,47 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_tile)(const gpunn__depthwis
     GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_strips), d, K, S);
 }
 
+/* Adds the products of one row of windows. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_few_row)(const gpunn__depthwise *d, const float *x,
+                                                              const float *w, int64_t K, int64_t S,
+                                                              GPUNN__VECTOR *sum, const bool cut)
+{
+    const int lanes = (int)d->channels;
+    x += d->left * d->x_column;
+    for (int64_t k = 0; k < K; k++, w += d->channels, x += d->x_column) {
+        const GPUNN__VECTOR factor = GPUNN__V(_load)(w, lanes);
+        GPUNN__UNROLL
+        for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) {
+            const int64_t column = d->left + j * S + k;
+            if (!cut || (column >= 0 && column < d->width))
+                sum[j] = GPUNN__V(_fma)(GPUNN__V(_load)(x + j * S * d->x_column, lanes), factor, sum[j]);
+        }
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_few)(const gpunn__depthwise *d, int K, int S)
+{
+    GPUNN__VECTOR sum[GPUNN__DEPTHWISE_TILE];
+    GPUNN__UNROLL
+    for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) sum[j] = GPUNN__V(_set)(0);
+    for (int64_t row = 0; row < d->rows; row++)
+        GPUNN__FIXED(d->cut, GPUNN__V(_depthwise_few_row), d, d->x + row * d->x_row, d->w + row * d->w_row, K,
+                     S, sum);
+    GPUNN__UNROLL
+    for (int j = 0; j < GPUNN__DEPTHWISE_TILE; j++) {
+        const int     lanes = (int)d->channels;
+        const int64_t at = j * d->channels;
+        if (!d->cut || j < d->pixels)
+            GPUNN__V(_store)(d->y + at, lanes, GPUNN__V(_depthwise_finish)(d, at, 0, sum[j], lanes));
+    }
+}
+
 GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_tiles)(const gpunn__depthwise *d, int kernel,
                                                               int stride)
 {
-    if (kernel == 3 && stride == 1)
+    if (d->channels < GPUNN__VECTOR_LANES)
+        GPUNN__V(_depthwise_few)(d, kernel, stride);
+    else if (kernel == 3 && stride == 1)
         GPUNN__V(_depthwise_tile)(d, 3, 1);
     else if (kernel == 3)
         GPUNN__V(_depthwise_tile)(d, 3, 2);
@@ -36334,7 +36528,7 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_depthwise_window)(const gpunn__dept
                     GPUNN__V(_load)(d->x + row * d->x_row + d->left * d->channels + k * d->x_column + c,
                                     lanes),
                     GPUNN__V(_load)(d->w + row * d->w_row + k * d->channels + c, lanes), sum);
-        GPUNN__V(_depthwise_store)(d, c, c, sum, lanes);
+        GPUNN__V(_store)(d->y + c, lanes, GPUNN__V(_depthwise_finish)(d, c, c, sum, lanes));
     }
 }
 

@@ -89,6 +89,15 @@ static gpunn_tensor *residual(gpunn_tensor *h, bool depthwise, gpunn_tensor *(*a
 
 /* One channel more than whole vectors. */
 #define EDGE CONV(.out_channels = 33, .kernel_size = 1)
+
+/* Depthwise with n channels, which is no whole number of vectors. */
+static gpunn_tensor *slim(gpunn_tensor *h, int n)
+{
+    h = gpunn_slice(h, 1, 0, n, 1);
+    gpunn_tensor *y = gpunn_conv2d(h, "a", .out_channels = n, .groups = n, .kernel_size = 3, .padding = 1);
+    return gpunn_relu(gpunn_add(y, h));
+}
+
 #define CASES(X)                                                                                        \
     X(edge_max_pool, gpunn_max_pool2d(EDGE, .kernel_size = 3, .stride = 2))                             \
     X(edge_avg_pool, gpunn_avg_pool2d(EDGE, .kernel_size = 2))                                          \
@@ -114,6 +123,9 @@ static gpunn_tensor *residual(gpunn_tensor *h, bool depthwise, gpunn_tensor *(*a
     X(depthwise_dilated, DEPTHWISE(3, .padding = 4, .dilation = 2))                                     \
     X(depthwise_even, DEPTHWISE(4, .paddings = {3, 0}))                                                 \
     X(depthwise_far, DEPTHWISE(3, .padding = 5, .dilation = 4, .stride = 2))                            \
+    X(depthwise_odd, slim(h, 37))                                                                       \
+    X(depthwise_13, slim(h, 13))                                                                        \
+    X(depthwise_few, slim(h, 3))                                                                        \
     X(hardswish, gpunn_hardswish(CONV(.out_channels = 40, .kernel_size = 1)))                           \
     X(relu6, gpunn_relu6(NORMED("bn")))                                                                 \
     X(leaky, gpunn_leaky_relu(DEPTHWISE(3, .stride = 1), 0.2f))                                         \
