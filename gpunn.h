@@ -29262,19 +29262,19 @@ GPUNN__INLINE int gpunn__level(void)
 }
 #endif
 
-/* Defines a function at every level. Functions that it calls are inlined at that level too, unless they are
- * GPUNN__NOINLINE. */
+/* Defines a function at every level, which is not inlined. Functions that it calls are inlined at that level
+ * too, unless they are GPUNN__NOINLINE or defined at every level themselves. */
 #if defined(GPUNN__LEVELS) && defined(__OPTIMIZE__)
-#define GPUNN__AT_LEVEL(TARGET, function, parameters, code)         \
-    TARGET __attribute__((flatten)) static void function parameters \
-    {                                                               \
-        code;                                                       \
+#define GPUNN__AT_LEVEL(TARGET, function, parameters, code)                   \
+    TARGET __attribute__((flatten, noinline)) static void function parameters \
+    {                                                                         \
+        code;                                                                 \
     }
 #define GPUNN__VECTORIZED(function, parameters, arguments)                                   \
     GPUNN__INLINE void function##_code parameters;                                           \
     GPUNN__AT_LEVEL(GPUNN__AVX512, function##_avx512, parameters, function##_code arguments) \
     GPUNN__AT_LEVEL(GPUNN__AVX2, function##_avx2, parameters, function##_code arguments)     \
-    static void function parameters                                                          \
+    GPUNN__NOINLINE void function parameters                                                 \
     {                                                                                        \
         const int level = gpunn__level();                                                    \
         if (level == GPUNN__LEVEL_AVX512)                                                    \
@@ -29289,7 +29289,7 @@ GPUNN__INLINE int gpunn__level(void)
 #define GPUNN__VECTORIZED_AVX2(function, parameters, arguments)                          \
     GPUNN__INLINE void function##_code parameters;                                       \
     GPUNN__AT_LEVEL(GPUNN__AVX2, function##_avx2, parameters, function##_code arguments) \
-    static void function parameters                                                      \
+    GPUNN__NOINLINE void function parameters                                             \
     {                                                                                    \
         if (gpunn__level() >= GPUNN__LEVEL_AVX2)                                         \
             function##_avx2 arguments;                                                   \
@@ -40847,7 +40847,8 @@ GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-static void gpunn__sample_find_touched(const gpunn__sampling *s, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__sample_find_touched, (const gpunn__sampling *s, int thread, int threads),
+                  (s, thread, threads))
 {
     int64_t        begin, end;
     gpunn__corners c;
@@ -41524,8 +41525,10 @@ GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double m
 
 /* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats, with 64 partial
  * sums side by side. */
-static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b,
-                              float q, int64_t n, int64_t lines, int64_t stride, double sums[2])
+GPUNN__VECTORIZED(gpunn__norm_block,
+                  (const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b, float q,
+                   int64_t n, int64_t lines, int64_t stride, double sums[2]),
+                  (a, p, b, q, n, lines, stride, sums))
 {
     float sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
     for (; lines > 0; lines--, a += stride, b += stride)
@@ -41935,8 +41938,10 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
 #undef GPUNN__TERM
 }
 
-static void gpunn__row_gradient_sums(const float *x, const float *g, const float *weight, float mean,
-                                     int64_t n, double sums[2])
+GPUNN__VECTORIZED(gpunn__row_gradient_sums,
+                  (const float *x, const float *g, const float *weight, float mean, int64_t n,
+                   double sums[2]),
+                  (x, g, weight, mean, n, sums))
 {
     if (weight)
         gpunn__row_sums(GPUNN__ROW_SCALED, x, g, weight, mean, n, sums);

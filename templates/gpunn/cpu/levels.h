@@ -85,19 +85,19 @@ GPUNN__INLINE int gpunn__level(void)
 }
 #endif
 
-/* Defines a function at every level. Functions that it calls are inlined at that level too, unless they are
- * GPUNN__NOINLINE. */
+/* Defines a function at every level, which is not inlined. Functions that it calls are inlined at that level
+ * too, unless they are GPUNN__NOINLINE or defined at every level themselves. */
 #if defined(GPUNN__LEVELS) && defined(__OPTIMIZE__)
-#define GPUNN__AT_LEVEL(TARGET, function, parameters, code)         \
-    TARGET __attribute__((flatten)) static void function parameters \
-    {                                                               \
-        code;                                                       \
+#define GPUNN__AT_LEVEL(TARGET, function, parameters, code)                   \
+    TARGET __attribute__((flatten, noinline)) static void function parameters \
+    {                                                                         \
+        code;                                                                 \
     }
 #define GPUNN__VECTORIZED(function, parameters, arguments)                                   \
     GPUNN__INLINE void function##_code parameters;                                           \
     GPUNN__AT_LEVEL(GPUNN__AVX512, function##_avx512, parameters, function##_code arguments) \
     GPUNN__AT_LEVEL(GPUNN__AVX2, function##_avx2, parameters, function##_code arguments)     \
-    static void function parameters                                                          \
+    GPUNN__NOINLINE void function parameters                                                 \
     {                                                                                        \
         const int level = gpunn__level();                                                    \
         if (level == GPUNN__LEVEL_AVX512)                                                    \
@@ -112,7 +112,7 @@ GPUNN__INLINE int gpunn__level(void)
 #define GPUNN__VECTORIZED_AVX2(function, parameters, arguments)                          \
     GPUNN__INLINE void function##_code parameters;                                       \
     GPUNN__AT_LEVEL(GPUNN__AVX2, function##_avx2, parameters, function##_code arguments) \
-    static void function parameters                                                      \
+    GPUNN__NOINLINE void function parameters                                             \
     {                                                                                    \
         if (gpunn__level() >= GPUNN__LEVEL_AVX2)                                         \
             function##_avx2 arguments;                                                   \

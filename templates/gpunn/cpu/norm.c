@@ -41,8 +41,10 @@ GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double m
 
 /* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats, with 64 partial
  * sums side by side. */
-static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b,
-                              float q, int64_t n, int64_t lines, int64_t stride, double sums[2])
+GPUNN__VECTORIZED(gpunn__norm_block,
+                  (const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b, float q,
+                   int64_t n, int64_t lines, int64_t stride, double sums[2]),
+                  (a, p, b, q, n, lines, stride, sums))
 {
     float sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
     for (; lines > 0; lines--, a += stride, b += stride)
@@ -452,8 +454,10 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
 #undef GPUNN__TERM
 }
 
-static void gpunn__row_gradient_sums(const float *x, const float *g, const float *weight, float mean,
-                                     int64_t n, double sums[2])
+GPUNN__VECTORIZED(gpunn__row_gradient_sums,
+                  (const float *x, const float *g, const float *weight, float mean, int64_t n,
+                   double sums[2]),
+                  (x, g, weight, mean, n, sums))
 {
     if (weight)
         gpunn__row_sums(GPUNN__ROW_SCALED, x, g, weight, mean, n, sums);

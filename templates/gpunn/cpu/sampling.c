@@ -257,7 +257,8 @@ GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-static void gpunn__sample_find_touched(const gpunn__sampling *s, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__sample_find_touched, (const gpunn__sampling *s, int thread, int threads),
+                  (s, thread, threads))
 {
     int64_t        begin, end;
     gpunn__corners c;
