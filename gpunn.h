@@ -7585,7 +7585,7 @@ static void gpunn__weigh(const float *x, float *w, gpunn__line_sums *sum)
 {
     double squares = 0;
     for (int i = 0; i < GPUNN__GROUP; i++) squares += (double)x[i] * (double)x[i];
-    const double size = sqrt(squares / GPUNN__GROUP);
+    const double size = sqrt(squares / (double)GPUNN__GROUP);
     sum->w = sum->x = 0;
     for (int i = 0; i < GPUNN__GROUP; i++) {
         w[i] = (float)(size + fabs((double)x[i]));
@@ -40106,7 +40106,7 @@ GPUNN__VECTORIZED(gpunn__find_range, (const float *x, int64_t n, gpunn__float_ra
 }
 
 /* scale and zero point as ONNX's DynamicQuantizeLinear. */
-static void gpunn__find_scale(const float *x, int64_t n, float *scale, int *zero)
+static void gpunn__quantize_scale(const float *x, int64_t n, float *scale, int *zero)
 {
     gpunn__float_range range;
     gpunn__find_range(x, n, &range);
@@ -40143,7 +40143,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_quantized_linear_dynamic(gpunn__cpu *cp
     if (step->cache_version != step->state->weights_version)
         gpunn__pack_weight(&g, (const float *)step->in[1].data, weight_scale);
     step->cache_version = step->state->weights_version;
-    gpunn__find_scale((const float *)step->in[0].data, count, &scale, &g.zero);
+    gpunn__quantize_scale((const float *)step->in[0].data, count, &scale, &g.zero);
     gpunn__floats_to_bytes((const float *)step->in[0].data, count, scale, g.zero, x);
     gpunn__scale_columns(&g, weight_scale, NULL, scale, g.zero, 1);
     g.x = x;

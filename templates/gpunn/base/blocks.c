@@ -136,7 +136,7 @@ static void gpunn__weigh(const float *x, float *w, gpunn__line_sums *sum)
 {
     double squares = 0;
     for (int i = 0; i < GPUNN__GROUP; i++) squares += (double)x[i] * (double)x[i];
-    const double size = sqrt(squares / GPUNN__GROUP);
+    const double size = sqrt(squares / (double)GPUNN__GROUP);
     sum->w = sum->x = 0;
     for (int i = 0; i < GPUNN__GROUP; i++) {
         w[i] = (float)(size + fabs((double)x[i]));

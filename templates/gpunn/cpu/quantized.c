@@ -794,7 +794,7 @@ GPUNN__VECTORIZED(gpunn__find_range, (const float *x, int64_t n, gpunn__float_ra
 }
 
 /* scale and zero point as ONNX's DynamicQuantizeLinear. */
-static void gpunn__find_scale(const float *x, int64_t n, float *scale, int *zero)
+static void gpunn__quantize_scale(const float *x, int64_t n, float *scale, int *zero)
 {
     gpunn__float_range range;
     gpunn__find_range(x, n, &range);
@@ -831,7 +831,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_quantized_linear_dynamic(gpunn__cpu *cp
     if (step->cache_version != step->state->weights_version)
         gpunn__pack_weight(&g, (const float *)step->in[1].data, weight_scale);
     step->cache_version = step->state->weights_version;
-    gpunn__find_scale((const float *)step->in[0].data, count, &scale, &g.zero);
+    gpunn__quantize_scale((const float *)step->in[0].data, count, &scale, &g.zero);
     gpunn__floats_to_bytes((const float *)step->in[0].data, count, scale, g.zero, x);
     gpunn__scale_columns(&g, weight_scale, NULL, scale, g.zero, 1);
     g.x = x;
