@@ -39141,6 +39141,11 @@ typedef struct gpunn__integer_tile {
     int         rows;  /* of A, at most GPUNN__BLOCK_ROWS */
 } gpunn__integer_tile;
 
+/* What is added to a rounded result, and its bounds. */
+typedef struct gpunn__bounds {
+    int zero, low, high;
+} gpunn__bounds;
+
 /* What some results of a depthwise convolution read. weight: 16 bits [count][columns], or bytes for blocks of
  * GPUNN__CHANNELS channels, 4 cells of each channel one after another. */
 enum { GPUNN__CHANNELS = 64, GPUNN__PIXELS = 16 };
@@ -39202,16 +39207,33 @@ typedef struct gpunn__sums512_scale { /* of a panel */
         const __m512d x = _mm512_mul_pd(_mm512_cvtepi32_pd(sums), factor);                                   \
         return _mm512_cvtpd_epi32(_mm512_min_pd(_mm512_set1_pd(1e6), x));                                    \
     }                                                                                                        \
-    TARGET_ GPUNN__INLINE __m128i gpunn__##prefix##_bytes(const gpunn_attributes *attr, const int32_t *sums, \
-                                                          const gpunn__sums512_scale *f)                     \
+    TARGET_ GPUNN__INLINE __m512i gpunn__##prefix##_near(const int32_t *sums, const gpunn__sums512_scale *f) \
     {                                                                                                        \
         const __m512i all = _mm512_loadu_si512(sums);                                                        \
         const __m256i low = gpunn__##prefix##_eight(_mm512_castsi512_si256(all), f->low);                    \
         const __m256i high = gpunn__##prefix##_eight(_mm512_extracti64x4_epi64(all, 1), f->high);            \
-        __m512i       x = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);                          \
-        x = _mm512_add_epi32(x, _mm512_set1_epi32(attr->zero_point));                                        \
-        x = _mm512_max_epi32(x, _mm512_set1_epi32(attr->quant_min));                                         \
-        return _mm512_cvtepi32_epi8(_mm512_min_epi32(x, _mm512_set1_epi32(attr->quant_max)));                \
+        return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);                                     \
+    }                                                                                                        \
+    TARGET_ GPUNN__INLINE __m128i gpunn__##prefix##_bytes(const gpunn__bounds *b, const int32_t *sums,       \
+                                                          const gpunn__sums512_scale *f)                     \
+    {                                                                                                        \
+        __m512i x = gpunn__##prefix##_near(sums, f);                                                         \
+        x = _mm512_max_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(b->zero)), _mm512_set1_epi32(b->low));    \
+        return _mm512_cvtepi32_epi8(_mm512_min_epi32(x, _mm512_set1_epi32(b->high)));                        \
+    }                                                                                                        \
+    /* four panels; packing leaves four columns of each in a lane */                                         \
+    TARGET_ GPUNN__INLINE __m512i gpunn__##prefix##_bytes64(const gpunn__bounds *b, const int32_t *sums,     \
+                                                            const gpunn__sums512_scale f[4])                 \
+    {                                                                                                        \
+        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);       \
+        const __m512i zero = _mm512_set1_epi16((short)b->zero);                                              \
+        const __m512i x = _mm512_packs_epi32(gpunn__##prefix##_near(sums, f),                                \
+                                             gpunn__##prefix##_near(sums + 16, f + 1));                      \
+        const __m512i y = _mm512_packs_epi32(gpunn__##prefix##_near(sums + 32, f + 2),                       \
+                                             gpunn__##prefix##_near(sums + 48, f + 3));                      \
+        const __m512i bytes = _mm512_packus_epi16(_mm512_adds_epi16(x, zero), _mm512_adds_epi16(y, zero));   \
+        const __m512i least = _mm512_max_epu8(bytes, _mm512_set1_epi8((char)b->low));                        \
+        return _mm512_permutexvar_epi32(order, _mm512_min_epu8(least, _mm512_set1_epi8((char)b->high)));     \
     }
 #define GPUNN__SCALE gpunn__sums512_scale
 
@@ -39351,11 +39373,22 @@ GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const
 GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
                                           int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
 {
-    for (int64_t j = 0; j < n; j += GPUNN__PANEL) {
+    const gpunn__bounds bounds = {attr->zero_point, attr->quant_min, attr->quant_max};
+    int64_t             j = 0;
+#if GPUNN__LANES == 16
+    for (; j + 64 <= n; j += 64) {
+        GPUNN__SCALE f[4];
+        GPUNN__UNROLL
+        for (int v = 0; v < 4; v++) f[v] = GPUNN__Q(factors)(factor + j + 16 * v);
+        for (int i = 0; i < rows; i++)
+            GPUNN__Q(store)(y + i * y_row + j, GPUNN__Q(bytes64)(&bounds, sums + (int64_t)i * width + j, f));
+    }
+#endif
+    for (; j < n; j += GPUNN__PANEL) {
         const GPUNN__SCALE f = GPUNN__Q(factors)(factor + j);
         const int          count = (int)gpunn__least(GPUNN__PANEL, n - j);
         for (int i = 0; i < rows; i++) {
-            const __m128i bytes = GPUNN__Q(bytes)(attr, sums + (int64_t)i * width + j, &f);
+            const __m128i bytes = GPUNN__Q(bytes)(&bounds, sums + (int64_t)i * width + j, &f);
             uint8_t      *to = y + i * y_row + j;
             if (count == GPUNN__PANEL)
                 _mm_storeu_si128((__m128i *)(void *)to, bytes);
@@ -39457,11 +39490,22 @@ GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const
 GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
                                           int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
 {
-    for (int64_t j = 0; j < n; j += GPUNN__PANEL) {
+    const gpunn__bounds bounds = {attr->zero_point, attr->quant_min, attr->quant_max};
+    int64_t             j = 0;
+#if GPUNN__LANES == 16
+    for (; j + 64 <= n; j += 64) {
+        GPUNN__SCALE f[4];
+        GPUNN__UNROLL
+        for (int v = 0; v < 4; v++) f[v] = GPUNN__Q(factors)(factor + j + 16 * v);
+        for (int i = 0; i < rows; i++)
+            GPUNN__Q(store)(y + i * y_row + j, GPUNN__Q(bytes64)(&bounds, sums + (int64_t)i * width + j, f));
+    }
+#endif
+    for (; j < n; j += GPUNN__PANEL) {
         const GPUNN__SCALE f = GPUNN__Q(factors)(factor + j);
         const int          count = (int)gpunn__least(GPUNN__PANEL, n - j);
         for (int i = 0; i < rows; i++) {
-            const __m128i bytes = GPUNN__Q(bytes)(attr, sums + (int64_t)i * width + j, &f);
+            const __m128i bytes = GPUNN__Q(bytes)(&bounds, sums + (int64_t)i * width + j, &f);
             uint8_t      *to = y + i * y_row + j;
             if (count == GPUNN__PANEL)
                 _mm_storeu_si128((__m128i *)(void *)to, bytes);
@@ -39508,21 +39552,21 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__sums256_scale gpunn__sums256_factors(const floa
     return f;
 }
 /* Four sums. A product below -2^31, or NaN, becomes -2^31. */
-GPUNN__AVX2 GPUNN__INLINE __m128i gpunn__sums256_four(const gpunn_attributes *attr, const int32_t *sums,
+GPUNN__AVX2 GPUNN__INLINE __m128i gpunn__sums256_four(const gpunn__bounds *b, const int32_t *sums,
                                                       __m256d factor)
 {
     const __m128i own = _mm_loadu_si128((const __m128i *)(const void *)sums);
     const __m256d x = _mm256_mul_pd(_mm256_cvtepi32_pd(own), factor);
     __m128i       y = _mm256_cvtpd_epi32(_mm256_min_pd(_mm256_set1_pd(1e6), x));
-    y = _mm_add_epi32(y, _mm_set1_epi32(attr->zero_point));
-    return _mm_min_epi32(_mm_max_epi32(y, _mm_set1_epi32(attr->quant_min)), _mm_set1_epi32(attr->quant_max));
+    y = _mm_add_epi32(y, _mm_set1_epi32(b->zero));
+    return _mm_min_epi32(_mm_max_epi32(y, _mm_set1_epi32(b->low)), _mm_set1_epi32(b->high));
 }
-GPUNN__AVX2 GPUNN__INLINE __m128i gpunn__sums256_bytes(const gpunn_attributes *attr, const int32_t *sums,
+GPUNN__AVX2 GPUNN__INLINE __m128i gpunn__sums256_bytes(const gpunn__bounds *b, const int32_t *sums,
                                                        const gpunn__sums256_scale *f)
 {
     __m128i x[4];
     GPUNN__UNROLL
-    for (int i = 0; i < 4; i++) x[i] = gpunn__sums256_four(attr, sums + 4 * i, f->part[i]);
+    for (int i = 0; i < 4; i++) x[i] = gpunn__sums256_four(b, sums + 4 * i, f->part[i]);
     return _mm_packus_epi16(_mm_packs_epi32(x[0], x[1]), _mm_packs_epi32(x[2], x[3]));
 }
 #define GPUNN__Q(name) gpunn__sums256_##name
@@ -39608,11 +39652,22 @@ GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const
 GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
                                           int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
 {
-    for (int64_t j = 0; j < n; j += GPUNN__PANEL) {
+    const gpunn__bounds bounds = {attr->zero_point, attr->quant_min, attr->quant_max};
+    int64_t             j = 0;
+#if GPUNN__LANES == 16
+    for (; j + 64 <= n; j += 64) {
+        GPUNN__SCALE f[4];
+        GPUNN__UNROLL
+        for (int v = 0; v < 4; v++) f[v] = GPUNN__Q(factors)(factor + j + 16 * v);
+        for (int i = 0; i < rows; i++)
+            GPUNN__Q(store)(y + i * y_row + j, GPUNN__Q(bytes64)(&bounds, sums + (int64_t)i * width + j, f));
+    }
+#endif
+    for (; j < n; j += GPUNN__PANEL) {
         const GPUNN__SCALE f = GPUNN__Q(factors)(factor + j);
         const int          count = (int)gpunn__least(GPUNN__PANEL, n - j);
         for (int i = 0; i < rows; i++) {
-            const __m128i bytes = GPUNN__Q(bytes)(attr, sums + (int64_t)i * width + j, &f);
+            const __m128i bytes = GPUNN__Q(bytes)(&bounds, sums + (int64_t)i * width + j, &f);
             uint8_t      *to = y + i * y_row + j;
             if (count == GPUNN__PANEL)
                 _mm_storeu_si128((__m128i *)(void *)to, bytes);
@@ -39628,6 +39683,12 @@ GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const in
 #undef GPUNN__SCALE
 #endif
 
+/* A sum that may be outside 32 bits before its last product. */
+GPUNN__INLINE int32_t gpunn__wrapped_sum(int32_t a, int32_t b)
+{
+    return (int32_t)((uint32_t)a + (uint32_t)b);
+}
+
 /* Any processor, with numbers of 16 bits. */
 GPUNN__PRIVATE void gpunn__sums_plain_products(const gpunn__integer_tile *t, const char *panels,
                                                const int32_t *start, int32_t *sums, int count)
@@ -39639,7 +39700,8 @@ GPUNN__PRIVATE void gpunn__sums_plain_products(const gpunn__integer_tile *t, con
             int32_t       *sum = sums + (i * count + p) * GPUNN__PANEL;
             memcpy(sum, start + p * GPUNN__PANEL, GPUNN__PANEL * sizeof *sum);
             for (int64_t k = 0; k < t->steps; k++, a += 2, b += 2 * GPUNN__PANEL)
-                for (int j = 0; j < GPUNN__PANEL; j++) sum[j] += a[0] * b[2 * j] + a[1] * b[2 * j + 1];
+                for (int j = 0; j < GPUNN__PANEL; j++)
+                    sum[j] = gpunn__wrapped_sum(sum[j], a[0] * b[2 * j] + a[1] * b[2 * j + 1]);
         }
 }
 
@@ -39663,7 +39725,7 @@ GPUNN__VECTORIZED(gpunn__sums_plain_cells, (const gpunn__cells *c, int64_t first
         for (int64_t i = 0; i < n; i++) sums[i] = c->start[first + i];
         for (int k = 0; k < c->count; k++, w += c->columns) {
             const uint8_t *x = c->at[p * c->count + k] + first;
-            for (int64_t i = 0; i < n; i++) sums[i] += x[i] * w[i];
+            for (int64_t i = 0; i < n; i++) sums[i] = gpunn__wrapped_sum(sums[i], x[i] * w[i]);
         }
     }
 }
@@ -39962,18 +40024,19 @@ static void gpunn__int8_task(void *arg, int index, int threads)
 
 /* ---- depthwise convolutions ---------------------------------------------------------------------------- */
 
-/* Finds the cells of the kernel for the result of row `row`. */
-static void gpunn__find_cells(const gpunn__int8 *g, int64_t row, const uint8_t **at)
+/* Finds the cells of the kernel for the result at [n][oy][ox]. */
+static void gpunn__find_cells(const gpunn__int8 *g, int64_t n, int64_t oy, int64_t ox, const uint8_t **at)
 {
-    const int64_t  left = row % g->ow * g->stride[1] - g->padding[1];
-    const int64_t  top = row / g->ow % g->oh * g->stride[0] - g->padding[0];
-    const uint8_t *image = g->x + row / g->ow / g->oh * g->h * g->w * g->c;
-    for (int ky = 0; ky < g->kernel[0]; ky++)
+    const int64_t  left = ox * g->stride[1] - g->padding[1], top = oy * g->stride[0] - g->padding[0];
+    const uint8_t *image = g->x + n * g->h * g->w * g->c;
+    for (int ky = 0; ky < g->kernel[0]; ky++) {
+        const int64_t y = top + (int64_t)ky * g->dilation[0];
+        const bool    inside = y >= 0 && y < g->h;
         for (int kx = 0; kx < g->kernel[1]; kx++) {
-            const int64_t y = top + (int64_t)ky * g->dilation[0], x = left + (int64_t)kx * g->dilation[1];
-            const bool    inside = y >= 0 && y < g->h && x >= 0 && x < g->w;
-            *at++ = inside ? image + (y * g->w + x) * g->c : g->outside;
+            const int64_t x = left + (int64_t)kx * g->dilation[1];
+            *at++ = inside && x >= 0 && x < g->w ? image + (y * g->w + x) * g->c : g->outside;
         }
+    }
     for (int64_t k = g->k; k < gpunn__padded_cells(g); k++) *at++ = g->outside;
 }
 
@@ -39988,7 +40051,9 @@ static void gpunn__int8_depthwise(void *arg, int index, int threads)
     gpunn__cpu_part(gpunn__int8_rows(g), GPUNN__PIXELS, threads, index, &row, &last);
     for (; row < last; row += c.pixels) {
         c.pixels = (int)gpunn__least(GPUNN__PIXELS, last - row);
-        for (int p = 0; p < c.pixels; p++) gpunn__find_cells(g, row + p, at + p * count);
+        for (int p = 0; p < c.pixels; p++)
+            gpunn__find_cells(g, (row + p) / g->ow / g->oh, (row + p) / g->ow % g->oh, (row + p) % g->ow,
+                              at + p * count);
         for (int64_t first = 0; first < g->out; first += GPUNN__CHANNELS) {
             const int64_t n = gpunn__least(GPUNN__CHANNELS, g->out - first);
             g->kernels->cells(&c, first, n, sums);
