@@ -3920,7 +3920,8 @@ typedef struct gpunn_lora_args {
  * A of a linear layer starts as U(+-1/sqrt(in)), B as zeros; A of an embedding as zeros, B as N(0, 1). Both
  * are F32. They are parameters named layer.lora_A.name.weight and layer.lora_B.name.weight (embeddings:
  * lora_embedding_A, which is stored transposed, and lora_embedding_B). gpunn_save and checkpoints contain
- * them; gpunn_load leaves them as they are if the file does not. Specs contain them as ordinary layers.
+ * them; gpunn_load leaves them as they are if the file does not. Specs contain them as ordinary layers, and
+ * the rest as frozen, so that checkpoints fit the model of a spec.
  *
  * Call it when the layers and the losses are built, before optimizers are created, before gpunn_recompute and
  * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
@@ -3997,6 +3998,9 @@ typedef struct gpunn_spec_load_args {
     const gpunn_io *io; /* source of the file; NULL: the file system */
     /* as in gpunn_model_create; the spec's loss and optimizer are read but not used */
     bool inference;
+    /* As in gpunn_model_create. For single parameters the spec's "storage" goes before it; without .inference
+     * that has no effect. */
+    gpunn_dtype weights;
 } gpunn_spec_load_args;
 /* Builds the model. Returns NULL on an error, whose message begins with path:line:column. gpunn_find finds
  * each tensor by its name or, if it has none, its id. Fields that are for the generator only ("math",
@@ -4012,7 +4016,8 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
 
 /* Saves a model as one file: its spec, as gpunn_spec_save writes it, its weights, as gpunn_save does, and its
  * metadata. The file is a safetensors file with the spec in its metadata under "gpunn_spec", so gpunn_load
- * and Python's safetensors read its weights, too. */
+ * and Python's safetensors read its weights, too. Weights that are stored as blocks are written as they are:
+ * U8 [rows, bytes of a row], with their format in the metadata under "gpunn_blocks:" and the name. */
 GPUNN_API gpunn_status gpunn_model_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_model_save(model, ...) gpunn_model_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 /* The same into memory, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
@@ -4020,7 +4025,8 @@ GPUNN_API gpunn_status gpunn_model_save_memory_(gpunn_model *model, gpunn_array 
 #define gpunn_model_save_memory(model, ...) \
     gpunn_model_save_memory_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 /* Builds the model of such a file and loads its weights, each of which the file must have. gpunn_find,
- * gpunn_spec_output, gpunn_spec_loss and gpunn_spec_optimizer find its tensors. Returns NULL on failure.
+ * gpunn_spec_output, gpunn_spec_loss and gpunn_spec_optimizer find its tensors. With .inference blocks stay
+ * as they are, as with .keep_blocks of gpunn_load; else they become floats. Returns NULL on failure.
  * GPUNN_ERR_FORMAT: also a safetensors file without a spec. */
 GPUNN_API gpunn_model *gpunn_model_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args);
 #define gpunn_model_load(dev, ...) gpunn_model_load_((dev), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
@@ -4031,7 +4037,7 @@ GPUNN_API gpunn_model *gpunn_model_load_memory_(gpunn_device *dev, const void *d
     gpunn_model_load_memory_((dev), (data), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
 /* Notes a text of the program's in a model, such as the names of classes; gpunn_model_save keeps it. key and
  * value are UTF-8 and copied; value NULL removes the key. GPUNN_ERR_ARGUMENT: the key is empty, "format" or
- * "gpunn_spec", or not UTF-8. */
+ * not UTF-8, or begins with "gpunn_". */
 GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, const char *value);
 /* The text of a key, valid until the key is set again or the model destroyed. NULL: there is none. */
 GPUNN_API const char *gpunn_get_metadata(const gpunn_model *model, const char *key);
@@ -9211,6 +9217,9 @@ GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 /* Logs a warning if the device lacks the model's precision. Call it once the model is on its device. */
 GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model);
 
+/* Whether a model on this device can store its weights as .weights says. */
+GPUNN__INTERNAL bool gpunn__weights_fit(gpunn_device *dev, const char *caller, const gpunn_model_args *args);
+
 /* FNV-1a hash of a text. */
 GPUNN__INTERNAL uint32_t gpunn__hash(const char *text);
 
@@ -9275,21 +9284,18 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
 
-/* Whether a model on this device can store its weights as .weights says. */
-static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
+GPUNN__INTERNAL bool gpunn__weights_fit(gpunn_device *dev, const char *caller, const gpunn_model_args *args)
 {
     const char *const name = gpunn_dtype_name(args->weights);
     if (args->weights == GPUNN_DTYPE_DEFAULT || args->weights == GPUNN_F32) return true;
     if (!gpunn__is_blocks(args->weights))
         (void)gpunn__fail(dev, GPUNN_ERR_DTYPE,
-                          "gpunn_model_create: .weights cannot be %s; use GPUNN_F32 or blocks, such as "
-                          "GPUNN_Q4_K",
+                          "%s: .weights cannot be %s; use GPUNN_F32 or blocks, such as GPUNN_Q4_K", caller,
                           name);
     else if (!dev->info.blocks)
         (void)gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                          "gpunn_model_create: %s computes with no weights of %s; use another device, or "
-                          "leave .weights out",
-                          dev->info.name, name);
+                          "%s: %s computes with no weights of %s; use another device, or leave .weights out",
+                          caller, dev->info.name, name);
     else
         return true;
     return false;
@@ -9301,7 +9307,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
         if (gpunn_last_status(NULL) == GPUNN_OK) (void)gpunn__fail_null(NULL, "gpunn_model_create", "device");
         return NULL;
     }
-    if (!gpunn__weights_fit(dev, &args)) return NULL;
+    if (!gpunn__weights_fit(dev, "gpunn_model_create", &args)) return NULL;
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
     if (model == NULL) return NULL;
     if ((int)args.precision < GPUNN_PRECISION_F32 || args.precision > GPUNN_PRECISION_F16) {
@@ -22275,7 +22281,8 @@ static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
 {
     const gpunn_model *model = weight->model;
     const gpunn_dtype  requested = weight->requested_storage ? weight->requested_storage : model->storage;
-    if (requested && weight->rank > 0 && weight->dim[weight->rank - 1] % gpunn__block_length(requested) == 0)
+    if (model->inference && requested && weight->rank > 0 &&
+        weight->dim[weight->rank - 1] % gpunn__block_length(requested) == 0)
         return requested;
     return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
 }
@@ -50850,6 +50857,10 @@ enum { GPUNN__CHUNK = 1 << 20 }; /* bytes copied at a time between a device and 
  * in device memory. Afterwards the table of tensors is no longer sorted by name. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk);
 
+/* In a safetensors file the blocks of a parameter are U8 [..., bytes of a row]. The metadata names their format
+ * under this prefix and the parameter's name. */
+GPUNN__PRIVATE const char gpunn__blocks_key[] = "gpunn_blocks:";
+
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */
 
 GPUNN__INTERNAL gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table,
@@ -51054,6 +51065,48 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__sort_by_name(gpunn__archive *a)
                        gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown));
 }
 
+/* The blocks of that name. NULL: there are none. */
+static const gpunn__encoding *gpunn__blocks_called(const gpunn__slice *name)
+{
+    for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
+        if (gpunn__blocks_of(&gpunn__encodings[i]) && gpunn__slice_is(name, gpunn__encodings[i].safetensors))
+            return &gpunn__encodings[i];
+    return NULL;
+}
+
+/* Makes a tensor of bytes one of blocks. */
+static bool gpunn__take_blocks(gpunn__entry *item, const gpunn__slice *format)
+{
+    const gpunn__encoding *blocks = gpunn__blocks_called(format);
+    int64_t               *row = item && item->rank > 0 ? &item->dim[item->rank - 1] : NULL;
+    if (row == NULL || blocks == NULL || item->encoding == NULL || item->encoding->id != GPUNN__U8 ||
+        *row % (int64_t)blocks->bytes)
+        return false;
+    *row = *row / (int64_t)blocks->bytes * (int64_t)gpunn__encoding_length(blocks);
+    item->encoding = blocks;
+    item->text = *format;
+    return true;
+}
+
+/* Takes the formats of blocks from the metadata. */
+static GPUNN__STATUS gpunn__find_formats(gpunn__archive *a)
+{
+    const size_t prefix = sizeof gpunn__blocks_key - 1;
+    char         shown[128], format[128];
+    for (int i = 0; i < a->notes.count; i++) {
+        gpunn__entry *note = &a->notes.items[i];
+        gpunn__slice  name = {note->name.at + prefix, note->name.length - prefix};
+        if (note->name.length <= prefix || memcmp(note->name.at, gpunn__blocks_key, prefix) != 0) continue;
+        if (!gpunn__take_blocks(gpunn__table_find(&a->tensors, "", name.at), &note->text))
+            return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                               "'%s' is damaged: its metadata says that '%s' has blocks of '%s', which its "
+                               "bytes cannot be; write it again",
+                               gpunn__tail(a->reader.path), gpunn__printable(&name, shown),
+                               gpunn__printable(&note->text, format));
+    }
+    return GPUNN_OK;
+}
+
 /* Reads and checks the header. */
 static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 {
@@ -51117,7 +51170,8 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
             dev, GPUNN_ERR_FORMAT,
             "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
             (unsigned long long)end, (unsigned long long)bytes);
-    return gpunn__sort_by_name(a);
+    status = gpunn__sort_by_name(a);
+    return status == GPUNN_OK ? gpunn__find_formats(a) : status;
 }
 
 /* ---- shards
@@ -51511,6 +51565,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
 GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model,
                                                 const gpunn_load_args *args, const char *function);
 
+/* Binds parameters to the file's blocks: mapped, or in memory of the device into which they will be read. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a,
+                                                 const gpunn_load_args *args);
+
 typedef struct gpunn__mismatches {
     const gpunn_load_args *args;
     int                    count;
@@ -51838,8 +51896,8 @@ static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, co
     return bytes;
 }
 
-/* Binds parameters to the file's blocks: mapped, or in memory of the device into which they will be read. */
-static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a,
+                                                 const gpunn_load_args *args)
 {
     gpunn__kept   *kept = &model->kept;
     gpunn_status   status = GPUNN_OK;
@@ -52164,6 +52222,7 @@ typedef struct gpunn__writer {
     uint64_t      length; /* bytes of the header so far */
     uint64_t      offset; /* offset of the next tensor */
     bool          quoted; /* what is emitted is inside a JSON string, so it is escaped */
+    bool          blocks; /* parameters that are stored as blocks are written so, not as floats */
     char         *chunk;
     gpunn_status  status;
 } gpunn__writer;
@@ -52327,19 +52386,25 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
                                const float *floats, const int64_t *number)
 {
-    const bool        blocks = floats && gpunn__is_blocks(t->storage);
-    const gpunn_dtype dtype = number ? GPUNN_I64 : blocks ? GPUNN_F32 : gpunn__weight_dtype(t);
-    size_t            bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
+    const bool  blocks = floats && gpunn__is_blocks(t->storage), widened = blocks && !w->blocks;
+    gpunn_dtype dtype = gpunn__weight_dtype(t);
+    int64_t     dim[GPUNN_MAX_RANK];
+    if (blocks) dtype = widened ? GPUNN_F32 : GPUNN_U8;
+    if (number) dtype = GPUNN_I64;
+    memcpy(dim, t->dim, sizeof dim);
+    if (blocks && !widened) dim[t->rank - 1] = (int64_t)gpunn__block_bytes(t->storage, dim[t->rank - 1]);
+    size_t bytes = number ? sizeof *number : gpunn_dtype_size(dtype);
+    for (int i = 0; i < t->rank && !number; i++) bytes *= (size_t)dim[i];
     if (w->pass == GPUNN__TENSORS) {
         if (number)
             (void)gpunn__file_write(w->file, number, bytes);
-        else if (blocks)
+        else if (widened)
             gpunn__emit_blocks(w, t);
         else
             gpunn__emit_floats(w, floats, bytes);
         return;
     }
-    gpunn__emit_entry(w, prefix, t->name, dtype, number ? 0 : t->rank, t->dim, bytes);
+    gpunn__emit_entry(w, prefix, t->name, dtype, number ? 0 : t->rank, dim, bytes);
 }
 
 static void gpunn__emit_resume(gpunn__writer *w, const gpunn__resume *resume, int number)
@@ -52392,12 +52457,12 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 
 GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model)
 {
-    /* 16-bit weights last, so that the others stay aligned */
+    /* 16-bit weights and blocks, whose bytes are even, last, so that the others stay aligned */
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && (gpunn_dtype_size(t->storage) == 2) == half)
-                gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+            const bool even = gpunn__is_blocks(t->storage) ? w->blocks : gpunn_dtype_size(t->storage) == 2;
+            if (gpunn__is_saved(t) && even == half) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
 }
 
@@ -53759,14 +53824,19 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
     }
     if (t->state) return;
     if (!t->trainable && !frozen) {
-        gpunn__emitf(w, "%s\"trainable\": false", separator);
+        gpunn__emitf(w, t->base ? "%s\"frozen\": true" : "%s\"trainable\": false", separator);
         separator = ", ";
     }
     if (!t->decay) {
         gpunn__emitf(w, "%s\"decay\": false", separator);
         separator = ", ";
     }
-    if (t->lr_scale != 1) gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
+    if (t->lr_scale != 1) {
+        gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
+        separator = ", ";
+    }
+    const gpunn_dtype storage = gpunn__is_blocks(t->storage) ? t->storage : t->requested_storage;
+    if (storage) gpunn__emitf(w, "%s\"storage\": \"%s\"", separator, gpunn_dtype_name(storage));
 }
 
 /* An attribute as a number, for comparison with a default; NAN if it is not a single number. */
@@ -53971,10 +54041,11 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
 {
     gpunn_tensor *const *tensors = t->model->tensors;
     size_t               length = strlen(t->layer);
-    int                  parameters = 0, frozen = 0, shown = 0;
+    int                  parameters = 0, frozen = 0, base = 0, shown = 0;
     for (int i = first; i < t->id; i++) {
         parameters += tensors[i]->kind == GPUNN__PARAMETER;
         frozen += tensors[i]->kind == GPUNN__PARAMETER && !tensors[i]->trainable;
+        base += tensors[i]->kind == GPUNN__PARAMETER && tensors[i]->base;
         if (!gpunn__is_saved(tensors[i])) continue;
         if ((strncmp(tensors[i]->name, t->layer, length) != 0 || tensors[i]->name[length] != '.') &&
             w->status == GPUNN_OK)
@@ -53983,8 +54054,8 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
                 "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but has been renamed; restore its name",
                 tensors[i]->name, t->layer);
     }
-    bool all = parameters > 0 && frozen == parameters;
-    if (all) gpunn__emitf(w, ", \"trainable\": false");
+    bool all = parameters > 0 && frozen == parameters && (base == 0 || base == frozen);
+    if (all) gpunn__emitf(w, base ? ", \"frozen\": true" : ", \"trainable\": false");
     for (int i = first; i < t->id; i++) {
         if (tensors[i]->kind != GPUNN__PARAMETER) continue;
         gpunn__writer measure = *w;
@@ -54233,6 +54304,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     w.pass = GPUNN__HEADER;
     w.status = gpunn__file_open(model->dev, path, &file);
     if (w.status != GPUNN_OK) return w.status;
+    gpunn__find_storage(model);
     gpunn__emit_spec(&w, model, path, &args);
     if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
     gpunn__file_discard(&file);
@@ -54256,6 +54328,7 @@ GPUNN_API gpunn_status gpunn_spec_save_memory_(gpunn_model *model, gpunn_array *
     gpunn_status      status = gpunn__check_spec(model, caller, &args);
     gpunn__spec_text  text = {model, &args};
     if (status == GPUNN_OK && out == NULL) return gpunn__fail_null(model->dev, caller, "array");
+    if (status == GPUNN_OK) gpunn__find_storage(model);
     return status == GPUNN_OK ? gpunn__text_write(model->dev, out, gpunn__emit_spec_text, &text) : status;
 }
 
@@ -54275,6 +54348,7 @@ typedef struct gpunn__loading {
     const char   *path;
     gpunn__items  items; /* of the document */
     bool          inference;
+    gpunn_dtype   weights;
     gpunn__word  *words; /* a hash table, at least half free; the capacity is a power of 2 */
     size_t        word_count, word_capacity;
     char          place[320];
@@ -54626,11 +54700,39 @@ static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
     return gpunn__all_read(l, item, "\"init\"");
 }
 
-/* Reads "trainable", "decay" and "lr_scale" of a parameter. */
+/* Reads "storage" of a parameter. */
+static bool gpunn__get_storage(gpunn__loading *l, int object, gpunn_tensor *t)
+{
+    static const char *const words[] = {"f32",
+#define GPUNN__X(id, name, length, bytes) name,
+                                        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    const int item = gpunn__look(l, object, "storage");
+    int       chosen = 0;
+    if (item == 0) return true;
+    if (!gpunn__get_choice(l, object, "storage", GPUNN__WORDS(words), &chosen)) return false;
+    t->requested_storage = chosen ? (gpunn_dtype)(GPUNN__BLOCKS + chosen) : GPUNN_F32;
+    const int64_t row = t->rank > 0 ? t->dim[t->rank - 1] : 1;
+    return row % gpunn__block_length(t->requested_storage) == 0 ||
+           gpunn__wrong(l, item, "a row of %lld numbers is no whole number of blocks of %s", (long long)row,
+                        words[chosen]);
+}
+
+/* Freezes a parameter as gpunn_lora does. */
+static void gpunn__freeze(gpunn_tensor *t)
+{
+    t->trainable = false;
+    t->base = t->model->has_base = true;
+}
+
+/* Reads "trainable", "frozen", "decay", "lr_scale" and "storage" of a parameter. */
 static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t)
 {
-    bool  trainable = t->trainable, decay = t->decay;
+    bool  trainable = t->trainable, decay = t->decay, frozen = false;
     float lr_scale = t->lr_scale;
+    if (!gpunn__get_bool(l, object, "frozen", &frozen) || !gpunn__get_storage(l, object, t)) return false;
+    if (frozen) gpunn__freeze(t), trainable = false;
     return gpunn__get_bool(l, object, "trainable", &trainable) &&
            gpunn__get_bool(l, object, "decay", &decay) &&
            gpunn__get_float(l, object, "lr_scale", &lr_scale) &&
@@ -54642,10 +54744,15 @@ static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t
 static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_entry *e, int first)
 {
     gpunn_model *model = l->model;
-    bool         trainable = true;
-    if (!gpunn__get_bool(l, e->item, "trainable", &trainable)) return false;
-    for (int i = first; i < model->tensor_count; i++)
-        if (model->tensors[i]->kind == GPUNN__PARAMETER) model->tensors[i]->trainable = trainable;
+    bool         trainable = true, frozen = false;
+    if (!gpunn__get_bool(l, e->item, "trainable", &trainable) ||
+        !gpunn__get_bool(l, e->item, "frozen", &frozen))
+        return false;
+    for (int i = first; i < model->tensor_count; i++) {
+        if (model->tensors[i]->kind != GPUNN__PARAMETER) continue;
+        model->tensors[i]->trainable = trainable;
+        if (frozen) gpunn__freeze(model->tensors[i]);
+    }
     int object = gpunn__look(l, e->item, "parameters");
     if (object == 0) return true;
     if (!gpunn__be(l, object, "parameters", GPUNN__J_OBJECT, "an object of settings by parameter"))
@@ -55282,6 +55389,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
     l->model->tensor_limit = GPUNN__MOST_TENSORS;
     bool ok = gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
     l->model->inference = l->inference; /* only now, because the code above creates an optimizer as a check */
+    l->model->storage = l->weights;
     return ok;
 }
 
@@ -55293,6 +55401,8 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
         (void)gpunn__fail_null(NULL, "gpunn_spec_load", "device");
         return NULL;
     }
+    const gpunn_model_args fits = {0, GPUNN_PRECISION_F32, args.inference, args.weights};
+    if (!gpunn__weights_fit(dev, "gpunn_spec_load", &fits)) return NULL;
     memset(&l, 0, sizeof l);
     l.dev = dev;
     l.path = path;
@@ -55300,6 +55410,7 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
     if (ok) {
         l.items = document.items;
         l.inference = args.inference;
+        l.weights = args.weights;
         dev->place = l.place;
         ok = gpunn__spec_build(&l);
         dev->place = NULL;
@@ -55358,7 +55469,7 @@ static const char gpunn__spec_key[] = "gpunn_spec";
 /* Whether the key belongs to the file, not to the program. */
 static bool gpunn__is_own_key(const char *key)
 {
-    return strcmp(key, gpunn__spec_key) == 0 || strcmp(key, "format") == 0;
+    return strncmp(key, "gpunn_", 6) == 0 || strcmp(key, "format") == 0;
 }
 
 /* Whether a text is UTF-8, as JSON demands. */
@@ -55410,8 +55521,8 @@ GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, c
         return gpunn__fail_null(model ? model->dev : NULL, caller, model ? "key" : "model");
     if (*key == 0 || gpunn__is_own_key(key) || !gpunn__is_utf8(key) || (value && !gpunn__is_utf8(value)))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
-                           "%s: key and value must be UTF-8, and the key not empty, \"format\" or "
-                           "\"gpunn_spec\"; choose others",
+                           "%s: key and value must be UTF-8, and the key not empty, \"format\" or one "
+                           "that begins with \"gpunn_\"; choose others",
                            caller);
     gpunn__metadata *old = gpunn__find_metadata(model, key);
     gpunn_status     status = value ? gpunn__add_metadata(model, key, value) : GPUNN_OK;
@@ -55431,10 +55542,23 @@ typedef struct gpunn__model_file {
     const gpunn_spec_args *args;
 } gpunn__model_file;
 
+/* Emits the formats of parameters that are stored as blocks. */
+static void gpunn__emit_formats(gpunn__writer *w, const gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        if (!gpunn__is_saved(t) || !gpunn__is_blocks(t->storage)) continue;
+        gpunn__emit(w, ",", 1);
+        gpunn__emit_name(w, gpunn__blocks_key, t->name);
+        gpunn__emitf(w, ":\"%s\"", gpunn_dtype_name(t->storage));
+    }
+}
+
 static void gpunn__emit_model_file(gpunn__writer *w, gpunn__pass pass, const void *what)
 {
     const gpunn__model_file *file = (const gpunn__model_file *)what;
     const gpunn__spec       *spec = &file->model->spec;
+    w->blocks = true;
     gpunn__emit_begin(w, pass, NULL, 0);
     if (pass != GPUNN__TENSORS) {
         gpunn__emitf(w, ",\"%s\":\"", gpunn__spec_key);
@@ -55442,6 +55566,7 @@ static void gpunn__emit_model_file(gpunn__writer *w, gpunn__pass pass, const voi
         gpunn__emit_spec(w, file->model, file->path, file->args);
         w->quoted = false;
         gpunn__emit(w, "\"", 1);
+        gpunn__emit_formats(w, file->model);
         for (int i = 0; i < spec->metadata_count; i++) {
             gpunn__emit(w, ",", 1);
             gpunn__emit_name(w, "", spec->metadata[i].key);
@@ -55480,7 +55605,7 @@ GPUNN_API gpunn_status gpunn_model_save_memory_(gpunn_model *model, gpunn_array 
 }
 
 /* Builds the model of an open file, without its weights. NULL: failed. */
-static gpunn_model *gpunn__build_from(gpunn_device *dev, const gpunn__archive *a, bool inference)
+static gpunn_model *gpunn__build_from(gpunn_device *dev, const gpunn__archive *a, gpunn_spec_load_args args)
 {
     const gpunn__entry *spec = gpunn__table_find(&a->notes, "", gpunn__spec_key);
     if (spec == NULL)
@@ -55488,12 +55613,9 @@ static gpunn_model *gpunn__build_from(gpunn_device *dev, const gpunn__archive *a
                                 "gpunn_model_load: '%s' has weights, but no model; build the model and call "
                                 "gpunn_load, or save the file with gpunn_model_save",
                                 gpunn__tail(a->reader.path));
-    gpunn__memory        memory = {spec->text.at, spec->text.length};
-    gpunn_io             io = gpunn__memory_io(&memory);
-    gpunn_spec_load_args args;
-    memset(&args, 0, sizeof args);
+    gpunn__memory memory = {spec->text.at, spec->text.length};
+    gpunn_io      io = gpunn__memory_io(&memory);
     args.io = &io;
-    args.inference = inference;
     return gpunn_spec_load_(dev, a->reader.path, args);
 }
 
@@ -55522,8 +55644,9 @@ GPUNN_API gpunn_model *gpunn_model_load_(gpunn_device *dev, const char *path, gp
     }
     if (gpunn__archive_open(dev, args.io, path, &archive) != GPUNN_OK) return NULL;
     memset(&load, 0, sizeof load);
-    gpunn_model *model = gpunn__build_from(dev, &archive, args.inference);
+    gpunn_model *model = gpunn__build_from(dev, &archive, args);
     gpunn_status status = model ? gpunn__take_metadata(model, &archive) : GPUNN_ERR_FORMAT;
+    if (status == GPUNN_OK && args.inference) status = gpunn__keep_blocks(model, &archive, &load);
     if (status == GPUNN_OK) status = gpunn__load_first(&archive, model, &load, "gpunn_model_load");
     gpunn__archive_close(&archive);
     if (status == GPUNN_OK) return model;

@@ -77,7 +77,7 @@ def arguments(words):
                        help="with --device: also a function that evaluates the samples of a warp's lanes "
                        "together on tensor cores; --store f32 multiplies in TF32")
     alone.add_argument("--weights", metavar="FILE",
-                       help="include the weights of this safetensors file in the output")
+                       help="include the weights of this safetensors or GGUF file in the output")
     alone.add_argument("--outputs", metavar="NAMES",
                        help="tensors to compute, separated by commas (default: the spec's outputs)")
     alone.add_argument("--batch", metavar="N", type=int, default=1,

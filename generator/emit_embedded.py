@@ -3,6 +3,9 @@ import json
 import struct
 
 from . import emit_model, stamp, weights
+from .exchange.blocks import BlockArray
+from .exchange.header import BLOCKS_KEY
+from .exchange.spec_writer import product
 from .exchange.tensor_files import DTYPES
 
 
@@ -29,15 +32,22 @@ def converted(x, to, name):
 
 def archive(model, path, store):
     """A safetensors file of exactly the tensors that the model saves. store: the dtype of all of them, or
-    None to keep each one's own."""
-    header, data, at = {}, [], 0
+    None to keep each one's own, and blocks."""
+    header, metadata, data, at = {}, {}, [], 0
     for name, x in weights.wanted(path,
                                   [t for t in model.tensors if t.kind in ("parameter", "buffer")]).items():
-        dtype = store or DTYPES[x.kind]
-        values = converted(x, dtype, name)
-        header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [at, at + len(values)]}
+        dtype, shape = store or DTYPES[x.kind], list(x.shape)
+        if store is None and isinstance(x, BlockArray):
+            values, dtype = x.data, "U8"
+            shape[-1] = len(values) // product(shape[:-1])
+            metadata[BLOCKS_KEY + name] = x.format
+        else:
+            values = converted(x, dtype, name)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(values)]}
         at += len(values)
         data.append(values)
+    if metadata:
+        header["__metadata__"] = metadata
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     return struct.pack("<Q", len(head)) + head + b"".join(data)
@@ -59,7 +69,8 @@ def emit_embedded(model, source, name, file):
         "    static const uint64_t weights[%d] = { /* a safetensors file */" % len(words)] + rows + [
         "    };",
         "    gpunn_model *model = %s_create(dev, out);" % name,
-        "    if (model && gpunn_load_memory(model, weights, %d) != GPUNN_OK) {" % len(file),
+        "    if (model && gpunn_load_memory(model, weights, %d, .keep_blocks = true) != GPUNN_OK) {" %
+        len(file),
         "        gpunn_model_destroy(model);",
         "        return NULL;",
         "    }",

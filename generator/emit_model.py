@@ -354,7 +354,9 @@ class _Emitter:
             self.settings(t, found)
 
     def settings(self, t, found):
-        if not t.trainable:
+        if t.storage and self.inference:
+            self.check("gpunn_set_storage(%s, GPUNN_%s) == GPUNN_OK" % (found, t.storage.upper()))
+        if t.frozen or not t.trainable:
             self.check("gpunn_set_trainable(%s, false) == GPUNN_OK" % found)
         if not t.decay:
             self.check("gpunn_set_decay(%s, false) == GPUNN_OK" % found)

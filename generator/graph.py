@@ -49,6 +49,8 @@ class Tensor:
     trainable: bool = False
     decay: bool = True
     lr_scale: float = 1.0
+    frozen: bool = False       # of a parameter: without gradients and optimizer state
+    storage: str = None        # of a parameter of an evaluation model: "f32" or a format of blocks
     init: tuple = None         # of parameters, buffers and states: kind, a, b
     default_init: tuple = None  # of a layer's tensors: its builder's default
     sync: bool = False         # batch_norm in training: statistics over all ranks, which changes no kernel

@@ -23,7 +23,8 @@ _NAMES = {"LAYER": "layer_name", "STACK": "stack_name"}
 _SETTINGS = {
     "trainable": {"$ref": "#/$defs/flag", "default": True},
     "decay": {"$ref": "#/$defs/flag", "description": "false: no weight decay.", "default": True},
-    "lr_scale": {"$ref": "#/$defs/scale", "description": "Its learning rate, times this.", "default": 1}}
+    "lr_scale": {"$ref": "#/$defs/scale", "description": "Its learning rate, times this.", "default": 1},
+    "frozen": {"$ref": "#/$defs/frozen"}, "storage": {"$ref": "#/$defs/storage"}}
 
 
 def entry(ops, kind, operands, arguments, required, about, names=()):
@@ -39,6 +40,7 @@ def entry(ops, kind, operands, arguments, required, about, names=()):
     properties.update(arguments)
     if layer:
         properties["trainable"] = {"$ref": "#/$defs/layer_trainable"}
+        properties["frozen"] = {"$ref": "#/$defs/frozen"}
     if kind == "LAYER":
         properties["parameters"] = {"$ref": "#/$defs/parameters"}
     named = ["name"] if layer or kind == "SOURCE" else []

@@ -16,7 +16,7 @@ from .json_text import Array, Object, SpecError
 _OUTSIDE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 _TYPES = {"object": Object, "array": Array, "string": str, "boolean": bool, "integer": int,
           "number": (int, float)}
-_SETTINGS = ("trainable", "decay", "lr_scale")
+_SETTINGS = ("trainable", "decay", "lr_scale", "frozen", "storage")
 
 
 @lru_cache(maxsize=None)
@@ -266,7 +266,13 @@ class Loader:
 
     @staticmethod
     def setting(value):
-        return value if isinstance(value, bool) else f32(value)
+        return value if isinstance(value, (bool, str)) else f32(value)
+
+    def check_storage(self, settings, parameter):
+        row = parameter.shape[-1] if parameter.shape else 1
+        if row % (1 if parameter.storage == "f32" else 256 if parameter.storage.endswith("_K") else 32):
+            self.fail(settings.value_at["storage"], "a row of %d numbers is no whole number of blocks of %s" %
+                      (row, parameter.storage))
 
     def apply_settings(self, entry, made):
         """Applies the settings of parameters, from a parameter's own entry or from a layer's."""
@@ -275,6 +281,8 @@ class Loader:
             if key in entry:
                 for p in parameters:
                     setattr(p, key, self.setting(entry[key]))
+        if "storage" in entry:
+            self.check_storage(entry, parameters[0])
         for suffix, settings in entry.get("parameters", {}).items():
             named = [p for p in parameters if p.name == "%s.%s" % (entry["name"], suffix)]
             if not named:
@@ -282,6 +290,8 @@ class Loader:
             for key in _SETTINGS:
                 if key in settings:
                     setattr(named[0], key, self.setting(settings[key]))
+            if "storage" in settings:
+                self.check_storage(settings, named[0])
             if "init" in settings:
                 init = self.filled(settings["init"], schema()["$defs"]["init"])
                 try:

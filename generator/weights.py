@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 from . import floats
-from .exchange import tensor_files
+from .exchange import gguf, tensor_files
 from .graph import shape_text
 from .inference import CONVOLUTIONS, GATES
 
@@ -23,9 +23,11 @@ class WeightsError(Exception):
 
 
 def load(path):
-    """The Arrays of a safetensors file by name."""
+    """The Arrays of a safetensors or GGUF file by name."""
     try:
-        return tensor_files.read_safetensors(path)
+        with open(path, "rb") as file:
+            read = gguf.read if file.read(4) == b"GGUF" else tensor_files.read_safetensors
+        return read(path)
     except tensor_files.FileError as fault:
         raise WeightsError(str(fault)) from None
     except OSError as fault:

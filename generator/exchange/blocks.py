@@ -8,7 +8,7 @@ from functools import reduce
 from operator import add, mul
 
 from ..floats import f32
-from .arrays import floats32
+from .arrays import Array, floats32
 
 
 class Block32:
@@ -262,3 +262,12 @@ class Q6K:
 FORMATS = {"Q4_0": Block32(2, 4), "Q4_1": Block32(3, 4, True), "Q5_0": Block32(6, 5),
            "Q5_1": Block32(7, 5, True), "Q8_0": Block32(8, 8), "Q4_K": Q4K(12, 4), "Q5_K": Q4K(13, 5),
            "Q6_K": Q6K()}
+
+
+class BlockArray(Array):
+    """A tensor of blocks, whose values are floats."""
+
+    def __init__(self, format_name, shape, data):
+        block = FORMATS[format_name]
+        super().__init__("float32", shape, raw=block.decode(data).tobytes())
+        self.format, self.data = format_name, bytes(data)

@@ -4,7 +4,7 @@ import mmap
 import struct
 
 from .arrays import Array, item_size
-from .blocks import FORMATS
+from .blocks import FORMATS, BlockArray
 from .spec_writer import product, write_file
 from .tensor_files import FileError
 
@@ -18,6 +18,7 @@ STRING, LIST = 8, 9
 
 
 BLOCKS = {one.number: one for one in FORMATS.values()}
+NAMES.update((one.number, name) for name, one in FORMATS.items())
 
 
 class Reader:
@@ -72,7 +73,7 @@ def tensor(data, start, shape, kind):
         raise ValueError("a tensor of %s lies outside the file" % list(shape))
     raw = data[start:start + size]
     return (Array(PLAIN[kind], shape, raw=raw) if kind in PLAIN else
-            Array("float32", shape, raw=block.decode(raw).tobytes()))
+            BlockArray(NAMES[kind], shape, raw))
 
 
 def parsed(data):

@@ -5,6 +5,7 @@ import os
 import struct
 
 ONE_FILE = ".gpunn"  # the ending of a file with a model's spec and weights
+BLOCKS_KEY = "gpunn_blocks:"  # and a tensor's name: the metadata with the format of its blocks, which are U8
 
 
 class FileError(Exception):

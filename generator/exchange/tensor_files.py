@@ -6,7 +6,8 @@ import zipfile
 import zlib
 
 from .arrays import SAFETENSORS, USUAL_FLOATS, Array, by_row, item_size, stored_dtype, swapped
-from .header import FileError, with_header
+from .blocks import FORMATS, BlockArray
+from .header import BLOCKS_KEY, FileError, with_header
 from .spec_writer import Refused, product
 
 MAX_BYTES = 1 << 36
@@ -35,8 +36,21 @@ def check_no_text(path):
 
 def read_safetensors(path):
     """The file's Arrays by name."""
-    return with_header(path, lambda file, header, start, size: {
-        name: _tensor(file, start, size, one) for name, one in header.items() if name != "__metadata__"})
+    def take(file, header, start, size):
+        metadata = header.pop("__metadata__", None) or {}
+        found = {name: _tensor(file, start, size, one) for name, one in header.items()}
+        found.update((name, _blocks(x, metadata[BLOCKS_KEY + name])) for name, x in found.items()
+                     if BLOCKS_KEY + name in metadata)
+        return found
+    return with_header(path, take)
+
+
+def _blocks(x, format_name):
+    """The tensor of which x, U8, has the blocks."""
+    block = FORMATS[format_name]
+    if x.kind != "uint8" or not x.shape or x.shape[-1] % block.bytes:
+        raise ValueError("a tensor of %s has no blocks of %s" % (list(x.shape), format_name))
+    return BlockArray(format_name, x.shape[:-1] + (x.shape[-1] // block.bytes * block.length,), x.encoded())
 
 
 def _tensor(file, start, size, one):

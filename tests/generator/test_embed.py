@@ -1,7 +1,9 @@
 """NAME_embedded.h: a program without files computes the same as with the weights' file, for any type of
 numbers."""
+import array
 import contextlib
 import io
+import math
 import os
 import shutil
 import struct
@@ -11,8 +13,9 @@ import tempfile
 import unittest
 
 from generator import emit_embedded, spec
-from generator.exchange import tensor_files
+from generator.exchange import gguf, tensor_files
 from generator.exchange.arrays import Array
+from generator.exchange.blocks import FORMATS
 from tests import tensor_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -139,6 +142,34 @@ class Embedded(unittest.TestCase):
                                                  store))
             kept = tensor_files.read_safetensors(self.path("kept"))["fc.bias"]
             self.assertEqual((kept.kind, kept.values), (kind, [-1, 0, 127]))
+
+    def test_blocks(self):
+        """Blocks of a .gguf, and of a model's file, are embedded as they are."""
+        with open(self.path("net.json"), "w") as file:
+            file.write(SPEC.replace('"N", 2', '"N", 32'))
+        values = array.array("f", [math.sin(i) for i in range(96)])
+        tensors = {name: (0, shape, struct.pack("<%df" % len(numbers), *numbers))
+                   for name, (shape, numbers) in WEIGHTS.items()}
+        blocks = FORMATS["Q4_0"].encode(values)
+        tensors["fc.weight"] = FORMATS["Q4_0"].number, (3, 32), blocks
+        gguf.write(self.path("w.gguf"), tensors, {})
+        source = spec.load(self.path("net.json"))
+        for path in self.path("w.gguf"), self.path("w.gpunn"):
+            data = emit_embedded.archive(source, path, None)
+            with open(self.path("w.gpunn"), "wb") as file:
+                file.write(data)
+            self.assertIn(blocks, data)
+            self.assertIn(b'"dtype":"U8","shape":[3,18]', data)
+            found = tensor_files.read_safetensors(self.path("w.gpunn"))["fc.weight"]
+            self.assertEqual((found.shape, found.data), ((3, 32), blocks))
+            self.assertEqual(found.values, FORMATS["Q4_0"].decode(blocks).tolist())
+            floats = emit_embedded.archive(source, path, "F32")
+            self.assertIn(FORMATS["Q4_0"].decode(blocks).tobytes(), floats)
+        for old, new in (b'"Q4_0"', b'"Q9_0"'), (b'"Q4_0"', b'"Q8_0"'):
+            with open(self.path("bad.gpunn"), "wb") as file:
+                file.write(data.replace(old, new))
+            with self.assertRaisesRegex(tensor_files.FileError, "bad.gpunn"):
+                tensor_files.read_safetensors(self.path("bad.gpunn"))
 
     def test_refusals(self):
         self.save({name: value for name, value in WEIGHTS.items() if name != "fc.bias"})

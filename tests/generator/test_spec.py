@@ -110,6 +110,21 @@ class Models(unittest.TestCase):
                           "eps": graph.f32(1e-8), "weight_decay": graph.f32(0.1), "maximize": False})
         self.assertEqual(model.fuse, {"never": ((3, 4),), "always": (), "schedule": {}})
 
+    def test_storage_of_parameters(self):
+        def made(shape, **settings):
+            return model_of({"op": "parameter", "name": "w", "shape": shape, **settings}, outputs=["w"])
+        w = made([2, 256], storage="Q4_K", frozen=True).tensors[0]
+        self.assertEqual((w.storage, w.frozen), ("Q4_K", True))
+        self.assertEqual(made([3], storage="f32").tensors[0].storage, "f32")
+        with self.assertRaisesRegex(SpecError, "a row of 32 numbers is no whole number of blocks of Q4_K"):
+            made([256, 32], storage="Q4_K")
+        with self.assertRaisesRegex(SpecError, "one of f32, Q8_0"):
+            made([256, 32], storage="Q9_K")
+        linear = model_of(dict(X, shape=["N", 32]), {
+            "op": "linear", "name": "fc", "inputs": ["x"], "out_features": 2, "frozen": True,
+            "parameters": {"weight": {"storage": "Q8_0"}}})
+        self.assertEqual([(t.storage, t.frozen) for t in linear.tensors[1:3]], [("Q8_0", True), (None, True)])
+
     def test_defaults(self):
         model = model_of(X, {"op": "relu", "inputs": ["x"]}, {"op": "neg", "inputs": ["x"]})
         self.assertEqual((model.precision, model.math, model.layout, model.outputs, model.loss,
@@ -148,7 +163,8 @@ class Schema(unittest.TestCase):
         self.assertEqual(refs, list(self.raw["$defs"]["optimizers"]))
 
     def test_builders_take_what_the_schema_offers(self):
-        outside = {"op", "id", "as", "inputs", "trainable", "parameters", "name", "decay", "lr_scale"}
+        outside = {"op", "id", "as", "inputs", "trainable", "parameters", "name", "decay", "lr_scale",
+                   "frozen", "storage"}
         for name, part in spec.ops().items():
             if not (table.ops().get(name) and table.ops()[name].arity or table.follows(name)):
                 arguments = inspect.signature(getattr(graph.Graph, name)).parameters

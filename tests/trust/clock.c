@@ -13,6 +13,8 @@ static time_t jump(void)
 }
 #define REAL(name, ...) ((__typeof__(name) *)dlsym(RTLD_NEXT, #name))(__VA_ARGS__)
 
+/* The C library's names of parameters are reserved.
+ * NOLINTBEGIN(readability-inconsistent-declaration-parameter-name) */
 int clock_gettime(clockid_t clock, struct timespec *now)
 {
     const int result = REAL(clock_gettime, clock, now);
@@ -31,3 +33,4 @@ time_t time(time_t *now)
     if (now) *now = result;
     return result;
 }
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name) */

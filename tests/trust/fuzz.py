@@ -29,7 +29,8 @@ WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F6
          '"Regex":"', '"Isolated"', '"MergedWithNext"', '"invert":true', '(?=', '(?>', '(?i:', '\\\\p{L}',
          '[^\\\\s', '&&[', '{1,3}', '*+', '(?!\\\\S)', '"end_of_word_suffix":"</w>"', '"single_word":true',
          '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null", "GGUF",
-         "general.alignment", "tokenizer.ggml.pre", "llama-bpe"]
+         "general.alignment", "tokenizer.ggml.pre", "llama-bpe",
+         '"gpunn_blocks:w":"Q4_0"', '"storage":"Q8_0"', '"frozen":true']
 
 
 def words():

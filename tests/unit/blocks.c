@@ -404,6 +404,121 @@ static void attention(void **state)
     free(values);
 }
 
+/* The blocks of a layer that a model file and its copies must have, and their format. */
+static void check_blocks(gpunn_device *dev, gpunn_model *model, int f, const unsigned char *expected,
+                         size_t size)
+{
+    unsigned char *got = malloc(size);
+    OK(dev, gpunn_read_as(MADE(dev, gpunn_find(model, "l.weight")), formats[f].dtype, got, size));
+    assert_memory_equal(got, expected, size);
+    free(got);
+}
+
+/* One file holds a model with its blocks as they are, whether they are its own, bound or loaded. */
+static void model_files(void **state)
+{
+    enum { K = 256, N = 3 };
+    fixture    *fixture = *state;
+    const char *path = test_path(fixture, "blocks.gpunn");
+    for (int f = 0; f < COUNT(formats); f++) {
+        layer          l = layer_open(1, formats[f].dtype, K, N);
+        const size_t   size = (size_t)(K * N / formats[f].length) * formats[f].bytes;
+        unsigned char *blocks = random_blocks(f, K * N, 8);
+        float         *x = test_randoms(K, 4, 1), y[N], got[N], wide[K * N], again[K * N];
+        OK(l.dev, gpunn_write_as(l.weight, formats[f].dtype, blocks, size));
+        layer_run(&l, x, 1, K, y, N);
+        OK(l.dev, gpunn_read(l.weight, wide, sizeof wide));
+        OK(l.dev, gpunn_model_save(l.model, path, .outputs = {l.y}));
+        layer_close(&l);
+        gpunn_array file, copy;
+        layer       read = {gpunn_device_open(ON(first_backend()), .threads = 1), NULL, NULL, NULL, NULL};
+        read.model = MADE(read.dev, gpunn_model_load(read.dev, path, .inference = true));
+        read.x = gpunn_find(read.model, "x"), read.y = gpunn_spec_output(read.model, 0);
+        check_blocks(read.dev, read.model, f, blocks, size);
+        layer_run(&read, x, 1, K, got, N);
+        assert_memory_equal(got, y, sizeof y);
+        OK(read.dev, gpunn_model_save_memory(read.model, &file));
+        gpunn_model *third = MADE(
+            read.dev, gpunn_model_load_memory(read.dev, file.data, file.bytes, .inference = true));
+        gpunn_model *floats = MADE(read.dev, gpunn_model_load_memory(read.dev, file.data, file.bytes));
+        OK(read.dev, gpunn_model_save_memory(third, &copy));
+        assert_true(copy.bytes == file.bytes && memcmp(copy.data, file.data, file.bytes) == 0);
+        gpunn_array_free(read.dev, &file), gpunn_array_free(read.dev, &copy);
+        check_blocks(read.dev, third, f, blocks, size);
+        OK(read.dev, gpunn_read(gpunn_find(floats, "l.weight"), again, sizeof again)); /* can be trained */
+        assert_memory_equal(again, wide, sizeof wide);
+        gpunn_model_destroy(third), gpunn_model_destroy(floats);
+        layer_close(&read);
+        assert_int_equal(unlink(path), 0);
+        free(x), free(blocks);
+    }
+}
+
+/* A spec tells how parameters are stored. */
+static void specs(void **state)
+{
+    enum { K = 256 };
+    unsigned char blocks[K / 256 * 144 + 4 * K];
+    layer         l = layer_open(1, GPUNN_Q4_K, K, 1);
+    gpunn_array   spec;
+    (void)state;
+    gpunn_linear(l.x, "wide", .out_features = 1);
+    OK(l.dev, gpunn_set_storage(gpunn_find(l.model, "wide.weight"), GPUNN_F32));
+    OK(l.dev, gpunn_spec_save_memory(l.model, &spec, .outputs = {l.y})); /* before it has values */
+    for (int way = 0; way < 3; way++) { /* as the spec says; another default; to be trained */
+        gpunn_array  again;
+        gpunn_model *read = MADE(
+            l.dev, gpunn_spec_load_memory(l.dev, spec.data, spec.bytes, .inference = way < 2,
+                                          .weights = way == 1 ? GPUNN_Q8_0 : GPUNN_DTYPE_DEFAULT));
+        gpunn_tensor *w = gpunn_find(read, "l.weight"), *wide = gpunn_find(read, "wide.weight");
+        OK(l.dev, gpunn_spec_save_memory(read, &again));
+        assert_true(again.bytes == spec.bytes && memcmp(again.data, spec.data, spec.bytes) == 0);
+        gpunn_array_free(l.dev, &again);
+        if (way < 2) OK(l.dev, gpunn_read_as(w, GPUNN_Q4_K, blocks, 144));
+        if (way == 2) FAILS(l.dev, gpunn_read_as(w, GPUNN_Q4_K, blocks, 144), GPUNN_ERR_DTYPE, "f32");
+        FAILS(l.dev, gpunn_read_as(wide, GPUNN_Q8_0, blocks, K / 32 * 34), GPUNN_ERR_DTYPE, "f32");
+        gpunn_model_destroy(read);
+    }
+    FAILS_NULL(l.dev,
+               gpunn_spec_load_memory(l.dev, spec.data, spec.bytes, .inference = true, .weights = GPUNN_I64),
+               GPUNN_ERR_DTYPE, "i64");
+    char *text = strstr(spec.data, "Q4_K");
+    text[1] = '9';
+    FAILS_NULL(l.dev, gpunn_spec_load_memory(l.dev, spec.data, spec.bytes), GPUNN_ERR_FORMAT, "\"storage\"",
+               "Q4_K");
+    text[1] = '4';
+    text = strstr(spec.data, "256");
+    text[2] = '4';
+    FAILS_NULL(l.dev, gpunn_spec_load_memory(l.dev, spec.data, spec.bytes), GPUNN_ERR_FORMAT, "254 numbers",
+               "Q4_K");
+    gpunn_array_free(l.dev, &spec);
+    layer_close(&l);
+}
+
+/* Formats that do not fit the bytes of a tensor. */
+static void damaged_files(void **state)
+{
+    static const char *const changes[][2] = {{"\"Q8_0\"", "\"Q9_0\""},
+                                             {"\"Q8_0\"", "\"Q4_0\""},
+                                             {"\"Q8_0\"", "\"BF16\""},
+                                             {"s:l.w", "s:k.w"},
+                                             {"s:l.weight", "s:l.bias\\u0000"}};
+    fixture                 *f = *state;
+    layer                    l = layer_open(1, GPUNN_Q8_0, 64, 1);
+    gpunn_array              file;
+    OK(l.dev, gpunn_model_save_memory(l.model, &file));
+    for (int i = 0; i < COUNT(changes); i++) {
+        char *copy = memcpy(malloc(file.bytes), file.data, file.bytes), *at = copy;
+        while (memcmp(at, changes[i][0], strlen(changes[i][0])) != 0) at++;
+        memcpy(at, changes[i][1], strlen(changes[i][0]));
+        FAILS_NULL(l.dev, gpunn_model_load_memory(l.dev, copy, file.bytes), GPUNN_ERR_FORMAT, "'memory'");
+        free(copy);
+    }
+    gpunn_array_free(l.dev, &file);
+    layer_close(&l);
+    (void)f;
+}
+
 /* ---- fine-tuning: adapters on weights in blocks ---- */
 enum { TUNED_LENGTH = 9, TUNED_BATCH = 2, TUNED_WORDS = 7, TUNED_CLASSES = 5, TUNED_STEPS = 10 };
 
@@ -730,13 +845,23 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),         cmocka_unit_test(rows_alone),
-        cmocka_unit_test(not_finite),       cmocka_unit_test(embeddings),
-        cmocka_unit_test(bytes_of_summary), test_with_device(storage),
-        test_with_device(attention),        test_with_device(refused),
-        test_with_device(epilogues),        cmocka_unit_test(half),
-        cmocka_unit_test(tuning),           cmocka_unit_test(tuning_differences),
-        cmocka_unit_test(tuning_storage),   test_with_device(tuning_refused),
+        cmocka_unit_test(products),
+        cmocka_unit_test(rows_alone),
+        cmocka_unit_test(not_finite),
+        cmocka_unit_test(embeddings),
+        cmocka_unit_test(bytes_of_summary),
+        test_with_device(storage),
+        test_with_device(model_files),
+        cmocka_unit_test(damaged_files),
+        cmocka_unit_test(specs),
+        test_with_device(attention),
+        test_with_device(refused),
+        test_with_device(epilogues),
+        cmocka_unit_test(half),
+        cmocka_unit_test(tuning),
+        cmocka_unit_test(tuning_differences),
+        cmocka_unit_test(tuning_storage),
+        test_with_device(tuning_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -670,6 +670,32 @@ static void test_spec(void **state)
     OK(f->dev, gpunn_model_summary(f->model)); /* outputs are those of the model, not of adapters */
 }
 
+/* A checkpoint fits the model that its spec makes, whose frozen parameters have no optimizer state either. */
+static void test_spec_and_checkpoint(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "lora.ckpt"), *again_path = test_path(f, "again.ckpt");
+    gpunn_array spec;
+    network     n = network_make(f->dev, f->model);
+    network_write(f->dev, n);
+    OK(f->dev, gpunn_lora(f->model, "{embed_tokens,*_proj}", .rank = 2));
+    OK(f->dev, gpunn_set_trainable(found(f, "head.bias"), true));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model));
+    OK(f->dev, gpunn_train_step(opt, n.loss));
+    OK(f->dev, gpunn_checkpoint_save(opt, NULL, path));
+    OK(f->dev, gpunn_spec_save_memory(f->model, &spec, .loss = n.loss));
+    gpunn_model     *again = MADE(f->dev, gpunn_spec_load_memory(f->dev, spec.data, spec.bytes));
+    gpunn_optimizer *other = MADE(f->dev, gpunn_adam(again));
+    OK(f->dev, gpunn_checkpoint_load(other, NULL, path));
+    OK(f->dev, gpunn_checkpoint_save(other, NULL, again_path));
+    OK(f->dev, gpunn_checkpoint_load(opt, NULL, again_path));
+    gpunn_optimizer_destroy(other);
+    gpunn_model_destroy(again);
+    gpunn_optimizer_destroy(opt);
+    gpunn_array_free(f->dev, &spec);
+    assert_int_equal(unlink(path) + unlink(again_path), 0);
+}
+
 /* What reads an adapter keeps it from being removed. */
 static void test_readers(void **state)
 {
@@ -871,6 +897,7 @@ int main(void)
                {"bad files", test_bad_files},
                {"file faults", test_file_faults},
                {"spec", test_spec},
+               {"spec_and_checkpoint", test_spec_and_checkpoint},
                {"readers", test_readers},
                {"bound blocks", test_bound_blocks},
                {"bound weights", test_bound_weights},

@@ -829,6 +829,7 @@ static void model_files_hostile(void **state)
     FAILS(f->dev, gpunn_model_save_memory(f->model, NULL), GPUNN_ERR_ARGUMENT, "array");
     FAILS(f->dev, gpunn_spec_save_memory(f->model, NULL), GPUNN_ERR_ARGUMENT, "array");
     FAILS(f->dev, gpunn_set_metadata(f->model, "format", "x"), GPUNN_ERR_ARGUMENT, "format");
+    FAILS(f->dev, gpunn_set_metadata(f->model, "gpunn_blocks:w", "x"), GPUNN_ERR_ARGUMENT, "gpunn_");
     FAILS(f->dev, gpunn_set_metadata(f->model, "", "x"), GPUNN_ERR_ARGUMENT, "empty");
     FAILS(f->dev, gpunn_set_metadata(f->model, "k", "\xff"), GPUNN_ERR_ARGUMENT, "UTF-8");
     FAILS(f->dev, gpunn_set_metadata(f->model, NULL, "x"), GPUNN_ERR_ARGUMENT, "key");

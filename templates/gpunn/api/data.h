@@ -247,7 +247,8 @@ typedef struct gpunn_lora_args {
  * A of a linear layer starts as U(+-1/sqrt(in)), B as zeros; A of an embedding as zeros, B as N(0, 1). Both
  * are F32. They are parameters named layer.lora_A.name.weight and layer.lora_B.name.weight (embeddings:
  * lora_embedding_A, which is stored transposed, and lora_embedding_B). gpunn_save and checkpoints contain
- * them; gpunn_load leaves them as they are if the file does not. Specs contain them as ordinary layers.
+ * them; gpunn_load leaves them as they are if the file does not. Specs contain them as ordinary layers, and
+ * the rest as frozen, so that checkpoints fit the model of a spec.
  *
  * Call it when the layers and the losses are built, before optimizers are created, before gpunn_recompute and
  * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
@@ -324,6 +325,9 @@ typedef struct gpunn_spec_load_args {
     const gpunn_io *io; /* source of the file; NULL: the file system */
     /* as in gpunn_model_create; the spec's loss and optimizer are read but not used */
     bool inference;
+    /* As in gpunn_model_create. For single parameters the spec's "storage" goes before it; without .inference
+     * that has no effect. */
+    gpunn_dtype weights;
 } gpunn_spec_load_args;
 /* Builds the model. Returns NULL on an error, whose message begins with path:line:column. gpunn_find finds
  * each tensor by its name or, if it has none, its id. Fields that are for the generator only ("math",
@@ -339,7 +343,8 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
 
 /* Saves a model as one file: its spec, as gpunn_spec_save writes it, its weights, as gpunn_save does, and its
  * metadata. The file is a safetensors file with the spec in its metadata under "gpunn_spec", so gpunn_load
- * and Python's safetensors read its weights, too. */
+ * and Python's safetensors read its weights, too. Weights that are stored as blocks are written as they are:
+ * U8 [rows, bytes of a row], with their format in the metadata under "gpunn_blocks:" and the name. */
 GPUNN_API gpunn_status gpunn_model_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_model_save(model, ...) gpunn_model_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 /* The same into memory, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
@@ -347,7 +352,8 @@ GPUNN_API gpunn_status gpunn_model_save_memory_(gpunn_model *model, gpunn_array 
 #define gpunn_model_save_memory(model, ...) \
     gpunn_model_save_memory_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 /* Builds the model of such a file and loads its weights, each of which the file must have. gpunn_find,
- * gpunn_spec_output, gpunn_spec_loss and gpunn_spec_optimizer find its tensors. Returns NULL on failure.
+ * gpunn_spec_output, gpunn_spec_loss and gpunn_spec_optimizer find its tensors. With .inference blocks stay
+ * as they are, as with .keep_blocks of gpunn_load; else they become floats. Returns NULL on failure.
  * GPUNN_ERR_FORMAT: also a safetensors file without a spec. */
 GPUNN_API gpunn_model *gpunn_model_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args);
 #define gpunn_model_load(dev, ...) gpunn_model_load_((dev), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
@@ -358,7 +364,7 @@ GPUNN_API gpunn_model *gpunn_model_load_memory_(gpunn_device *dev, const void *d
     gpunn_model_load_memory_((dev), (data), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
 /* Notes a text of the program's in a model, such as the names of classes; gpunn_model_save keeps it. key and
  * value are UTF-8 and copied; value NULL removes the key. GPUNN_ERR_ARGUMENT: the key is empty, "format" or
- * "gpunn_spec", or not UTF-8. */
+ * not UTF-8, or begins with "gpunn_". */
 GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, const char *value);
 /* The text of a key, valid until the key is set again or the model destroyed. NULL: there is none. */
 GPUNN_API const char *gpunn_get_metadata(const gpunn_model *model, const char *key);

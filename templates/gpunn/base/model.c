@@ -30,21 +30,18 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
 
-/* Whether a model on this device can store its weights as .weights says. */
-static bool gpunn__weights_fit(gpunn_device *dev, const gpunn_model_args *args)
+GPUNN__INTERNAL bool gpunn__weights_fit(gpunn_device *dev, const char *caller, const gpunn_model_args *args)
 {
     const char *const name = gpunn_dtype_name(args->weights);
     if (args->weights == GPUNN_DTYPE_DEFAULT || args->weights == GPUNN_F32) return true;
     if (!gpunn__is_blocks(args->weights))
         (void)gpunn__fail(dev, GPUNN_ERR_DTYPE,
-                          "gpunn_model_create: .weights cannot be %s; use GPUNN_F32 or blocks, such as "
-                          "GPUNN_Q4_K",
+                          "%s: .weights cannot be %s; use GPUNN_F32 or blocks, such as GPUNN_Q4_K", caller,
                           name);
     else if (!dev->info.blocks)
         (void)gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                          "gpunn_model_create: %s computes with no weights of %s; use another device, or "
-                          "leave .weights out",
-                          dev->info.name, name);
+                          "%s: %s computes with no weights of %s; use another device, or leave .weights out",
+                          caller, dev->info.name, name);
     else
         return true;
     return false;
@@ -56,7 +53,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
         if (gpunn_last_status(NULL) == GPUNN_OK) (void)gpunn__fail_null(NULL, "gpunn_model_create", "device");
         return NULL;
     }
-    if (!gpunn__weights_fit(dev, &args)) return NULL;
+    if (!gpunn__weights_fit(dev, "gpunn_model_create", &args)) return NULL;
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
     if (model == NULL) return NULL;
     if ((int)args.precision < GPUNN_PRECISION_F32 || args.precision > GPUNN_PRECISION_F16) {

@@ -333,8 +333,8 @@ static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, co
     return bytes;
 }
 
-/* Binds parameters to the file's blocks: mapped, or in memory of the device into which they will be read. */
-static GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a,
+                                                 const gpunn_load_args *args)
 {
     gpunn__kept   *kept = &model->kept;
     gpunn_status   status = GPUNN_OK;

@@ -48,4 +48,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
 GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model,
                                                 const gpunn_load_args *args, const char *function);
 
+/* Binds parameters to the file's blocks: mapped, or in memory of the device into which they will be read. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a,
+                                                 const gpunn_load_args *args);
+
 #endif /* GPUNN__IO_LOAD_H */

@@ -1,6 +1,8 @@
+#include "base/blocks.h"
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "graph/tensors.h"
 #include "plan/plan.h"
 #include "io/load.h"
 #include "io/spec_writer.h"
@@ -13,7 +15,7 @@ static const char gpunn__spec_key[] = "gpunn_spec";
 /* Whether the key belongs to the file, not to the program. */
 static bool gpunn__is_own_key(const char *key)
 {
-    return strcmp(key, gpunn__spec_key) == 0 || strcmp(key, "format") == 0;
+    return strncmp(key, "gpunn_", 6) == 0 || strcmp(key, "format") == 0;
 }
 
 /* Whether a text is UTF-8, as JSON demands. */
@@ -65,8 +67,8 @@ GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, c
         return gpunn__fail_null(model ? model->dev : NULL, caller, model ? "key" : "model");
     if (*key == 0 || gpunn__is_own_key(key) || !gpunn__is_utf8(key) || (value && !gpunn__is_utf8(value)))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
-                           "%s: key and value must be UTF-8, and the key not empty, \"format\" or "
-                           "\"gpunn_spec\"; choose others",
+                           "%s: key and value must be UTF-8, and the key not empty, \"format\" or one "
+                           "that begins with \"gpunn_\"; choose others",
                            caller);
     gpunn__metadata *old = gpunn__find_metadata(model, key);
     gpunn_status     status = value ? gpunn__add_metadata(model, key, value) : GPUNN_OK;
@@ -86,10 +88,23 @@ typedef struct gpunn__model_file {
     const gpunn_spec_args *args;
 } gpunn__model_file;
 
+/* Emits the formats of parameters that are stored as blocks. */
+static void gpunn__emit_formats(gpunn__writer *w, const gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        if (!gpunn__is_saved(t) || !gpunn__is_blocks(t->storage)) continue;
+        gpunn__emit(w, ",", 1);
+        gpunn__emit_name(w, gpunn__blocks_key, t->name);
+        gpunn__emitf(w, ":\"%s\"", gpunn_dtype_name(t->storage));
+    }
+}
+
 static void gpunn__emit_model_file(gpunn__writer *w, gpunn__pass pass, const void *what)
 {
     const gpunn__model_file *file = (const gpunn__model_file *)what;
     const gpunn__spec       *spec = &file->model->spec;
+    w->blocks = true;
     gpunn__emit_begin(w, pass, NULL, 0);
     if (pass != GPUNN__TENSORS) {
         gpunn__emitf(w, ",\"%s\":\"", gpunn__spec_key);
@@ -97,6 +112,7 @@ static void gpunn__emit_model_file(gpunn__writer *w, gpunn__pass pass, const voi
         gpunn__emit_spec(w, file->model, file->path, file->args);
         w->quoted = false;
         gpunn__emit(w, "\"", 1);
+        gpunn__emit_formats(w, file->model);
         for (int i = 0; i < spec->metadata_count; i++) {
             gpunn__emit(w, ",", 1);
             gpunn__emit_name(w, "", spec->metadata[i].key);
@@ -135,7 +151,7 @@ GPUNN_API gpunn_status gpunn_model_save_memory_(gpunn_model *model, gpunn_array 
 }
 
 /* Builds the model of an open file, without its weights. NULL: failed. */
-static gpunn_model *gpunn__build_from(gpunn_device *dev, const gpunn__archive *a, bool inference)
+static gpunn_model *gpunn__build_from(gpunn_device *dev, const gpunn__archive *a, gpunn_spec_load_args args)
 {
     const gpunn__entry *spec = gpunn__table_find(&a->notes, "", gpunn__spec_key);
     if (spec == NULL)
@@ -143,12 +159,9 @@ static gpunn_model *gpunn__build_from(gpunn_device *dev, const gpunn__archive *a
                                 "gpunn_model_load: '%s' has weights, but no model; build the model and call "
                                 "gpunn_load, or save the file with gpunn_model_save",
                                 gpunn__tail(a->reader.path));
-    gpunn__memory        memory = {spec->text.at, spec->text.length};
-    gpunn_io             io = gpunn__memory_io(&memory);
-    gpunn_spec_load_args args;
-    memset(&args, 0, sizeof args);
+    gpunn__memory memory = {spec->text.at, spec->text.length};
+    gpunn_io      io = gpunn__memory_io(&memory);
     args.io = &io;
-    args.inference = inference;
     return gpunn_spec_load_(dev, a->reader.path, args);
 }
 
@@ -177,8 +190,9 @@ GPUNN_API gpunn_model *gpunn_model_load_(gpunn_device *dev, const char *path, gp
     }
     if (gpunn__archive_open(dev, args.io, path, &archive) != GPUNN_OK) return NULL;
     memset(&load, 0, sizeof load);
-    gpunn_model *model = gpunn__build_from(dev, &archive, args.inference);
+    gpunn_model *model = gpunn__build_from(dev, &archive, args);
     gpunn_status status = model ? gpunn__take_metadata(model, &archive) : GPUNN_ERR_FORMAT;
+    if (status == GPUNN_OK && args.inference) status = gpunn__keep_blocks(model, &archive, &load);
     if (status == GPUNN_OK) status = gpunn__load_first(&archive, model, &load, "gpunn_model_load");
     gpunn__archive_close(&archive);
     if (status == GPUNN_OK) return model;

@@ -209,6 +209,48 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__sort_by_name(gpunn__archive *a)
                        gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown));
 }
 
+/* The blocks of that name. NULL: there are none. */
+static const gpunn__encoding *gpunn__blocks_called(const gpunn__slice *name)
+{
+    for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
+        if (gpunn__blocks_of(&gpunn__encodings[i]) && gpunn__slice_is(name, gpunn__encodings[i].safetensors))
+            return &gpunn__encodings[i];
+    return NULL;
+}
+
+/* Makes a tensor of bytes one of blocks. */
+static bool gpunn__take_blocks(gpunn__entry *item, const gpunn__slice *format)
+{
+    const gpunn__encoding *blocks = gpunn__blocks_called(format);
+    int64_t               *row = item && item->rank > 0 ? &item->dim[item->rank - 1] : NULL;
+    if (row == NULL || blocks == NULL || item->encoding == NULL || item->encoding->id != GPUNN__U8 ||
+        *row % (int64_t)blocks->bytes)
+        return false;
+    *row = *row / (int64_t)blocks->bytes * (int64_t)gpunn__encoding_length(blocks);
+    item->encoding = blocks;
+    item->text = *format;
+    return true;
+}
+
+/* Takes the formats of blocks from the metadata. */
+static GPUNN__STATUS gpunn__find_formats(gpunn__archive *a)
+{
+    const size_t prefix = sizeof gpunn__blocks_key - 1;
+    char         shown[128], format[128];
+    for (int i = 0; i < a->notes.count; i++) {
+        gpunn__entry *note = &a->notes.items[i];
+        gpunn__slice  name = {note->name.at + prefix, note->name.length - prefix};
+        if (note->name.length <= prefix || memcmp(note->name.at, gpunn__blocks_key, prefix) != 0) continue;
+        if (!gpunn__take_blocks(gpunn__table_find(&a->tensors, "", name.at), &note->text))
+            return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                               "'%s' is damaged: its metadata says that '%s' has blocks of '%s', which its "
+                               "bytes cannot be; write it again",
+                               gpunn__tail(a->reader.path), gpunn__printable(&name, shown),
+                               gpunn__printable(&note->text, format));
+    }
+    return GPUNN_OK;
+}
+
 /* Reads and checks the header. */
 static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 {
@@ -272,7 +314,8 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
             dev, GPUNN_ERR_FORMAT,
             "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
             (unsigned long long)end, (unsigned long long)bytes);
-    return gpunn__sort_by_name(a);
+    status = gpunn__sort_by_name(a);
+    return status == GPUNN_OK ? gpunn__find_formats(a) : status;
 }
 
 /* ---- shards

@@ -128,19 +128,25 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
                                const float *floats, const int64_t *number)
 {
-    const bool        blocks = floats && gpunn__is_blocks(t->storage);
-    const gpunn_dtype dtype = number ? GPUNN_I64 : blocks ? GPUNN_F32 : gpunn__weight_dtype(t);
-    size_t            bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
+    const bool  blocks = floats && gpunn__is_blocks(t->storage), widened = blocks && !w->blocks;
+    gpunn_dtype dtype = gpunn__weight_dtype(t);
+    int64_t     dim[GPUNN_MAX_RANK];
+    if (blocks) dtype = widened ? GPUNN_F32 : GPUNN_U8;
+    if (number) dtype = GPUNN_I64;
+    memcpy(dim, t->dim, sizeof dim);
+    if (blocks && !widened) dim[t->rank - 1] = (int64_t)gpunn__block_bytes(t->storage, dim[t->rank - 1]);
+    size_t bytes = number ? sizeof *number : gpunn_dtype_size(dtype);
+    for (int i = 0; i < t->rank && !number; i++) bytes *= (size_t)dim[i];
     if (w->pass == GPUNN__TENSORS) {
         if (number)
             (void)gpunn__file_write(w->file, number, bytes);
-        else if (blocks)
+        else if (widened)
             gpunn__emit_blocks(w, t);
         else
             gpunn__emit_floats(w, floats, bytes);
         return;
     }
-    gpunn__emit_entry(w, prefix, t->name, dtype, number ? 0 : t->rank, t->dim, bytes);
+    gpunn__emit_entry(w, prefix, t->name, dtype, number ? 0 : t->rank, dim, bytes);
 }
 
 static void gpunn__emit_resume(gpunn__writer *w, const gpunn__resume *resume, int number)
@@ -193,12 +199,12 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 
 GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model)
 {
-    /* 16-bit weights last, so that the others stay aligned */
+    /* 16-bit weights and blocks, whose bytes are even, last, so that the others stay aligned */
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && (gpunn_dtype_size(t->storage) == 2) == half)
-                gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+            const bool even = gpunn__is_blocks(t->storage) ? w->blocks : gpunn_dtype_size(t->storage) == 2;
+            if (gpunn__is_saved(t) && even == half) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
 }
 

@@ -14,6 +14,7 @@ typedef struct gpunn__writer {
     uint64_t      length; /* bytes of the header so far */
     uint64_t      offset; /* offset of the next tensor */
     bool          quoted; /* what is emitted is inside a JSON string, so it is escaped */
+    bool          blocks; /* parameters that are stored as blocks are written so, not as floats */
     char         *chunk;
     gpunn_status  status;
 } gpunn__writer;

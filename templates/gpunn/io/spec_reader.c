@@ -3,6 +3,7 @@
 #include "base/tables.h"
 #include "base/shapes.h"
 #include "base/model.h"
+#include "common/blocks.h"
 #include "base/text.h"
 #include "graph/nodes.h"
 #include "graph/expr.h"
@@ -31,6 +32,7 @@ typedef struct gpunn__loading {
     const char   *path;
     gpunn__items  items; /* of the document */
     bool          inference;
+    gpunn_dtype   weights;
     gpunn__word  *words; /* a hash table, at least half free; the capacity is a power of 2 */
     size_t        word_count, word_capacity;
     char          place[320];
@@ -382,11 +384,39 @@ static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
     return gpunn__all_read(l, item, "\"init\"");
 }
 
-/* Reads "trainable", "decay" and "lr_scale" of a parameter. */
+/* Reads "storage" of a parameter. */
+static bool gpunn__get_storage(gpunn__loading *l, int object, gpunn_tensor *t)
+{
+    static const char *const words[] = {"f32",
+#define GPUNN__X(id, name, length, bytes) name,
+                                        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    const int item = gpunn__look(l, object, "storage");
+    int       chosen = 0;
+    if (item == 0) return true;
+    if (!gpunn__get_choice(l, object, "storage", GPUNN__WORDS(words), &chosen)) return false;
+    t->requested_storage = chosen ? (gpunn_dtype)(GPUNN__BLOCKS + chosen) : GPUNN_F32;
+    const int64_t row = t->rank > 0 ? t->dim[t->rank - 1] : 1;
+    return row % gpunn__block_length(t->requested_storage) == 0 ||
+           gpunn__wrong(l, item, "a row of %lld numbers is no whole number of blocks of %s", (long long)row,
+                        words[chosen]);
+}
+
+/* Freezes a parameter as gpunn_lora does. */
+static void gpunn__freeze(gpunn_tensor *t)
+{
+    t->trainable = false;
+    t->base = t->model->has_base = true;
+}
+
+/* Reads "trainable", "frozen", "decay", "lr_scale" and "storage" of a parameter. */
 static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t)
 {
-    bool  trainable = t->trainable, decay = t->decay;
+    bool  trainable = t->trainable, decay = t->decay, frozen = false;
     float lr_scale = t->lr_scale;
+    if (!gpunn__get_bool(l, object, "frozen", &frozen) || !gpunn__get_storage(l, object, t)) return false;
+    if (frozen) gpunn__freeze(t), trainable = false;
     return gpunn__get_bool(l, object, "trainable", &trainable) &&
            gpunn__get_bool(l, object, "decay", &decay) &&
            gpunn__get_float(l, object, "lr_scale", &lr_scale) &&
@@ -398,10 +428,15 @@ static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t
 static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_entry *e, int first)
 {
     gpunn_model *model = l->model;
-    bool         trainable = true;
-    if (!gpunn__get_bool(l, e->item, "trainable", &trainable)) return false;
-    for (int i = first; i < model->tensor_count; i++)
-        if (model->tensors[i]->kind == GPUNN__PARAMETER) model->tensors[i]->trainable = trainable;
+    bool         trainable = true, frozen = false;
+    if (!gpunn__get_bool(l, e->item, "trainable", &trainable) ||
+        !gpunn__get_bool(l, e->item, "frozen", &frozen))
+        return false;
+    for (int i = first; i < model->tensor_count; i++) {
+        if (model->tensors[i]->kind != GPUNN__PARAMETER) continue;
+        model->tensors[i]->trainable = trainable;
+        if (frozen) gpunn__freeze(model->tensors[i]);
+    }
     int object = gpunn__look(l, e->item, "parameters");
     if (object == 0) return true;
     if (!gpunn__be(l, object, "parameters", GPUNN__J_OBJECT, "an object of settings by parameter"))
@@ -1038,6 +1073,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
     l->model->tensor_limit = GPUNN__MOST_TENSORS;
     bool ok = gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
     l->model->inference = l->inference; /* only now, because the code above creates an optimizer as a check */
+    l->model->storage = l->weights;
     return ok;
 }
 
@@ -1049,6 +1085,8 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
         (void)gpunn__fail_null(NULL, "gpunn_spec_load", "device");
         return NULL;
     }
+    const gpunn_model_args fits = {0, GPUNN_PRECISION_F32, args.inference, args.weights};
+    if (!gpunn__weights_fit(dev, "gpunn_spec_load", &fits)) return NULL;
     memset(&l, 0, sizeof l);
     l.dev = dev;
     l.path = path;
@@ -1056,6 +1094,7 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
     if (ok) {
         l.items = document.items;
         l.inference = args.inference;
+        l.weights = args.weights;
         dev->place = l.place;
         ok = gpunn__spec_build(&l);
         dev->place = NULL;

@@ -4,6 +4,8 @@
 #include "base/tables.h"
 #include "base/shapes.h"
 #include "base/model.h"
+#include "common/blocks.h"
+#include "plan/storage.h"
 #include "base/text.h"
 #include "graph/infer.h"
 #include "layers/basic.h"
@@ -143,14 +145,19 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
     }
     if (t->state) return;
     if (!t->trainable && !frozen) {
-        gpunn__emitf(w, "%s\"trainable\": false", separator);
+        gpunn__emitf(w, t->base ? "%s\"frozen\": true" : "%s\"trainable\": false", separator);
         separator = ", ";
     }
     if (!t->decay) {
         gpunn__emitf(w, "%s\"decay\": false", separator);
         separator = ", ";
     }
-    if (t->lr_scale != 1) gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
+    if (t->lr_scale != 1) {
+        gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
+        separator = ", ";
+    }
+    const gpunn_dtype storage = gpunn__is_blocks(t->storage) ? t->storage : t->requested_storage;
+    if (storage) gpunn__emitf(w, "%s\"storage\": \"%s\"", separator, gpunn_dtype_name(storage));
 }
 
 /* An attribute as a number, for comparison with a default; NAN if it is not a single number. */
@@ -355,10 +362,11 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
 {
     gpunn_tensor *const *tensors = t->model->tensors;
     size_t               length = strlen(t->layer);
-    int                  parameters = 0, frozen = 0, shown = 0;
+    int                  parameters = 0, frozen = 0, base = 0, shown = 0;
     for (int i = first; i < t->id; i++) {
         parameters += tensors[i]->kind == GPUNN__PARAMETER;
         frozen += tensors[i]->kind == GPUNN__PARAMETER && !tensors[i]->trainable;
+        base += tensors[i]->kind == GPUNN__PARAMETER && tensors[i]->base;
         if (!gpunn__is_saved(tensors[i])) continue;
         if ((strncmp(tensors[i]->name, t->layer, length) != 0 || tensors[i]->name[length] != '.') &&
             w->status == GPUNN_OK)
@@ -367,8 +375,8 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
                 "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but has been renamed; restore its name",
                 tensors[i]->name, t->layer);
     }
-    bool all = parameters > 0 && frozen == parameters;
-    if (all) gpunn__emitf(w, ", \"trainable\": false");
+    bool all = parameters > 0 && frozen == parameters && (base == 0 || base == frozen);
+    if (all) gpunn__emitf(w, base ? ", \"frozen\": true" : ", \"trainable\": false");
     for (int i = first; i < t->id; i++) {
         if (tensors[i]->kind != GPUNN__PARAMETER) continue;
         gpunn__writer measure = *w;
@@ -617,6 +625,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     w.pass = GPUNN__HEADER;
     w.status = gpunn__file_open(model->dev, path, &file);
     if (w.status != GPUNN_OK) return w.status;
+    gpunn__find_storage(model);
     gpunn__emit_spec(&w, model, path, &args);
     if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
     gpunn__file_discard(&file);
@@ -640,5 +649,6 @@ GPUNN_API gpunn_status gpunn_spec_save_memory_(gpunn_model *model, gpunn_array *
     gpunn_status      status = gpunn__check_spec(model, caller, &args);
     gpunn__spec_text  text = {model, &args};
     if (status == GPUNN_OK && out == NULL) return gpunn__fail_null(model->dev, caller, "array");
+    if (status == GPUNN_OK) gpunn__find_storage(model);
     return status == GPUNN_OK ? gpunn__text_write(model->dev, out, gpunn__emit_spec_text, &text) : status;
 }
