@@ -387,6 +387,17 @@ GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
 
+/* Unpacks rows x .. x + rows of column y of a panel of B of blocks [pc][jc] at (p, j). The first visit of a
+ * column fetches all that the panel has of the one eight columns on. */
+static void gpunn__gemm_widen_blocks(const gpunn__gemm *g, int64_t p, int64_t pc, int64_t j, int64_t jc,
+                                     int64_t x, int64_t y, int64_t rows, float *wide)
+{
+    const int64_t ahead = y + 8;
+    const int     bytes = (int)gpunn__block_bytes(g->b_dtype, pc);
+    if (x == 0 && ahead < jc) (void)gpunn__prefetch((const char *)gpunn__gemm_b_at(g, p, j + ahead), bytes);
+    gpunn__block_widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), p + x, wide, rows);
+}
+
 /* Packs columns of a panel of B of 16 bits or blocks, widening some rows at a time. */
 static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p,
                                     int64_t pc, int64_t j, int64_t jc, float *packed)
@@ -398,7 +409,7 @@ static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kern
         const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
         for (int64_t y = 0; y < jc; y++)
             if (gpunn__is_blocks(g->b_dtype))
-                gpunn__block_widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), p + x, wide + y * ROWS, rows);
+                gpunn__gemm_widen_blocks(g, p, pc, j, jc, x, y, rows, wide + y * ROWS);
             else
                 kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
         kernels->copy_transposed(wide, ROWS, rows, jc, width, packed + x * width);
