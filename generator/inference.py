@@ -63,6 +63,11 @@ def is_elementwise(t):
     return t.kind == "value" and table.ops()[t.op].arity > 0
 
 
+def recurrent_matrices(t):
+    """weight_ih, then weight_hh, of each direction of a recurrent layer."""
+    return t.inputs[5::4] + t.inputs[6::4]
+
+
 class Plan:
     UNIT = 1       # scratch offsets are multiples of this many elements
     WHOLE = False  # whether inputs and outputs are in scratch, too
@@ -363,7 +368,7 @@ class Plan:
                 total += self.count(wide) * math.prod(self.shape(t.inputs[1])[1:])
             elif t.op in GATES:
                 steps = math.prod(self.shape(t.inputs[0])[:2])
-                total += steps * sum(self.count(i) for k in (4, 5) for i in t.inputs[k::4])
+                total += steps * sum(map(self.count, recurrent_matrices(t)))
             elif t.op == "scaled_dot_product_attention":
                 width = self.shape(t.inputs[0])[-1] + self.shape(t.id)[-1]
                 total += self.count(t.id) // self.shape(t.id)[-1] * self.room(step) * width

@@ -11,7 +11,7 @@ import tempfile
 from . import floats
 from .exchange import gguf, tensor_files
 from .graph import shape_text
-from .inference import CONVOLUTIONS, GATES
+from .inference import CONVOLUTIONS, GATES, recurrent_matrices
 
 KINDS = {"f32": ctypes.c_float, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "u8": ctypes.c_uint8,
          "bool": ctypes.c_uint8}
@@ -70,7 +70,7 @@ def is_product(step, i):
     if t.op in ("linear", "embedding") or t.op in CONVOLUTIONS:
         return t.inputs[1] == i and t.inputs.count(i) == 1
     if t.op in GATES:
-        return i in t.inputs[4::4] + t.inputs[5::4]
+        return i in recurrent_matrices(t)
     return False
 
 
@@ -85,7 +85,7 @@ def quantizable(plan):
         broken = set()
         for step in plan.steps:
             if step.tensor.op in GATES:
-                own = set(step.tensor.inputs[4::4] + step.tensor.inputs[5::4])
+                own = set(recurrent_matrices(step.tensor))
                 broken |= own & chosen if own - chosen else set()
         if not broken:
             return chosen
