@@ -1287,6 +1287,26 @@ static void test_integer_sums(void **state)
     assert_true(gpunn_item(out[3]) == 7);
 }
 
+/* A tensor without axes is padded in each mode to itself. */
+static void test_pad_of_number(void **state)
+{
+    fixture      *f = *state;
+    const float   values[] = {1, 2, 6};
+    float         gradient[3];
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH));
+    MADE(f->dev, gpunn_retain_grad(x));
+    OK(f->dev, gpunn_write(x, values, sizeof values));
+    for (int mode = GPUNN_PAD_CONSTANT; mode <= GPUNN_PAD_CIRCULAR; mode++) {
+        gpunn_tensor *mean = gpunn_mean(x, GPUNN_ALL, false),
+                     *y = MADE(f->dev, gpunn_pad(mean, .mode = (gpunn_pad_mode)mode));
+        OK(f->dev, gpunn_zero_grad(f->model));
+        OK(f->dev, gpunn_backward(y));
+        assert_true(gpunn_item(y) == 3);
+        OK(f->dev, gpunn_read_grad(x, gradient, sizeof gradient));
+        for (int i = 0; i < 3; i++) assert_true(fabsf(gradient[i] - 1 / 3.0f) < 1e-6f);
+    }
+}
+
 int main(void)
 {
     static const struct {
@@ -1296,6 +1316,7 @@ int main(void)
                 {"class weights", test_class_weights},
                 {"integer division", test_integer_division},
                 {"integer sums", test_integer_sums},
+                {"pad of a number", test_pad_of_number},
                 {"vast batch", test_vast_batch},
                 {"growth", test_growth},
                 {"weights change", test_weights_change},

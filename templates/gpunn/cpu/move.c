@@ -376,6 +376,7 @@ static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
         stride *= y->dim[d];
         p.lines *= step->backward ? a->n : y->dim[d];
     }
+    if (p.rank == 0) p.axis[p.rank++].n = 1; /* a single number */
     p.from = (const float *)(step->backward ? y->data : x->data);
     p.to = (float *)(step->backward ? step->grad_in[0].data : y->data);
     p.accumulate = step->backward && step->accumulate[0];
