@@ -5,8 +5,8 @@ The first program, on one thread, is the reference. It and the others run on one
 build/levels on each level of vectors that the processor has, build/emulator on the emulated GPU. Every
 SPARSE-th model also runs with its generated kernels. Outputs and the gradients of the last tensor's mean may
 differ from the reference by SLACK times what a change of the inputs by 1e-6 makes of them, and by BOUND of
-the largest value. All refuse a model or none. A failure prints its seed and the smallest spec that still
-fails. GPUNN_TEST_SEED=n begins elsewhere."""
+the largest value. All refuse a model or none, but for GPUs, which do not see each bad index. A failure prints
+its seed and the smallest spec that still fails. GPUNN_TEST_SEED=n begins elsewhere."""
 import array
 import copy
 import json
@@ -68,8 +68,8 @@ def inputs_of(root, seed):
             continue
         rng, shape = random.Random("%d %s" % (seed, t.label)), [-d * BATCH if d < 0 else d for d in t.shape]
         dtype, code = DTYPES[t.dtype]
-        numbers = [(rng.gauss, rng.uniform)[seed % 2](0, 1) if code == "f" else rng.randrange(2 if t.dtype == "bool" else 3)
-                   for _ in range(math.prod(shape))]
+        real, most = (rng.gauss, rng.uniform)[seed % 2], 2 if t.dtype == "bool" else 3
+        numbers = [real(0, 1) if code == "f" else rng.randrange(most) for _ in range(math.prod(shape))]
         result[t.label] = dtype, shape, array.array(code, numbers).tobytes()
     return result
 
@@ -135,7 +135,8 @@ class Runs:
         if isinstance(expected, str) or isinstance(found, str):
             refused = [isinstance(x, str) and x.startswith("status 1:") for x in (expected, found)]
             said = [x if isinstance(x, str) else "it ran" for x in (found, expected)]
-            return "" if all(refused) else f"{way[0]}: {said[0]}; the reference: {said[1]}"
+            unseen = refused[0] and not isinstance(found, str) and way[0] == "emulator"
+            return "" if all(refused) or unseen else f"{way[0]}: {said[0]}; the reference: {said[1]}"
         for name, tensor in expected.items():
             allowed = math.inf if isinstance(near, str) else SLACK * change(near[name], tensor)
             largest = max((abs(x) for x in tensor_file.values(tensor) if math.isfinite(x)), default=0)
