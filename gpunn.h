@@ -14183,6 +14183,13 @@ static bool gpunn__symbol_fits(gpunn__symbols *names, gpunn__symbol *size, const
     return true;
 }
 
+/* Axes of a "...": all `rest` that have no symbol, or of two those before (again 0) and after the axis. */
+static int gpunn__dots_rank(const gpunn__symbols *names, int again, int rest)
+{
+    if (!names->along) return rest;
+    return again ? rest - names->axis : names->axis;
+}
+
 /* Whether t has the shape at `shape`. */
 static bool gpunn__shape_fits(gpunn__symbols *names, const char *shape, const gpunn__meta *t)
 {
@@ -14198,7 +14205,7 @@ static bool gpunn__shape_fits(gpunn__symbols *names, const char *shape, const gp
     for (; gpunn__next_symbol(&shape, &size); axis += size.rank) {
         const bool any = gpunn__is_dots(&size);
         size.again = any ? seen++ : 0;
-        size.rank = !any ? 1 : dots == 1 ? rest : size.again ? rest - names->axis : names->axis;
+        size.rank = any ? gpunn__dots_rank(names, size.again, rest) : 1;
         if (size.rank < 0 || !gpunn__symbol_fits(names, &size, t->dim + axis)) return false;
     }
     return true;
@@ -14220,27 +14227,37 @@ static bool gpunn__result_shape(const gpunn__symbols *names, const char *shape, 
     return true;
 }
 
+/* Whether an operand may have this dtype by the signature's word at `text`. first: operand 0's dtype. */
+static bool gpunn__dtype_allowed(const char *text, gpunn_dtype dtype, gpunn_dtype first)
+{
+    if (strncmp(text, "any", 3) == 0) return dtype == first;
+    if (strncmp(text, "index", 5) == 0) return dtype == GPUNN_I64 || dtype == GPUNN_I32;
+    if (strncmp(text, "u8", 2) == 0) return dtype == GPUNN_U8;
+    return dtype == GPUNN_F32;
+}
+
+/* What an operand must be, and the remedy, by the first letter of the signature's word. */
+static const char *gpunn__dtype_remedy(char letter)
+{
+    if (letter == 'i') return "integers are needed; use i64 or i32";
+    if (letter == 'u') return "u8 is needed; convert it with gpunn_quantize_per_tensor";
+    return "f32 is needed; convert it with gpunn_cast";
+}
+
 /* Checks operand k against the dtype at `text`. */
 static bool gpunn__dtype_fits(const gpunn__inference *i, int k, const char *text)
 {
     const gpunn_dtype dtype = i->in[k].dtype, first = i->in[0].dtype;
-    const bool        any = strncmp(text, "any", 3) == 0, index = strncmp(text, "index", 5) == 0,
-               byte = strncmp(text, "u8", 2) == 0;
-    char name[GPUNN__OPERAND_SIZE], first_name[GPUNN__OPERAND_SIZE];
-    if (any     ? dtype == first
-        : index ? dtype == GPUNN_I64 || dtype == GPUNN_I32
-                : dtype == (byte ? GPUNN_U8 : GPUNN_F32))
-        return true;
+    char              name[GPUNN__OPERAND_SIZE], first_name[GPUNN__OPERAND_SIZE];
+    if (gpunn__dtype_allowed(text, dtype, first)) return true;
     (void)gpunn__operand_name(i->op, k, name);
-    if (any)
+    if (*text == 'a')
         (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "%s is %s and %s %s; gpunn_cast one of them",
                                gpunn__operand_name(i->op, 0, first_name), gpunn_dtype_name(first), name,
                                gpunn_dtype_name(dtype));
     else
         (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "%s is %s, but %s", name, gpunn_dtype_name(dtype),
-                               index  ? "integers are needed; use i64 or i32"
-                               : byte ? "u8 is needed; convert it with gpunn_quantize_per_tensor"
-                                      : "f32 is needed; convert it with gpunn_cast");
+                               gpunn__dtype_remedy(*text));
     return false;
 }
 
@@ -14273,10 +14290,10 @@ GPUNN__INTERNAL bool gpunn__signature_rule(const gpunn__inference *i)
         part = strchr(part, ']') + 1;
         part += strspn(part, ", ->");
     }
-    i->out->dtype = part[0] == 'a'   ? i->in[0].dtype
-                    : part[0] == 'i' ? GPUNN_I64
-                    : part[0] == 'u' ? GPUNN_U8
-                                     : GPUNN_F32;
+    i->out->dtype = GPUNN_F32;
+    if (*part == 'a') i->out->dtype = i->in[0].dtype;
+    if (*part == 'i') i->out->dtype = GPUNN_I64;
+    if (*part == 'u') i->out->dtype = GPUNN_U8;
     if (gpunn__result_shape(&names, strchr(part, '['), i->out)) return true;
     (void)gpunn__call_fail(
         i->call, GPUNN_ERR_SHAPE, "%s is %s; the result would have more than %d axes; gpunn_reshape it",
