@@ -6822,6 +6822,12 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
 /* Fails because an object is NULL: "function: the what is NULL". dev is NULL if no other argument has a
  * device. The sentence then also names this thread's earlier failure, from which the NULL may come. */
 GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what);
+/* The same for a function of a model or tensor and one more argument, named `other`: the first of the two that
+ * is NULL. */
+GPUNN__INTERNAL gpunn_status gpunn__fail_null_model(gpunn_model *model, const char *function,
+                                                    const char *other);
+GPUNN__INTERNAL gpunn_status gpunn__fail_null_tensor(gpunn_tensor *t, const char *function,
+                                                     const char *other);
 /* The same as gpunn__fail for builders: records the failure and returns NULL. */
 #ifdef __cplusplus
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
@@ -6872,6 +6878,19 @@ GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *fun
     if (dev) cause = "";
     return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL%s%s", function, what,
                        *cause ? earlier : "", cause);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__fail_null_model(gpunn_model *model, const char *function,
+                                                    const char *other)
+{
+    if (model == NULL) return gpunn__fail_null(NULL, function, "model");
+    return gpunn__fail_null(model->dev, function, other);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__fail_null_tensor(gpunn_tensor *t, const char *function, const char *other)
+{
+    if (t == NULL) return gpunn__fail_null(NULL, function, "tensor");
+    return gpunn__fail_null(t->model->dev, function, other);
 }
 
 GPUNN_API const char *gpunn_error(const gpunn_device *dev)
@@ -27500,8 +27519,7 @@ static GPUNN__STATUS gpunn__read_as_blocks(gpunn_tensor *t, gpunn_dtype format, 
 static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, gpunn_dtype dtype, void *host, size_t bytes,
                                  const char *caller)
 {
-    if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    if (t == NULL || host == NULL) return gpunn__fail_null_tensor(t, caller, "host pointer");
     gpunn_device *dev = t->model->dev;
     size_t        own_bytes;
     if (!gradient && gpunn__is_blocks(dtype)) return gpunn__read_as_blocks(t, dtype, host, bytes, caller);
@@ -27689,8 +27707,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char 
 GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape)
 {
     static const char caller[] = "gpunn_write_shape";
-    if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    if (t == NULL || host == NULL) return gpunn__fail_null_tensor(t, caller, "host pointer");
     return gpunn__write_shape_as(t, caller, gpunn_tensor_dtype(t), host, shape);
 }
 
@@ -27749,8 +27766,7 @@ static GPUNN__STATUS gpunn__write_blocks(const gpunn_tensor *t, gpunn_dtype form
 static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes,
                                   const char *caller)
 {
-    if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    if (t == NULL || host == NULL) return gpunn__fail_null_tensor(t, caller, "host pointer");
     gpunn_device *dev = t->model->dev;
     const bool    blocks = gpunn__is_blocks(dtype) && t->kind == GPUNN__PARAMETER;
     gpunn_status  status = blocks ? gpunn__fits_blocks(t, caller, dtype) : gpunn__check_as(t, caller, dtype);
@@ -28266,8 +28282,7 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     static const char caller[] = "gpunn_bind_dlpack";
     gpunn_dlpack     *own = (gpunn_dlpack *)(void *)managed;
     int64_t           count;
-    if (t == NULL || managed == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "DLPack" : "tensor");
+    if (t == NULL || managed == NULL) return gpunn__fail_null_tensor(t, caller, "DLPack");
     const char *fault = gpunn__dlpack_fault(t, own, &count);
     if (fault) {
         char text[128];
@@ -46288,8 +46303,7 @@ static void gpunn__leave(gpunn_model *model)
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
 {
     enum { PIECE = 1 << 20 };
-    if (model == NULL || dev == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, "gpunn_model_to", model ? "device" : "model");
+    if (model == NULL || dev == NULL) return gpunn__fail_null_model(model, "gpunn_model_to", "device");
     gpunn_device *from = model->dev;
     if (from == dev) return GPUNN_OK;
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
@@ -48226,8 +48240,7 @@ GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpun
 {
     static const char        function[] = "gpunn_lora";
     const gpunn__lora_wanted wanted = {gpunn__pattern_wants, pattern};
-    if (model == NULL || pattern == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, function, model ? "pattern" : "model");
+    if (model == NULL || pattern == NULL) return gpunn__fail_null_model(model, function, "pattern");
     const char *fault = gpunn__pattern_fault(pattern);
     if (fault)
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the pattern '%.64s' is not possible: %s",
@@ -52591,8 +52604,7 @@ GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
 {
-    if (model == NULL || out == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, "gpunn_save_memory", model ? "array" : "model");
+    if (model == NULL || out == NULL) return gpunn__fail_null_model(model, "gpunn_save_memory", "array");
     gpunn__saved saved = {model, NULL, 0};
     memset(out, 0, sizeof *out);
     gpunn_status status = gpunn__commit(model);
@@ -53028,8 +53040,7 @@ GPUNN_API gpunn_status gpunn_lora_save_(gpunn_model *model, const char *folder, 
 {
     static const char function[] = "gpunn_lora_save";
     char              weights[GPUNN__PATH], config[GPUNN__PATH];
-    if (model == NULL || folder == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, function, model ? "folder" : "model");
+    if (model == NULL || folder == NULL) return gpunn__fail_null_model(model, function, "folder");
     if (model->enabled == 0)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s: no adapter is enabled; choose one with gpunn_lora_enable", function);
@@ -53276,8 +53287,7 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
     gpunn_lora_args   lora;
     gpunn__archive    archive;
     gpunn__lora_file  file;
-    if (model == NULL || folder == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, function, model ? "folder" : "model");
+    if (model == NULL || folder == NULL) return gpunn__fail_null_model(model, function, "folder");
     memset(&lora, 0, sizeof lora);
     memset(&file, 0, sizeof file);
     file.dev = model->dev;
@@ -55546,8 +55556,7 @@ static GPUNN__STATUS gpunn__add_metadata(gpunn_model *model, const char *key, co
 GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, const char *value)
 {
     static const char caller[] = "gpunn_set_metadata";
-    if (model == NULL || key == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, caller, model ? "key" : "model");
+    if (model == NULL || key == NULL) return gpunn__fail_null_model(model, caller, "key");
     if (*key == 0 || gpunn__is_own_key(key) || !gpunn__is_utf8(key) || (value && !gpunn__is_utf8(value)))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
                            "%s: key and value must be UTF-8, and the key not empty, \"format\" or one "

@@ -44,6 +44,19 @@ GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *fun
                        *cause ? earlier : "", cause);
 }
 
+GPUNN__INTERNAL gpunn_status gpunn__fail_null_model(gpunn_model *model, const char *function,
+                                                    const char *other)
+{
+    if (model == NULL) return gpunn__fail_null(NULL, function, "model");
+    return gpunn__fail_null(model->dev, function, other);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__fail_null_tensor(gpunn_tensor *t, const char *function, const char *other)
+{
+    if (t == NULL) return gpunn__fail_null(NULL, function, "tensor");
+    return gpunn__fail_null(t->model->dev, function, other);
+}
+
 GPUNN_API const char *gpunn_error(const gpunn_device *dev)
 {
     return dev ? dev->error.text : gpunn__no_device_error.text;

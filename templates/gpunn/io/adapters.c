@@ -205,8 +205,7 @@ GPUNN_API gpunn_status gpunn_lora_save_(gpunn_model *model, const char *folder, 
 {
     static const char function[] = "gpunn_lora_save";
     char              weights[GPUNN__PATH], config[GPUNN__PATH];
-    if (model == NULL || folder == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, function, model ? "folder" : "model");
+    if (model == NULL || folder == NULL) return gpunn__fail_null_model(model, function, "folder");
     if (model->enabled == 0)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s: no adapter is enabled; choose one with gpunn_lora_enable", function);
@@ -453,8 +452,7 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
     gpunn_lora_args   lora;
     gpunn__archive    archive;
     gpunn__lora_file  file;
-    if (model == NULL || folder == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, function, model ? "folder" : "model");
+    if (model == NULL || folder == NULL) return gpunn__fail_null_model(model, function, "folder");
     memset(&lora, 0, sizeof lora);
     memset(&file, 0, sizeof file);
     file.dev = model->dev;

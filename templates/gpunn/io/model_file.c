@@ -63,8 +63,7 @@ static GPUNN__STATUS gpunn__add_metadata(gpunn_model *model, const char *key, co
 GPUNN_API gpunn_status gpunn_set_metadata(gpunn_model *model, const char *key, const char *value)
 {
     static const char caller[] = "gpunn_set_metadata";
-    if (model == NULL || key == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, caller, model ? "key" : "model");
+    if (model == NULL || key == NULL) return gpunn__fail_null_model(model, caller, "key");
     if (*key == 0 || gpunn__is_own_key(key) || !gpunn__is_utf8(key) || (value && !gpunn__is_utf8(value)))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
                            "%s: key and value must be UTF-8, and the key not empty, \"format\" or one "

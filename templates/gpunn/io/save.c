@@ -304,8 +304,7 @@ GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
 {
-    if (model == NULL || out == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, "gpunn_save_memory", model ? "array" : "model");
+    if (model == NULL || out == NULL) return gpunn__fail_null_model(model, "gpunn_save_memory", "array");
     gpunn__saved saved = {model, NULL, 0};
     memset(out, 0, sizeof *out);
     gpunn_status status = gpunn__commit(model);

@@ -471,8 +471,7 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     static const char caller[] = "gpunn_bind_dlpack";
     gpunn_dlpack     *own = (gpunn_dlpack *)(void *)managed;
     int64_t           count;
-    if (t == NULL || managed == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "DLPack" : "tensor");
+    if (t == NULL || managed == NULL) return gpunn__fail_null_tensor(t, caller, "DLPack");
     const char *fault = gpunn__dlpack_fault(t, own, &count);
     if (fault) {
         char text[128];

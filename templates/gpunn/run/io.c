@@ -267,8 +267,7 @@ static GPUNN__STATUS gpunn__read_as_blocks(gpunn_tensor *t, gpunn_dtype format, 
 static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, gpunn_dtype dtype, void *host, size_t bytes,
                                  const char *caller)
 {
-    if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    if (t == NULL || host == NULL) return gpunn__fail_null_tensor(t, caller, "host pointer");
     gpunn_device *dev = t->model->dev;
     size_t        own_bytes;
     if (!gradient && gpunn__is_blocks(dtype)) return gpunn__read_as_blocks(t, dtype, host, bytes, caller);
@@ -456,8 +455,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__write_shape_as(gpunn_tensor *t, const char 
 GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape)
 {
     static const char caller[] = "gpunn_write_shape";
-    if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    if (t == NULL || host == NULL) return gpunn__fail_null_tensor(t, caller, "host pointer");
     return gpunn__write_shape_as(t, caller, gpunn_tensor_dtype(t), host, shape);
 }
 
@@ -516,8 +514,7 @@ static GPUNN__STATUS gpunn__write_blocks(const gpunn_tensor *t, gpunn_dtype form
 static GPUNN__STATUS gpunn__write(gpunn_tensor *t, gpunn_dtype dtype, const void *host, size_t bytes,
                                   const char *caller)
 {
-    if (t == NULL || host == NULL)
-        return gpunn__fail_null(t ? t->model->dev : NULL, caller, t ? "host pointer" : "tensor");
+    if (t == NULL || host == NULL) return gpunn__fail_null_tensor(t, caller, "host pointer");
     gpunn_device *dev = t->model->dev;
     const bool    blocks = gpunn__is_blocks(dtype) && t->kind == GPUNN__PARAMETER;
     gpunn_status  status = blocks ? gpunn__fits_blocks(t, caller, dtype) : gpunn__check_as(t, caller, dtype);

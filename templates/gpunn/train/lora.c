@@ -365,8 +365,7 @@ GPUNN_API gpunn_status gpunn_lora_(gpunn_model *model, const char *pattern, gpun
 {
     static const char        function[] = "gpunn_lora";
     const gpunn__lora_wanted wanted = {gpunn__pattern_wants, pattern};
-    if (model == NULL || pattern == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, function, model ? "pattern" : "model");
+    if (model == NULL || pattern == NULL) return gpunn__fail_null_model(model, function, "pattern");
     const char *fault = gpunn__pattern_fault(pattern);
     if (fault)
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the pattern '%.64s' is not possible: %s",

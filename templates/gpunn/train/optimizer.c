@@ -859,8 +859,7 @@ static void gpunn__leave(gpunn_model *model)
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
 {
     enum { PIECE = 1 << 20 };
-    if (model == NULL || dev == NULL)
-        return gpunn__fail_null(model ? model->dev : NULL, "gpunn_model_to", model ? "device" : "model");
+    if (model == NULL || dev == NULL) return gpunn__fail_null_model(model, "gpunn_model_to", "device");
     gpunn_device *from = model->dev;
     if (from == dev) return GPUNN_OK;
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
