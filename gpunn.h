@@ -116,9 +116,9 @@
  *                        and if gpunn_cuda.cu is in a static or shared library, unless that is linked with
  *                        -Wl,-u,gpunn_cuda_backend
  *     GPUNN_NO_SIMD      plain C kernels
- *     GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES, GPUNN_NO_PROFILE
- *                        leave out gpunn_group_open; loaders, gpunn_fit, gpunn_evaluate and files of arrays;
- *                        specs and model files; gpunn_grad and the functions after it;
+ *     GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS, GPUNN_NO_GGUF, GPUNN_NO_DERIVATIVES,
+ *     GPUNN_NO_PROFILE   leave out gpunn_group_open; loaders, gpunn_fit, gpunn_evaluate and files of arrays;
+ *                        specs and model files; .gguf files; gpunn_grad and the functions after it;
  *                        gpunn_profile. Compiling takes less time. Define them wherever gpunn.h is included
  *     GPUNN_NO_IMPLEMENTATION   ignores GPUNN_IMPLEMENTATION: for linking a file that defines it with an
  *                        implementation that is already compiled
@@ -51159,7 +51159,15 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     uint64_t       length = 0;
     gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
     if (status != GPUNN_OK) return status;
+#ifndef GPUNN_NO_GGUF
     if (memcmp(head, "GGUF", 4) == 0) return gpunn__gguf_header(a, head);
+#else
+    if (memcmp(head, "GGUF", 4) == 0)
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "'%s' is a GGUF file, which this program does not read; compile it without "
+                           "GPUNN_NO_GGUF",
+                           path);
+#endif
     if (memcmp(head, "PK\3\4", 4) == 0)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
                            "'%s' is a torch.save archive; convert it in Python: "
@@ -53305,6 +53313,7 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
     return status;
 }
 
+#ifndef GPUNN_NO_GGUF
 /* ==== >>io/gguf ========================================================================================== *
  * GGUF is the file format of llama.cpp. All numbers are little-endian:
  *     "GGUF", version u32, number of tensors u64, number of values u64
@@ -53703,6 +53712,7 @@ GPUNN_API gpunn_status gpunn_read_header(gpunn_device *dev, const char *path, gp
     return status;
 }
 
+#endif
 /* ==== >>io/spec_writer =================================================================================== *
  * Writes a model as JSON. gpunn_spec_save writes it and gpunn_spec_load reads it. */
 /* The name of an optimizer's kind, such as "adam". */
@@ -57597,7 +57607,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *       languages generator.fortran and generator.python write modules with all functions. Plain C
  *                 (--inference) takes models with states.
  *       size      Programs leave parts of the library out by GPUNN_NO_RANKS, GPUNN_NO_LOADERS,
- *                 GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
+ *                 GPUNN_NO_SPECS, GPUNN_NO_GGUF, GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
  *     0.1: the first version.
  *
  * This software is available under 2 licenses -- choose whichever you prefer.

@@ -237,7 +237,9 @@ extern "C" {
 #include "io/save.h"
 #include "io/save.c"
 #include "io/adapters.c"
+#ifndef GPUNN_NO_GGUF
 #include "io/gguf.c"
+#endif
 #include "io/spec_writer.h"
 #ifndef GPUNN_NO_SPECS
 #include "io/spec_writer.c"
@@ -354,7 +356,7 @@ extern "C" {
  *       languages generator.fortran and generator.python write modules with all functions. Plain C
  *                 (--inference) takes models with states.
  *       size      Programs leave parts of the library out by GPUNN_NO_RANKS, GPUNN_NO_LOADERS,
- *                 GPUNN_NO_SPECS, GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
+ *                 GPUNN_NO_SPECS, GPUNN_NO_GGUF, GPUNN_NO_DERIVATIVES and GPUNN_NO_PROFILE.
  *     0.1: the first version.
  *
  * This software is available under 2 licenses -- choose whichever you prefer.

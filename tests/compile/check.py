@@ -417,8 +417,21 @@ def parts_alone(name, ending, command):
 
 LEFT_OUT = {"RANKS": "gpunn_group_open_",
             "LOADERS": "gpunn_loader_create_ gpunn_fit_ gpunn_evaluate gpunn_read_idx",
-            "SPECS": "gpunn_spec_save_ gpunn_spec_load_",
+            "SPECS": "gpunn_spec_save_ gpunn_spec_load_", "GGUF": "gpunn__gguf_header",
             "DERIVATIVES": "gpunn_grad_ gpunn_jvp gpunn_laplacian_", "PROFILE": "gpunn_profile_"}
+
+LOADS_GGUF = """#define GPUNN_IMPLEMENTATION
+#include "gpunn.h"
+int main(void)
+{
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
+    gpunn_model  *model = gpunn_model_create(dev);
+    (void)gpunn_parameter(model, "w", GPUNN_SHAPE(2), (gpunn_init){GPUNN_INIT_CONSTANT, 0, 0});
+    (void)gpunn_load(model, "weights.gguf");
+    puts(gpunn_error(dev));
+    gpunn_device_close(dev);
+}
+"""
 
 
 def left_out(folder):
@@ -431,10 +444,16 @@ def left_out(folder):
     call(f"{strict} {' '.join(f'-DGPUNN_NO_{macro}' for macro in LEFT_OUT)} -I{ROOT} app.c -o app.out "
          "-lm -lpthread", folder)
     call("./app.out", folder)
-    names = set(re.findall(r" T (gpunn_\w+)", call("nm app.out", folder)))
+    names = set(re.findall(r" [Tt] (gpunn_\w+)", call("nm app.out", folder)))
     found = names & set(" ".join(LEFT_OUT.values()).split())
     if found or "gpunn_linear_" not in names:
         raise Failure(f"not left out: {sorted(found)}")
+    for name, text in (("weights.gguf", "GGUF" + "\0" * 20), ("gguf.c", LOADS_GGUF)):
+        with open(os.path.join(folder, name), "w") as out:
+            out.write(text)
+    call(f"{strict} -DGPUNN_NO_GGUF -I{ROOT} gguf.c -o gguf.out -lm -lpthread", folder)
+    if "compile it without GPUNN_NO_GGUF" not in call("./gguf.out", folder):
+        raise Failure("a program without GGUF does not say so")
 
 
 def own_ops(folder):

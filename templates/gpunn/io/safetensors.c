@@ -261,7 +261,15 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     uint64_t       length = 0;
     gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
     if (status != GPUNN_OK) return status;
+#ifndef GPUNN_NO_GGUF
     if (memcmp(head, "GGUF", 4) == 0) return gpunn__gguf_header(a, head);
+#else
+    if (memcmp(head, "GGUF", 4) == 0)
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "'%s' is a GGUF file, which this program does not read; compile it without "
+                           "GPUNN_NO_GGUF",
+                           path);
+#endif
     if (memcmp(head, "PK\3\4", 4) == 0)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
                            "'%s' is a torch.save archive; convert it in Python: "
