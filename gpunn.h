@@ -2482,12 +2482,17 @@ typedef struct gpunn_hash_grid_args {
     int base_resolution;                /* cells along each axis of the first level, default 16 */
     /* factor of the cells from one level to the next, at least 1, default 2 */
     float per_level_scale;
+    bool  sparse; /* the gradient of weight holds only the rows of the batch, as described below */
 } gpunn_hash_grid_args;
 /* Multi-resolution hash encoding (Mueller et al. 2022) of points x [..., d] in 0 to 1, d 2 or 3. In each
  * level the rows of weight at the corners of the point's cell are interpolated: [..., n_levels *
  * n_features_per_level]. weight [rows, n_features_per_level] starts as U(-1e-4, 1e-4) and holds the levels
  * one after another. Rows, hash and resolutions equal tiny-cuda-nn's, so its weights fit. Points outside get
- * the rows their hash gives. The gradients of both operands are the same in every run. */
+ * the rows their hash gives. The gradients of both operands are the same in every run.
+ * With .sparse the table's gradient has the rules and optimizers of gpunn_embedding's. It needs about 40 + 12
+ * n_features_per_level bytes for each point, level and corner of a cell, of which there are 2^d. A dense one
+ * needs 4 n_features_per_level for each row, on a GPU 12. So .sparse suits batches that are small for the
+ * table. */
 GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name,
                                                   gpunn_hash_grid_args args);
 #define gpunn_hash_grid_encoding(x, ...) \
@@ -4238,7 +4243,7 @@ typedef struct gpunn_attributes {
     int64_t number;             /* integer: its last operand, if not a tensor */
     float   temperature, top_p; /* sample */
     bool    right;              /* searchsorted */
-    bool    sparse;             /* embedding: its weight's gradient is sparse, see gpunn_step */
+    bool    sparse;             /* embedding, hash_grid: weight's gradient is sparse, see gpunn_step */
     /* quantised ops: of the operands x, or a and b; and of the result, beside scale */
     float x_scale, b_scale;
     int   x_zero_point, b_zero_point, zero_point, quant_min, quant_max;
@@ -4343,9 +4348,10 @@ typedef struct gpunn_step_fusion {
  * - CONCAT, CUSTOM: any number of operands.
  * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
  *   in `in`.
- * - EMBEDDING with attr->sparse, backward: grad_in[1] is [entries, columns], the sums for `entries` rows at
- *   most. The I64 numbers of these rows follow at the next multiple of 64 bytes; they differ. -1: an entry
- *   without a row, which is 0. With accumulate it adds to these rows, and finds room for the new ones.
+ * - EMBEDDING, HASH_GRID with attr->sparse, backward: grad_in[1] is [entries, columns], the sums for
+ *   `entries` rows at most. The I64 numbers of these rows follow at the next multiple of 64 bytes; they
+ *   differ. -1: an entry without a row, which is 0. With accumulate it adds to these rows, and finds room for
+ *   the new ones.
  * - RELAYOUT (backends with channels_last): source in `in`; destination in grad_in, with the wanted channels
  *   and dtype, and accumulate.
  * A large plan has many steps. What only few of them need stands behind pointers, so that they stay small. */
@@ -12199,7 +12205,9 @@ GPUNN__INLINE float gpunn__default_float(float value, float standard)
     A(log2_hashmap_size, INT, log2_hashmap_size)                                                           \
     K(hash_grid, base_resolution, COUNT, 16, base_resolution, "") A(base_resolution, INT, base_resolution) \
     K(hash_grid, per_level_scale, POSITIVE, 2, per_level_scale, "1 or more.")                              \
-    A(per_level_scale, FLOAT, per_level_scale)
+    A(per_level_scale, FLOAT, per_level_scale)                                                             \
+    K(hash_grid, sparse, FLAG, false, sparse, "Training changes only the rows of the batch.")              \
+    S(sparse, BOOL, GPUNN__MEMBER(sparse))
 #define GPUNN__HARMONICS_ARGS(K, A, S) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__INTEGER_ARGS(K, A, S)                                                              \
     K(_plain, operation, INTEGER_OP, GPUNN__NEEDED, operation, "") A(operation, INTEGER_OP, mode) \
@@ -16117,6 +16125,9 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn
                                                   const char *suffix, int rank, const int64_t *dim,
                                                   gpunn_init_kind init_kind, float a);
 
+/* Gives a layer's new table a sparse gradient; NULL is allowed. */
+GPUNN__INTERNAL void gpunn__set_sparse(gpunn_tensor *table, bool sparse);
+
 /* Whether the layer created the weight, rather than sharing one given to it. */
 GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight);
 
@@ -16364,6 +16375,13 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
                          !args.no_bias, weight_dim[0]);
 }
 
+GPUNN__INTERNAL void gpunn__set_sparse(gpunn_tensor *table, bool sparse)
+{
+    if (table == NULL || !sparse) return;
+    table->sparse = true;
+    table->model->has_sparse = true;
+}
+
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args)
 {
     gpunn__call      call;
@@ -16399,8 +16417,7 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
                                           0);
         if (operands[1] == NULL) return NULL;
         operands[1]->padding = padding + 1;
-        operands[1]->sparse = args.sparse;
-        operands[1]->model->has_sparse = operands[1]->model->has_sparse || args.sparse;
+        gpunn__set_sparse(operands[1], args.sparse);
     }
     attr.ignore_index = padding;
     attr.sparse = operands[1]->sparse;
@@ -18454,6 +18471,8 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
     (void)snprintf(text, sizeof text, "%s.weight", name);
     gpunn_tensor *operands[] = {
         x, gpunn__set_layer(&call, gpunn__weight(&call, GPUNN__PARAMETER, text, 2, dim, init))};
+    gpunn__set_sparse(operands[1], args.sparse);
+    attr.sparse = args.sparse;
     return operands[1] ? gpunn__node(&call, &gpunn__operation_hash_grid_encoding, &attr, operands, 2) : NULL;
 }
 
@@ -22548,15 +22567,15 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
 }
 
 /* ==== >>plan/sparse ====================================================================================== *
- * Gradients of embedding tables with .sparse. Such a gradient consists of the rows that tokens have referred
- * to since gpunn_zero_grad. The batch sizes that are planned decide its capacity. If a plan needs more, the
- * rows move to larger memory, and all other plans are dropped. */
+ * Gradients of tables with .sparse, of embeddings and hash grids. Such a gradient consists of the rows that
+ * tokens or points have referred to since gpunn_zero_grad. The batch sizes that are planned decide its
+ * capacity. If a plan needs more, the rows move to larger memory, and all other plans are dropped. */
 
 /* Lists the sparse tables that the plan gives gradients, in plan->sparse. Returns false if out of memory. */
 GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b);
 
 /* Describes the gradient that a step writes to the sparse table `root` as operand i. Fails unless the step is
- * that of an embedding with .sparse. */
+ * that of a layer with .sparse. */
 GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step, int i, int root);
 
 /* Gives the plan's sparse tables the memory of their gradients. */
@@ -22571,11 +22590,19 @@ GPUNN__INTERNAL bool gpunn__fits_sparse(const gpunn__plan *plan, const gpunn__re
 /* Counts the rows that a run is about to add. */
 GPUNN__INTERNAL void gpunn__count_sparse(const gpunn__plan *plan);
 
-/* Whether node t is an embedding that gives its table a sparse gradient in this plan. */
+/* Whether node t gives its table a sparse gradient in this plan. */
 static bool gpunn__adds_rows(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return t->op == GPUNN_OP_EMBEDDING && t->attr.sparse && b->needed[t->id] &&
-           gpunn__passes_gradient(b, t, 1);
+    return t->kind == GPUNN__VALUE && t->attr.sparse && b->needed[t->id] && gpunn__passes_gradient(b, t, 1);
+}
+
+/* The rows that node t refers to in a run, with repetitions: one for each token, or for each corner of the
+ * cells of each point. */
+static int64_t gpunn__referred_rows(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    const int64_t count = gpunn__count(t->inputs[0], plan->batch),
+                  axes = t->inputs[0]->dim[t->inputs[0]->rank - 1];
+    return t->op == GPUNN_OP_EMBEDDING ? count : count / axes * t->attr.n_levels << axes;
 }
 
 /* The most entries of a gradient after a run of the request, which adds `rows` to those that earlier runs
@@ -22609,7 +22636,7 @@ GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b)
         gpunn__sparse_use *use = &plan->sparse[gpunn__sparse_use_of(plan, t->inputs[1])];
         plan->sparse_count += use->table == NULL;
         use->table = t->inputs[1];
-        use->rows += gpunn__count(t->inputs[0], plan->batch) * plan->pass_count;
+        use->rows += gpunn__referred_rows(plan, t) * plan->pass_count;
     }
     for (int i = 0; i < plan->sparse_count; i++) {
         gpunn__sparse_use *use = &plan->sparse[i];
@@ -22625,11 +22652,10 @@ GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step,
     gpunn_value        *value = &step->grad_in[i];
     if (step->op == GPUNN_OP_FUSION)
         return gpunn__reject_fused(b, &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused]);
-    if (step->op != GPUNN_OP_EMBEDDING || !step->attr->sparse) {
+    if (!step->attr->sparse) {
         (void)gpunn__fail(
             b->model->dev, GPUNN_ERR_UNSUPPORTED,
-            "%s%s%s%s gives '%s' a dense gradient, but the table's embedding has .sparse; leave "
-            ".sparse out",
+            "%s%s%s%s gives '%s' a dense gradient, but the table's layer has .sparse; leave .sparse out",
             gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name, step->name[0] ? "'" : "",
             table->name);
         return false;
@@ -32071,6 +32097,11 @@ GPUNN__INLINE int64_t gpunn__picked(const gpunn__pick *p, int64_t at)
     return gpunn__integer(p->index->data, p->index->dtype, at);
 }
 
+/* The sparse gradient of a table, grad_in[1]: adds line j of p->from to row p->index[j], in the order of the
+ * lines. The caller sets index, from, m, inner and padding. The workspace is taken from the arena. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                                 gpunn__pick *p, gpunn__arena *arena);
+
 /* Reports the out-of-range index at position `at`. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at);
 
@@ -32204,7 +32235,7 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
-/* ---- sparse gradient of an embedding -------------------------------------------------------------------- *
+/* ---- sparse gradient of a table ------------------------------------------------------------------------- *
  * Entries have rows in the order in which tokens first refer to them. A hash table finds a row's entry. */
 
 typedef struct gpunn__sparse_job {
@@ -32272,8 +32303,8 @@ static void gpunn__sum_entries_task(void *arg, int thread, int threads)
     }
 }
 
-static GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
-                                        gpunn__pick *p)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                                 gpunn__pick *p, gpunn__arena *arena)
 {
     const gpunn_value *gradient = &step->grad_in[1];
     gpunn__sparse_job  job = {p, NULL, NULL, NULL, gpunn__sparse_bits(gradient->dim[0]), 0, gradient->dim[0]};
@@ -32281,24 +32312,22 @@ static GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn
         return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
                                "%lld rows are too many for a sparse gradient; the limit is 2^30",
                                (long long)gradient->dim[0]);
-    gpunn__arena arena = {(char *)step->workspace, 0};
-    job.entry = (int32_t *)gpunn__arena_take(&arena, (size_t)p->m * sizeof *job.entry);
-    job.table = (int32_t *)gpunn__arena_take(&arena, sizeof *job.table << job.bits);
-    step->workspace_bytes = arena.bytes;
+    job.entry = (int32_t *)gpunn__arena_take(arena, (size_t)p->m * sizeof *job.entry);
+    job.table = (int32_t *)gpunn__arena_take(arena, sizeof *job.table << job.bits);
+    step->workspace_bytes = arena->bytes;
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    p->index = &step->in[0];
-    p->from = (const float *)step->grad_out.data;
     p->to = (float *)gradient->data;
     p->add = step->accumulate[1];
     job.rows = gpunn__sparse_rows(p->to, gradient->count);
     gpunn__find_entries(&job);
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__sum_entries_task, &job);
+    gpunn_parallel(gpunn__cpu_threads(cpu, p->m * p->inner), gpunn__sum_entries_task, &job);
     return GPUNN_OK;
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__pick p;
+    gpunn__pick  p;
+    gpunn__arena arena = {(char *)step->workspace, 0};
     if (action == GPUNN__PREPARE && !(step->backward && step->attr->sparse)) return GPUNN_OK;
     p.rows = true;
     p.slices = false;
@@ -32307,7 +32336,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *
     p.n = step->in[1].dim[0];
     p.inner = step->in[1].dim[1];
     p.padding = step->attr->ignore_index;
-    if (step->backward && step->attr->sparse) return gpunn__sparse_back(cpu, step, action, &p);
+    p.index = &step->in[0];
+    p.from = (const float *)step->grad_out.data;
+    if (step->backward && step->attr->sparse) return gpunn__sparse_back(cpu, step, action, &p, &arena);
     return gpunn__pick_run(cpu, step, action, &p, 1);
 }
 
@@ -41277,6 +41308,9 @@ typedef struct gpunn__hash_points {
     const float     *x, *table, *dy;
     float           *y, *dx, *dtable;
     bool             add_x, add_table;
+    /* of a sparse gradient: row and terms of each corner of each level of each point */
+    int64_t *rows;
+    float   *terms;
 } gpunn__hash_points;
 
 static void gpunn__hash_task(void *arg, int index, int threads)
@@ -41329,16 +41363,63 @@ static void gpunn__hash_back_task(void *arg, int index, int threads)
     }
 }
 
+/* What the corners of a level add to their rows. */
+static void gpunn__hash_terms(const gpunn__hash_points *h, int64_t point, int l)
+{
+    const int               axes = h->grid.axes, features = h->grid.features;
+    const gpunn__hash_place place = gpunn__hash_find(axes, &h->grid.level[l], h->x + point * axes);
+    const float            *dy = h->dy + (point * h->grid.levels + l) * features;
+    for (int corner = 0; corner < 1 << axes; corner++) {
+        const float   weight = gpunn__hash_weight(axes, &place, corner, -1);
+        const int64_t at = ((point * h->grid.levels + l) << axes) + corner;
+        h->rows[at] = gpunn__hash_row(axes, &h->grid.level[l], &place, corner);
+        for (int f = 0; f < features; f++) h->terms[at * features + f] = weight * dy[f];
+    }
+}
+
+static void gpunn__hash_terms_task(void *arg, int index, int threads)
+{
+    const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
+    int64_t                   begin, end;
+    gpunn__cpu_part(h->points, 1, threads, index, &begin, &end);
+    for (int64_t p = begin; p < end; p++)
+        for (int l = 0; l < h->grid.levels; l++) gpunn__hash_terms(h, p, l);
+}
+
+static GPUNN__STATUS gpunn__hash_sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                             gpunn__hash_points *h)
+{
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    gpunn_value  rows;
+    gpunn__pick  p;
+    memset(&rows, 0, sizeof rows);
+    memset(&p, 0, sizeof p);
+    p.m = h->points * h->grid.levels << h->grid.axes;
+    p.inner = h->grid.features;
+    p.padding = -1;
+    h->rows = (int64_t *)gpunn__arena_take(&arena, (size_t)p.m * sizeof *h->rows);
+    h->terms = (float *)gpunn__arena_take(&arena, (size_t)(p.m * p.inner) * sizeof *h->terms);
+    rows.data = h->rows;
+    rows.dtype = GPUNN_I64;
+    p.index = &rows;
+    p.from = h->terms;
+    if (action == GPUNN__BACKWARD)
+        gpunn_parallel(gpunn__cpu_threads(cpu, p.m * p.inner), gpunn__hash_terms_task, h);
+    return gpunn__sparse_back(cpu, step, action, &p, &arena);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step,
                                                             gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     const int          axes = (int)x->dim[x->rank - 1];
     gpunn__hash_points h;
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const bool         sparse = step->backward && step->attr->sparse && step->grad_in[1].data;
+    if (action == GPUNN__PREPARE && !sparse) return GPUNN_OK;
     memset(&h, 0, sizeof h);
     (void)gpunn__hash_grid_of(step->attr, axes, (int)weight->dim[1], &h.grid);
     h.points = x->count / axes;
+    if (action == GPUNN__PREPARE) return gpunn__hash_sparse_back(cpu, step, action, &h);
     h.x = (const float *)x->data;
     h.table = (const float *)weight->data;
     const int threads = gpunn__cpu_threads(cpu, h.points * h.grid.levels * h.grid.features << axes);
@@ -41353,6 +41434,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpu
     h.add_x = step->accumulate[0];
     h.add_table = step->accumulate[1];
     if (h.dx) gpunn_parallel(threads, gpunn__hash_dx_task, &h);
+    if (sparse) return gpunn__hash_sparse_back(cpu, step, action, &h);
     if (h.dtable) gpunn_parallel(threads, gpunn__hash_back_task, &h);
     return GPUNN_OK;
 }
@@ -46605,17 +46687,17 @@ static GPUNN__STATUS gpunn__check_table(const gpunn_optimizer *opt, int i)
     if (update.kind != GPUNN_UPDATE_SGD && update.kind != GPUNN_UPDATE_ADAGRAD &&
         update.kind != GPUNN_UPDATE_ADAM)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s cannot train '%s', whose embedding has .sparse; use gpunn_adam, gpunn_adagrad "
+                           "%s cannot train '%s', whose layer has .sparse; use gpunn_adam, gpunn_adagrad "
                            "or gpunn_sgd for it, or leave .sparse out",
                            opt->name, name);
     if ((setting = gpunn__moving_setting(opt, &update)) != NULL)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s cannot train '%s' with %s, since its embedding has .sparse; set it to 0 for "
+                           "%s cannot train '%s' with %s, since its layer has .sparse; set it to 0 for "
                            "the table, or leave .sparse out",
                            opt->name, name, setting);
     if (gpunn_group_size(opt->group) > 1 && opt->group->args.shard)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s cannot train '%s' in a group with .shard, since its embedding has .sparse; "
+                           "%s cannot train '%s' in a group with .shard, since its layer has .sparse; "
                            "open the group without .shard",
                            opt->name, name);
     return GPUNN_OK;

@@ -4556,6 +4556,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cross(gpunn__cuda *cuda, gpunn_step *st
     return gpunn__cross_run(cuda, step, g, a, &step->grad_in[1], step->accumulate[1]);
 }
 
+/* The sparse gradient of a table, grad_in[1]: adds line i of `terms` to row rows[i]. The workspace is taken
+ * from the arena. prepares: sets only its size. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_add_rows(gpunn__cuda *cuda, gpunn_step *step, const int64_t *rows,
+                                                  const float *terms, int64_t count, gpunn__arena *arena,
+                                                  bool prepares);
+
 /* ==== >>cuda/indexing ==================================================================================== *
  * Ops that select elements by integer indices (gather, scatter, embedding), and ops that compute indices
  * (argmax, topk). */
@@ -5481,18 +5487,21 @@ static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpun
     return gpunn__rows_sum<false>(cuda, r);
 }
 
-/* The sparse gradient of an embedding. Earlier entries that it adds to are first copied to the workspace. */
+/* The sparse gradient of a table. Earlier entries that it adds to are first copied to the workspace. */
 static gpunn_status gpunn__entries_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__rows *r,
-                                            bool prepares)
+                                            gpunn__arena *arena, bool prepares)
 {
     const gpunn_value *gradient = &step->grad_in[1];
     const int64_t      capacity = gradient->dim[0];
     gpunn__sorting     s = gpunn__sorting_of(cuda, 1, r->count + capacity);
-    gpunn__arena       arena = {(char *)step->workspace, 0};
-    void *const        sorts = gpunn__arena_take(&arena, gpunn__sort_workspace(&s));
-    float *const       kept = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, gradient->count));
-    int64_t *const     kept_rows = (int64_t *)gpunn__arena_take(&arena, (size_t)capacity * sizeof *kept_rows);
-    step->workspace_bytes = arena.bytes;
+    void *const        sorts = gpunn__arena_take(arena, gpunn__sort_workspace(&s));
+    float *const       kept = (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, gradient->count));
+    int64_t *const     kept_rows = (int64_t *)gpunn__arena_take(arena, (size_t)capacity * sizeof *kept_rows);
+    step->workspace_bytes = arena->bytes;
+    if (r->count + capacity > UINT32_MAX)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "%lld rows are too many for a sparse gradient; the limit is 2^32 - 1 at once",
+                                (long long)r->count);
     if (prepares) return GPUNN_OK;
     r->rows = gpunn__sparse_rows(gradient->data, gradient->count);
     if (r->add) {
@@ -5515,20 +5524,41 @@ static gpunn_status gpunn__entries_backward(gpunn__cuda *cuda, gpunn_step *step,
     return gpunn__rows_sum<true>(cuda, r);
 }
 
+GPUNN__INTERNAL gpunn_status gpunn__cuda_add_rows(gpunn__cuda *cuda, gpunn_step *step, const int64_t *rows,
+                                                  const float *terms, int64_t count, gpunn__arena *arena,
+                                                  bool prepares)
+{
+    gpunn__rows r;
+    memset(&r, 0, sizeof r);
+    r.index = rows;
+    r.index_type = GPUNN_I64;
+    r.from = terms;
+    r.from_type = r.to_type = GPUNN_F32;
+    r.to = step->grad_in[1].data;
+    r.count = count;
+    r.n = step->in[1].dim[0];
+    r.width = step->in[1].dim[1];
+    r.outer = 1;
+    r.padding = -1;
+    r.add = step->accumulate[1];
+    return gpunn__entries_backward(cuda, step, &r, arena, prepares);
+}
+
 GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
     const bool         sparse = step->backward && step->attr->sparse;
     gpunn__sorting     s = gpunn__sorting_of(cuda, 1, tokens->count);
+    gpunn__arena       arena = {(char *)step->workspace, 0};
     gpunn__rows        r;
     memset(&r, 0, sizeof r);
     r.count = tokens->count;
     if (action == GPUNN__PREPARE) {
-        if (tokens->count + (sparse ? step->grad_in[1].dim[0] : 0) > UINT32_MAX)
+        if (tokens->count > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "%lld tokens are too many for the GPU; the limit is 2^32 - 1 at once",
                                     (long long)tokens->count);
-        if (sparse) return gpunn__entries_backward(cuda, step, &r, true);
+        if (sparse) return gpunn__entries_backward(cuda, step, &r, &arena, true);
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
@@ -5551,7 +5581,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     r.to_type = to->dtype;
     if (step->backward) {
         r.add = step->accumulate[1];
-        return sparse ? gpunn__entries_backward(cuda, step, &r, false)
+        return sparse ? gpunn__entries_backward(cuda, step, &r, &arena, false)
                       : gpunn__rows_backward(cuda, &r, &s, step->workspace);
     }
     if (r.width % GPUNN__PACK == 0)
@@ -9458,6 +9488,9 @@ typedef struct gpunn__hashing {
     float           *y;
     bool             add_x;
     gpunn__exact     exact; /* for the gradient of the table */
+    /* for its sparse gradient: row and terms of each corner of each level of each point */
+    int64_t *rows;
+    float   *terms;
 } gpunn__hashing;
 
 template <int AXES>
@@ -9527,8 +9560,46 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_back_kernel
     }
 }
 
+/* What the corners of a level add to their rows. A thread takes one level of a point. */
 template <int AXES>
-static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const gpunn__hashing *h)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_terms_kernel(const gpunn__hashing h)
+{
+    GPUNN__FOLLOW();
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; i < h.points * h.grid.levels; i += step) {
+        int64_t                  point = gpunn__quotient(i, h.grid.levels);
+        const gpunn__hash_level *level = &h.grid.level[i - point * h.grid.levels];
+        float                    x[AXES];
+        gpunn__hash_point<AXES>(h, point, x);
+        const gpunn__hash_place place = gpunn__hash_find(AXES, level, x);
+#pragma unroll
+        for (int corner = 0; corner < 1 << AXES; corner++) {
+            float   weight = gpunn__hash_weight(AXES, &place, corner, -1);
+            int64_t at = (i << AXES) + corner;
+            h.rows[at] = gpunn__hash_row(AXES, level, &place, corner);
+#pragma unroll 1
+            for (int f = 0; f < h.grid.features; f++)
+                h.terms[at * h.grid.features + f] = weight * h.dy[i * h.grid.features + f];
+        }
+    }
+}
+
+template <int AXES>
+static gpunn_status gpunn__hash_sparse_back(gpunn__cuda *cuda, gpunn_step *step, gpunn__hashing *h,
+                                            bool prepares)
+{
+    gpunn__arena  arena = {(char *)step->workspace, 0};
+    const int64_t levels = h->points * h->grid.levels, count = levels << AXES;
+    h->rows = (int64_t *)gpunn__arena_take(&arena, (size_t)count * sizeof *h->rows);
+    h->terms = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, count * h->grid.features));
+    if (!prepares)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_terms_kernel<AXES>, gpunn__blocks(cuda, levels, 1),
+                                 GPUNN__THREADS, *h));
+    return gpunn__cuda_add_rows(cuda, step, h->rows, h->terms, count, &arena, prepares);
+}
+
+template <int AXES>
+static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, gpunn__hashing *h)
 {
     gpunn_value *table = &step->grad_in[1];
     unsigned     blocks = gpunn__blocks(cuda, h->points * h->grid.levels, 1);
@@ -9536,6 +9607,7 @@ static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const 
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_dx_kernel<AXES>, gpunn__blocks(cuda, h->points, 1),
                                  GPUNN__THREADS, *h));
     if (table->data == NULL) return GPUNN_OK;
+    if (step->attr->sparse) return gpunn__hash_sparse_back<AXES>(cuda, step, h, false);
     GPUNN__TRY(
         GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_back_kernel<AXES>, blocks, GPUNN__THREADS, *h));
@@ -9556,13 +9628,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, g
     int                axes = (int)x->dim[x->rank - 1];
     gpunn__hashing     h;
     memset(&h, 0, sizeof h);
-    if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[1].data)
-            step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
-        return GPUNN_OK;
-    }
     (void)gpunn__hash_grid_of(step->attr, axes, (int)weight->dim[1], &h.grid);
     h.points = x->count / axes;
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward || step->grad_in[1].data == NULL) return GPUNN_OK;
+        if (step->attr->sparse)
+            return axes == 3 ? gpunn__hash_sparse_back<3>(cuda, step, &h, true)
+                             : gpunn__hash_sparse_back<2>(cuda, step, &h, true);
+        step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
+        return GPUNN_OK;
+    }
     h.x = x->data;
     h.x_dtype = x->dtype;
     h.table = (const float *)weight->data;
@@ -9573,7 +9648,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, g
     h.dy = (const float *)step->grad_out.data;
     h.dx = step->grad_in[0].data;
     h.add_x = step->accumulate[0];
-    h.exact = gpunn__exact_of(cuda, step, weight->count, h.points << axes);
+    if (!step->attr->sparse) h.exact = gpunn__exact_of(cuda, step, weight->count, h.points << axes);
     return axes == 3 ? gpunn__hash_back<3>(cuda, step, &h) : gpunn__hash_back<2>(cuda, step, &h);
 }
 

@@ -1179,7 +1179,7 @@ class Graph:
                            [-root_half * (i + 0.5) for i in range(num_bins)], ("square", "neg", "exp"))
 
     def hash_grid_encoding(self, x, name, n_levels, n_features_per_level, log2_hashmap_size, base_resolution,
-                           per_level_scale):
+                           per_level_scale, sparse=False):
         self.new_layer(name)
         check_f32(x)
         if x.shape[-1:] not in ((2,), (3,)):
@@ -1200,6 +1200,7 @@ class Graph:
         rows = sum(level[2] for level in levels)
         table = self.weight(name, "weight", (rows, n_features_per_level), "uniform")
         table.init = table.default_init = ("uniform", f32(-1e-4), f32(1e-4))
+        table.sparse = sparse
         return self.node("hash_grid_encoding", attrs, (x, table),
                          x.shape[:-1] + (n_levels * n_features_per_level,), layer=name)
 

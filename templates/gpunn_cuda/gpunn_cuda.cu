@@ -19,6 +19,7 @@
 #include "cuda/move.cu"
 #include "cuda/reduce.h"
 #include "cuda/reduce.cu"
+#include "cuda/indexing.h"
 #include "cuda/indexing.cu"
 #include "cuda/gemm.h"
 #include "cuda/gemm.cu"

@@ -895,6 +895,106 @@ static void test_sparse_half(void **state)
     for (int i = 0; i < 2; i++) gpunn_model_destroy(models[i]);
 }
 
+/* sum(features * g) of points in a hash grid. */
+static const int grid_axes[] = {2, 3};
+enum { GRID_POINTS = 7, GRID_LEVELS = 3, GRID_FEATURES = 2 };
+typedef struct grid {
+    gpunn_tensor *x, *g, *table, *loss;
+} grid;
+
+static grid grid_make(gpunn_model *model, int axes, bool is_sparse)
+{
+    grid n;
+    n.x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, axes));
+    n.g = gpunn_input(model, "g", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, GRID_LEVELS * GRID_FEATURES));
+    gpunn_tensor *y = gpunn_hash_grid_encoding(n.x, "grid", .n_levels = GRID_LEVELS,
+                                               .n_features_per_level = GRID_FEATURES, .log2_hashmap_size = 7,
+                                               .base_resolution = 3, .sparse = is_sparse);
+    n.table = gpunn_find(model, "grid.weight");
+    n.loss = gpunn_sum(gpunn_mul(y, n.g), GPUNN_ALL, false);
+    return n;
+}
+
+/* Writes points in a part of the grid; some lie outside it. */
+static void grid_write(gpunn_device *dev, const grid *n, int axes, int points, uint32_t about)
+{
+    float *x = test_randoms(points * axes, about, 0.6f),
+          *g = test_randoms(points * GRID_LEVELS * GRID_FEATURES, about + 50, 1);
+    OK(dev, gpunn_write(n->x, x, (size_t)(points * axes) * sizeof *x));
+    OK(dev, gpunn_write(n->g, g, (size_t)(points * GRID_LEVELS * GRID_FEATURES) * sizeof *g));
+    free(x), free(g);
+}
+
+/* As a dense gradient, with SGD and Adagrad; clipped, accumulated over batches that grow. */
+static void test_sparse_grid(void **state)
+{
+    fixture     *f = *state;
+    const int    axes = *(const int *)f->data;
+    gpunn_model *models[2] = {f->model, MADE(f->dev, gpunn_model_create(f->dev))};
+    grid         n[2];
+    for (int i = 0; i < 2; i++) MADE(f->dev, (n[i] = grid_make(models[i], axes, i == 0)).loss);
+    for (int kind = 0; kind < 2; kind++) {
+        gpunn_optimizer *opt[2];
+        for (int i = 0; i < 2; i++) {
+            opt[i] = MADE(f->dev,
+                          kind ? gpunn_adagrad(models[i], .lr = 0.1f) : gpunn_sgd(models[i], .lr = 0.1f));
+            gpunn_set_clip_norm(opt[i], 2);
+        }
+        for (int step = 0; step < 6; step++)
+            for (int i = 0; i < 2; i++) {
+                grid_write(f->dev, &n[i], axes, 1 + step, (uint32_t)step);
+                OK(f->dev, gpunn_train_step(opt[i], n[i].loss, .accumulate = step < 4 ? 2 : 1));
+                if (i == 1) same_gradients(f->dev, n[0].table, n[1].table);
+                if (i == 1) same_values(f->dev, n[0].table, n[1].table, 1e-5);
+            }
+        gpunn_optimizer_destroy(opt[0]), gpunn_optimizer_destroy(opt[1]);
+    }
+    gpunn_model_destroy(models[1]);
+}
+
+/* An update of torch.optim.SparseAdam, which skips rows without a gradient. */
+static void sparse_adam(float *p, float *m, float *v, const float *g, int64_t rows, int step)
+{
+    const double rate = 0.01 * sqrt(1 - pow(0.999, step)) / (1 - pow(0.9, step));
+    for (int64_t row = 0; row < rows; row++) {
+        bool there = false;
+        for (int64_t i = row * GRID_FEATURES; i < (row + 1) * GRID_FEATURES; i++) there = there || g[i] != 0;
+        for (int64_t i = row * GRID_FEATURES; there && i < (row + 1) * GRID_FEATURES; i++) {
+            m[i] = 0.9f * m[i] + 0.1f * g[i];
+            v[i] = 0.999f * v[i] + 0.001f * g[i] * g[i];
+            p[i] -= (float)(rate * (double)m[i] / (sqrt((double)v[i]) + 1e-8));
+        }
+    }
+}
+
+static void test_sparse_grid_adam(void **state)
+{
+    fixture         *f = *state;
+    const int        axes = *(const int *)f->data;
+    gpunn_model     *twin = MADE(f->dev, gpunn_model_create(f->dev));
+    grid             n = grid_make(f->model, axes, true), dense = grid_make(twin, axes, false);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.01f));
+    int64_t          count;
+    float           *p = read_floats(f->dev, n.table, &count);
+    float           *m = calloc((size_t)count, sizeof *m), *v = calloc((size_t)count, sizeof *v),
+          *g = calloc((size_t)count, sizeof *g);
+    for (int step = 1; step < 5; step++) {
+        grid_write(f->dev, &n, axes, GRID_POINTS, (uint32_t)step);
+        grid_write(f->dev, &dense, axes, GRID_POINTS, (uint32_t)step);
+        OK(f->dev, gpunn_zero_grad(twin));
+        OK(f->dev, gpunn_backward(dense.loss));
+        OK(f->dev, gpunn_read_grad(dense.table, g, (size_t)count * sizeof *g));
+        OK(f->dev, gpunn_train_step(opt, n.loss));
+        sparse_adam(p, m, v, g, count / GRID_FEATURES, step);
+        float *actual = read_floats(f->dev, n.table, NULL);
+        check_close(actual, p, count, 1e-5, 1e-5);
+        free(actual);
+    }
+    free(p), free(m), free(v), free(g);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(twin);
+}
+
 /* No memory of a table's size but the table's and the states'. */
 static void test_sparse_memory(void **state)
 {
@@ -1034,6 +1134,10 @@ int main(void)
         count += each_backend(tests + count, sparse_cases[i].name, test_sparse, &sparse_cases[i]);
     for (int i = 0; i < COUNT(sparse_shapes); i++)
         count += each_backend(tests + count, sparse_shapes[i].name, test_sparse_as_dense, &sparse_shapes[i]);
+    for (int i = 0; i < COUNT(grid_axes); i++) {
+        count += each_backend(tests + count, "sparse hash grid", test_sparse_grid, &grid_axes[i]);
+        count += each_backend(tests + count, "sparse hash grid, adam", test_sparse_grid_adam, &grid_axes[i]);
+    }
     count += each_backend(tests + count, "sparse grows", test_sparse_grows, NULL);
     count += each_backend(tests + count, "sparse threads", test_sparse_threads, NULL);
     count += each_backend(tests + count, "sparse half", test_sparse_half, NULL);

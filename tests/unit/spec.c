@@ -387,7 +387,7 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_one_blob_encoding(h, 3);
     all[count++] = gpunn_spherical_harmonics_encoding(gpunn_slice(h, 3, 0, 3, 1), 3);
     all[count++] = gpunn_hash_grid_encoding(gpunn_slice(h, 3, 0, 2, 1), "hashed", .n_levels = 3,
-                                            .log2_hashmap_size = 6);
+                                            .log2_hashmap_size = 6, .sparse = true);
     all[count++] = gpunn_where(gpunn_cast(h, GPUNN_BOOL), h, h);
     all[count++] = gpunn_einsum("nchw->nwc", &h, 1);
     all[count++] = gpunn_gather(h, 2, gpunn_cast(h, GPUNN_I64));

@@ -66,7 +66,7 @@ typedef struct gpunn_attributes {
     int64_t number;             /* integer: its last operand, if not a tensor */
     float   temperature, top_p; /* sample */
     bool    right;              /* searchsorted */
-    bool    sparse;             /* embedding: its weight's gradient is sparse, see gpunn_step */
+    bool    sparse;             /* embedding, hash_grid: weight's gradient is sparse, see gpunn_step */
     /* quantised ops: of the operands x, or a and b; and of the result, beside scale */
     float x_scale, b_scale;
     int   x_zero_point, b_zero_point, zero_point, quant_min, quant_max;
@@ -171,9 +171,10 @@ typedef struct gpunn_step_fusion {
  * - CONCAT, CUSTOM: any number of operands.
  * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
  *   in `in`.
- * - EMBEDDING with attr->sparse, backward: grad_in[1] is [entries, columns], the sums for `entries` rows at
- *   most. The I64 numbers of these rows follow at the next multiple of 64 bytes; they differ. -1: an entry
- *   without a row, which is 0. With accumulate it adds to these rows, and finds room for the new ones.
+ * - EMBEDDING, HASH_GRID with attr->sparse, backward: grad_in[1] is [entries, columns], the sums for
+ *   `entries` rows at most. The I64 numbers of these rows follow at the next multiple of 64 bytes; they
+ *   differ. -1: an entry without a row, which is 0. With accumulate it adds to these rows, and finds room for
+ *   the new ones.
  * - RELAYOUT (backends with channels_last): source in `in`; destination in grad_in, with the wanted channels
  *   and dtype, and accumulate.
  * A large plan has many steps. What only few of them need stands behind pointers, so that they stay small. */

@@ -622,12 +622,17 @@ typedef struct gpunn_hash_grid_args {
     int base_resolution;                /* cells along each axis of the first level, default 16 */
     /* factor of the cells from one level to the next, at least 1, default 2 */
     float per_level_scale;
+    bool  sparse; /* the gradient of weight holds only the rows of the batch, as described below */
 } gpunn_hash_grid_args;
 /* Multi-resolution hash encoding (Mueller et al. 2022) of points x [..., d] in 0 to 1, d 2 or 3. In each
  * level the rows of weight at the corners of the point's cell are interpolated: [..., n_levels *
  * n_features_per_level]. weight [rows, n_features_per_level] starts as U(-1e-4, 1e-4) and holds the levels
  * one after another. Rows, hash and resolutions equal tiny-cuda-nn's, so its weights fit. Points outside get
- * the rows their hash gives. The gradients of both operands are the same in every run. */
+ * the rows their hash gives. The gradients of both operands are the same in every run.
+ * With .sparse the table's gradient has the rules and optimizers of gpunn_embedding's. It needs about 40 + 12
+ * n_features_per_level bytes for each point, level and corner of a cell, of which there are 2^d. A dense one
+ * needs 4 n_features_per_level for each row, on a GPU 12. So .sparse suits batches that are small for the
+ * table. */
 GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name,
                                                   gpunn_hash_grid_args args);
 #define gpunn_hash_grid_encoding(x, ...) \

@@ -132,7 +132,7 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
-/* ---- sparse gradient of an embedding -------------------------------------------------------------------- *
+/* ---- sparse gradient of a table ------------------------------------------------------------------------- *
  * Entries have rows in the order in which tokens first refer to them. A hash table finds a row's entry. */
 
 typedef struct gpunn__sparse_job {
@@ -200,8 +200,8 @@ static void gpunn__sum_entries_task(void *arg, int thread, int threads)
     }
 }
 
-static GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
-                                        gpunn__pick *p)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                                 gpunn__pick *p, gpunn__arena *arena)
 {
     const gpunn_value *gradient = &step->grad_in[1];
     gpunn__sparse_job  job = {p, NULL, NULL, NULL, gpunn__sparse_bits(gradient->dim[0]), 0, gradient->dim[0]};
@@ -209,24 +209,22 @@ static GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn
         return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
                                "%lld rows are too many for a sparse gradient; the limit is 2^30",
                                (long long)gradient->dim[0]);
-    gpunn__arena arena = {(char *)step->workspace, 0};
-    job.entry = (int32_t *)gpunn__arena_take(&arena, (size_t)p->m * sizeof *job.entry);
-    job.table = (int32_t *)gpunn__arena_take(&arena, sizeof *job.table << job.bits);
-    step->workspace_bytes = arena.bytes;
+    job.entry = (int32_t *)gpunn__arena_take(arena, (size_t)p->m * sizeof *job.entry);
+    job.table = (int32_t *)gpunn__arena_take(arena, sizeof *job.table << job.bits);
+    step->workspace_bytes = arena->bytes;
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    p->index = &step->in[0];
-    p->from = (const float *)step->grad_out.data;
     p->to = (float *)gradient->data;
     p->add = step->accumulate[1];
     job.rows = gpunn__sparse_rows(p->to, gradient->count);
     gpunn__find_entries(&job);
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__sum_entries_task, &job);
+    gpunn_parallel(gpunn__cpu_threads(cpu, p->m * p->inner), gpunn__sum_entries_task, &job);
     return GPUNN_OK;
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__pick p;
+    gpunn__pick  p;
+    gpunn__arena arena = {(char *)step->workspace, 0};
     if (action == GPUNN__PREPARE && !(step->backward && step->attr->sparse)) return GPUNN_OK;
     p.rows = true;
     p.slices = false;
@@ -235,7 +233,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *
     p.n = step->in[1].dim[0];
     p.inner = step->in[1].dim[1];
     p.padding = step->attr->ignore_index;
-    if (step->backward && step->attr->sparse) return gpunn__sparse_back(cpu, step, action, &p);
+    p.index = &step->in[0];
+    p.from = (const float *)step->grad_out.data;
+    if (step->backward && step->attr->sparse) return gpunn__sparse_back(cpu, step, action, &p, &arena);
     return gpunn__pick_run(cpu, step, action, &p, 1);
 }
 

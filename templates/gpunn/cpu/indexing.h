@@ -25,6 +25,11 @@ GPUNN__INLINE int64_t gpunn__picked(const gpunn__pick *p, int64_t at)
     return gpunn__integer(p->index->data, p->index->dtype, at);
 }
 
+/* The sparse gradient of a table, grad_in[1]: adds line j of p->from to row p->index[j], in the order of the
+ * lines. The caller sets index, from, m, inner and padding. The workspace is taken from the arena. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                                 gpunn__pick *p, gpunn__arena *arena);
+
 /* Reports the out-of-range index at position `at`. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at);
 

@@ -1,5 +1,6 @@
 #include "cpu/levels.h"
 #include "cpu/context.h"
+#include "cpu/indexing.h"
 
 /* ==== >>cpu/sampling ===================================================================================== *
  * grid_sample and affine_grid; also roi_align, hash_grid_encoding and interpolate. Along each axis a point
@@ -571,6 +572,9 @@ typedef struct gpunn__hash_points {
     const float     *x, *table, *dy;
     float           *y, *dx, *dtable;
     bool             add_x, add_table;
+    /* of a sparse gradient: row and terms of each corner of each level of each point */
+    int64_t *rows;
+    float   *terms;
 } gpunn__hash_points;
 
 static void gpunn__hash_task(void *arg, int index, int threads)
@@ -623,16 +627,63 @@ static void gpunn__hash_back_task(void *arg, int index, int threads)
     }
 }
 
+/* What the corners of a level add to their rows. */
+static void gpunn__hash_terms(const gpunn__hash_points *h, int64_t point, int l)
+{
+    const int               axes = h->grid.axes, features = h->grid.features;
+    const gpunn__hash_place place = gpunn__hash_find(axes, &h->grid.level[l], h->x + point * axes);
+    const float            *dy = h->dy + (point * h->grid.levels + l) * features;
+    for (int corner = 0; corner < 1 << axes; corner++) {
+        const float   weight = gpunn__hash_weight(axes, &place, corner, -1);
+        const int64_t at = ((point * h->grid.levels + l) << axes) + corner;
+        h->rows[at] = gpunn__hash_row(axes, &h->grid.level[l], &place, corner);
+        for (int f = 0; f < features; f++) h->terms[at * features + f] = weight * dy[f];
+    }
+}
+
+static void gpunn__hash_terms_task(void *arg, int index, int threads)
+{
+    const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
+    int64_t                   begin, end;
+    gpunn__cpu_part(h->points, 1, threads, index, &begin, &end);
+    for (int64_t p = begin; p < end; p++)
+        for (int l = 0; l < h->grid.levels; l++) gpunn__hash_terms(h, p, l);
+}
+
+static GPUNN__STATUS gpunn__hash_sparse_back(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                             gpunn__hash_points *h)
+{
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    gpunn_value  rows;
+    gpunn__pick  p;
+    memset(&rows, 0, sizeof rows);
+    memset(&p, 0, sizeof p);
+    p.m = h->points * h->grid.levels << h->grid.axes;
+    p.inner = h->grid.features;
+    p.padding = -1;
+    h->rows = (int64_t *)gpunn__arena_take(&arena, (size_t)p.m * sizeof *h->rows);
+    h->terms = (float *)gpunn__arena_take(&arena, (size_t)(p.m * p.inner) * sizeof *h->terms);
+    rows.data = h->rows;
+    rows.dtype = GPUNN_I64;
+    p.index = &rows;
+    p.from = h->terms;
+    if (action == GPUNN__BACKWARD)
+        gpunn_parallel(gpunn__cpu_threads(cpu, p.m * p.inner), gpunn__hash_terms_task, h);
+    return gpunn__sparse_back(cpu, step, action, &p, &arena);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step,
                                                             gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     const int          axes = (int)x->dim[x->rank - 1];
     gpunn__hash_points h;
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const bool         sparse = step->backward && step->attr->sparse && step->grad_in[1].data;
+    if (action == GPUNN__PREPARE && !sparse) return GPUNN_OK;
     memset(&h, 0, sizeof h);
     (void)gpunn__hash_grid_of(step->attr, axes, (int)weight->dim[1], &h.grid);
     h.points = x->count / axes;
+    if (action == GPUNN__PREPARE) return gpunn__hash_sparse_back(cpu, step, action, &h);
     h.x = (const float *)x->data;
     h.table = (const float *)weight->data;
     const int threads = gpunn__cpu_threads(cpu, h.points * h.grid.levels * h.grid.features << axes);
@@ -647,6 +698,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpu
     h.add_x = step->accumulate[0];
     h.add_table = step->accumulate[1];
     if (h.dx) gpunn_parallel(threads, gpunn__hash_dx_task, &h);
+    if (sparse) return gpunn__hash_sparse_back(cpu, step, action, &h);
     if (h.dtable) gpunn_parallel(threads, gpunn__hash_back_task, &h);
     return GPUNN_OK;
 }

@@ -260,7 +260,9 @@
     A(log2_hashmap_size, INT, log2_hashmap_size)                                                           \
     K(hash_grid, base_resolution, COUNT, 16, base_resolution, "") A(base_resolution, INT, base_resolution) \
     K(hash_grid, per_level_scale, POSITIVE, 2, per_level_scale, "1 or more.")                              \
-    A(per_level_scale, FLOAT, per_level_scale)
+    A(per_level_scale, FLOAT, per_level_scale)                                                             \
+    K(hash_grid, sparse, FLAG, false, sparse, "Training changes only the rows of the batch.")              \
+    S(sparse, BOOL, GPUNN__MEMBER(sparse))
 #define GPUNN__HARMONICS_ARGS(K, A, S) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__INTEGER_ARGS(K, A, S)                                                              \
     K(_plain, operation, INTEGER_OP, GPUNN__NEEDED, operation, "") A(operation, INTEGER_OP, mode) \

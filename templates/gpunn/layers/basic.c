@@ -222,6 +222,13 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
                          !args.no_bias, weight_dim[0]);
 }
 
+GPUNN__INTERNAL void gpunn__set_sparse(gpunn_tensor *table, bool sparse)
+{
+    if (table == NULL || !sparse) return;
+    table->sparse = true;
+    table->model->has_sparse = true;
+}
+
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args)
 {
     gpunn__call      call;
@@ -257,8 +264,7 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
                                           0);
         if (operands[1] == NULL) return NULL;
         operands[1]->padding = padding + 1;
-        operands[1]->sparse = args.sparse;
-        operands[1]->model->has_sparse = operands[1]->model->has_sparse || args.sparse;
+        gpunn__set_sparse(operands[1], args.sparse);
     }
     attr.ignore_index = padding;
     attr.sparse = operands[1]->sparse;

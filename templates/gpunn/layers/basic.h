@@ -21,6 +21,9 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn
                                                   const char *suffix, int rank, const int64_t *dim,
                                                   gpunn_init_kind init_kind, float a);
 
+/* Gives a layer's new table a sparse gradient; NULL is allowed. */
+GPUNN__INTERNAL void gpunn__set_sparse(gpunn_tensor *table, bool sparse);
+
 /* Whether the layer created the weight, rather than sharing one given to it. */
 GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight);
 

@@ -550,6 +550,8 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
     (void)snprintf(text, sizeof text, "%s.weight", name);
     gpunn_tensor *operands[] = {
         x, gpunn__set_layer(&call, gpunn__weight(&call, GPUNN__PARAMETER, text, 2, dim, init))};
+    gpunn__set_sparse(operands[1], args.sparse);
+    attr.sparse = args.sparse;
     return operands[1] ? gpunn__node(&call, &gpunn__operation_hash_grid_encoding, &attr, operands, 2) : NULL;
 }
 

@@ -5,11 +5,19 @@
 #include "base/shapes.h"
 #include "base/device.h"
 
-/* Whether node t is an embedding that gives its table a sparse gradient in this plan. */
+/* Whether node t gives its table a sparse gradient in this plan. */
 static bool gpunn__adds_rows(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return t->op == GPUNN_OP_EMBEDDING && t->attr.sparse && b->needed[t->id] &&
-           gpunn__passes_gradient(b, t, 1);
+    return t->kind == GPUNN__VALUE && t->attr.sparse && b->needed[t->id] && gpunn__passes_gradient(b, t, 1);
+}
+
+/* The rows that node t refers to in a run, with repetitions: one for each token, or for each corner of the
+ * cells of each point. */
+static int64_t gpunn__referred_rows(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    const int64_t count = gpunn__count(t->inputs[0], plan->batch),
+                  axes = t->inputs[0]->dim[t->inputs[0]->rank - 1];
+    return t->op == GPUNN_OP_EMBEDDING ? count : count / axes * t->attr.n_levels << axes;
 }
 
 /* The most entries of a gradient after a run of the request, which adds `rows` to those that earlier runs
@@ -43,7 +51,7 @@ GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b)
         gpunn__sparse_use *use = &plan->sparse[gpunn__sparse_use_of(plan, t->inputs[1])];
         plan->sparse_count += use->table == NULL;
         use->table = t->inputs[1];
-        use->rows += gpunn__count(t->inputs[0], plan->batch) * plan->pass_count;
+        use->rows += gpunn__referred_rows(plan, t) * plan->pass_count;
     }
     for (int i = 0; i < plan->sparse_count; i++) {
         gpunn__sparse_use *use = &plan->sparse[i];
@@ -59,11 +67,10 @@ GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step,
     gpunn_value        *value = &step->grad_in[i];
     if (step->op == GPUNN_OP_FUSION)
         return gpunn__reject_fused(b, &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused]);
-    if (step->op != GPUNN_OP_EMBEDDING || !step->attr->sparse) {
+    if (!step->attr->sparse) {
         (void)gpunn__fail(
             b->model->dev, GPUNN_ERR_UNSUPPORTED,
-            "%s%s%s%s gives '%s' a dense gradient, but the table's embedding has .sparse; leave "
-            ".sparse out",
+            "%s%s%s%s gives '%s' a dense gradient, but the table's layer has .sparse; leave .sparse out",
             gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name, step->name[0] ? "'" : "",
             table->name);
         return false;

@@ -3,15 +3,15 @@
 #include "plan/steps.h"
 
 /* ==== >>plan/sparse ====================================================================================== *
- * Gradients of embedding tables with .sparse. Such a gradient consists of the rows that tokens have referred
- * to since gpunn_zero_grad. The batch sizes that are planned decide its capacity. If a plan needs more, the
- * rows move to larger memory, and all other plans are dropped. */
+ * Gradients of tables with .sparse, of embeddings and hash grids. Such a gradient consists of the rows that
+ * tokens or points have referred to since gpunn_zero_grad. The batch sizes that are planned decide its
+ * capacity. If a plan needs more, the rows move to larger memory, and all other plans are dropped. */
 
 /* Lists the sparse tables that the plan gives gradients, in plan->sparse. Returns false if out of memory. */
 GPUNN__INTERNAL bool gpunn__list_sparse(gpunn__builder *b);
 
 /* Describes the gradient that a step writes to the sparse table `root` as operand i. Fails unless the step is
- * that of an embedding with .sparse. */
+ * that of a layer with .sparse. */
 GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step, int i, int root);
 
 /* Gives the plan's sparse tables the memory of their gradients. */

@@ -206,17 +206,17 @@ static GPUNN__STATUS gpunn__check_table(const gpunn_optimizer *opt, int i)
     if (update.kind != GPUNN_UPDATE_SGD && update.kind != GPUNN_UPDATE_ADAGRAD &&
         update.kind != GPUNN_UPDATE_ADAM)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s cannot train '%s', whose embedding has .sparse; use gpunn_adam, gpunn_adagrad "
+                           "%s cannot train '%s', whose layer has .sparse; use gpunn_adam, gpunn_adagrad "
                            "or gpunn_sgd for it, or leave .sparse out",
                            opt->name, name);
     if ((setting = gpunn__moving_setting(opt, &update)) != NULL)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s cannot train '%s' with %s, since its embedding has .sparse; set it to 0 for "
+                           "%s cannot train '%s' with %s, since its layer has .sparse; set it to 0 for "
                            "the table, or leave .sparse out",
                            opt->name, name, setting);
     if (gpunn_group_size(opt->group) > 1 && opt->group->args.shard)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                           "%s cannot train '%s' in a group with .shard, since its embedding has .sparse; "
+                           "%s cannot train '%s' in a group with .shard, since its layer has .sparse; "
                            "open the group without .shard",
                            opt->name, name);
     return GPUNN_OK;

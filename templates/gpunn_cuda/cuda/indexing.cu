@@ -1,4 +1,4 @@
-#include "base/shared.h"
+#include "cuda/indexing.h"
 #include "base/memory.h"
 #include "cuda/elementwise.h"
 #include "cuda/reduce.h"
@@ -928,18 +928,21 @@ static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpun
     return gpunn__rows_sum<false>(cuda, r);
 }
 
-/* The sparse gradient of an embedding. Earlier entries that it adds to are first copied to the workspace. */
+/* The sparse gradient of a table. Earlier entries that it adds to are first copied to the workspace. */
 static gpunn_status gpunn__entries_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__rows *r,
-                                            bool prepares)
+                                            gpunn__arena *arena, bool prepares)
 {
     const gpunn_value *gradient = &step->grad_in[1];
     const int64_t      capacity = gradient->dim[0];
     gpunn__sorting     s = gpunn__sorting_of(cuda, 1, r->count + capacity);
-    gpunn__arena       arena = {(char *)step->workspace, 0};
-    void *const        sorts = gpunn__arena_take(&arena, gpunn__sort_workspace(&s));
-    float *const       kept = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, gradient->count));
-    int64_t *const     kept_rows = (int64_t *)gpunn__arena_take(&arena, (size_t)capacity * sizeof *kept_rows);
-    step->workspace_bytes = arena.bytes;
+    void *const        sorts = gpunn__arena_take(arena, gpunn__sort_workspace(&s));
+    float *const       kept = (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, gradient->count));
+    int64_t *const     kept_rows = (int64_t *)gpunn__arena_take(arena, (size_t)capacity * sizeof *kept_rows);
+    step->workspace_bytes = arena->bytes;
+    if (r->count + capacity > UINT32_MAX)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "%lld rows are too many for a sparse gradient; the limit is 2^32 - 1 at once",
+                                (long long)r->count);
     if (prepares) return GPUNN_OK;
     r->rows = gpunn__sparse_rows(gradient->data, gradient->count);
     if (r->add) {
@@ -962,20 +965,41 @@ static gpunn_status gpunn__entries_backward(gpunn__cuda *cuda, gpunn_step *step,
     return gpunn__rows_sum<true>(cuda, r);
 }
 
+GPUNN__INTERNAL gpunn_status gpunn__cuda_add_rows(gpunn__cuda *cuda, gpunn_step *step, const int64_t *rows,
+                                                  const float *terms, int64_t count, gpunn__arena *arena,
+                                                  bool prepares)
+{
+    gpunn__rows r;
+    memset(&r, 0, sizeof r);
+    r.index = rows;
+    r.index_type = GPUNN_I64;
+    r.from = terms;
+    r.from_type = r.to_type = GPUNN_F32;
+    r.to = step->grad_in[1].data;
+    r.count = count;
+    r.n = step->in[1].dim[0];
+    r.width = step->in[1].dim[1];
+    r.outer = 1;
+    r.padding = -1;
+    r.add = step->accumulate[1];
+    return gpunn__entries_backward(cuda, step, &r, arena, prepares);
+}
+
 GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
     const bool         sparse = step->backward && step->attr->sparse;
     gpunn__sorting     s = gpunn__sorting_of(cuda, 1, tokens->count);
+    gpunn__arena       arena = {(char *)step->workspace, 0};
     gpunn__rows        r;
     memset(&r, 0, sizeof r);
     r.count = tokens->count;
     if (action == GPUNN__PREPARE) {
-        if (tokens->count + (sparse ? step->grad_in[1].dim[0] : 0) > UINT32_MAX)
+        if (tokens->count > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "%lld tokens are too many for the GPU; the limit is 2^32 - 1 at once",
                                     (long long)tokens->count);
-        if (sparse) return gpunn__entries_backward(cuda, step, &r, true);
+        if (sparse) return gpunn__entries_backward(cuda, step, &r, &arena, true);
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
@@ -998,7 +1022,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     r.to_type = to->dtype;
     if (step->backward) {
         r.add = step->accumulate[1];
-        return sparse ? gpunn__entries_backward(cuda, step, &r, false)
+        return sparse ? gpunn__entries_backward(cuda, step, &r, &arena, false)
                       : gpunn__rows_backward(cuda, &r, &s, step->workspace);
     }
     if (r.width % GPUNN__PACK == 0)

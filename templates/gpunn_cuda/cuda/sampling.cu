@@ -1,4 +1,5 @@
 #include "base/values.h"
+#include "cuda/indexing.h"
 
 /* ==== >>cuda/sampling ==================================================================================== *
  * grid_sample, roi_align, affine_grid, hash_grid_encoding and interpolate, as in gpunn.h's >>cpu/sampling,
@@ -455,6 +456,9 @@ typedef struct gpunn__hashing {
     float           *y;
     bool             add_x;
     gpunn__exact     exact; /* for the gradient of the table */
+    /* for its sparse gradient: row and terms of each corner of each level of each point */
+    int64_t *rows;
+    float   *terms;
 } gpunn__hashing;
 
 template <int AXES>
@@ -524,8 +528,46 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_back_kernel
     }
 }
 
+/* What the corners of a level add to their rows. A thread takes one level of a point. */
 template <int AXES>
-static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const gpunn__hashing *h)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_terms_kernel(const gpunn__hashing h)
+{
+    GPUNN__FOLLOW();
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; i < h.points * h.grid.levels; i += step) {
+        int64_t                  point = gpunn__quotient(i, h.grid.levels);
+        const gpunn__hash_level *level = &h.grid.level[i - point * h.grid.levels];
+        float                    x[AXES];
+        gpunn__hash_point<AXES>(h, point, x);
+        const gpunn__hash_place place = gpunn__hash_find(AXES, level, x);
+#pragma unroll
+        for (int corner = 0; corner < 1 << AXES; corner++) {
+            float   weight = gpunn__hash_weight(AXES, &place, corner, -1);
+            int64_t at = (i << AXES) + corner;
+            h.rows[at] = gpunn__hash_row(AXES, level, &place, corner);
+#pragma unroll 1
+            for (int f = 0; f < h.grid.features; f++)
+                h.terms[at * h.grid.features + f] = weight * h.dy[i * h.grid.features + f];
+        }
+    }
+}
+
+template <int AXES>
+static gpunn_status gpunn__hash_sparse_back(gpunn__cuda *cuda, gpunn_step *step, gpunn__hashing *h,
+                                            bool prepares)
+{
+    gpunn__arena  arena = {(char *)step->workspace, 0};
+    const int64_t levels = h->points * h->grid.levels, count = levels << AXES;
+    h->rows = (int64_t *)gpunn__arena_take(&arena, (size_t)count * sizeof *h->rows);
+    h->terms = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, count * h->grid.features));
+    if (!prepares)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_terms_kernel<AXES>, gpunn__blocks(cuda, levels, 1),
+                                 GPUNN__THREADS, *h));
+    return gpunn__cuda_add_rows(cuda, step, h->rows, h->terms, count, &arena, prepares);
+}
+
+template <int AXES>
+static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, gpunn__hashing *h)
 {
     gpunn_value *table = &step->grad_in[1];
     unsigned     blocks = gpunn__blocks(cuda, h->points * h->grid.levels, 1);
@@ -533,6 +575,7 @@ static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const 
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_dx_kernel<AXES>, gpunn__blocks(cuda, h->points, 1),
                                  GPUNN__THREADS, *h));
     if (table->data == NULL) return GPUNN_OK;
+    if (step->attr->sparse) return gpunn__hash_sparse_back<AXES>(cuda, step, h, false);
     GPUNN__TRY(
         GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_back_kernel<AXES>, blocks, GPUNN__THREADS, *h));
@@ -553,13 +596,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, g
     int                axes = (int)x->dim[x->rank - 1];
     gpunn__hashing     h;
     memset(&h, 0, sizeof h);
-    if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[1].data)
-            step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
-        return GPUNN_OK;
-    }
     (void)gpunn__hash_grid_of(step->attr, axes, (int)weight->dim[1], &h.grid);
     h.points = x->count / axes;
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward || step->grad_in[1].data == NULL) return GPUNN_OK;
+        if (step->attr->sparse)
+            return axes == 3 ? gpunn__hash_sparse_back<3>(cuda, step, &h, true)
+                             : gpunn__hash_sparse_back<2>(cuda, step, &h, true);
+        step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
+        return GPUNN_OK;
+    }
     h.x = x->data;
     h.x_dtype = x->dtype;
     h.table = (const float *)weight->data;
@@ -570,7 +616,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, g
     h.dy = (const float *)step->grad_out.data;
     h.dx = step->grad_in[0].data;
     h.add_x = step->accumulate[0];
-    h.exact = gpunn__exact_of(cuda, step, weight->count, h.points << axes);
+    if (!step->attr->sparse) h.exact = gpunn__exact_of(cuda, step, weight->count, h.points << axes);
     return axes == 3 ? gpunn__hash_back<3>(cuda, step, &h) : gpunn__hash_back<2>(cuda, step, &h);
 }
 

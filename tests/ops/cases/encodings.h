@@ -31,5 +31,7 @@
     X(hash_grid_encoding, XS(3, 3), gpunn_hash_grid_encoding(INSIDE(x), "l", .n_levels = 2, .log2_hashmap_size = 5,             \
                                                              .base_resolution = 2))                                             \
     X(hash_grid_encoding_flat, XS(3, 3, 2), gpunn_hash_grid_encoding(INSIDE(x), "l", .n_levels = 2, .n_features_per_level = 1,  \
-                                                                     .log2_hashmap_size = 4, .base_resolution = 3))
+                                                                     .log2_hashmap_size = 4, .base_resolution = 3))              \
+    X(hash_grid_encoding_sparse, XS(3, 3), gpunn_hash_grid_encoding(INSIDE(x), "l", .n_levels = 2, .log2_hashmap_size = 5,      \
+                                                                    .base_resolution = 2, .sparse = true))
 /* clang-format on */
