@@ -270,7 +270,7 @@ static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
         const float *values = (const float *)step->grad_in[i].data;
         const bool   dense = model->gradients && values >= model->gradients &&
                            values < model->gradients + model->gradient_capacity;
-        if (values == NULL || !(dense || step->attr->sparse)) continue;
+        if (values == NULL || !(dense || (model->has_sparse && step->attr->sparse))) continue;
         model->doubtful = backend->finite == NULL ||
                           !backend->finite(model->dev->context, values, step->grad_in[i].count);
     }
