@@ -54850,13 +54850,6 @@ static bool gpunn__get_storage(gpunn__loading *l, int object, gpunn_tensor *t)
                         words[chosen]);
 }
 
-/* Freezes a parameter as gpunn_lora does. */
-static void gpunn__freeze(gpunn_tensor *t)
-{
-    t->trainable = false;
-    t->base = t->model->has_base = true;
-}
-
 /* Reads "trainable", "frozen", "decay", "lr_scale" and "storage" of a parameter. */
 static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t)
 {
