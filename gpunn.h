@@ -22336,7 +22336,7 @@ static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
 {
     const gpunn_model *model = weight->model;
     const gpunn_dtype  requested = weight->requested_storage ? weight->requested_storage : model->storage;
-    if (model->inference && requested && weight->rank > 0 &&
+    if ((model->inference || weight->base) && requested && weight->rank > 0 &&
         weight->dim[weight->rank - 1] % gpunn__block_length(requested) == 0)
         return requested;
     return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
