@@ -1,5 +1,5 @@
-/* llama.c - writes text with a Llama (Touvron et al., 2023), Mistral, Qwen2 or Qwen3, from the folder that
- * Hugging Face keeps one in, or from a .gguf file of llama.cpp.
+/* llama.c - writes text with a Llama (Touvron et al., 2023), Mistral, Qwen2, Qwen3, Gemma or Gemma 3, from the
+ * folder that Hugging Face keeps one in, or from a .gguf file of llama.cpp.
  *
  * Shows: rotary positions, grouped heads, RMSNorm and SwiGLU, a cache of keys and values that runs read
  *        and write, a configuration and weights with Hugging Face's names, tied or not, in one file or in
@@ -13,6 +13,7 @@
  *        ./llama --model FILE.gguf --prompt "The capital of France is"
  *        python3 -m generator.quantize FOLDER/model.safetensors --to q4_0 -o SMALL/model.gguf
  *        ./llama --model SMALL --ids "1 450 7483 310 3444 338"       SMALL also has FOLDER's config.json
+ *                                                  and no model.safetensors, which would be read instead
  *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where there is no tokenizer.json
  *        --help explains all options
  * Expect: the prompt and what follows it. Without a folder a small model with random weights writes
@@ -45,7 +46,11 @@ typedef struct config {
     int vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
         intermediate_size, sliding_window;
     int    max_position_embeddings, head_dim;
-    char   model_type[16]; /* "llama", "mistral", "qwen2" or "qwen3" */
+    char   model_type[16]; /* one of model_types */
+    bool   gemma, gemma3;  /* embeddings are scaled, norms hold w - 1, GeGLU; two more norms in a layer */
+    int    act;            /* of hidden_act: 0 not said, 's' SiLU, 'g' GELU */
+    bool   local[1 << 10]; /* Gemma 3: layers with local_theta */
+    double local_theta, query_pre_attn_scalar;
     bool   tie_word_embeddings, attention_bias, mlp_bias, use_sliding_window;
     bool   output_bias, head_norms; /* of o_proj; of queries and keys */
     double rms_norm_eps, rope_theta;
@@ -63,8 +68,8 @@ typedef struct llama {
     gpunn_model  *model;
     /* places: of each token; place: of the first; length: behind the last */
     gpunn_tensor *tokens, *places, *place, *length;
-    /* next: the token behind, by the number draw */
-    gpunn_tensor *frequencies, *hidden, *logits, *draw, *next;
+    /* next: the token behind, by the number draw; frequencies: also of local layers */
+    gpunn_tensor *frequencies[2], *hidden, *logits, *draw, *next;
     tokenizer    *pieces; /* NULL: tokens are numbers */
     int64_t      *text;
     int64_t       used;
@@ -84,28 +89,44 @@ static bool check(gpunn_device *dev, bool good)
 }
 
 /* ---- config.json --------------------------------------------------------------------------------------- */
-static void read_word(json *j, const char *key, const char *wanted)
+static void read_act(json *j, const char *key, config *c)
 {
-    char  text[160];
-    char *word = json_string(j, NULL);
-    if (word == NULL || strcmp(word, wanted) == 0) return;
-    (void)snprintf(text, sizeof text, "'%s' is \"%.40s\"; only \"%s\" is supported", key, word, wanted);
+    char        text[160];
+    const char *word = json_string(j, NULL);
+    if (word == NULL) return;
+    c->act = *word;
+    if (strcmp(word, "silu") == 0 || strcmp(word, "gelu") == 0 || strcmp(word, "gelu_pytorch_tanh") == 0)
+        return;
+    (void)snprintf(text, sizeof text, "'%s' is \"%.40s\"; only \"silu\" is supported, and GELU in Gemma", key,
+                   word);
+    json_fail(j, text);
+}
+
+/* A number that has to be null, for parts of a model that are not computed here. */
+static void refuse_cap(json *j, const char *key)
+{
+    char text[160];
+    (void)snprintf(text, sizeof text, "'%s' is not null: soft-capping, as in Gemma 2, is not supported", key);
     json_fail(j, text);
 }
 
 /* The kind of model, which must be a known one. */
 static void read_type(json *j, const char *key, config *c)
 {
-    static const char *const known[] = {"llama", "mistral", "qwen2", "qwen3"};
-    char                     text[160];
+    /* llama.cpp says gemma3 of a text model, Hugging Face of one that also sees images */
+    static const char *const known[] = {"llama", "mistral",     "qwen2", "qwen3",
+                                        "gemma", "gemma3_text", "gemma3"};
+    const int                count = strcmp(key, "model_type") == 0 ? 6 : 7;
+    char                     text[200];
     const char              *type = json_string(j, NULL);
-    for (int i = 0; type && i < 4; i++)
+    for (int i = 0; type && i < count; i++)
         if (strcmp(type, known[i]) == 0) {
             strcpy(c->model_type, known[i]);
             return;
         }
-    (void)snprintf(text, sizeof text, "'%s' is \"%.40s\", not \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"",
-                   key, type ? type : "");
+    (void)snprintf(text, sizeof text,
+                   "'%s' is \"%.40s\", not \"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"gemma\" or \"%s\"",
+                   key, type ? type : "", known[count - 1]);
     json_fail(j, text);
 }
 
@@ -136,6 +157,12 @@ static void read_rope(json *j, config *c)
         while (i < sizeof numbers / sizeof *numbers && strcmp(numbers[i].key, key) != 0) i++;
         if (i < sizeof numbers / sizeof *numbers) {
             read_positive(j, key, numbers[i].value);
+        } else if (strcmp(key, "full_attention") == 0) {
+            read_rope(j, c);
+        } else if (strcmp(key, "sliding_attention") == 0) {
+            config local = *c;
+            read_rope(j, &local);
+            c->local_theta = local.rope_theta;
         } else if (strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0) {
             const char *type = json_string(j, NULL);
             if (type) (void)snprintf(c->rope_type, sizeof c->rope_type, "%s", type);
@@ -158,6 +185,23 @@ static void read_ends(json *j, config *c)
         int end = json_int(j, "eos_token_id", 0, 1 << 24);
         if (c->end_count < MAX_ENDS) c->ends[c->end_count++] = end;
     }
+}
+
+/* Which layers of Gemma 3 see only what is near. */
+static void read_layer_types(json *j, config *c)
+{
+    if (!json_array(j)) json_fail(j, "'layer_types' is no list");
+    for (int i = 0; json_item(j); i++) {
+        const char *type = json_string(j, NULL);
+        if (type && i < (int)(sizeof c->local / sizeof *c->local))
+            c->local[i] = strcmp(type, "sliding_attention") == 0;
+    }
+}
+
+/* All but each `pattern`-th layer. */
+static void mark_local(config *c, int pattern)
+{
+    for (int i = 0; i < (int)(sizeof c->local / sizeof *c->local); i++) c->local[i] = (i + 1) % pattern != 0;
 }
 
 static void read_key(json *j, const char *key, config *c)
@@ -201,21 +245,39 @@ static void read_key(json *j, const char *key, config *c)
         read_ends(j, c);
     else if (strcmp(key, "model_type") == 0)
         read_type(j, key, c);
-    else if (strcmp(key, "hidden_act") == 0)
-        read_word(j, key, "silu");
+    else if (strcmp(key, "hidden_act") == 0 || strcmp(key, "hidden_activation") == 0)
+        read_act(j, key, c);
+    else if (strcmp(key, "query_pre_attn_scalar") == 0)
+        read_positive(j, key, &c->query_pre_attn_scalar);
+    else if (strcmp(key, "rope_local_base_freq") == 0)
+        read_positive(j, key, &c->local_theta);
+    else if (strcmp(key, "layer_types") == 0)
+        read_layer_types(j, c);
+    else if (strcmp(key, "sliding_window_pattern") == 0)
+        mark_local(c, json_int(j, key, 1, 1 << 10));
+    else if (strcmp(key, "attn_logit_softcapping") == 0 || strcmp(key, "final_logit_softcapping") == 0)
+        refuse_cap(j, key);
     else
         json_skip(j);
 }
 
-/* What differs between the kinds of models. No further than a window, what is seen is the same without it. */
+/* No further than a window, what is seen is the same without it. */
+static void limit_to_window(config *c)
+{
+    if (c->sliding_window && c->sliding_window < c->max_position_embeddings)
+        c->max_position_embeddings = c->sliding_window;
+}
+
+/* What differs between the kinds of models. */
 static void settle_type(config *c)
 {
-    const bool windowed = strcmp(c->model_type, "mistral") == 0 || c->use_sliding_window;
+    c->gemma = strncmp(c->model_type, "gemma", 5) == 0;
+    c->gemma3 = strncmp(c->model_type, "gemma3", 6) == 0;
+    if (c->gemma) c->tie_word_embeddings = true;
     c->output_bias = c->attention_bias;
     if (strcmp(c->model_type, "qwen2") == 0) c->attention_bias = true;
-    c->head_norms = strcmp(c->model_type, "qwen3") == 0;
-    if (windowed && c->sliding_window && c->sliding_window < c->max_position_embeddings)
-        c->max_position_embeddings = c->sliding_window;
+    c->head_norms = strcmp(c->model_type, "qwen3") == 0 || c->gemma3;
+    if (strcmp(c->model_type, "mistral") == 0 || c->gemma3 || c->use_sliding_window) limit_to_window(c);
 }
 
 /* What it leaves out is as in transformers' LlamaConfig. */
@@ -231,7 +293,9 @@ static bool read_config(const char *path, config *c)
     bool good = json_end(&j);
     settle_type(c);
     free(text);
-    return good || fail(error.text);
+    if (!good) return fail(error.text);
+    return c->act == 0 || (c->act == 'g') == c->gemma ||
+           fail("hidden_act does not fit model_type: GELU is for Gemma, SiLU for the others");
 }
 
 /* As transformers' LlamaConfig; without a folder a small model. */
@@ -245,6 +309,7 @@ static config default_config(bool small)
                 .max_position_embeddings = 2048,
                 .rms_norm_eps = 1e-6,
                 .rope_theta = 10000,
+                .local_theta = 10000,
                 .rope_type = "default",
                 .factor = 1,
                 .low_freq_factor = 1,
@@ -274,6 +339,7 @@ static void read_gguf_setting(json *j, const char *key, config *c)
                    {"attention.head_count_kv", &c->num_key_value_heads, 1 << 10},
                    {"feed_forward_length", &c->intermediate_size, 1 << 18},
                    {"context_length", &c->max_position_embeddings, 1 << 24},
+                   {"attention.sliding_window", &c->sliding_window, 1 << 24},
                    {"attention.key_length", &c->head_dim, 1 << 12}};
     const struct {
         const char *key;
@@ -333,6 +399,18 @@ static void read_gguf_words(json *j, config *c)
         }
 }
 
+/* What llama.cpp knows of Gemma 3 without being told. The model of 27B has 62 layers. */
+static void settle_gguf(config *c)
+{
+    c->gemma = strncmp(c->model_type, "gemma", 5) == 0;
+    c->gemma3 = strcmp(c->model_type, "gemma3") == 0;
+    if (!c->gemma3) return;
+    mark_local(c, 6);
+    if (c->num_hidden_layers == 62)
+        c->query_pre_attn_scalar = c->hidden_size / (double)c->num_attention_heads;
+    limit_to_window(c);
+}
+
 /* Which tensors there are says the rest. */
 static bool read_gguf(gpunn_device *dev, const char *path, config *c)
 {
@@ -359,6 +437,7 @@ static bool read_gguf(gpunn_device *dev, const char *path, config *c)
     bool good = json_end(&j);
     c->interleaved = strcmp(c->model_type, "llama") == 0;
     free(header);
+    settle_gguf(c);
     if (!good) return fail(error.text);
     return (c->hidden_size && c->vocab_size) ||
            fail("the .gguf has weights only; name it model.gguf, in a folder with config.json");
@@ -366,6 +445,8 @@ static bool read_gguf(gpunn_device *dev, const char *path, config *c)
 
 static bool settle(config *c)
 {
+    if (c->num_hidden_layers > (int)(sizeof c->local / sizeof *c->local))
+        return fail("there are too many layers");
     if (c->num_key_value_heads == 0) c->num_key_value_heads = c->num_attention_heads;
     if (c->head_dim == 0 && c->hidden_size % c->num_attention_heads)
         return fail("hidden_size is not a multiple of num_attention_heads, and there is no head_dim");
@@ -409,9 +490,12 @@ static bool make_frequencies(llama *l, const char *path)
     bool      good = values || fail("out of memory");
     for (int i = 0; good && i < pairs; i++) values[i] = (float)frequency(&l->c, i);
     good = good && (!l->c.divided || divide_frequencies(l, path, values, pairs));
-    if (good) l->frequencies = gpunn_constant(l->model, GPUNN_SHAPE(pairs), values);
+    if (good) l->frequencies[0] = gpunn_constant(l->model, GPUNN_SHAPE(pairs), values);
+    for (int i = 0; good && i < pairs; i++)
+        values[i] = (float)pow(l->c.local_theta, -2.0 * i / l->c.head_dim);
+    if (good && l->c.gemma3) l->frequencies[1] = gpunn_constant(l->model, GPUNN_SHAPE(pairs), values);
     free(values);
-    return good && check(l->dev, l->frequencies != NULL);
+    return good && check(l->dev, l->frequencies[l->c.gemma3] != NULL);
 }
 
 static gpunn_tensor *linear(gpunn_tensor *x, int layer, const char *part, int out, bool bias)
@@ -439,8 +523,9 @@ static gpunn_tensor *heads_of(const llama *l, gpunn_tensor *x, int layer, const 
 static gpunn_tensor *turned(const llama *l, gpunn_tensor *x, int layer, const char *part)
 {
     if (l->c.head_norms) x = norm(l, x, layer, part);
-    return gpunn_rotary_embedding(x, l->places, .frequencies = l->frequencies, .heads_last = true,
-                                  .interleaved = l->c.interleaved);
+    return gpunn_rotary_embedding(x, l->places,
+                                  .frequencies = l->frequencies[l->c.gemma3 && l->c.local[layer]],
+                                  .heads_last = true, .interleaved = l->c.interleaved);
 }
 
 /* The cache of that name with these rows in it. */
@@ -454,6 +539,12 @@ static gpunn_tensor *kept(const llama *l, gpunn_tensor *rows, int layer, const c
     return gpunn_assign_at(all, 1, l->place, rows);
 }
 
+/* 0: that of the head's size. */
+static float attention_scale(const config *c)
+{
+    return c->query_pre_attn_scalar > 0 ? (float)(1 / sqrt(c->query_pre_attn_scalar)) : 0;
+}
+
 static gpunn_tensor *attend(const llama *l, gpunn_tensor *x, int layer)
 {
     const config *c = &l->c;
@@ -464,7 +555,8 @@ static gpunn_tensor *attend(const llama *l, gpunn_tensor *x, int layer)
     k = kept(l, turned(l, k, layer, "self_attn.k_norm"), layer, "keys");
     v = kept(l, v, layer, "values");
     gpunn_tensor *y = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true,
-                                                         .heads_last = true, .lengths = l->length);
+                                                         .scale = attention_scale(c), .heads_last = true,
+                                                         .lengths = l->length);
     y = gpunn_reshape(y, GPUNN_SHAPE(GPUNN_BATCH, c->num_attention_heads * c->head_dim));
     return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->output_bias);
 }
@@ -473,7 +565,19 @@ static gpunn_tensor *feed_forward(const llama *l, gpunn_tensor *x, int layer)
 {
     gpunn_tensor *gate = linear(x, layer, "mlp.gate_proj", l->c.intermediate_size, l->c.mlp_bias);
     gpunn_tensor *up = linear(x, layer, "mlp.up_proj", l->c.intermediate_size, l->c.mlp_bias);
-    return linear(gpunn_mul(gpunn_silu(gate), up), layer, "mlp.down_proj", l->c.hidden_size, l->c.mlp_bias);
+    gate = l->c.gemma ? gpunn_gelu_tanh(gate) : gpunn_silu(gate);
+    return linear(gpunn_mul(gate, up), layer, "mlp.down_proj", l->c.hidden_size, l->c.mlp_bias);
+}
+
+/* A layer: x and what its two parts add. In Gemma 3 norms stand before and behind each of them. */
+static gpunn_tensor *block(const llama *l, gpunn_tensor *x, int layer)
+{
+    const bool    more = l->c.gemma3;
+    gpunn_tensor *part = attend(l, norm(l, x, layer, "input_layernorm"), layer);
+    x = gpunn_add(more ? norm(l, part, layer, "post_attention_layernorm") : part, x);
+    part = norm(l, x, layer, more ? "pre_feedforward_layernorm" : "post_attention_layernorm");
+    part = feed_forward(l, part, layer);
+    return gpunn_add(more ? norm(l, part, layer, "post_feedforward_layernorm") : part, x);
 }
 
 static bool build(llama *l, const options *o)
@@ -487,10 +591,8 @@ static bool build(llama *l, const options *o)
     if (!make_frequencies(l, o->model)) return false;
     gpunn_tensor *x = gpunn_embedding(l->tokens, "model.embed_tokens", .num_embeddings = c->vocab_size,
                                       .embedding_dim = c->hidden_size);
-    for (int i = 0; i < c->num_hidden_layers && x; i++) {
-        x = gpunn_add(attend(l, norm(l, x, i, "input_layernorm"), i), x);
-        x = gpunn_add(feed_forward(l, norm(l, x, i, "post_attention_layernorm"), i), x);
-    }
+    if (c->gemma) x = gpunn_mul_scalar(x, sqrtf((float)c->hidden_size));
+    for (int i = 0; i < c->num_hidden_layers && x; i++) x = block(l, x, i);
     l->hidden = gpunn_rms_norm(x, "model.norm", .eps = (float)c->rms_norm_eps);
     gpunn_tensor *tied = c->tie_word_embeddings ? gpunn_find(l->model, "model.embed_tokens.weight") : NULL;
     l->logits = gpunn_linear(l->hidden, "lm_head", .out_features = tied ? 0 : c->vocab_size, .no_bias = true,
@@ -533,31 +635,64 @@ static void find_weights(const char *model, char *path, size_t size)
     }
 }
 
+/* Hugging Face's Gemma holds w - 1 in the place of a norm's w. */
+static bool add_one(const llama *l, const char *name, int width)
+{
+    gpunn_tensor *weight = gpunn_find(l->model, name);
+    float        *w = malloc((size_t)width * sizeof *w);
+    bool          good = w || fail("out of memory");
+    good = good && check(l->dev, gpunn_read(weight, w, (size_t)width * sizeof *w) == GPUNN_OK);
+    for (int i = 0; good && i < width; i++) w[i] += 1;
+    good = good && check(l->dev, gpunn_write(weight, w, (size_t)width * sizeof *w) == GPUNN_OK);
+    free(w);
+    return good;
+}
+
+static bool add_ones(const llama *l)
+{
+    static const char *const parts[] = {"input_layernorm",           "post_attention_layernorm",
+                                        "pre_feedforward_layernorm", "post_feedforward_layernorm",
+                                        "self_attn.q_norm",          "self_attn.k_norm"};
+    char                     name[NAME_SIZE];
+    bool                     good = add_one(l, "model.norm.weight", l->c.hidden_size);
+    for (int i = 0; good && i < l->c.num_hidden_layers; i++)
+        for (int k = 0; good && k < (l->c.gemma3 ? 6 : 2); k++) {
+            (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", i, parts[k]);
+            good = add_one(l, name, k < 4 ? l->c.hidden_size : l->c.head_dim);
+        }
+    return good;
+}
+
 static bool load_weights(const llama *l, const char *model, bool widen)
 {
     /* from llama.cpp's names; Hugging Face's fit none of them */
-    static const gpunn_rename names[] = {{"token_embd.*", "model.embed_tokens.*"},
-                                         {"output_norm.*", "model.norm.*"},
-                                         {"output.weight", "lm_head.weight"},
-                                         {"blk.*.attn_norm.*", "model.layers.*.input_layernorm.*"},
-                                         {"blk.*.ffn_norm.*", "model.layers.*.post_attention_layernorm.*"},
-                                         {"blk.*.attn_output.*", "model.layers.*.self_attn.o_proj.*"},
-                                         {"blk.*.attn_q.*", "model.layers.*.self_attn.q_proj.*"},
-                                         {"blk.*.attn_k.*", "model.layers.*.self_attn.k_proj.*"},
-                                         {"blk.*.attn_v.*", "model.layers.*.self_attn.v_proj.*"},
-                                         {"blk.*.attn_q_norm.*", "model.layers.*.self_attn.q_norm.*"},
-                                         {"blk.*.attn_k_norm.*", "model.layers.*.self_attn.k_norm.*"},
-                                         {"blk.*.ffn_gate.*", "model.layers.*.mlp.gate_proj.*"},
-                                         {"blk.*.ffn_up.*", "model.layers.*.mlp.up_proj.*"},
-                                         {"blk.*.ffn_down.*", "model.layers.*.mlp.down_proj.*"},
-                                         {NULL, NULL}};
-    char                      path[1024], text[1600];
-    mismatches                m = {0};
+    const char *const  before = l->c.gemma3 ? "model.layers.*.pre_feedforward_layernorm.*"
+                                            : "model.layers.*.post_attention_layernorm.*";
+    const gpunn_rename names[] = {
+        {"token_embd.*", "model.embed_tokens.*"},
+        {"output_norm.*", "model.norm.*"},
+        {"output.weight", "lm_head.weight"},
+        {"blk.*.attn_norm.*", "model.layers.*.input_layernorm.*"},
+        {"blk.*.ffn_norm.*", before},
+        {"blk.*.post_attention_norm.*", "model.layers.*.post_attention_layernorm.*"},
+        {"blk.*.post_ffw_norm.*", "model.layers.*.post_feedforward_layernorm.*"},
+        {"blk.*.attn_output.*", "model.layers.*.self_attn.o_proj.*"},
+        {"blk.*.attn_q.*", "model.layers.*.self_attn.q_proj.*"},
+        {"blk.*.attn_k.*", "model.layers.*.self_attn.k_proj.*"},
+        {"blk.*.attn_v.*", "model.layers.*.self_attn.v_proj.*"},
+        {"blk.*.attn_q_norm.*", "model.layers.*.self_attn.q_norm.*"},
+        {"blk.*.attn_k_norm.*", "model.layers.*.self_attn.k_norm.*"},
+        {"blk.*.ffn_gate.*", "model.layers.*.mlp.gate_proj.*"},
+        {"blk.*.ffn_up.*", "model.layers.*.mlp.up_proj.*"},
+        {"blk.*.ffn_down.*", "model.layers.*.mlp.down_proj.*"},
+        {NULL, NULL}};
+    char       path[1024], text[1600];
+    mismatches m = {0};
     find_weights(model, path, sizeof path);
     if (gpunn_load(l->model, path, .map = names, .partial = true, .report = note_mismatch, .user = &m,
                    .keep_blocks = !widen) != GPUNN_OK)
         return check(l->dev, false);
-    if (m.count == 0) return true;
+    if (m.count == 0) return !l->c.gemma || is_gguf(model) || add_ones(l);
     (void)snprintf(text, sizeof text, "'%s' does not fit %s: %d of the weights differ; the first: %s", path,
                    is_gguf(model) ? "its metadata" : "config.json", m.count, m.first);
     return fail(text);

@@ -125,6 +125,7 @@ static bool build_tuning(tuning *t, const lora_options *o)
 {
     llama        *l = &t->l;
     const config *c = &l->c;
+    if (c->gemma) return fail("adapters of a Gemma are not trained here; take a Llama, Mistral or Qwen");
     l->model = gpunn_model_create(l->dev, .precision = (gpunn_precision)o->llama.precision,
                                   .weights = weights_dtype(o));
     if (!check(l->dev, l->model != NULL)) return false;

@@ -35,14 +35,27 @@ CONFIGS = {  # what AutoConfig.for_model takes
     "qwen2": {**SHAPE, "model_type": "qwen2", "use_sliding_window": False, "sliding_window": 16,
               "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
     "qwen3": {**SHAPE, "model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True,
-              "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}}
+              "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+    "gemma": {**SHAPE, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 16,
+              "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh",
+              "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "gemma3": {**SHAPE, "model_type": "gemma3_text", "num_hidden_layers": 7, "head_dim": 16,
+               "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh",
+               "query_pre_attn_scalar": 16, "sliding_window": 64,
+               "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                                   "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0,
+                                                      "factor": 8.0}},
+               "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) + ["sliding_attention"]}}
 PROMPT = [3, 17, 80, 4, 4, 95, 0, 31, 56, 22, 8, 61, 77, 12, 40]
 WRITTEN = 24
 
 
-def made(name, shape):
-    key, offset = sum(ord(c) * (i + 1) for i, c in enumerate(name)), 1.0 if "norm" in name else 0.0
+def made(name, shape, gemma=False):
+    key = sum(ord(c) * (i + 1) for i, c in enumerate(name))
+    offset = 1.0 if "norm" in name and not gemma else 0.0
     width = 2.0 if "q_proj" in name or "k_proj" in name else 0.5
+    if gemma and "embed" in name:
+        width /= 10  # for the scale of about 7
     values = (((mixed(key * 1000003 + i) >> 40) / (1 << 24) - 0.5) * width + offset
               for i in range(math.prod(shape)))
     return "F32", list(shape), array.array("f", values).tobytes()
@@ -72,9 +85,13 @@ def weights(config):
             if config.get(bias) or (config.get("model_type") == "qwen2" and part[-6:-5] in "qkv" and
                                     "self_attn" in part):
                 shapes[f"{layer}{part}.bias"] = shape[:1]
-        if config.get("model_type") == "qwen3":
+        if config.get("model_type") == "gemma3_text":
+            shapes[layer + "pre_feedforward_layernorm.weight"] = (width,)
+            shapes[layer + "post_feedforward_layernorm.weight"] = (width,)
+        if config.get("model_type") in ("qwen3", "gemma3_text"):
             shapes[layer + "self_attn.q_norm.weight"] = shapes[layer + "self_attn.k_norm.weight"] = (head,)
-    return {name: made(name, shape) for name, shape in shapes.items()}
+    gemma = "gemma" in config.get("model_type", "")
+    return {name: made(name, shape, gemma) for name, shape in shapes.items()}
 
 
 PARTS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
@@ -82,6 +99,13 @@ PARTS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
          "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "model.embed_tokens": "token_embd", "model.norm": "output_norm",
          "lm_head": "output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+
+
+# Norms of Gemma 3 by names of PARTS.
+FOUR_NORMS = {"post_attention_layernorm": "post_attention_norm",
+              "post_feedforward_layernorm": "post_ffw_norm",
+              "pre_feedforward_layernorm": "post_attention_layernorm"}
+PARTS.update(post_attention_norm="post_attention_norm", post_ffw_norm="post_ffw_norm")
 
 
 def gguf_name(name):
@@ -111,9 +135,13 @@ def gguf_tensors(config, tensors, kind):
     found = {}
     for name, (_, shape, data) in tensors.items():
         part = name.split(".")[-2]
+        if "norm" in part and "gemma" in architecture(config):
+            data = array.array("f", [1 + x for x in array.array("f", data)]).tobytes()
         if part in heads and architecture(config) == "llama":
             data = side_by_side(data, heads[part], shape[0])
         target = TARGETS[kind] if is_rounded(kind, shape) else None
+        if architecture(config) == "gemma3" and part in FOUR_NORMS:
+            name = name.replace(part, FOUR_NORMS[part])
         found[gguf_name(name)] = ((target.number, shape, target.encode(array.array("f", data))) if target else
                                   (0, shape, data))
     return found
@@ -121,7 +149,13 @@ def gguf_tensors(config, tensors, kind):
 
 def architecture(config):
     """llama.cpp's name of it."""
-    return config["model_type"] if "qwen" in config.get("model_type", "") else "llama"
+    kind = config.get("model_type", "").replace("_text", "")
+    return kind if "qwen" in kind or "gemma" in kind else "llama"
+
+
+def rope_of(config):
+    """Of the layers that see everything."""
+    return config["rope_parameters"].get("full_attention", config["rope_parameters"])
 
 
 def gguf_facts(config):
@@ -130,12 +164,14 @@ def gguf_facts(config):
              "attention.head_count": config["num_attention_heads"],
              "attention.head_count_kv": config["num_key_value_heads"],
              "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", 1e-6),
-             "rope.freq_base": config["rope_parameters"]["rope_theta"]}
+             "rope.freq_base": rope_of(config)["rope_theta"]}
     if "head_dim" in config:
         facts["attention.key_length"] = config["head_dim"]
-    if config["rope_parameters"]["rope_type"] == "linear":
+    if architecture(config) == "gemma3":
+        facts["attention.sliding_window"] = config["sliding_window"]
+    if rope_of(config)["rope_type"] == "linear":
         facts["rope.scaling.type"] = "linear"
-        facts["rope.scaling.factor"] = config["rope_parameters"]["factor"]
+        facts["rope.scaling.factor"] = rope_of(config)["factor"]
     return {"general.architecture": architecture(config), "general.name": "tiny",
             **{f"{architecture(config)}.{key}": value for key, value in facts.items()}}
 
@@ -183,7 +219,7 @@ class Llama(unittest.TestCase):
     def gguf(self, config, tensors=None, kind=None, facts=()):
         """A .gguf of the model, which the next runs read."""
         tensors = gguf_tensors(config, weights(config) if tensors is None else tensors, kind)
-        if config["rope_parameters"]["rope_type"] == "llama3":
+        if rope_of(config)["rope_type"] == "llama3":
             tensors["rope_freqs.weight"] = rope_divisors(config)
         self.from_file = self.path("model.gguf")
         gguf.write(self.from_file, tensors, {**gguf_facts(config), **dict(facts)})
@@ -222,7 +258,7 @@ class Llama(unittest.TestCase):
         for name, config in CONFIGS.items():
             self.model(config)
             want = list(tensor_file.values(self.golden[name + "/text"]))
-            self.assertGreater(len(set(want[len(PROMPT):])), 10)
+            self.assertGreater(len(set(want[len(PROMPT):])), 4 if name == "gemma3" else 10)
             for arguments in (("--temperature", "0"), ("--top-k", "1"), ("--top-p", "1e-6", "--chunk", "3")):
                 text = self.good("--generate", str(WRITTEN), *arguments)
                 self.assertEqual([int(token) for token in text.split()], want, name)
@@ -420,7 +456,11 @@ class Llama(unittest.TestCase):
         self.refuse("cannot open .*config.json")
         for change, sentence in (
                 ({"model_type": "mamba"}, "'model_type' is \"mamba\", not \"llama\", \"mistral\", \"qwen2\""),
-                ({"hidden_act": "gelu"}, "'hidden_act' is \"gelu\""),
+                ({"hidden_act": "relu"}, "'hidden_act' is \"relu\""),
+                ({"hidden_act": "gelu"}, "hidden_act does not fit model_type"),
+                ({"model_type": "gemma"}, "hidden_act does not fit model_type"),
+                ({"model_type": "gemma2"}, "'model_type' is \"gemma2\""),
+                ({"final_logit_softcapping": 30.0}, "'final_logit_softcapping' is not null"),
                 ({"vocab_size": 0}, "'vocab_size' is 0, not a whole number"),
                 ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads"),
                 ({"hidden_size": 50}, "not a multiple of num_attention"),
