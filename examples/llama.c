@@ -1,5 +1,5 @@
-/* llama.c - writes text with a Llama (Touvron et al., 2023), Mistral, Qwen2, Qwen3, Gemma or Gemma 3, from the
- * folder that Hugging Face keeps one in, or from a .gguf file of llama.cpp.
+/* llama.c - writes text with a Llama (Touvron et al., 2023), Mistral, Qwen2, Qwen3, Gemma or Gemma 3, from
+ * the folder that Hugging Face keeps one in, or from a .gguf file of llama.cpp.
  *
  * Shows: rotary positions, grouped heads, RMSNorm and SwiGLU, a cache of keys and values that runs read
  *        and write, a configuration and weights with Hugging Face's names, tied or not, in one file or in
@@ -46,7 +46,7 @@ typedef struct config {
     int vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
         intermediate_size, sliding_window;
     int    max_position_embeddings, head_dim;
-    char   model_type[16]; /* one of model_types */
+    char   model_type[16]; /* one of those of read_type */
     bool   gemma, gemma3;  /* embeddings are scaled, norms hold w - 1, GeGLU; two more norms in a layer */
     int    act;            /* of hidden_act: 0 not said, 's' SiLU, 'g' GELU */
     bool   local[1 << 10]; /* Gemma 3: layers with local_theta */
@@ -139,8 +139,9 @@ static void read_positive(json *j, const char *key, double *value)
     json_fail(j, text);
 }
 
-/* rope_scaling, or, from transformers 5 on, rope_parameters. */
-static void read_rope(json *j, config *c)
+/* rope_scaling, or, from transformers 5 on, rope_parameters. outer: two kinds of layers may have their own
+ * inside. */
+static void read_rope(json *j, config *c, bool outer)
 {
     char *key;
     struct {
@@ -157,11 +158,11 @@ static void read_rope(json *j, config *c)
         while (i < sizeof numbers / sizeof *numbers && strcmp(numbers[i].key, key) != 0) i++;
         if (i < sizeof numbers / sizeof *numbers) {
             read_positive(j, key, numbers[i].value);
-        } else if (strcmp(key, "full_attention") == 0) {
-            read_rope(j, c);
-        } else if (strcmp(key, "sliding_attention") == 0) {
+        } else if (outer && strcmp(key, "full_attention") == 0) {
+            read_rope(j, c, false);
+        } else if (outer && strcmp(key, "sliding_attention") == 0) {
             config local = *c;
-            read_rope(j, &local);
+            read_rope(j, &local, false);
             c->local_theta = local.rope_theta;
         } else if (strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0) {
             const char *type = json_string(j, NULL);
@@ -240,7 +241,7 @@ static void read_key(json *j, const char *key, config *c)
     else if (strcmp(key, "rope_theta") == 0)
         read_positive(j, key, &c->rope_theta);
     else if (strcmp(key, "rope_scaling") == 0 || strcmp(key, "rope_parameters") == 0)
-        read_rope(j, c);
+        read_rope(j, c, true);
     else if (strcmp(key, "eos_token_id") == 0)
         read_ends(j, c);
     else if (strcmp(key, "model_type") == 0)
