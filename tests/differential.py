@@ -158,7 +158,7 @@ class Runs:
             allowed = math.inf if isinstance(near, str) else SLACK * change(near[name], tensor)
             largest = max((abs(x) for x in tensor_file.values(tensor) if math.isfinite(x)), default=0)
             off = change(found[name], tensor) if name in found else math.inf
-            if not off <= allowed + BOUND * largest + 1e-7:
+            if not off <= allowed + BOUND * largest + 1e-6:
                 return f"{way[0]}: {name} differs by {off:.3g} of {largest:.3g}, {allowed:.3g} allowed"
         return "" if found.keys() == expected.keys() else f"{way[0]}: other tensors"
 
