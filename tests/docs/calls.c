@@ -348,7 +348,7 @@ static void bytes(gpunn_model *model)
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0}, one = {GPUNN_INIT_CONSTANT, 1, 0};
     gpunn_tensor    *x = floats(model, "pixels", GPUNN_SHAPE(GPUNN_BATCH, 4, 8, 8));
     gpunn_tensor    *filter = gpunn_parameter(model, "filter", GPUNN_SHAPE(6, 4, 3, 3), zeros);
-    gpunn_tensor    *weight = gpunn_parameter(model, "rows", GPUNN_SHAPE(3, 384), zeros);
+    gpunn_tensor    *weight = gpunn_parameter(model, "quantized", GPUNN_SHAPE(3, 384), zeros);
     gpunn_tensor    *scales = gpunn_parameter(model, "scales", GPUNN_SHAPE(6), one);
     gpunn_tensor    *scale = gpunn_parameter(model, "scale", GPUNN_SHAPE(3), one);
     gpunn_tensor    *q = gpunn_quantize_per_tensor(x, .scale = 0.02f, .zero_point = 128);
