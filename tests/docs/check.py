@@ -254,7 +254,7 @@ def names_exist():
     for where, text in ([(name, read(name))
                          for name in DOCUMENTS] + [("gpunn.h's comment", comment)] + messages):
         for name in sorted(set(re.findall(r"\bgpunn_\w+", text.replace("NAME", ""))) -
-                           {"gpunn_blocks", "gpunn_cuda", "gpunn_cuda_backend", "gpunn_spec"}):
+                           {"gpunn_cuda", "gpunn_cuda_backend", "gpunn_spec", "gpunn_blocks"}):
             known = private if name.startswith("gpunn__") else declared
             found = name in known or name.endswith("_") and any(other.startswith(name) for other in known)
             assert found, f"{where} speaks of {name}, which is not there"
