@@ -40994,8 +40994,7 @@ GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-GPUNN__VECTORIZED(gpunn__sample_find_touched, (const gpunn__sampling *s, int thread, int threads),
-                  (s, thread, threads))
+static void gpunn__sample_find_touched(const gpunn__sampling *s, int thread, int threads)
 {
     int64_t        begin, end;
     gpunn__corners c;
