@@ -349,8 +349,8 @@ static void bytes(gpunn_model *model)
     gpunn_tensor    *x = floats(model, "pixels", GPUNN_SHAPE(GPUNN_BATCH, 4, 8, 8));
     gpunn_tensor    *filter = gpunn_parameter(model, "filter", GPUNN_SHAPE(6, 4, 3, 3), zeros);
     gpunn_tensor    *weight = gpunn_parameter(model, "quantized", GPUNN_SHAPE(3, 384), zeros);
-    gpunn_tensor    *scales = gpunn_parameter(model, "scales", GPUNN_SHAPE(6), one);
-    gpunn_tensor    *scale = gpunn_parameter(model, "scale", GPUNN_SHAPE(3), one);
+    gpunn_tensor    *scales = gpunn_parameter(model, "filter_scales", GPUNN_SHAPE(6), one);
+    gpunn_tensor    *scale = gpunn_parameter(model, "row_scales", GPUNN_SHAPE(3), one);
     gpunn_tensor    *q = gpunn_quantize_per_tensor(x, .scale = 0.02f, .zero_point = 128);
     gpunn_tensor    *y = gpunn_quantized_conv2d(q, filter, scales, scales, .padding = 1, .x_scale = 0.02f,
                                                 .x_zero_point = 128, .scale = 0.05f);
@@ -358,6 +358,8 @@ static void bytes(gpunn_model *model)
     gpunn_tensor    *rows = gpunn_flatten(twice);
     gpunn_tensor    *z = gpunn_quantized_linear(rows, weight, scale, scale, .x_scale = 0.1f, .scale = 0.3f);
     gpunn_tensor    *reals = gpunn_dequantize(rows, .scale = 0.1f);
+    static float     black[4 * 8 * 8];
+    (void)gpunn_write(x, black, sizeof black);
     (void)gpunn_quantized_linear_dynamic(reals, weight, scale, scale);
     (void)gpunn_forward(&z, 1);
 }
