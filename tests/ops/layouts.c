@@ -104,6 +104,7 @@ static gpunn_tensor *slim(gpunn_tensor *h, int n)
     X(edge_adaptive, gpunn_adaptive_avg_pool2d(EDGE, 2, 3))                                             \
     X(edge_depthwise, gpunn_conv2d(EDGE, "d", .out_channels = 33, .groups = 33, .kernel_size = 3))      \
     X(edge_window, gpunn_conv2d(EDGE, "w", .out_channels = 33, .kernel_size = 3, .stride = 2))          \
+    X(strips, CONV(.out_channels = 150, .kernel_size = 3, .padding = 1))                                \
     X(pointwise, CONV(.out_channels = 33, .kernel_size = 1))                                            \
     X(pointwise_stride, CONV(.out_channels = 16, .kernel_size = 1, .stride = 2))                        \
     X(window, CONV(.out_channels = 17, .kernel_shape = {2, 5}, .stride = 2, .paddings = {1, 2}))        \
