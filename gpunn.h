@@ -338,8 +338,8 @@
  *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
  *         gpunn_assign(count, gpunn_add_scalar(count, 1));
  *     Recurrent layers and gpunn_conv1d with .stateful continue by themselves. A sequence can thus arrive in
- *     pieces; gpunn_reset_states begins another, and .reset of recurrent layers begins some of them, at any of
- *     their steps. If the number of sequences varies, .capacity is the largest.
+ *     pieces; gpunn_reset_states begins another, and .reset of recurrent layers begins some of them, at any
+ *     of their steps. If the number of sequences varies, .capacity is the largest.
  *         // [length, n, features]
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16));
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
@@ -1193,10 +1193,10 @@ typedef struct gpunn_model_args {
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
     /* Weights that only linear layers and embeddings read are stored in this format of GPUNN_BLOCK_LIST. What
-     * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take about
-     * 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight whose rows are no multiple
-     * of a block stays wider, as do biases and norms. Default: F32, or 16 bits as above. gpunn_set_storage
-     * chooses for a single weight.
+     * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take
+     * about 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight whose rows are no
+     * multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as above.
+     * gpunn_set_storage chooses for a single weight.
      * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
      * 32 numbers. Products with more rows compute in F32. A GPU does not round the rows. With more than 16
      * rows it unpacks the whole weight first, in the dtype of the rows, to memory that all layers share.
@@ -1294,9 +1294,10 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
 /* Stores a parameter of an evaluation model, or one that gpunn_lora has frozen, as .weights of
  * gpunn_model_create describes, or as GPUNN_F32, whatever the model's .weights is. Call it before weights are
- * written, loaded or run. A parameter that an op other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
- * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the parameter can be trained,
- * or has values already. GPUNN_ERR_UNSUPPORTED: as for .weights. */
+ * written, loaded or run. A parameter that an op other than a linear layer or an embedding reads stays F32.
+ * GPUNN_ERR_DTYPE: another dtype, or no parameter. GPUNN_ERR_SHAPE: its rows are no multiple of a block.
+ * GPUNN_ERR_STATE: the parameter can be trained, or has values already. GPUNN_ERR_UNSUPPORTED: as for
+ * .weights. */
 GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype);
 
 /* The input, parameter, buffer or named value of that name. NULL: there is none. */
@@ -3812,9 +3813,9 @@ typedef struct gpunn_load_args {
     const gpunn_rename *map;
     /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters that only linear
      * layers and embeddings read. They are frozen then; gpunn_lora adds adapters, which are trained. Other
-     * tensors become floats as without it. On a CPU the file is mapped, where the system can, until the model is destroyed: replace it, but do not write
-     * into it. From .io or memory, and to a GPU, the blocks are copied. GPUNN_ERR_STATE: the model has
-     * weights already. */
+     * tensors become floats as without it. On a CPU the file is mapped, where the system can, until the model
+     * is destroyed: replace it, but do not write into it. From .io or memory, and to a GPU, the blocks are
+     * copied. GPUNN_ERR_STATE: the model has weights already. */
     bool keep_blocks;
 } gpunn_load_args;
 /* Loads weights, all or nothing: after an error no weight has changed. If the model has not run and no weight
@@ -3931,8 +3932,8 @@ typedef struct gpunn_lora_args {
  * Call it when the layers and the losses are built, before optimizers are created, before gpunn_recompute and
  * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
  * precision BF16 or F16, frozen weights that only products and embeddings read are stored in 16 bits only, if
- * they have no values yet: call it before gpunn_load. They can also stay in blocks of 4 to 8 bits: by .weights
- * of gpunn_model_create, or those of a GGUF file by .keep_blocks of gpunn_load.
+ * they have no values yet: call it before gpunn_load. They can also stay in blocks of 4 to 8 bits: by
+ * .weights of gpunn_model_create, or those of a GGUF file by .keep_blocks of gpunn_load.
  * GPUNN_ERR_ARGUMENT: no layer matches, or the model has an adapter of that name. GPUNN_ERR_STATE: there is
  * an optimizer, gpunn_recompute was called, or the weights of a model with .weights have values already.
  * GPUNN_ERR_UNSUPPORTED: another op reads a layer's weight. */
@@ -6828,8 +6829,8 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
 /* Fails because an object is NULL: "function: the what is NULL". dev is NULL if no other argument has a
  * device. The sentence then also names this thread's earlier failure, from which the NULL may come. */
 GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what);
-/* The same for a function of a model or tensor and one more argument, named `other`: the first of the two that
- * is NULL. */
+/* The same for a function of a model or tensor and one more argument, named `other`: the first of the two
+ * that is NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__fail_null_model(gpunn_model *model, const char *function,
                                                     const char *other);
 GPUNN__INTERNAL gpunn_status gpunn__fail_null_tensor(gpunn_tensor *t, const char *function,
@@ -7470,8 +7471,8 @@ GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *bloc
 /* Writes the numbers of n / length blocks. n is a multiple of the block's length. */
 GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, float *values, int64_t n);
 
-/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref; of 256, with its
- * search for scales but not its bits. A block with a NaN gets the scale NaN, and one with an infinity an
+/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref; of 256, with
+ * its search for scales but not its bits. A block with a NaN gets the scale NaN, and one with an infinity an
  * infinite scale. */
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n);
 
@@ -33000,10 +33001,10 @@ GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int6
                                              bool add)
 {
     switch ((int)format) {
-#define GPUNN__X(id, name, length, bytes)                                                    \
-    case id:                                                                                 \
-        if (gpunn__block_fits(id, GPUNN__SATURATES))                                         \
-            GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add);                         \
+#define GPUNN__X(id, name, length, bytes)                            \
+    case id:                                                         \
+        if (gpunn__block_fits(id, GPUNN__SATURATES))                 \
+            GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add); \
         return;
         GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
@@ -33223,10 +33224,10 @@ GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int6
                                              bool add)
 {
     switch ((int)format) {
-#define GPUNN__X(id, name, length, bytes)                                                    \
-    case id:                                                                                 \
-        if (gpunn__block_fits(id, GPUNN__SATURATES))                                         \
-            GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add);                         \
+#define GPUNN__X(id, name, length, bytes)                            \
+    case id:                                                         \
+        if (gpunn__block_fits(id, GPUNN__SATURATES))                 \
+            GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add); \
         return;
         GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
@@ -50980,8 +50981,8 @@ enum { GPUNN__CHUNK = 1 << 20 }; /* bytes copied at a time between a device and 
  * in device memory. Afterwards the table of tensors is no longer sorted by name. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk);
 
-/* In a safetensors file the blocks of a parameter are U8 [..., bytes of a row]. The metadata names their format
- * under this prefix and the parameter's name. */
+/* In a safetensors file the blocks of a parameter are U8 [..., bytes of a row]. The metadata names their
+ * format under this prefix and the parameter's name. */
 GPUNN__PRIVATE const char gpunn__blocks_key[] = "gpunn_blocks:";
 
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */

@@ -48,7 +48,7 @@ typedef struct config {
     int    max_position_embeddings, head_dim;
     char   model_type[16]; /* one of those of read_type */
     bool   gemma, gemma3;  /* embeddings are scaled, norms hold w - 1, GeGLU; two more norms in a layer */
-    int    act;            /* of hidden_act: 0 not said, 's' SiLU, 'g' GELU */
+    char   act;            /* of hidden_act: 0 not said, 's' SiLU, 'g' GELU */
     bool   local[1 << 10]; /* Gemma 3: layers with local_theta */
     double local_theta, query_pre_attn_scalar;
     bool   tie_word_embeddings, attention_bias, mlp_bias, use_sliding_window;
@@ -94,7 +94,7 @@ static void read_act(json *j, const char *key, config *c)
     char        text[160];
     const char *word = json_string(j, NULL);
     if (word == NULL) return;
-    c->act = *word;
+    c->act = word[0];
     if (strcmp(word, "silu") == 0 || strcmp(word, "gelu") == 0 || strcmp(word, "gelu_pytorch_tanh") == 0)
         return;
     (void)snprintf(text, sizeof text, "'%s' is \"%.40s\"; only \"silu\" is supported, and GELU in Gemma", key,

@@ -98,8 +98,8 @@ def main(arguments=None):
                         help="name of the batch axis, or a fixed size for it (default: the first axis that "
                         "the file leaves open)")
     parser.add_argument("--floats", action="store_true",
-                        help="make a quantised model one of floats that round to 8 bits, for GPUs, exporters and "
-                        "plain C (default: ops of 8-bit numbers)")
+                        help="make a quantised model one of floats that round to 8 bits, for GPUs, exporters "
+                        "and plain C (default: ops of 8-bit numbers)")
     parser.add_argument("--fix", metavar="X", help="file (.npz or .safetensors) of inputs with fixed values, "
                         "which become constants")
     parser.add_argument("--check", metavar="X", help="file (.npz or .safetensors) of inputs, with which to "

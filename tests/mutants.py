@@ -41,9 +41,9 @@ C = Library("templates/gpunn/", "*/*.c", "c", "tests/equivalent_mutants.txt",
             COMPILE + ["-std=c99", "-O1", "-DGPUNN__PARTS"], "build/parts/gpunn.o")
 # as build.ninja's rule cuda_part
 CUDA = Library("templates/gpunn_cuda/", "*/*.cu", "cpp", "tests/equivalent_mutants_cuda.txt",
-               ["g++", "-x", "c++", "-std=c++17", "-Itests/emulator", "-Ibuild/include", "-Wno-unknown-pragmas",
-                "-ffp-contract=off", "-DGPUNN__EMULATOR", "-DGPUNN__BACKEND_NAME=gpunn_emulator_backend",
-                "-DGPUNN__CHANNELS_LAST_FROM=0", "-DGPUNN__SHORT=emulator_short()", "-O1", "-DGPUNN__PARTS"] +
+               ["g++", "-x", "c++", "-std=c++17", "-Itests/emulator", "-Ibuild/include",
+                "-Wno-unknown-pragmas", "-ffp-contract=off", "-DGPUNN__EMULATOR",
+                "-DGPUNN__BACKEND_NAME=gpunn_emulator_backend", "-DGPUNN__CHANNELS_LAST_FROM=0", "-DGPUNN__SHORT=emulator_short()", "-O1", "-DGPUNN__PARTS"] +
                SWITCHED, "build/parts/library.o")
 LEAST_SECONDS, TIMES_USUAL = 20, 10
 SWITCH = "extern int gpunn__mutant;\nextern char *gpunn__reached;\n"
@@ -213,7 +213,8 @@ def draw(library, parts, options):
     known = equivalents(library.equivalent)
     all_texts = {text_of(mutant) for part in parts.values() for mutant in part.mutants}
     for function, original, mutated in known - all_texts:
-        sys.exit(f"{library.equivalent}: {function} has no mutant `{original}` becomes `{mutated}`; delete the line")
+        sys.exit(f"{library.equivalent}: {function} has no mutant `{original}` becomes `{mutated}`; "
+                 "delete the line")
     every = [mutant for name, part in parts.items() if fnmatch.fnmatch(name, options.parts)
              for mutant in part.mutants if text_of(mutant) not in known]
     random.Random(options.seed).shuffle(every)
@@ -364,8 +365,8 @@ def main():
             one = mutants[number]
             sums[one.part.split("/")[0], what] += 1
             if what != "killed":
-                print(f"{library.parts}{one.part}:{one.line}: {what}: {one.function}: `{one.original}` becomes "
-                      f"`{one.mutated}`", flush=True)
+                print(f"{library.parts}{one.part}:{one.line}: {what}: {one.function}: "
+                      f"`{one.original}` becomes `{one.mutated}`", flush=True)
     print_table(sums)
 
 

@@ -139,7 +139,7 @@ class Lora(unittest.TestCase):
         self.assertLess(abs(losses[0] - losses[1]), 1e-3)
 
     def test_plan(self):
-        """A model of Llama 7B's shape, in 4.5 bits a weight, fits 8 GB at 512 tokens; there are no weights."""
+        """A model of Llama 7B's shape, in 4.5 bits a weight, fits 8 GB at 512 tokens. It has no weights."""
         with open(self.path("config.json"), "w") as file:
             file.write("{}")
         done = self.call("--model", self.folder.name, "--weights", "q4_0", "--rank", "8", "--context", "512",

@@ -1,5 +1,5 @@
-"""examples/online.c: the network learns the solver's heat flux. On the emulated GPU, also: only what is printed
-comes back to the host."""
+"""examples/online.c: the network learns the solver's heat flux. On the emulated GPU, also: only what is
+printed comes back to the host."""
 import os
 import re
 import subprocess

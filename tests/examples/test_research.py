@@ -66,8 +66,9 @@ class Research(unittest.TestCase):
         """A cart whose speeds cannot be seen is balanced from memory alone."""
         options = ("--world", "blind", "--environments", "128", "--horizon", "64", "--batch", "1024",
                    "--steps", "70000")
-        blind, recurrent = (self.number(r"mean return (-?[\d.]+) of", self.run_example("ppo", *options, *more))
-                            for more in ((), ("--recurrent",)))
+        blind, recurrent = (
+            self.number(r"mean return (-?[\d.]+) of", self.run_example("ppo", *options, *more))
+            for more in ((), ("--recurrent",)))
         self.assertLess(blind, 80)
         self.assertGreater(recurrent, 100)
 

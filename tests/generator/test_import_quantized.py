@@ -1,6 +1,6 @@
-"""Quantised ONNX graphs become ops of 8-bit numbers. If the packages onnx and numpy are installed, the results
-are compared with those of ONNX's reference evaluator, bit for bit. The scales of QDQ graphs are powers of two
-here, so that the evaluator's sums of floats are exact."""
+"""Quantised ONNX graphs become ops of 8-bit numbers. If the packages onnx and numpy are installed, the
+results are compared with those of ONNX's reference evaluator, bit for bit. The scales of QDQ graphs are
+powers of two here, so that the evaluator's sums of floats are exact."""
 import importlib.util
 import math
 import random
@@ -217,9 +217,9 @@ class Quantized(Import):
 
     def test_sum(self):
         net = Net(seed=3)
-        own = net.add("DequantizeLinear", "%s %s" % (
-            net.add("com.microsoft.QLinearAdd", " ".join(["x", net.scales(0.5), "x", net.scales(0.25), net.scales(
-                0.5)])), net.scales(1.0)))
+        added = net.add("com.microsoft.QLinearAdd", " ".join(
+            ["x", net.scales(0.5), "x", net.scales(0.25), net.scales(0.5)]))
+        own = net.add("DequantizeLinear", "%s %s" % (added, net.scales(1.0)))
         self.assertEqual(self.ops_of(net.file(own, ("N", 4), "uint8")), ["quantized_add", "dequantize"])
 
     def bytes_of(self, shape, kind):
@@ -247,7 +247,8 @@ class Quantized(Import):
         zeros = Array("float32", (1, 4, 6), [0.0] * 24)
         for int8 in (False, True):
             self.imported(self.dynamic(True), int8=int8)
-            self.assertEqual(self.run_model(x=zeros)[self.written_output()].values[:5], [0.5, -1.0, 0.25, 3.0, 2.0])
+            found = self.run_model(x=zeros)[self.written_output()].values[:5]
+            self.assertEqual(found, [0.5, -1.0, 0.25, 3.0, 2.0])
 
     def written_output(self):
         import json

@@ -338,8 +338,8 @@
  *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
  *         gpunn_assign(count, gpunn_add_scalar(count, 1));
  *     Recurrent layers and gpunn_conv1d with .stateful continue by themselves. A sequence can thus arrive in
- *     pieces; gpunn_reset_states begins another, and .reset of recurrent layers begins some of them, at any of
- *     their steps. If the number of sequences varies, .capacity is the largest.
+ *     pieces; gpunn_reset_states begins another, and .reset of recurrent layers begins some of them, at any
+ *     of their steps. If the number of sequences varies, .capacity is the largest.
  *         // [length, n, features]
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16));
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);

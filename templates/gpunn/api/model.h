@@ -243,10 +243,10 @@ typedef struct gpunn_model_args {
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
     /* Weights that only linear layers and embeddings read are stored in this format of GPUNN_BLOCK_LIST. What
-     * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take about
-     * 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight whose rows are no multiple
-     * of a block stays wider, as do biases and norms. Default: F32, or 16 bits as above. gpunn_set_storage
-     * chooses for a single weight.
+     * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take
+     * about 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight whose rows are no
+     * multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as above.
+     * gpunn_set_storage chooses for a single weight.
      * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
      * 32 numbers. Products with more rows compute in F32. A GPU does not round the rows. With more than 16
      * rows it unpacks the whole weight first, in the dtype of the rows, to memory that all layers share.
@@ -344,9 +344,10 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
 /* Stores a parameter of an evaluation model, or one that gpunn_lora has frozen, as .weights of
  * gpunn_model_create describes, or as GPUNN_F32, whatever the model's .weights is. Call it before weights are
- * written, loaded or run. A parameter that an op other than a linear layer or an embedding reads stays F32. GPUNN_ERR_DTYPE: another dtype, or no parameter.
- * GPUNN_ERR_SHAPE: its rows are no multiple of a block. GPUNN_ERR_STATE: the parameter can be trained,
- * or has values already. GPUNN_ERR_UNSUPPORTED: as for .weights. */
+ * written, loaded or run. A parameter that an op other than a linear layer or an embedding reads stays F32.
+ * GPUNN_ERR_DTYPE: another dtype, or no parameter. GPUNN_ERR_SHAPE: its rows are no multiple of a block.
+ * GPUNN_ERR_STATE: the parameter can be trained, or has values already. GPUNN_ERR_UNSUPPORTED: as for
+ * .weights. */
 GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dtype);
 
 /* The input, parameter, buffer or named value of that name. NULL: there is none. */

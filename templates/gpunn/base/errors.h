@@ -11,8 +11,8 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
 /* Fails because an object is NULL: "function: the what is NULL". dev is NULL if no other argument has a
  * device. The sentence then also names this thread's earlier failure, from which the NULL may come. */
 GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what);
-/* The same for a function of a model or tensor and one more argument, named `other`: the first of the two that
- * is NULL. */
+/* The same for a function of a model or tensor and one more argument, named `other`: the first of the two
+ * that is NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__fail_null_model(gpunn_model *model, const char *function,
                                                     const char *other);
 GPUNN__INTERNAL gpunn_status gpunn__fail_null_tensor(gpunn_tensor *t, const char *function,

@@ -73,8 +73,8 @@ enum { GPUNN__CHUNK = 1 << 20 }; /* bytes copied at a time between a device and 
  * in device memory. Afterwards the table of tensors is no longer sorted by name. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk);
 
-/* In a safetensors file the blocks of a parameter are U8 [..., bytes of a row]. The metadata names their format
- * under this prefix and the parameter's name. */
+/* In a safetensors file the blocks of a parameter are U8 [..., bytes of a row]. The metadata names their
+ * format under this prefix and the parameter's name. */
 GPUNN__PRIVATE const char gpunn__blocks_key[] = "gpunn_blocks:";
 
 #endif /* GPUNN__IO_SAFETENSORS_H */
