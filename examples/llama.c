@@ -487,7 +487,7 @@ static bool divide_frequencies(const llama *l, const char *path, float *values, 
 static bool make_frequencies(llama *l, const char *path)
 {
     const int pairs = l->c.head_dim / 2;
-    float    *values = malloc((size_t)pairs * sizeof *values);
+    float    *values = calloc((size_t)pairs, sizeof *values);
     bool      good = values || fail("out of memory");
     for (int i = 0; good && i < pairs; i++) values[i] = (float)frequency(&l->c, i);
     good = good && (!l->c.divided || divide_frequencies(l, path, values, pairs));
