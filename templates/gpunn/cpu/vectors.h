@@ -279,6 +279,11 @@ GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
 typedef float       gpunn__v1, gpunn__v1_memory;
 #define GPUNN__UNROLL
 #define GPUNN__HOLD(x)
+/* Nothing is prefetched without vectors. */
+GPUNN__INLINE const char *gpunn__prefetch(const char *from, const int bytes)
+{
+    return from + bytes;
+}
 GPUNN__INLINE float gpunn__v1_set(float x)
 {
     return x;
