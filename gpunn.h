@@ -38,7 +38,8 @@
  *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
- *               gemm depthwise conv pool sampling norm softmax loss attention recurrent optimizers cpu
+ *               gemm quantized depthwise conv pool sampling norm softmax loss attention recurrent optimizers
+ *               cpu
  *     train/    optimizer step ranks schedule lora loader fit profile
  *     io/       files elements safetensors load checkpoint save adapters gguf spec_writer spec_reader
  *               model_file datasets
@@ -39253,8 +39254,8 @@ typedef struct gpunn__integer_kernels {
     void (*products)(const gpunn__integer_tile *t, const char *panels, const int32_t *start, int32_t *sums,
                      int count);
     /* y [rows][n] = sums [rows][width] times factor [n], rounded. y_row: from a row of y to the next */
-    void (*round)(const gpunn_attributes *attr, const int32_t *sums, int width, int rows, const float *factor,
-                  int64_t n, uint8_t *y, int64_t y_row);
+    void (*requantize)(const gpunn_attributes *attr, const int32_t *sums, int width, int rows,
+                       const float *factor, int64_t n, uint8_t *y, int64_t y_row);
     /* sums [pixels][GPUNN__CHANNELS] of channels [first, first + n) */
     void (*cells)(const gpunn__cells *c, int64_t first, int64_t n, int32_t *sums);
 } gpunn__integer_kernels;
@@ -39458,8 +39459,9 @@ GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const
 }
 
 /* y [rows][n] of sums [rows][width]. y_row: from a row of y to the next. */
-GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
-                                          int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
+GPUNN__TARGET static void GPUNN__Q(requantize)(const gpunn_attributes *attr, const int32_t *sums, int width,
+                                               int rows, const float *factor, int64_t n, uint8_t *y,
+                                               int64_t y_row)
 {
     const gpunn__bounds bounds = {attr->zero_point, attr->quant_min, attr->quant_max};
     int64_t             j = 0;
@@ -39575,8 +39577,9 @@ GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const
 }
 
 /* y [rows][n] of sums [rows][width]. y_row: from a row of y to the next. */
-GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
-                                          int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
+GPUNN__TARGET static void GPUNN__Q(requantize)(const gpunn_attributes *attr, const int32_t *sums, int width,
+                                               int rows, const float *factor, int64_t n, uint8_t *y,
+                                               int64_t y_row)
 {
     const gpunn__bounds bounds = {attr->zero_point, attr->quant_min, attr->quant_max};
     int64_t             j = 0;
@@ -39737,8 +39740,9 @@ GPUNN__TARGET static void GPUNN__Q(products)(const gpunn__integer_tile *t, const
 }
 
 /* y [rows][n] of sums [rows][width]. y_row: from a row of y to the next. */
-GPUNN__TARGET static void GPUNN__Q(round)(const gpunn_attributes *attr, const int32_t *sums, int width,
-                                          int rows, const float *factor, int64_t n, uint8_t *y, int64_t y_row)
+GPUNN__TARGET static void GPUNN__Q(requantize)(const gpunn_attributes *attr, const int32_t *sums, int width,
+                                               int rows, const float *factor, int64_t n, uint8_t *y,
+                                               int64_t y_row)
 {
     const gpunn__bounds bounds = {attr->zero_point, attr->quant_min, attr->quant_max};
     int64_t             j = 0;
@@ -39793,9 +39797,9 @@ GPUNN__PRIVATE void gpunn__sums_plain_products(const gpunn__integer_tile *t, con
         }
 }
 
-GPUNN__PRIVATE void gpunn__sums_plain_round(const gpunn_attributes *attr, const int32_t *sums, int width,
-                                            int rows, const float *factor, int64_t n, uint8_t *y,
-                                            int64_t y_row)
+GPUNN__PRIVATE void gpunn__sums_plain_requantize(const gpunn_attributes *attr, const int32_t *sums, int width,
+                                                 int rows, const float *factor, int64_t n, uint8_t *y,
+                                                 int64_t y_row)
 {
     for (int i = 0; i < rows; i++, sums += width, y += y_row)
         for (int64_t j = 0; j < n; j++) {
@@ -39821,16 +39825,16 @@ GPUNN__VECTORIZED(gpunn__sums_plain_cells, (const gpunn__cells *c, int64_t first
 /* The functions for this processor. */
 static const gpunn__integer_kernels *gpunn__integer_choose(void)
 {
-    static const gpunn__integer_kernels plain = {2, gpunn__sums_plain_products, gpunn__sums_plain_round,
+    static const gpunn__integer_kernels plain = {2, gpunn__sums_plain_products, gpunn__sums_plain_requantize,
                                                  gpunn__sums_plain_cells};
 #ifdef GPUNN__AVX512
-    static const gpunn__integer_kernels vnni = {1, gpunn__sums_vnni_products, gpunn__sums_vnni_round,
+    static const gpunn__integer_kernels vnni = {1, gpunn__sums_vnni_products, gpunn__sums_vnni_requantize,
                                                 gpunn__sums_vnni_cells},
-                                        wide = {2, gpunn__sums512_products, gpunn__sums512_round,
+                                        wide = {2, gpunn__sums512_products, gpunn__sums512_requantize,
                                                 gpunn__sums_plain_cells};
 #endif
 #ifdef GPUNN__AVX2
-    static const gpunn__integer_kernels half = {2, gpunn__sums256_products, gpunn__sums256_round,
+    static const gpunn__integer_kernels half = {2, gpunn__sums256_products, gpunn__sums256_requantize,
                                                 gpunn__sums_plain_cells};
 #endif
 #ifdef GPUNN__LEVELS
@@ -40020,7 +40024,7 @@ static void gpunn__int8_store(const gpunn__int8 *g, const int32_t *sums, int wid
 {
     const int64_t to = row * g->out + column;
     if (g->bias == NULL)
-        g->kernels->round(g->attr, sums, width, rows, g->factor + at, n, (uint8_t *)g->y + to, g->out);
+        g->kernels->requantize(g->attr, sums, width, rows, g->factor + at, n, (uint8_t *)g->y + to, g->out);
     for (int i = 0; i < rows && g->bias; i++)
         gpunn__scale_sums(sums + i * width, g->factor + at, n, g->bias + column,
                           (float *)g->y + to + i * g->out);
@@ -40096,7 +40100,7 @@ static void gpunn__int8_task(void *arg, int index, int threads)
     const gpunn__int8 *g = (const gpunn__int8 *)arg;
     const int64_t      rows = gpunn__int8_rows(g);
     const bool         by_rows = rows >= (int64_t)GPUNN__BLOCK_ROWS * 2 * threads;
-    char              *scratch = g->scratch + g->scratch_bytes * (size_t)index;
+    char              *scratch = g->scratch_bytes ? g->scratch + g->scratch_bytes * (size_t)index : NULL;
     int64_t            first, last, panel, end;
     gpunn__cpu_part(rows, GPUNN__BLOCK_ROWS, by_rows ? threads : 1, by_rows ? index : 0, &first, &last);
     gpunn__cpu_part(g->panels, GPUNN__BLOCK_PANELS, by_rows ? 1 : threads, by_rows ? 0 : index, &panel, &end);

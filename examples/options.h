@@ -53,15 +53,20 @@ static inline void options__default(const option *o)
     }
 }
 
-/* All that --help says. */
+/* All that --help says. The explanation of a long name begins on the next line. */
 static inline void options__explain(const char *program, const option *known, size_t count)
 {
+    enum { LONGEST = 40 };
     int width = 0;
-    for (size_t i = 0; i < count; i++)
-        if (width < (int)strlen(known[i].name)) width = (int)strlen(known[i].name);
+    for (size_t i = 0; i < count; i++) {
+        const int length = (int)strlen(known[i].name);
+        if (width < length && length <= LONGEST) width = length;
+    }
     options__usage(stdout, program, known, count);
     for (size_t i = 0; i < count; i++) {
-        printf("  %-*s  %s", width, known[i].name, known[i].help);
+        const bool is_long = strlen(known[i].name) > LONGEST;
+        if (is_long) printf("  %s\n", known[i].name);
+        printf("  %-*s  %s", width, is_long ? "" : known[i].name, known[i].help);
         options__default(&known[i]);
         printf("\n");
     }
