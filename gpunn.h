@@ -17574,6 +17574,13 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
     return in[0] != NULL;
 }
 
+/* A layer that is not made has no final states. */
+static void gpunn__no_states(const gpunn_rnn_args *args)
+{
+    if (args->h_n) *args->h_n = NULL;
+    if (args->c_n) *args->c_n = NULL;
+}
+
 GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x,
                                                const char *name, const gpunn_rnn_args *args)
 {
@@ -17584,8 +17591,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn_axes       swap = GPUNN_AXES(1, 0, 2);
-    if (args->h_n) *args->h_n = NULL;
-    if (args->c_n) *args->c_n = NULL;
+    gpunn__no_states(args);
     if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)
                         : gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x)) ||
         !gpunn__recurrent_is_sound(&call, operation->op, x, args, layers) ||
@@ -17772,6 +17778,7 @@ static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, g
     const bool  steps = args.reset && args.reset->rank == 2;
     if (!args.stateful && args.reset == NULL && args.capacity == 0)
         return gpunn__recurrent(operation, x, name, &args);
+    gpunn__no_states(&args);
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (!args.stateful && (args.capacity || (args.reset && !steps)))
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is for layers with .stateful; set both%s",
@@ -17780,7 +17787,9 @@ static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, g
     if (steps && !gpunn__reset_of_steps(&call, x, &args)) return gpunn__call_finish(&call, NULL);
     gpunn_tensor *y = args.stateful ? gpunn__stateful(operation, x, name, args)
                                     : gpunn__recurrent(operation, x, name, &args);
-    return gpunn__call_finish(&call, y);
+    y = gpunn__call_finish(&call, y);
+    if (y == NULL) gpunn__no_states(&args);
+    return y;
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
