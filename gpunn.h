@@ -40070,22 +40070,28 @@ GPUNN__VECTORIZED(gpunn__widen_bytes, (const uint8_t *from, int64_t n, int16_t *
     for (int64_t i = 0; i < n; i++) to[i] = from[i];
 }
 
+/* Copies rows of A to scratch, in 16 bits where the kernels take these. */
+static void gpunn__int8_copy(const gpunn__int8 *g, int64_t group, int64_t first, int rows, char *scratch)
+{
+    const bool    wide = g->kernels->bytes == 2;
+    const int64_t numbers = 4 / g->kernels->bytes * g->steps;
+    uint8_t      *bytes = (uint8_t *)scratch + (wide ? 2 * numbers * GPUNN__BLOCK_ROWS : 0);
+    for (int i = 0; i < rows; i++) {
+        gpunn__copy_row(g, first + i, group, bytes + i * numbers);
+        memset(bytes + i * numbers + g->k, 0, (size_t)(numbers - g->k));
+    }
+    if (wide) gpunn__widen_bytes(bytes, rows * numbers, (int16_t *)(void *)scratch);
+}
+
 /* Makes t the rows from `first` on of A, in scratch if it is a copy. */
 static void gpunn__int8_block(const gpunn__int8 *g, int64_t group, int64_t first, int rows, char *scratch,
                               gpunn__integer_tile *t)
 {
-    const int64_t numbers = 4 / g->kernels->bytes * g->steps;
-    uint8_t      *bytes = (uint8_t *)scratch + (g->kernels->bytes == 2 ? 2 * numbers * GPUNN__BLOCK_ROWS : 0);
     t->a = g->copies ? scratch : (const char *)g->x + first * g->c;
     t->a_row = g->copies ? 4 * g->steps : g->c;
     t->steps = g->steps;
     t->rows = rows;
-    for (int i = 0; i < rows && g->copies; i++) {
-        gpunn__copy_row(g, first + i, group, bytes + i * numbers);
-        memset(bytes + i * numbers + g->k, 0, (size_t)(numbers - g->k));
-    }
-    if (g->copies && g->kernels->bytes == 2)
-        gpunn__widen_bytes(bytes, rows * numbers, (int16_t *)(void *)scratch);
+    if (g->copies) gpunn__int8_copy(g, group, first, rows, scratch);
 }
 
 /* Computes panels [panel, end) of a group for the rows of a tile. */
