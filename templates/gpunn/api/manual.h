@@ -38,7 +38,7 @@
  *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
- *               gemm quantized depthwise conv pool sampling norm softmax loss attention recurrent optimizers
+ *               gemm depthwise conv quantized pool sampling norm softmax loss attention recurrent optimizers
  *               cpu
  *     train/    optimizer step ranks schedule lora loader fit profile
  *     io/       files elements safetensors load checkpoint save adapters gguf spec_writer spec_reader
