@@ -51,7 +51,7 @@ class Options(unittest.TestCase):
         """--help has a line for each option of the table, and shows defaults."""
         for name, _ in self.programs:
             lines = run(name, "--help").stdout.splitlines()
-            explained = dict(re.findall(r"^  (\S+(?: \S+)?)  +(\S.*)$", "\n".join(lines), re.M))
+            explained = dict(re.findall(r"^  (\S+(?: \S+)?)(?:  +|\n {3,})(\S.*)$", "\n".join(lines), re.M))
             words = [" ".join(word).strip() for word in options(name)]
             self.assertEqual(sorted(explained), sorted(words), name)
             for word, text in explained.items():
