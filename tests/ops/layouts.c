@@ -50,7 +50,7 @@ static gpunn_tensor *gated(gpunn_tensor *h, bool all)
     gpunn_tensor *mean = gpunn_adaptive_avg_pool2d(h, 1, 1);
     mean = gpunn_sigmoid(
         gpunn_conv2d(gpunn_relu(gpunn_conv2d(mean, "squeeze", .out_channels = 16, .kernel_size = 1)),
-                     "excite", .out_channels = 40, .kernel_size = 1));
+                     "excite", .out_channels = (int)gpunn_tensor_shape(h).dim[1], .kernel_size = 1));
     return gpunn_mul(h, all ? gpunn_mean(mean, GPUNN_AXES(0), true) : mean);
 }
 
@@ -103,6 +103,13 @@ static gpunn_tensor *slim(gpunn_tensor *h, int n)
     X(edge_avg_pool, gpunn_avg_pool2d(EDGE, .kernel_size = 2))                                          \
     X(edge_adaptive, gpunn_adaptive_avg_pool2d(EDGE, 2, 3))                                             \
     X(edge_depthwise, gpunn_conv2d(EDGE, "d", .out_channels = 33, .groups = 33, .kernel_size = 3))      \
+    X(edge_norm, gpunn_batch_norm2d(gpunn_tanh(EDGE), "bn"))                                            \
+    X(edge_gate, gated(EDGE, false))                                                                    \
+    X(edge_sum, gpunn_relu(gpunn_add(EDGE, gpunn_slice(h, 1, 3, 36, 1))))                               \
+    X(edge_softmax, gpunn_softmax(EDGE, 1))                                                             \
+    X(edge_mean, gpunn_mean(EDGE, GPUNN_AXES(2, 3), false))                                             \
+    X(edge_resized, gpunn_interpolate(EDGE, .size = {5, 17}, .mode = GPUNN_INTERPOLATE_LINEAR))         \
+    X(edge_padded, gpunn_pad(EDGE, .before = {0, 1, 2}, .after = {0, 0, 0, 3}))                         \
     X(edge_window, gpunn_conv2d(EDGE, "w", .out_channels = 33, .kernel_size = 3, .stride = 2))          \
     X(strips, CONV(.out_channels = 150, .kernel_size = 3, .padding = 1))                                \
     X(pointwise, CONV(.out_channels = 33, .kernel_size = 1))                                            \
@@ -129,6 +136,7 @@ static gpunn_tensor *slim(gpunn_tensor *h, int n)
     X(depthwise_few, slim(h, 3))                                                                        \
     X(hardswish, gpunn_hardswish(CONV(.out_channels = 40, .kernel_size = 1)))                           \
     X(relu6, gpunn_relu6(NORMED("bn")))                                                                 \
+    X(gelu_tanh, gpunn_gelu_tanh(CONV(.out_channels = 33, .kernel_size = 3)))                           \
     X(leaky, gpunn_leaky_relu(DEPTHWISE(3, .stride = 1), 0.2f))                                         \
     X(norm_pointwise, NORMED_OF(.out_channels = 33, .kernel_size = 1, .no_bias = true))                 \
     X(norm_window, NORMED_OF(.out_channels = 17, .kernel_size = 3, .stride = 2))                        \

@@ -1288,6 +1288,7 @@ static void put_npy(const char *path, int version, const char *header, const voi
 static void npy_round_trip(void **state)
 {
     static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
+    static const char        sizes[] = "2, 3, 4, 1, 1, 1, 1, 1";
     fixture                 *f = *state;
     const char              *path = test_path(f, "x.npy");
     unsigned char            data[8 * 24];
@@ -1302,8 +1303,12 @@ static void npy_round_trip(void **state)
                 data[k] = (unsigned char)(dtypes[i] == GPUNN_BOOL ? k % 3 == 0 : k * 5 + 1);
             OK(f->dev, gpunn_write_npy(f->dev, path, &array));
             size_t size;
-            free(file_read(path, &size));
+            char   tuple[32], *file = (char *)file_read(path, &size);
             assert_int_equal((size - array.bytes) % 64, 0);
+            (void)snprintf(tuple, sizeof tuple, "(%.*s%s)", rank ? 3 * rank - 2 : 0, sizes,
+                           rank == 1 ? ", " : ""); /* Python reads (2) as a number */
+            assert_non_null(strstr(file + 10, tuple));
+            free(file);
             OK(f->dev, gpunn_read_npy(f->dev, path, &got));
             assert_true(got.dtype == array.dtype && got.rank == rank && got.bytes == array.bytes);
             assert_memory_equal(got.dim, array.dim, sizeof got.dim);
@@ -1481,6 +1486,22 @@ static void files_refused(void **state)
     (void)unlink(path), (void)unlink(json);
 }
 
+/* Sentences show the last 240 characters of a path. */
+static void long_path(void **state)
+{
+    fixture    *f = *state;
+    const char *folder = test_path(f, "");
+    char        path[242], shown[300];
+    gpunn_array array;
+    memset(path, '/', sizeof path); /* more slashes than one are as one */
+    memcpy(path, folder, strlen(folder));
+    memcpy(path + 241 - 5, "x.idx", 6);
+    file_write(path, "words", 5);
+    (void)snprintf(shown, sizeof shown, "'%s' is not an IDX file", path + 1);
+    FAILS(f->dev, gpunn_read_idx(f->dev, path, &array), GPUNN_ERR_FORMAT, shown);
+    (void)unlink(path);
+}
+
 /* A checkpoint of two optimizers does not fit one of them alone. */
 static void checkpoint_of_two(void **state)
 {
@@ -1519,7 +1540,8 @@ int main(void)
         test_with_device(files_of_others),       test_with_device(dtypes_of_torch),
         test_with_device(other_dtypes),          test_with_device(other_dtypes_damaged),
         test_with_device(arrays_other_dtypes),   test_with_device(arrays_of_doubles),
-        test_with_device(files_refused),         test_with_device(checkpoint_of_two),
+        test_with_device(files_refused),         test_with_device(long_path),
+        test_with_device(checkpoint_of_two),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }

@@ -1396,6 +1396,7 @@ static void test_reductions(void **state)
     gpunn_tensor *index = gpunn_cast(gpunn_slice(f->image, 2, 0, 3, 1), GPUNN_I32),
                  *large = gpunn_cast(f->image, GPUNN_I64);
     check_shape(f, gpunn_gather(f->image, -2, index), SHAPE(B, 6, 3, 14));
+    check_shape(f, gpunn_gather(f->image, 3, gpunn_slice(index, 2, 0, 1, 1)), SHAPE(B, 6, 1, 14));
     assert_int_equal(gpunn_gather(f->image, 1, index)->inputs[0]->op, GPUNN_OP_SLICE);
     REFUSED(f, GPUNN_ERR_DTYPE, "gather: index is f32, but integers are needed; use i64 or i32",
             gpunn_gather(f->image, 1, f->image));
