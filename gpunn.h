@@ -30544,10 +30544,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         return (q[0] + q[2]) + (q[1] + q[3]);                                           \
     }
 
-/* Each vector type provides unaligned memory, set, fma, load, store, store_from, gather, half and transpose.
- * load and store access the first `count` lanes; load sets the others to 0. store_from stores the lanes from
- * `first` on. gather loads groups of four floats, each group `stride` after the one before. half converts
- * from F16, bfloat from BF16. transpose transposes each 4 x 4 square in four vectors. */
+/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
+ * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats, each
+ * group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes each
+ * 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float gpunn__v16 __attribute__((vector_size(64)));
 typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -30567,10 +30567,6 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count
 GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
 {
     _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
-}
-GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store_from(float *p, int first, gpunn__v16 x)
-{
-    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu << first), (__m512)x);
 }
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
 {
@@ -30628,13 +30624,6 @@ GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
         _mm256_storeu_ps(p, (__m256)x);
     else
         _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
-}
-GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store_from(float *p, int first, gpunn__v8 x)
-{
-    if (first == 0)
-        _mm256_storeu_ps(p, (__m256)x);
-    else
-        _mm256_maskstore_ps(p, ~gpunn__v8_mask(first), (__m256)x);
 }
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
 {
@@ -30694,13 +30683,6 @@ GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
     else
         for (int i = 0; i < count; i++) p[i] = x[i];
 }
-GPUNN__INLINE void gpunn__v4_store_from(float *p, int first, gpunn__v4 x)
-{
-    if (first == 0)
-        *(gpunn__v4_memory *)p = x;
-    else
-        for (int i = first; i < 4; i++) p[i] = x[i];
-}
 GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
 {
     (void)stride;
@@ -30759,10 +30741,6 @@ GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
 GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
 {
     if (count) *p = x;
-}
-GPUNN__INLINE void gpunn__v1_store_from(float *p, int first, float x)
-{
-    if (first == 0) *p = x;
 }
 GPUNN__INLINE float gpunn__v1_relu(float x)
 {
@@ -36094,10 +36072,9 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
     return d->relu ? GPUNN__V(_relu)(v) : v;
 }
 
-/* Channels from c on. The first `done` of them are stored already. */
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, int done,
-                                                            const int K, const int S, const int B,
-                                                            const bool cut)
+/* A vector of channels from c on. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, const int K,
+                                                            const int S, const int B, const bool cut)
 {
     GPUNN__VECTOR sum[8], factor[8];
     const float  *x = d->x + c, *w = d->w + c;
@@ -36120,17 +36097,18 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwi
         if (cut && j >= d->pixels) continue;
         const int64_t       at = j * d->channels + c;
         const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
-        GPUNN__V(_store_from)(d->y + at, done, v);
+        GPUNN__V(_store)(d->y + at, GPUNN__VECTOR_LANES, v);
     }
 }
 
-/* The last vector ends at the last channel, so it may overlap the one before. */
+/* The last vector ends at the last channel. Where it overlaps the one before, both store the same: the
+ * residual lies apart from y. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
                                                              const int S, const bool cut)
 {
     for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
         const int64_t first = gpunn__least(c, d->channels - GPUNN__VECTOR_LANES);
-        GPUNN__V(_depthwise_cells)(d, first, (int)(c - first), K, S, GPUNN__DEPTHWISE_TILE, cut);
+        GPUNN__V(_depthwise_cells)(d, first, K, S, GPUNN__DEPTHWISE_TILE, cut);
     }
 }
 
@@ -36234,10 +36212,9 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
     return d->relu ? GPUNN__V(_relu)(v) : v;
 }
 
-/* Channels from c on. The first `done` of them are stored already. */
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, int done,
-                                                            const int K, const int S, const int B,
-                                                            const bool cut)
+/* A vector of channels from c on. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, const int K,
+                                                            const int S, const int B, const bool cut)
 {
     GPUNN__VECTOR sum[8], factor[8];
     const float  *x = d->x + c, *w = d->w + c;
@@ -36260,17 +36237,18 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwi
         if (cut && j >= d->pixels) continue;
         const int64_t       at = j * d->channels + c;
         const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
-        GPUNN__V(_store_from)(d->y + at, done, v);
+        GPUNN__V(_store)(d->y + at, GPUNN__VECTOR_LANES, v);
     }
 }
 
-/* The last vector ends at the last channel, so it may overlap the one before. */
+/* The last vector ends at the last channel. Where it overlaps the one before, both store the same: the
+ * residual lies apart from y. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
                                                              const int S, const bool cut)
 {
     for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
         const int64_t first = gpunn__least(c, d->channels - GPUNN__VECTOR_LANES);
-        GPUNN__V(_depthwise_cells)(d, first, (int)(c - first), K, S, GPUNN__DEPTHWISE_TILE, cut);
+        GPUNN__V(_depthwise_cells)(d, first, K, S, GPUNN__DEPTHWISE_TILE, cut);
     }
 }
 
@@ -36374,10 +36352,9 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
     return d->relu ? GPUNN__V(_relu)(v) : v;
 }
 
-/* Channels from c on. The first `done` of them are stored already. */
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, int done,
-                                                            const int K, const int S, const int B,
-                                                            const bool cut)
+/* A vector of channels from c on. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, const int K,
+                                                            const int S, const int B, const bool cut)
 {
     GPUNN__VECTOR sum[8], factor[8];
     const float  *x = d->x + c, *w = d->w + c;
@@ -36400,17 +36377,18 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwi
         if (cut && j >= d->pixels) continue;
         const int64_t       at = j * d->channels + c;
         const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
-        GPUNN__V(_store_from)(d->y + at, done, v);
+        GPUNN__V(_store)(d->y + at, GPUNN__VECTOR_LANES, v);
     }
 }
 
-/* The last vector ends at the last channel, so it may overlap the one before. */
+/* The last vector ends at the last channel. Where it overlaps the one before, both store the same: the
+ * residual lies apart from y. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
                                                              const int S, const bool cut)
 {
     for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
         const int64_t first = gpunn__least(c, d->channels - GPUNN__VECTOR_LANES);
-        GPUNN__V(_depthwise_cells)(d, first, (int)(c - first), K, S, GPUNN__DEPTHWISE_TILE, cut);
+        GPUNN__V(_depthwise_cells)(d, first, K, S, GPUNN__DEPTHWISE_TILE, cut);
     }
 }
 
@@ -36514,10 +36492,9 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
     return d->relu ? GPUNN__V(_relu)(v) : v;
 }
 
-/* Channels from c on. The first `done` of them are stored already. */
-GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, int done,
-                                                            const int K, const int S, const int B,
-                                                            const bool cut)
+/* A vector of channels from c on. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, const int K,
+                                                            const int S, const int B, const bool cut)
 {
     GPUNN__VECTOR sum[8], factor[8];
     const float  *x = d->x + c, *w = d->w + c;
@@ -36540,17 +36517,18 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwi
         if (cut && j >= d->pixels) continue;
         const int64_t       at = j * d->channels + c;
         const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
-        GPUNN__V(_store_from)(d->y + at, done, v);
+        GPUNN__V(_store)(d->y + at, GPUNN__VECTOR_LANES, v);
     }
 }
 
-/* The last vector ends at the last channel, so it may overlap the one before. */
+/* The last vector ends at the last channel. Where it overlaps the one before, both store the same: the
+ * residual lies apart from y. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_strips)(const gpunn__depthwise *d, const int K,
                                                              const int S, const bool cut)
 {
     for (int64_t c = 0; c < d->channels; c += GPUNN__VECTOR_LANES) {
         const int64_t first = gpunn__least(c, d->channels - GPUNN__VECTOR_LANES);
-        GPUNN__V(_depthwise_cells)(d, first, (int)(c - first), K, S, GPUNN__DEPTHWISE_TILE, cut);
+        GPUNN__V(_depthwise_cells)(d, first, K, S, GPUNN__DEPTHWISE_TILE, cut);
     }
 }
 

@@ -84,10 +84,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         return (q[0] + q[2]) + (q[1] + q[3]);                                           \
     }
 
-/* Each vector type provides unaligned memory, set, fma, load, store, store_from, gather, half and transpose.
- * load and store access the first `count` lanes; load sets the others to 0. store_from stores the lanes from
- * `first` on. gather loads groups of four floats, each group `stride` after the one before. half converts
- * from F16, bfloat from BF16. transpose transposes each 4 x 4 square in four vectors. */
+/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
+ * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats, each
+ * group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes each
+ * 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float gpunn__v16 __attribute__((vector_size(64)));
 typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -107,10 +107,6 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count
 GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
 {
     _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
-}
-GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store_from(float *p, int first, gpunn__v16 x)
-{
-    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu << first), (__m512)x);
 }
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
 {
@@ -168,13 +164,6 @@ GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
         _mm256_storeu_ps(p, (__m256)x);
     else
         _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
-}
-GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store_from(float *p, int first, gpunn__v8 x)
-{
-    if (first == 0)
-        _mm256_storeu_ps(p, (__m256)x);
-    else
-        _mm256_maskstore_ps(p, ~gpunn__v8_mask(first), (__m256)x);
 }
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
 {
@@ -234,13 +223,6 @@ GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
     else
         for (int i = 0; i < count; i++) p[i] = x[i];
 }
-GPUNN__INLINE void gpunn__v4_store_from(float *p, int first, gpunn__v4 x)
-{
-    if (first == 0)
-        *(gpunn__v4_memory *)p = x;
-    else
-        for (int i = first; i < 4; i++) p[i] = x[i];
-}
 GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
 {
     (void)stride;
@@ -299,10 +281,6 @@ GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
 GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
 {
     if (count) *p = x;
-}
-GPUNN__INLINE void gpunn__v1_store_from(float *p, int first, float x)
-{
-    if (first == 0) *p = x;
 }
 GPUNN__INLINE float gpunn__v1_relu(float x)
 {
