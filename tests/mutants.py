@@ -189,7 +189,7 @@ class Part:
 def equivalents(path):
     """{(function, original, mutated)} of a list of mutants that change nothing."""
     lines = [line for line in read(path).splitlines() if line and not line.startswith("#")]
-    return {re.fullmatch(r"([\w()]+): `(.+)` becomes `(.+)`: .+", line).groups() for line in lines}
+    return {re.fullmatch(r"([\w().]+): `(.+)` becomes `(.+)`: .+", line).groups() for line in lines}
 
 
 def parts_of(library):
@@ -208,12 +208,12 @@ def text_of(mutant):
     return mutant.function, mutant.original, mutant.mutated
 
 
-def draw(library, parts, options):
+def draw(equivalent, parts, options):
     """Mutants at random, which do not overlap and are not equivalent."""
-    known = equivalents(library.equivalent)
+    known = equivalents(equivalent)
     all_texts = {text_of(mutant) for part in parts.values() for mutant in part.mutants}
     for function, original, mutated in known - all_texts:
-        sys.exit(f"{library.equivalent}: {function} has no mutant `{original}` becomes `{mutated}`; "
+        sys.exit(f"{equivalent}: {function} has no mutant `{original}` becomes `{mutated}`; "
                  "delete the line")
     every = [mutant for name, part in parts.items() if fnmatch.fnmatch(name, options.parts)
              for mutant in part.mutants if text_of(mutant) not in known]
@@ -337,6 +337,19 @@ def print_table(sums):
               f"{100 * counts[0] / max(1, sum(counts)):8.1f} % killed")
 
 
+def report(folder, mutants, verdicts):
+    """Prints what is not killed, and the sums. verdicts: futures of (number, verdict), as they end."""
+    sums = collections.Counter()
+    for done in verdicts:
+        number, what = done.result()
+        one = mutants[number]
+        sums[os.path.dirname(one.part) or ".", what] += 1
+        if what != "killed":
+            print(f"{folder}{one.part}:{one.line}: {what}: {one.function}: "
+                  f"`{one.original}` becomes `{one.mutated}`", flush=True)
+    print_table(sums)
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--cuda", action="store_true", help="of gpunn_cuda.cu, on the emulated GPU")
@@ -348,11 +361,10 @@ def main():
     options = options.parse_args()
     library = CUDA if options.cuda else C
     parts = parts_of(library)
-    mutants = draw(library, parts, options)
+    mutants = draw(library.equivalent, parts, options)
     size = len(mutants)
     paths = build(library, options.programs, parts, mutants, options.jobs)
     print(f"{size - len(mutants)} are no C, or not for this processor", flush=True)
-    sums = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         programs = list(pool.map(lambda item: Program(*item, size), paths.items()))
         programs.sort(key=lambda one: one.seconds)
@@ -360,14 +372,7 @@ def main():
         if failed:
             sys.exit(f"without a mutant these programs fail: {', '.join(failed)}")
         verdicts = [pool.submit(verdict, number, programs) for number in mutants]
-        for done in concurrent.futures.as_completed(verdicts):
-            number, what = done.result()
-            one = mutants[number]
-            sums[one.part.split("/")[0], what] += 1
-            if what != "killed":
-                print(f"{library.parts}{one.part}:{one.line}: {what}: {one.function}: "
-                      f"`{one.original}` becomes `{one.mutated}`", flush=True)
-    print_table(sums)
+        report(library.parts, mutants, concurrent.futures.as_completed(verdicts))
 
 
 if __name__ == "__main__":

@@ -63,11 +63,20 @@ class Expressions(unittest.TestCase):
         for text, at, word in (("x +", 4, "missing"), ("x * foo", 5, "'foo'"), ("relu(x, 2)", 9, "too many"),
                                ("(x", 3, "')'"), ("x = y", 6, "';'"), ("x if y", 7, "'else'"),
                                ("x * 1e39", 5, "'1e39'"), ("a b", 1, "'a'"), ("x; y", 2, "';'"),
-                               ("leaky_relu(x, y)", 15, "a number"), ("x.real", 2, "'.'")):
+                               ("leaky_relu(x, y)", 15, "a number"), ("x.real", 2, "'.'"),
+                               ("x" * 4097, 1, "longer than 4096"),
+                               ("x * " + "n" * 61, 5, "'%s'" % ("n" * 60))):
             with self.assertRaises(SpecError) as caught:
                 build(text)
             self.assertTrue(str(caught.exception).startswith("1:%d: " % at), str(caught.exception))
             self.assertIn(word, str(caught.exception))
+
+    def test_a_branch_left_out_of_one_tensor(self):
+        model = graph.Graph()
+        x = model.input("a", "f32", (-1, 4))
+        for text in "x if 1 else relu(x)", "sum(x) if 0 else x":
+            self.assertIs(parse.expand(text, model, {"x": x}, {}, str), x)
+        self.assertEqual(len(model.tensors), 1)
 
     def test_shapes_that_do_not_fit(self):
         model = graph.Graph()
