@@ -23983,6 +23983,36 @@ GPUNN__INTERNAL bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tens
     return products > 0;
 }
 
+/* Adds a member of t's chain, which reads `previous`, to the step of t. */
+static bool gpunn__fuse_member(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t,
+                               const gpunn_tensor *previous, const gpunn_tensor *member, int at)
+{
+    gpunn_step_fused *fused = step->fused;
+    if (gpunn__has_statistics(member->op)) {
+        gpunn_value *parts[4] = {&fused->scale, &fused->shift, &fused->mean, &fused->variance};
+        for (int i = 0; i < 4; i++)
+            if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at))
+                return false;
+        fused->norm = true;
+        fused->eps = member->attr.eps;
+    } else if (member->op == GPUNN_OP_ADD) {
+        return gpunn__read_residual(b, &fused->residual, member, member->inputs[0] == previous, at);
+    } else if (member->op == GPUNN_OP_RELU) {
+        fused->relu = true;
+    } else if (gpunn__merges_activation(b, t, member)) {
+        fused->activation = member->operation;
+        fused->activation_attr = &member->attr;
+    } else {
+        fused->gelu_tanh = true;
+        if (!gpunn__is_before(b, previous)) return true;
+        gpunn__describe(b->plan, &fused->before, previous);
+        int kept = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(fused->before.dtype), at);
+        b->plan->tensors[previous->id].value_slot = kept;
+        return kept >= 0 && gpunn__bind(b, &fused->before.data, GPUNN__IN_SLOT, kept);
+    }
+    return true;
+}
+
 GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn_tensor **tensors = b->model->tensors;
@@ -24010,31 +24040,7 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->tensors[member->id].next];
-        if (gpunn__has_statistics(member->op)) {
-            gpunn_value *parts[4] = {&step->fused->scale, &step->fused->shift, &step->fused->mean,
-                                     &step->fused->variance};
-            for (int i = 0; i < 4; i++)
-                if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at))
-                    return false;
-            step->fused->norm = true;
-            step->fused->eps = member->attr.eps;
-        } else if (member->op == GPUNN_OP_ADD) {
-            if (!gpunn__read_residual(b, &step->fused->residual, member, member->inputs[0] == previous, at))
-                return false;
-        } else if (member->op == GPUNN_OP_RELU) {
-            step->fused->relu = true;
-        } else if (gpunn__merges_activation(b, t, member)) {
-            step->fused->activation = member->operation;
-            step->fused->activation_attr = &member->attr;
-        } else {
-            step->fused->gelu_tanh = true;
-            if (!gpunn__is_before(b, previous)) continue;
-            gpunn__describe(b->plan, &step->fused->before, previous);
-            int kept = gpunn__new_slot(
-                b, (size_t)step->out.count * gpunn_dtype_size(step->fused->before.dtype), at);
-            b->plan->tensors[previous->id].value_slot = kept;
-            if (kept < 0 || !gpunn__bind(b, &step->fused->before.data, GPUNN__IN_SLOT, kept)) return false;
-        }
+        if (!gpunn__fuse_member(b, step, t, previous, member, at)) return false;
     }
     if (step->out.channels_last && gpunn__broadcasts_channels(t)) {
         for (int i = 0; i < t->input_count; i++)
@@ -24737,6 +24743,29 @@ static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor 
            !b->tensors[before->id].retained;
 }
 
+/* Finds the operands whose gradients the backward step of t computes. The others share the gradient of t, or
+ * are written in 16 bits here. */
+static bool gpunn__choose_gradients(gpunn__builder *b, const gpunn_tensor *t,
+                                    bool computed[GPUNN_MAX_OPERANDS])
+{
+    gpunn__plan *plan = b->plan;
+    for (int i = 0; i < t->input_count; i++) {
+        if (!gpunn__passes_gradient(b, t, i)) continue;
+        int operand = plan->tensors[t->inputs[i]->id].gradient_root, half;
+        if (!gpunn__write_half_gradient(b, t, i, &half)) return false;
+        computed[i] = half < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
+        if (computed[i]) continue;
+        if (half < 0) {
+            gpunn__share_gradient(b, operand, plan->tensors[t->id].gradient_root);
+            continue;
+        }
+        if (b->tensors[operand].retained) plan->slots[half].last = INT32_MAX;
+        plan->tensors[operand].gradient_slot = half;
+        b->tensors[operand].writes++;
+    }
+    return true;
+}
+
 static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
 {
     gpunn__plan *plan = b->plan;
@@ -24746,21 +24775,10 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     int relaid[GPUNN_MAX_OPERANDS];
     if (t->op == GPUNN_OP_RESHAPE)
         return gpunn__relayout_back(b, t->inputs[0], plan->tensors[root].gradient_slot, false);
+    if (!gpunn__choose_gradients(b, t, computed)) return false;
     for (int i = 0; i < t->input_count; i++) {
         relaid[i] = -1;
-        if (!gpunn__passes_gradient(b, t, i)) continue;
-        int operand = plan->tensors[t->inputs[i]->id].gradient_root, half;
-        if (!gpunn__write_half_gradient(b, t, i, &half)) return false;
-        computed[i] = half < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
         wanted += computed[i];
-        if (computed[i]) continue;
-        if (half < 0) {
-            gpunn__share_gradient(b, operand, root);
-            continue;
-        }
-        if (b->tensors[operand].retained) plan->slots[half].last = INT32_MAX;
-        plan->tensors[operand].gradient_slot = half;
-        b->tensors[operand].writes++;
     }
     if (wanted == 0) return true;
     int         at = plan->step_count;
@@ -25741,6 +25759,35 @@ static GPUNN__STATUS gpunn__check_integers(const gpunn__builder *b)
     return GPUNN_OK;
 }
 
+/* Lists the inputs among the needed tensors, and reserves an upper bound of steps. */
+static GPUNN__STATUS gpunn__reserve_steps(gpunn__builder *b)
+{
+    const gpunn_model *model = b->model;
+    gpunn__plan       *plan = b->plan;
+    int                values = 0, copies = 0; /* copies: of operands, and of gradients on their way back */
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (!b->needed[id]) continue;
+        copies += model->precision == GPUNN_PRECISION_F32 ? gpunn__has_layouts(t) : 2 + t->input_count;
+        copies += ((t->user_memory[0].data != NULL) + (t->user_memory[1].data != NULL)) << t->doubles;
+        if (t->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
+        values += t->kind == GPUNN__VALUE;
+        if (gpunn__count(t, plan->batch) < 0)
+            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                               "batch %lld makes '%s' of op %s larger than any memory; use a smaller batch",
+                               (long long)plan->batch, t->name ? t->name : "", gpunn_op_name(t->op));
+    }
+    const bool repeats = model->parts || plan->pass_count > 1;
+    const int  forward = values + copies, again = repeats ? forward : 0,
+              pass = plan->training ? values + again : 0;
+    const int capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
+    plan->steps = (gpunn_step *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *plan->steps);
+    if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
+    plan->step_capacity = capacity;
+    b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
+    return b->nodes ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
 {
     gpunn_model *model = b->model;
@@ -25756,33 +25803,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (b->has.assigns) gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
     gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
     if (status == GPUNN_OK && b->has.assigns) status = gpunn__check_states(b);
+    if (status == GPUNN_OK) status = gpunn__reserve_steps(b);
     if (status != GPUNN_OK) return status;
-    int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
-    for (int id = 0; id < plan->tensor_count; id++) {
-        if (!b->needed[id]) continue;
-        copies += model->precision == GPUNN_PRECISION_F32 ? gpunn__has_layouts(model->tensors[id])
-                                                          : 2 + model->tensors[id]->input_count;
-        copies += ((model->tensors[id]->user_memory[0].data != NULL) +
-                   (model->tensors[id]->user_memory[1].data != NULL))
-                  << model->tensors[id]->doubles;
-        if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
-        values += model->tensors[id]->kind == GPUNN__VALUE;
-        if (gpunn__count(model->tensors[id], plan->batch) < 0)
-            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                               "batch %lld makes '%s' of op %s larger than any memory; use a smaller batch",
-                               (long long)plan->batch,
-                               model->tensors[id]->name ? model->tensors[id]->name : "",
-                               gpunn_op_name(model->tensors[id]->op));
-    }
-    const bool repeats = model->parts || plan->pass_count > 1;
-    const int  forward = values + copies, again = repeats ? forward : 0,
-              pass = plan->training ? values + again : 0;
-    const int capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
-    plan->steps = (gpunn_step *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *plan->steps);
-    if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
-    plan->step_capacity = capacity;
-    b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
-    if (b->nodes == NULL) return GPUNN_ERR_MEMORY;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
     gpunn__find_storage(model);
     const gpunn_status storage = gpunn__check_storage(b);
@@ -26902,6 +26924,34 @@ static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, con
         model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->user_memory[1].data;
 }
 
+static GPUNN__STATUS gpunn__fail_unreached(const gpunn__plan *plan, const gpunn_tensor *loss,
+                                           const gpunn_backward_args *args)
+{
+    const gpunn_model *model = plan->outputs[0]->model;
+    return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                       "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
+                       loss ? "loss" : "outputs",
+                       args->inputs_only ? ""
+                       : plan->scope     ? "trainable parameter of the optimizer or to a "
+                                         : "trainable parameter or to a ",
+                       gpunn__why_unreached(model, args));
+}
+
+/* Runs a pass of a training step on a backend that executes single steps. */
+static GPUNN__STATUS gpunn__train_by_steps(gpunn__plan *plan, int number, gpunn_tensor *loss)
+{
+    gpunn_model     *model = plan->outputs[0]->model;
+    gpunn__backpass *pass = &plan->passes[number];
+    gpunn_status     status = number == 0 ? gpunn__keep(model, plan) : GPUNN_OK;
+    if (status == GPUNN_OK)
+        status = loss ? gpunn__run_training(loss, plan, pass)
+                      : gpunn__run_steps(model->dev, plan, 0, plan->step_count);
+    if (status != GPUNN_OK && number == 0) plan->passed = -1;
+    for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
+        model->tensors[plan->reached[i]]->grad_reached = true;
+    return status;
+}
+
 /* Runs the forward and backward pass of one training step, or a later pass of it. With opt (prepared)
  * gradients start anew, unless parts have been accumulated. With updates, clipping and the update follow.
  * loss is NULL if the program gave output gradients. */
@@ -26912,13 +26962,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     gpunn_device    *dev = model->dev;
     gpunn__backpass *pass = &plan->passes[number];
     if (pass->reached_begin == pass->reached_end && !pass->differentiates)
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
-                           loss ? "loss" : "outputs",
-                           args->inputs_only ? ""
-                           : plan->scope     ? "trainable parameter of the optimizer or to a "
-                                             : "trainable parameter or to a ",
-                           gpunn__why_unreached(model, args));
+        return gpunn__fail_unreached(plan, loss, args);
     /* Not earlier: a run that fails above leaves gradients unchanged. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++)
         opt->parameters[i]->grad_reached = false;
@@ -26933,13 +26977,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
     gpunn__note_pass(model, plan, number);
     if (dev->backend->execute == NULL) {
-        if (number == 0) status = gpunn__keep(model, plan);
-        if (status == GPUNN_OK)
-            status = loss ? gpunn__run_training(loss, plan, pass)
-                          : gpunn__run_steps(dev, plan, 0, plan->step_count);
-        if (status != GPUNN_OK && number == 0) plan->passed = -1;
-        for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
-            model->tensors[plan->reached[i]]->grad_reached = true;
+        status = gpunn__train_by_steps(plan, number, loss);
         return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true)
                                              : status;
     }

@@ -588,6 +588,29 @@ static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor 
            !b->tensors[before->id].retained;
 }
 
+/* Finds the operands whose gradients the backward step of t computes. The others share the gradient of t, or
+ * are written in 16 bits here. */
+static bool gpunn__choose_gradients(gpunn__builder *b, const gpunn_tensor *t,
+                                    bool computed[GPUNN_MAX_OPERANDS])
+{
+    gpunn__plan *plan = b->plan;
+    for (int i = 0; i < t->input_count; i++) {
+        if (!gpunn__passes_gradient(b, t, i)) continue;
+        int operand = plan->tensors[t->inputs[i]->id].gradient_root, half;
+        if (!gpunn__write_half_gradient(b, t, i, &half)) return false;
+        computed[i] = half < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
+        if (computed[i]) continue;
+        if (half < 0) {
+            gpunn__share_gradient(b, operand, plan->tensors[t->id].gradient_root);
+            continue;
+        }
+        if (b->tensors[operand].retained) plan->slots[half].last = INT32_MAX;
+        plan->tensors[operand].gradient_slot = half;
+        b->tensors[operand].writes++;
+    }
+    return true;
+}
+
 static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
 {
     gpunn__plan *plan = b->plan;
@@ -597,21 +620,10 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     int relaid[GPUNN_MAX_OPERANDS];
     if (t->op == GPUNN_OP_RESHAPE)
         return gpunn__relayout_back(b, t->inputs[0], plan->tensors[root].gradient_slot, false);
+    if (!gpunn__choose_gradients(b, t, computed)) return false;
     for (int i = 0; i < t->input_count; i++) {
         relaid[i] = -1;
-        if (!gpunn__passes_gradient(b, t, i)) continue;
-        int operand = plan->tensors[t->inputs[i]->id].gradient_root, half;
-        if (!gpunn__write_half_gradient(b, t, i, &half)) return false;
-        computed[i] = half < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
         wanted += computed[i];
-        if (computed[i]) continue;
-        if (half < 0) {
-            gpunn__share_gradient(b, operand, root);
-            continue;
-        }
-        if (b->tensors[operand].retained) plan->slots[half].last = INT32_MAX;
-        plan->tensors[operand].gradient_slot = half;
-        b->tensors[operand].writes++;
     }
     if (wanted == 0) return true;
     int         at = plan->step_count;

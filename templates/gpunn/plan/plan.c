@@ -696,6 +696,35 @@ static GPUNN__STATUS gpunn__check_integers(const gpunn__builder *b)
     return GPUNN_OK;
 }
 
+/* Lists the inputs among the needed tensors, and reserves an upper bound of steps. */
+static GPUNN__STATUS gpunn__reserve_steps(gpunn__builder *b)
+{
+    const gpunn_model *model = b->model;
+    gpunn__plan       *plan = b->plan;
+    int                values = 0, copies = 0; /* copies: of operands, and of gradients on their way back */
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (!b->needed[id]) continue;
+        copies += model->precision == GPUNN_PRECISION_F32 ? gpunn__has_layouts(t) : 2 + t->input_count;
+        copies += ((t->user_memory[0].data != NULL) + (t->user_memory[1].data != NULL)) << t->doubles;
+        if (t->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
+        values += t->kind == GPUNN__VALUE;
+        if (gpunn__count(t, plan->batch) < 0)
+            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                               "batch %lld makes '%s' of op %s larger than any memory; use a smaller batch",
+                               (long long)plan->batch, t->name ? t->name : "", gpunn_op_name(t->op));
+    }
+    const bool repeats = model->parts || plan->pass_count > 1;
+    const int  forward = values + copies, again = repeats ? forward : 0,
+              pass = plan->training ? values + again : 0;
+    const int capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
+    plan->steps = (gpunn_step *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *plan->steps);
+    if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
+    plan->step_capacity = capacity;
+    b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
+    return b->nodes ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
 {
     gpunn_model *model = b->model;
@@ -711,33 +740,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (b->has.assigns) gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
     gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
     if (status == GPUNN_OK && b->has.assigns) status = gpunn__check_states(b);
+    if (status == GPUNN_OK) status = gpunn__reserve_steps(b);
     if (status != GPUNN_OK) return status;
-    int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
-    for (int id = 0; id < plan->tensor_count; id++) {
-        if (!b->needed[id]) continue;
-        copies += model->precision == GPUNN_PRECISION_F32 ? gpunn__has_layouts(model->tensors[id])
-                                                          : 2 + model->tensors[id]->input_count;
-        copies += ((model->tensors[id]->user_memory[0].data != NULL) +
-                   (model->tensors[id]->user_memory[1].data != NULL))
-                  << model->tensors[id]->doubles;
-        if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
-        values += model->tensors[id]->kind == GPUNN__VALUE;
-        if (gpunn__count(model->tensors[id], plan->batch) < 0)
-            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                               "batch %lld makes '%s' of op %s larger than any memory; use a smaller batch",
-                               (long long)plan->batch,
-                               model->tensors[id]->name ? model->tensors[id]->name : "",
-                               gpunn_op_name(model->tensors[id]->op));
-    }
-    const bool repeats = model->parts || plan->pass_count > 1;
-    const int  forward = values + copies, again = repeats ? forward : 0,
-              pass = plan->training ? values + again : 0;
-    const int capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
-    plan->steps = (gpunn_step *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *plan->steps);
-    if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
-    plan->step_capacity = capacity;
-    b->nodes = (int *)gpunn__realloc(model->dev, NULL, 0, (size_t)capacity * sizeof *b->nodes);
-    if (b->nodes == NULL) return GPUNN_ERR_MEMORY;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
     gpunn__find_storage(model);
     const gpunn_status storage = gpunn__check_storage(b);

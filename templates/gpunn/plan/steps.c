@@ -1229,6 +1229,36 @@ GPUNN__INTERNAL bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tens
     return products > 0;
 }
 
+/* Adds a member of t's chain, which reads `previous`, to the step of t. */
+static bool gpunn__fuse_member(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t,
+                               const gpunn_tensor *previous, const gpunn_tensor *member, int at)
+{
+    gpunn_step_fused *fused = step->fused;
+    if (gpunn__has_statistics(member->op)) {
+        gpunn_value *parts[4] = {&fused->scale, &fused->shift, &fused->mean, &fused->variance};
+        for (int i = 0; i < 4; i++)
+            if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at))
+                return false;
+        fused->norm = true;
+        fused->eps = member->attr.eps;
+    } else if (member->op == GPUNN_OP_ADD) {
+        return gpunn__read_residual(b, &fused->residual, member, member->inputs[0] == previous, at);
+    } else if (member->op == GPUNN_OP_RELU) {
+        fused->relu = true;
+    } else if (gpunn__merges_activation(b, t, member)) {
+        fused->activation = member->operation;
+        fused->activation_attr = &member->attr;
+    } else {
+        fused->gelu_tanh = true;
+        if (!gpunn__is_before(b, previous)) return true;
+        gpunn__describe(b->plan, &fused->before, previous);
+        int kept = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(fused->before.dtype), at);
+        b->plan->tensors[previous->id].value_slot = kept;
+        return kept >= 0 && gpunn__bind(b, &fused->before.data, GPUNN__IN_SLOT, kept);
+    }
+    return true;
+}
+
 GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn_tensor **tensors = b->model->tensors;
@@ -1256,31 +1286,7 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->tensors[member->id].next];
-        if (gpunn__has_statistics(member->op)) {
-            gpunn_value *parts[4] = {&step->fused->scale, &step->fused->shift, &step->fused->mean,
-                                     &step->fused->variance};
-            for (int i = 0; i < 4; i++)
-                if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at))
-                    return false;
-            step->fused->norm = true;
-            step->fused->eps = member->attr.eps;
-        } else if (member->op == GPUNN_OP_ADD) {
-            if (!gpunn__read_residual(b, &step->fused->residual, member, member->inputs[0] == previous, at))
-                return false;
-        } else if (member->op == GPUNN_OP_RELU) {
-            step->fused->relu = true;
-        } else if (gpunn__merges_activation(b, t, member)) {
-            step->fused->activation = member->operation;
-            step->fused->activation_attr = &member->attr;
-        } else {
-            step->fused->gelu_tanh = true;
-            if (!gpunn__is_before(b, previous)) continue;
-            gpunn__describe(b->plan, &step->fused->before, previous);
-            int kept = gpunn__new_slot(
-                b, (size_t)step->out.count * gpunn_dtype_size(step->fused->before.dtype), at);
-            b->plan->tensors[previous->id].value_slot = kept;
-            if (kept < 0 || !gpunn__bind(b, &step->fused->before.data, GPUNN__IN_SLOT, kept)) return false;
-        }
+        if (!gpunn__fuse_member(b, step, t, previous, member, at)) return false;
     }
     if (step->out.channels_last && gpunn__broadcasts_channels(t)) {
         for (int i = 0; i < t->input_count; i++)

@@ -572,6 +572,34 @@ static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, con
         model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->user_memory[1].data;
 }
 
+static GPUNN__STATUS gpunn__fail_unreached(const gpunn__plan *plan, const gpunn_tensor *loss,
+                                           const gpunn_backward_args *args)
+{
+    const gpunn_model *model = plan->outputs[0]->model;
+    return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                       "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
+                       loss ? "loss" : "outputs",
+                       args->inputs_only ? ""
+                       : plan->scope     ? "trainable parameter of the optimizer or to a "
+                                         : "trainable parameter or to a ",
+                       gpunn__why_unreached(model, args));
+}
+
+/* Runs a pass of a training step on a backend that executes single steps. */
+static GPUNN__STATUS gpunn__train_by_steps(gpunn__plan *plan, int number, gpunn_tensor *loss)
+{
+    gpunn_model     *model = plan->outputs[0]->model;
+    gpunn__backpass *pass = &plan->passes[number];
+    gpunn_status     status = number == 0 ? gpunn__keep(model, plan) : GPUNN_OK;
+    if (status == GPUNN_OK)
+        status = loss ? gpunn__run_training(loss, plan, pass)
+                      : gpunn__run_steps(model->dev, plan, 0, plan->step_count);
+    if (status != GPUNN_OK && number == 0) plan->passed = -1;
+    for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
+        model->tensors[plan->reached[i]]->grad_reached = true;
+    return status;
+}
+
 /* Runs the forward and backward pass of one training step, or a later pass of it. With opt (prepared)
  * gradients start anew, unless parts have been accumulated. With updates, clipping and the update follow.
  * loss is NULL if the program gave output gradients. */
@@ -582,13 +610,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     gpunn_device    *dev = model->dev;
     gpunn__backpass *pass = &plan->passes[number];
     if (pass->reached_begin == pass->reached_end && !pass->differentiates)
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
-                           loss ? "loss" : "outputs",
-                           args->inputs_only ? ""
-                           : plan->scope     ? "trainable parameter of the optimizer or to a "
-                                             : "trainable parameter or to a ",
-                           gpunn__why_unreached(model, args));
+        return gpunn__fail_unreached(plan, loss, args);
     /* Not earlier: a run that fails above leaves gradients unchanged. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++)
         opt->parameters[i]->grad_reached = false;
@@ -603,13 +625,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
     gpunn__note_pass(model, plan, number);
     if (dev->backend->execute == NULL) {
-        if (number == 0) status = gpunn__keep(model, plan);
-        if (status == GPUNN_OK)
-            status = loss ? gpunn__run_training(loss, plan, pass)
-                          : gpunn__run_steps(dev, plan, 0, plan->step_count);
-        if (status != GPUNN_OK && number == 0) plan->passed = -1;
-        for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
-            model->tensors[plan->reached[i]]->grad_reached = true;
+        status = gpunn__train_by_steps(plan, number, loss);
         return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true)
                                              : status;
     }
