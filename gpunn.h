@@ -16504,6 +16504,39 @@ static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *a
     return gpunn_pad_(x, args);
 }
 
+static bool gpunn__check_output_padding(const gpunn__call *call, const gpunn_attributes *attr, int axes,
+                                        bool transposed)
+{
+    for (int i = 0; i < axes; i++) {
+        const int more = attr->output_padding[i];
+        if (more == 0 || (transposed && (more < attr->stride[i] || more < attr->dilation[i]))) continue;
+        if (!transposed)
+            (void)gpunn__call_fail(
+                call, GPUNN_ERR_ARGUMENT,
+                "output_padding is %d, but only transposed convolutions have one; leave it out", more);
+        else
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                                   "output_padding is %d along axis %d; it must be less than the stride, "
+                                   "%d, or the dilation, %d",
+                                   more, 2 + i, attr->stride[i], attr->dilation[i]);
+        return false;
+    }
+    return true;
+}
+
+/* Fails if a weight that the layer does not own is not of shape dim. NULL fits. */
+static bool gpunn__shared_filter(const gpunn__call *call, const gpunn_tensor *weight, int rank,
+                                 const int64_t *dim)
+{
+    char text[128], needed[128];
+    if (weight == NULL) return true;
+    if (!gpunn__operand(call, weight, ".weight", true)) return false;
+    if (weight->rank == rank && memcmp(weight->dim, dim, (size_t)rank * sizeof *dim) == 0) return true;
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed",
+                           gpunn__shape_text(weight, text), gpunn__dims_text(call->model, rank, dim, needed));
+    return false;
+}
+
 static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                       gpunn_conv_args *args)
 {
@@ -16528,20 +16561,9 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
         !gpunn__window_setting(&call, axes, "dilation", "dilations", args->dilation, args->dilations,
                                gpunn__ones, 1, attr.dilation) ||
         !gpunn__window_setting(&call, axes, "output_padding", "output_paddings", args->output_padding,
-                               args->output_paddings, gpunn__zeros, 0, attr.output_padding))
+                               args->output_paddings, gpunn__zeros, 0, attr.output_padding) ||
+        !gpunn__check_output_padding(&call, &attr, axes, transposed))
         return NULL;
-    for (int i = 0; i < axes; i++) {
-        const int more = attr.output_padding[i];
-        if (more && !transposed)
-            return gpunn__call_fail(
-                &call, GPUNN_ERR_ARGUMENT,
-                "output_padding is %d, but only transposed convolutions have one; leave it out", more);
-        if (more && more >= attr.stride[i] && more >= attr.dilation[i])
-            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                    "output_padding is %d along axis %d; it must be less than the stride, "
-                                    "%d, or the dilation, %d",
-                                    more, 2 + i, attr.stride[i], attr.dilation[i]);
-    }
     const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
     if (args->stateful || args->capacity)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s; leave it out",
@@ -16563,15 +16585,9 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     weight_dim[0] = transposed ? x->dim[1] : out;
     weight_dim[1] = (transposed ? out : x->dim[1]) / attr.groups;
     for (int i = 0; i < axes; i++) weight_dim[2 + i] = attr.kernel[i];
-    if (args->weight && !gpunn__operand(&call, args->weight, ".weight", true)) return NULL;
-    if (args->weight && (args->weight->rank != x->rank ||
-                         memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
-        char text[128], needed[128];
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed",
-                                gpunn__shape_text(args->weight, text),
-                                gpunn__dims_text(call.model, x->rank, weight_dim, needed));
-    }
-    if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
+    if (!gpunn__shared_filter(&call, args->weight, x->rank, weight_dim) ||
+        !gpunn__shared_bias(&call, args->bias, args->no_bias, out))
+        return NULL;
     if (uneven && (x = gpunn__pad_sides(x, attr.padding, ends, 0)) == NULL) return gpunn__undo(&call);
     return gpunn__affine(&call, operation, &attr, x, args->weight, x->rank, weight_dim, args->bias,
                          !args->no_bias, out);
@@ -17581,11 +17597,32 @@ static void gpunn__no_states(const gpunn_rnn_args *args)
     if (args->c_n) *args->c_n = NULL;
 }
 
+/* Finds or creates the weights of layer k, which reads x. They become operands of `in`, those of
+ * projections stand in weight_hr. */
+static bool gpunn__recurrent_weights(const gpunn__call *call, const gpunn_rnn_args *args, gpunn_op op, int k,
+                                     const gpunn_tensor *x, gpunn_tensor **in, gpunn_tensor *weight_hr[2])
+{
+    const int     directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
+    const int64_t hidden = args->hidden_size, width = args->proj_size ? args->proj_size : hidden;
+    const float   bound = 1 / sqrtf((float)hidden);
+    for (int i = 0; i < directions * parts; i++) {
+        const int     reverse = i / parts, last = args->proj_size && i % parts == parts - 1;
+        const int     part = last ? GPUNN__WEIGHT_HR : i % parts;
+        const int64_t after = last ? hidden : width, columns = part == 0 ? x->dim[2] : after;
+        const int64_t rows = last ? width : gpunn__gates_of(op) * hidden;
+        gpunn_tensor *weight = args->weights ? args->weights[k * directions * parts + i]
+                                             : gpunn__recurrent_weight(call, k, part, reverse != 0, rows,
+                                                                       columns, bound);
+        if (weight == NULL) return false;
+        *(last ? &weight_hr[reverse] : &in[GPUNN__WEIGHTS + 4 * reverse + part]) = weight;
+    }
+    return true;
+}
+
 GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x,
                                                const char *name, const gpunn_rnn_args *args)
 {
     const int     directions = args->bidirectional ? 2 : 1, layers = gpunn__default_int(args->num_layers, 1);
-    const int     parts = gpunn__recurrent_parts(args);
     gpunn_tensor *weight_hr[2] = {NULL, NULL}, *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
     gpunn_tensor **const state[] = {h, c}, **const wanted[] = {args->h_n, args->c_n};
     gpunn__call      call;
@@ -17601,31 +17638,18 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     attr.hidden_size = args->hidden_size;
     attr.bidirectional = args->bidirectional;
     attr.states = args->states || args->h_n || args->c_n;
-    const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(operation->op) * hidden,
-                  width = args->proj_size ? args->proj_size : hidden;
-    const float   bound = 1 / sqrtf((float)hidden);
     gpunn_tensor *y = args->batch_first ? gpunn_permute(x, swap) : x;
     for (int k = 0; k < layers && y; k++) {
         gpunn_tensor *in[GPUNN__RECURRENT_OPERANDS] = {y, args->lengths, args->h_0, args->c_0, args->reset};
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && layers > 1; i++)
             if (in[i] && (in[i] = gpunn_slice(in[i], 0, k * directions, (k + 1) * directions, 1)) == NULL)
                 return gpunn__undo(&call);
-        for (int i = 0; i < directions * parts; i++) {
-            const int     reverse = i / parts, last = args->proj_size && i % parts == parts - 1;
-            const int     part = last ? GPUNN__WEIGHT_HR : i % parts;
-            const int64_t after = last ? hidden : width, columns = part == 0 ? y->dim[2] : after;
-            gpunn_tensor *weight = args->weights
-                                       ? args->weights[k * directions * parts + i]
-                                       : gpunn__recurrent_weight(&call, k, part, reverse != 0,
-                                                                 last ? width : rows, columns, bound);
-            if (weight == NULL) return NULL;
-            *(last ? &weight_hr[reverse] : &in[GPUNN__WEIGHTS + 4 * reverse + part]) = weight;
-        }
+        if (!gpunn__recurrent_weights(&call, args, operation->op, k, y, in, weight_hr)) return NULL;
         if (args->proj_size && !gpunn__project_operands(in, weight_hr, directions)) return gpunn__undo(&call);
         gpunn_tensor *node = gpunn__node(&call, operation, &attr, in, GPUNN__WEIGHTS + 4 * directions);
         if (node == NULL) return NULL;
         const int64_t     length = y->dim[0];
-        const gpunn_shape shape = GPUNN_SHAPE(directions, y->dim[1], hidden);
+        const gpunn_shape shape = GPUNN_SHAPE(directions, y->dim[1], args->hidden_size);
         y = args->h_n || args->c_n ? gpunn_slice(node, 0, 0, length, 1) : node;
         for (int i = 0; i < 2 && y; i++) {
             gpunn_tensor *row = wanted[i] ? gpunn__state_row(node, length, i) : NULL;
@@ -19660,44 +19684,56 @@ static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, 
     return gpunn_softmax(scores, 3);
 }
 
+static const char *const gpunn__attention_names[] = {"query", "key", "value"};
+
+/* Checks query, key and value against each other and the arguments, whose defaults it applies. */
+static bool gpunn__check_multi_head(const gpunn__call *call, gpunn_tensor *const x[3],
+                                    gpunn_multi_head_attention_args *args)
+{
+    char shapes[3][128];
+    for (int i = 0; i < 3; i++) {
+        (void)gpunn__shape_text(x[i], shapes[i]);
+        if (x[i]->rank == 3 && x[i]->dim[2] >= 1 && x[i]->dim[2] <= INT32_MAX / 3) continue;
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed",
+                               gpunn__attention_names[i], shapes[i]);
+        return false;
+    }
+    if (!gpunn__apply_defaults(call, args)) return false;
+    const int  batch = args->batch_first ? 0 : 1;
+    const bool one_shape = x[1]->dim[0] == x[2]->dim[0] && x[1]->dim[1] == x[2]->dim[1];
+    if (args->head_weights && args->weights == NULL)
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "head_weights is not used without .weights; leave it out");
+    else if (x[0]->dim[2] % args->num_heads != 0)
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "num_heads is %d, but must divide the size of query %s", args->num_heads,
+                               shapes[0]);
+    else if (!one_shape || x[1]->dim[batch] != x[0]->dim[batch])
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "query is %s, key %s and value %s: all need the same n, key and value the same rows", shapes[0],
+            shapes[1], shapes[2]);
+    else
+        return true;
+    return false;
+}
+
 GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key,
                                                     gpunn_tensor *value, const char *name,
                                                     gpunn_multi_head_attention_args args)
 {
     if (args.weights) *args.weights = NULL;
-    static const char *const names[] = {"query", "key", "value"};
     static const char *const weights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
     gpunn_tensor            *x[3] = {query, key, value}, *weight[3] = {NULL, NULL, NULL}, *y = NULL;
     gpunn__call              call;
-    char                     text[GPUNN__NAME_SIZE], shapes[3][128];
-    if (!gpunn__begin(&call, "multi_head_attention", name, names, x, 3, 3) ||
-        !gpunn__layer_is_new(&call, name))
+    char                     text[GPUNN__NAME_SIZE];
+    if (!gpunn__begin(&call, "multi_head_attention", name, gpunn__attention_names, x, 3, 3) ||
+        !gpunn__layer_is_new(&call, name) || !gpunn__check_multi_head(&call, x, &args))
         return NULL;
-    for (int i = 0; i < 3; i++) {
-        (void)gpunn__shape_text(x[i], shapes[i]);
-        if (x[i]->rank != 3 || x[i]->dim[2] < 1 || x[i]->dim[2] > INT32_MAX / 3)
-            return gpunn__call_fail(
-                &call, GPUNN_ERR_SHAPE,
-                "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
-                shapes[i]);
-    }
-    if (!gpunn__apply_defaults(&call, &args)) return NULL;
-    if (args.head_weights && args.weights == NULL)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "head_weights is not used without .weights; leave it out");
     const int64_t e = query->dim[2], heads = args.num_heads, n = query->dim[args.batch_first ? 0 : 1];
     const int64_t l = query->dim[args.batch_first ? 1 : 0], s = key->dim[args.batch_first ? 1 : 0];
-    if (e % heads != 0)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "num_heads is %d, but must divide the size of query %s", args.num_heads,
-                                shapes[0]);
-    if (key->dim[0] != value->dim[0] || key->dim[1] != value->dim[1] ||
-        key->dim[args.batch_first ? 0 : 1] != n)
-        return gpunn__call_fail(
-            &call, GPUNN_ERR_SHAPE,
-            "query is %s, key %s and value %s: all need the same n, key and value the same rows", shapes[0],
-            shapes[1], shapes[2]);
-    const bool same = query == key && key == value, one = key->dim[2] == e && value->dim[2] == e;
+    const bool    same = query == key && key == value, one = key->dim[2] == e && value->dim[2] == e;
     for (int i = 0; i < (one ? 1 : 3); i++) {
         const int64_t rows = one ? 3 * e : e, columns = x[i]->dim[2];
         weight[i] = gpunn__named_parameter(call.model, name, one ? "in_proj_weight" : weights[i], rows,
@@ -20108,11 +20144,46 @@ static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn_
     return found.x ? gpunn__labels_permute(&found, result) : NULL;
 }
 
+/* Reads the labels of the tensors up to "->" or the end, and returns that position; NULL if they are not
+ * valid. dots: the most axes that "..." has. */
+static const char *gpunn__labels_of_operands(const char *c, gpunn_tensor *const *tensors, int count,
+                                             gpunn__labels *l, int *dots)
+{
+    bool fine = true;
+    for (int i = 0; i < count && fine; i++) {
+        c = gpunn__labels_read(c, &l[i], tensors[i]->rank, 0, &fine);
+        l[i].x = tensors[i];
+        for (int k = 0; k < l[i].count; k++)
+            if (gpunn__label_is_dot(l[i].at[k]) && *dots < '0' + GPUNN_MAX_RANK - l[i].at[k])
+                *dots = '0' + GPUNN_MAX_RANK - l[i].at[k];
+        fine = fine && (i + 1 < count ? *c++ == ',' : *c == 0 || (c[0] == '-' && c[1] == '>'));
+    }
+    return fine ? c : NULL;
+}
+
+/* Checks that labels of both tensors have the same size. Axes of "..." may also have size 1. */
+static bool gpunn__labels_agree(const gpunn__call *call, const char *equation, const gpunn__labels *a,
+                                const gpunn__labels *b)
+{
+    for (int i = 0; i < a->count; i++) {
+        int  at = gpunn__label_place(b, a->at[i]);
+        char one[32], other[32], label[4] = {a->at[i]};
+        bool dot = gpunn__label_is_dot(a->at[i]);
+        if (at < 0 || b->dim[at] == a->dim[i] || (dot && (a->dim[i] == 1 || b->dim[at] == 1))) continue;
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
+                               dot ? "..." : label, gpunn__dim_text(call->model, a->dim[i], one),
+                               gpunn__dim_text(call->model, b->dim[at], other));
+        return false;
+    }
+    return true;
+}
+
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count)
 {
     gpunn__call   call = gpunn__call_of(NULL, "einsum", NULL);
     gpunn__labels l[3]; /* the last is that of the result */
-    bool          fine = true;
+    int           dots = 0;
     memset(l, 0, sizeof l);
     if (!gpunn__is_non_null(&call, equation, "equation") || !gpunn__is_non_null(&call, tensors, "tensors"))
         return NULL;
@@ -20120,17 +20191,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
                                 "got %d tensors, but one or two are possible; multiply two at a time", count);
     if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
-    const char *c = equation;
-    int         dots = 0;
-    for (int i = 0; i < count && fine; i++) {
-        c = gpunn__labels_read(c, &l[i], tensors[i]->rank, 0, &fine);
-        l[i].x = tensors[i];
-        for (int k = 0; k < l[i].count; k++)
-            if (gpunn__label_is_dot(l[i].at[k]) && dots < '0' + GPUNN_MAX_RANK - l[i].at[k])
-                dots = '0' + GPUNN_MAX_RANK - l[i].at[k];
-        fine = fine && (i + 1 < count ? *c++ == ',' : *c == 0 || (c[0] == '-' && c[1] == '>'));
-    }
-    bool given = fine && *c == '-';
+    const char *c = gpunn__labels_of_operands(equation, tensors, count, l, &dots);
+    bool        fine = c != NULL, given = fine && *c == '-';
     if (given) fine = *gpunn__labels_read(c + 2, &l[2], 0, dots, &fine) == 0 && fine;
     for (int i = 0; i < count && fine; i++) {
         char text[128];
@@ -20154,16 +20216,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
             equation);
     for (int i = 0; i < count; i++)
         if (!gpunn__labels_diagonal(&call, &l[i])) return gpunn__undo(&call);
-    for (int i = 0; i < l[0].count; i++) {
-        int  at = gpunn__label_place(&l[1], l[0].at[i]);
-        char one[32], other[32], label[4] = {l[0].at[i]};
-        bool dot = gpunn__label_is_dot(l[0].at[i]);
-        if (at >= 0 && l[1].dim[at] != l[0].dim[i] && !(dot && (l[0].dim[i] == 1 || l[1].dim[at] == 1)))
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                    "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
-                                    dot ? "..." : label, gpunn__dim_text(call.model, l[0].dim[i], one),
-                                    gpunn__dim_text(call.model, l[1].dim[at], other));
-    }
+    if (!gpunn__labels_agree(&call, equation, &l[0], &l[1])) return NULL;
     if (!gpunn__labels_squeeze(&l[0], &l[1]) || (count == 2 && !gpunn__labels_squeeze(&l[1], &l[0])))
         return gpunn__undo(&call);
     gpunn__labels a = l[0], b = l[1];

@@ -266,44 +266,56 @@ static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, 
     return gpunn_softmax(scores, 3);
 }
 
+static const char *const gpunn__attention_names[] = {"query", "key", "value"};
+
+/* Checks query, key and value against each other and the arguments, whose defaults it applies. */
+static bool gpunn__check_multi_head(const gpunn__call *call, gpunn_tensor *const x[3],
+                                    gpunn_multi_head_attention_args *args)
+{
+    char shapes[3][128];
+    for (int i = 0; i < 3; i++) {
+        (void)gpunn__shape_text(x[i], shapes[i]);
+        if (x[i]->rank == 3 && x[i]->dim[2] >= 1 && x[i]->dim[2] <= INT32_MAX / 3) continue;
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed",
+                               gpunn__attention_names[i], shapes[i]);
+        return false;
+    }
+    if (!gpunn__apply_defaults(call, args)) return false;
+    const int  batch = args->batch_first ? 0 : 1;
+    const bool one_shape = x[1]->dim[0] == x[2]->dim[0] && x[1]->dim[1] == x[2]->dim[1];
+    if (args->head_weights && args->weights == NULL)
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "head_weights is not used without .weights; leave it out");
+    else if (x[0]->dim[2] % args->num_heads != 0)
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "num_heads is %d, but must divide the size of query %s", args->num_heads,
+                               shapes[0]);
+    else if (!one_shape || x[1]->dim[batch] != x[0]->dim[batch])
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "query is %s, key %s and value %s: all need the same n, key and value the same rows", shapes[0],
+            shapes[1], shapes[2]);
+    else
+        return true;
+    return false;
+}
+
 GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key,
                                                     gpunn_tensor *value, const char *name,
                                                     gpunn_multi_head_attention_args args)
 {
     if (args.weights) *args.weights = NULL;
-    static const char *const names[] = {"query", "key", "value"};
     static const char *const weights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
     gpunn_tensor            *x[3] = {query, key, value}, *weight[3] = {NULL, NULL, NULL}, *y = NULL;
     gpunn__call              call;
-    char                     text[GPUNN__NAME_SIZE], shapes[3][128];
-    if (!gpunn__begin(&call, "multi_head_attention", name, names, x, 3, 3) ||
-        !gpunn__layer_is_new(&call, name))
+    char                     text[GPUNN__NAME_SIZE];
+    if (!gpunn__begin(&call, "multi_head_attention", name, gpunn__attention_names, x, 3, 3) ||
+        !gpunn__layer_is_new(&call, name) || !gpunn__check_multi_head(&call, x, &args))
         return NULL;
-    for (int i = 0; i < 3; i++) {
-        (void)gpunn__shape_text(x[i], shapes[i]);
-        if (x[i]->rank != 3 || x[i]->dim[2] < 1 || x[i]->dim[2] > INT32_MAX / 3)
-            return gpunn__call_fail(
-                &call, GPUNN_ERR_SHAPE,
-                "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
-                shapes[i]);
-    }
-    if (!gpunn__apply_defaults(&call, &args)) return NULL;
-    if (args.head_weights && args.weights == NULL)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "head_weights is not used without .weights; leave it out");
     const int64_t e = query->dim[2], heads = args.num_heads, n = query->dim[args.batch_first ? 0 : 1];
     const int64_t l = query->dim[args.batch_first ? 1 : 0], s = key->dim[args.batch_first ? 1 : 0];
-    if (e % heads != 0)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "num_heads is %d, but must divide the size of query %s", args.num_heads,
-                                shapes[0]);
-    if (key->dim[0] != value->dim[0] || key->dim[1] != value->dim[1] ||
-        key->dim[args.batch_first ? 0 : 1] != n)
-        return gpunn__call_fail(
-            &call, GPUNN_ERR_SHAPE,
-            "query is %s, key %s and value %s: all need the same n, key and value the same rows", shapes[0],
-            shapes[1], shapes[2]);
-    const bool same = query == key && key == value, one = key->dim[2] == e && value->dim[2] == e;
+    const bool    same = query == key && key == value, one = key->dim[2] == e && value->dim[2] == e;
     for (int i = 0; i < (one ? 1 : 3); i++) {
         const int64_t rows = one ? 3 * e : e, columns = x[i]->dim[2];
         weight[i] = gpunn__named_parameter(call.model, name, one ? "in_proj_weight" : weights[i], rows,

@@ -349,6 +349,39 @@ static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *a
     return gpunn_pad_(x, args);
 }
 
+static bool gpunn__check_output_padding(const gpunn__call *call, const gpunn_attributes *attr, int axes,
+                                        bool transposed)
+{
+    for (int i = 0; i < axes; i++) {
+        const int more = attr->output_padding[i];
+        if (more == 0 || (transposed && (more < attr->stride[i] || more < attr->dilation[i]))) continue;
+        if (!transposed)
+            (void)gpunn__call_fail(
+                call, GPUNN_ERR_ARGUMENT,
+                "output_padding is %d, but only transposed convolutions have one; leave it out", more);
+        else
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                                   "output_padding is %d along axis %d; it must be less than the stride, "
+                                   "%d, or the dilation, %d",
+                                   more, 2 + i, attr->stride[i], attr->dilation[i]);
+        return false;
+    }
+    return true;
+}
+
+/* Fails if a weight that the layer does not own is not of shape dim. NULL fits. */
+static bool gpunn__shared_filter(const gpunn__call *call, const gpunn_tensor *weight, int rank,
+                                 const int64_t *dim)
+{
+    char text[128], needed[128];
+    if (weight == NULL) return true;
+    if (!gpunn__operand(call, weight, ".weight", true)) return false;
+    if (weight->rank == rank && memcmp(weight->dim, dim, (size_t)rank * sizeof *dim) == 0) return true;
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed",
+                           gpunn__shape_text(weight, text), gpunn__dims_text(call->model, rank, dim, needed));
+    return false;
+}
+
 static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                       gpunn_conv_args *args)
 {
@@ -373,20 +406,9 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
         !gpunn__window_setting(&call, axes, "dilation", "dilations", args->dilation, args->dilations,
                                gpunn__ones, 1, attr.dilation) ||
         !gpunn__window_setting(&call, axes, "output_padding", "output_paddings", args->output_padding,
-                               args->output_paddings, gpunn__zeros, 0, attr.output_padding))
+                               args->output_paddings, gpunn__zeros, 0, attr.output_padding) ||
+        !gpunn__check_output_padding(&call, &attr, axes, transposed))
         return NULL;
-    for (int i = 0; i < axes; i++) {
-        const int more = attr.output_padding[i];
-        if (more && !transposed)
-            return gpunn__call_fail(
-                &call, GPUNN_ERR_ARGUMENT,
-                "output_padding is %d, but only transposed convolutions have one; leave it out", more);
-        if (more && more >= attr.stride[i] && more >= attr.dilation[i])
-            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                    "output_padding is %d along axis %d; it must be less than the stride, "
-                                    "%d, or the dilation, %d",
-                                    more, 2 + i, attr.stride[i], attr.dilation[i]);
-    }
     const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
     if (args->stateful || args->capacity)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s; leave it out",
@@ -408,15 +430,9 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     weight_dim[0] = transposed ? x->dim[1] : out;
     weight_dim[1] = (transposed ? out : x->dim[1]) / attr.groups;
     for (int i = 0; i < axes; i++) weight_dim[2 + i] = attr.kernel[i];
-    if (args->weight && !gpunn__operand(&call, args->weight, ".weight", true)) return NULL;
-    if (args->weight && (args->weight->rank != x->rank ||
-                         memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
-        char text[128], needed[128];
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed",
-                                gpunn__shape_text(args->weight, text),
-                                gpunn__dims_text(call.model, x->rank, weight_dim, needed));
-    }
-    if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
+    if (!gpunn__shared_filter(&call, args->weight, x->rank, weight_dim) ||
+        !gpunn__shared_bias(&call, args->bias, args->no_bias, out))
+        return NULL;
     if (uneven && (x = gpunn__pad_sides(x, attr.padding, ends, 0)) == NULL) return gpunn__undo(&call);
     return gpunn__affine(&call, operation, &attr, x, args->weight, x->rank, weight_dim, args->bias,
                          !args->no_bias, out);

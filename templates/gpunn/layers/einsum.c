@@ -232,11 +232,46 @@ static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn_
     return found.x ? gpunn__labels_permute(&found, result) : NULL;
 }
 
+/* Reads the labels of the tensors up to "->" or the end, and returns that position; NULL if they are not
+ * valid. dots: the most axes that "..." has. */
+static const char *gpunn__labels_of_operands(const char *c, gpunn_tensor *const *tensors, int count,
+                                             gpunn__labels *l, int *dots)
+{
+    bool fine = true;
+    for (int i = 0; i < count && fine; i++) {
+        c = gpunn__labels_read(c, &l[i], tensors[i]->rank, 0, &fine);
+        l[i].x = tensors[i];
+        for (int k = 0; k < l[i].count; k++)
+            if (gpunn__label_is_dot(l[i].at[k]) && *dots < '0' + GPUNN_MAX_RANK - l[i].at[k])
+                *dots = '0' + GPUNN_MAX_RANK - l[i].at[k];
+        fine = fine && (i + 1 < count ? *c++ == ',' : *c == 0 || (c[0] == '-' && c[1] == '>'));
+    }
+    return fine ? c : NULL;
+}
+
+/* Checks that labels of both tensors have the same size. Axes of "..." may also have size 1. */
+static bool gpunn__labels_agree(const gpunn__call *call, const char *equation, const gpunn__labels *a,
+                                const gpunn__labels *b)
+{
+    for (int i = 0; i < a->count; i++) {
+        int  at = gpunn__label_place(b, a->at[i]);
+        char one[32], other[32], label[4] = {a->at[i]};
+        bool dot = gpunn__label_is_dot(a->at[i]);
+        if (at < 0 || b->dim[at] == a->dim[i] || (dot && (a->dim[i] == 1 || b->dim[at] == 1))) continue;
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
+                               dot ? "..." : label, gpunn__dim_text(call->model, a->dim[i], one),
+                               gpunn__dim_text(call->model, b->dim[at], other));
+        return false;
+    }
+    return true;
+}
+
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count)
 {
     gpunn__call   call = gpunn__call_of(NULL, "einsum", NULL);
     gpunn__labels l[3]; /* the last is that of the result */
-    bool          fine = true;
+    int           dots = 0;
     memset(l, 0, sizeof l);
     if (!gpunn__is_non_null(&call, equation, "equation") || !gpunn__is_non_null(&call, tensors, "tensors"))
         return NULL;
@@ -244,17 +279,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
                                 "got %d tensors, but one or two are possible; multiply two at a time", count);
     if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
-    const char *c = equation;
-    int         dots = 0;
-    for (int i = 0; i < count && fine; i++) {
-        c = gpunn__labels_read(c, &l[i], tensors[i]->rank, 0, &fine);
-        l[i].x = tensors[i];
-        for (int k = 0; k < l[i].count; k++)
-            if (gpunn__label_is_dot(l[i].at[k]) && dots < '0' + GPUNN_MAX_RANK - l[i].at[k])
-                dots = '0' + GPUNN_MAX_RANK - l[i].at[k];
-        fine = fine && (i + 1 < count ? *c++ == ',' : *c == 0 || (c[0] == '-' && c[1] == '>'));
-    }
-    bool given = fine && *c == '-';
+    const char *c = gpunn__labels_of_operands(equation, tensors, count, l, &dots);
+    bool        fine = c != NULL, given = fine && *c == '-';
     if (given) fine = *gpunn__labels_read(c + 2, &l[2], 0, dots, &fine) == 0 && fine;
     for (int i = 0; i < count && fine; i++) {
         char text[128];
@@ -278,16 +304,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
             equation);
     for (int i = 0; i < count; i++)
         if (!gpunn__labels_diagonal(&call, &l[i])) return gpunn__undo(&call);
-    for (int i = 0; i < l[0].count; i++) {
-        int  at = gpunn__label_place(&l[1], l[0].at[i]);
-        char one[32], other[32], label[4] = {l[0].at[i]};
-        bool dot = gpunn__label_is_dot(l[0].at[i]);
-        if (at >= 0 && l[1].dim[at] != l[0].dim[i] && !(dot && (l[0].dim[i] == 1 || l[1].dim[at] == 1)))
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                    "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
-                                    dot ? "..." : label, gpunn__dim_text(call.model, l[0].dim[i], one),
-                                    gpunn__dim_text(call.model, l[1].dim[at], other));
-    }
+    if (!gpunn__labels_agree(&call, equation, &l[0], &l[1])) return NULL;
     if (!gpunn__labels_squeeze(&l[0], &l[1]) || (count == 2 && !gpunn__labels_squeeze(&l[1], &l[0])))
         return gpunn__undo(&call);
     gpunn__labels a = l[0], b = l[1];

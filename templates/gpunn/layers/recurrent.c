@@ -250,11 +250,32 @@ static void gpunn__no_states(const gpunn_rnn_args *args)
     if (args->c_n) *args->c_n = NULL;
 }
 
+/* Finds or creates the weights of layer k, which reads x. They become operands of `in`, those of
+ * projections stand in weight_hr. */
+static bool gpunn__recurrent_weights(const gpunn__call *call, const gpunn_rnn_args *args, gpunn_op op, int k,
+                                     const gpunn_tensor *x, gpunn_tensor **in, gpunn_tensor *weight_hr[2])
+{
+    const int     directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
+    const int64_t hidden = args->hidden_size, width = args->proj_size ? args->proj_size : hidden;
+    const float   bound = 1 / sqrtf((float)hidden);
+    for (int i = 0; i < directions * parts; i++) {
+        const int     reverse = i / parts, last = args->proj_size && i % parts == parts - 1;
+        const int     part = last ? GPUNN__WEIGHT_HR : i % parts;
+        const int64_t after = last ? hidden : width, columns = part == 0 ? x->dim[2] : after;
+        const int64_t rows = last ? width : gpunn__gates_of(op) * hidden;
+        gpunn_tensor *weight = args->weights ? args->weights[k * directions * parts + i]
+                                             : gpunn__recurrent_weight(call, k, part, reverse != 0, rows,
+                                                                       columns, bound);
+        if (weight == NULL) return false;
+        *(last ? &weight_hr[reverse] : &in[GPUNN__WEIGHTS + 4 * reverse + part]) = weight;
+    }
+    return true;
+}
+
 GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x,
                                                const char *name, const gpunn_rnn_args *args)
 {
     const int     directions = args->bidirectional ? 2 : 1, layers = gpunn__default_int(args->num_layers, 1);
-    const int     parts = gpunn__recurrent_parts(args);
     gpunn_tensor *weight_hr[2] = {NULL, NULL}, *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
     gpunn_tensor **const state[] = {h, c}, **const wanted[] = {args->h_n, args->c_n};
     gpunn__call      call;
@@ -270,31 +291,18 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     attr.hidden_size = args->hidden_size;
     attr.bidirectional = args->bidirectional;
     attr.states = args->states || args->h_n || args->c_n;
-    const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(operation->op) * hidden,
-                  width = args->proj_size ? args->proj_size : hidden;
-    const float   bound = 1 / sqrtf((float)hidden);
     gpunn_tensor *y = args->batch_first ? gpunn_permute(x, swap) : x;
     for (int k = 0; k < layers && y; k++) {
         gpunn_tensor *in[GPUNN__RECURRENT_OPERANDS] = {y, args->lengths, args->h_0, args->c_0, args->reset};
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && layers > 1; i++)
             if (in[i] && (in[i] = gpunn_slice(in[i], 0, k * directions, (k + 1) * directions, 1)) == NULL)
                 return gpunn__undo(&call);
-        for (int i = 0; i < directions * parts; i++) {
-            const int     reverse = i / parts, last = args->proj_size && i % parts == parts - 1;
-            const int     part = last ? GPUNN__WEIGHT_HR : i % parts;
-            const int64_t after = last ? hidden : width, columns = part == 0 ? y->dim[2] : after;
-            gpunn_tensor *weight = args->weights
-                                       ? args->weights[k * directions * parts + i]
-                                       : gpunn__recurrent_weight(&call, k, part, reverse != 0,
-                                                                 last ? width : rows, columns, bound);
-            if (weight == NULL) return NULL;
-            *(last ? &weight_hr[reverse] : &in[GPUNN__WEIGHTS + 4 * reverse + part]) = weight;
-        }
+        if (!gpunn__recurrent_weights(&call, args, operation->op, k, y, in, weight_hr)) return NULL;
         if (args->proj_size && !gpunn__project_operands(in, weight_hr, directions)) return gpunn__undo(&call);
         gpunn_tensor *node = gpunn__node(&call, operation, &attr, in, GPUNN__WEIGHTS + 4 * directions);
         if (node == NULL) return NULL;
         const int64_t     length = y->dim[0];
-        const gpunn_shape shape = GPUNN_SHAPE(directions, y->dim[1], hidden);
+        const gpunn_shape shape = GPUNN_SHAPE(directions, y->dim[1], args->hidden_size);
         y = args->h_n || args->c_n ? gpunn_slice(node, 0, 0, length, 1) : node;
         for (int i = 0; i < 2 && y; i++) {
             gpunn_tensor *row = wanted[i] ? gpunn__state_row(node, length, i) : NULL;
