@@ -12961,6 +12961,14 @@ static const int *gpunn__attribute_sizes(const gpunn_tensor *t, const gpunn__att
     return sizes;
 }
 
+static void gpunn__put_floats(gpunn__text_buffer *text, const char *from, int count, const char *between)
+{
+    for (int i = 0; i < count; i++) {
+        gpunn__put(text, "%s", i ? between : "");
+        gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
+    }
+}
+
 GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t,
                                           const gpunn__attribute *a, bool json)
 {
@@ -13022,12 +13030,7 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_
     case GPUNN__A_CUSTOM:
         gpunn__put(text, "%s", (*(const gpunn_custom_op *const *)(const void *)from)->name);
         break;
-    case GPUNN__A_NUMBERS:
-        for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) {
-            gpunn__put(text, "%s", i ? between : "");
-            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
-        }
-        break;
+    case GPUNN__A_NUMBERS: gpunn__put_floats(text, from, GPUNN_CUSTOM_NUMBERS, between); break;
     case GPUNN__A_CLASS_REDUCTION:
     case GPUNN__A_GRID_MODE:
     case GPUNN__A_GRID_PADDING:
@@ -13037,12 +13040,7 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_
         kind = (gpunn__key_kind)((int)kind + (int)a->kind - (int)GPUNN__A_CLASS_REDUCTION);
         gpunn__put(text, "%s%s%s", quote, gpunn__choice_of(kind)->words[*ints], quote);
         break;
-    case GPUNN__A_RATIOS:
-        for (int i = 0; i < t->rank - 2; i++) {
-            gpunn__put(text, "%s", i ? between : "");
-            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
-        }
-        break;
+    case GPUNN__A_RATIOS: gpunn__put_floats(text, from, t->rank - 2, between); break;
     }
     if (json && list) gpunn__put(text, "]");
 }
@@ -39080,6 +39078,18 @@ static bool gpunn__conv_reads_last(const gpunn__conv *v)
 static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
                                            const gpunn__conv *v);
 
+static void gpunn__conv_bias_gradient(gpunn__cpu *cpu, const gpunn_step *step)
+{
+    const gpunn_value *dy = &step->grad_out;
+    gpunn__conv_bias   bias = {(const float *)dy->data,
+                               (float *)step->grad_in[2].data,
+                               dy->dim[0],
+                               dy->dim[1],
+                               dy->count / (dy->dim[0] * dy->dim[1]),
+                               step->accumulate[2]};
+    gpunn_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
+}
+
 /* A step needs y or dx as its result, or one or two of y, dx and dweight as its gradients. They are computed
  * one after the other in the same workspace. Lowered dx and dweight are computed together. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -39134,16 +39144,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
     }
     if (run && cached) step->cache_version = step->state->weights_version;
     step->workspace_bytes = most;
-    if (run && step->backward && step->grad_in[2].data) {
-        const gpunn_value *dy = &step->grad_out;
-        gpunn__conv_bias   bias = {(const float *)dy->data,
-                                   (float *)step->grad_in[2].data,
-                                   dy->dim[0],
-                                   dy->dim[1],
-                                   dy->count / (dy->dim[0] * dy->dim[1]),
-                                   step->accumulate[2]};
-        gpunn_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
-    }
+    if (run && step->backward && step->grad_in[2].data) gpunn__conv_bias_gradient(cpu, step);
     return GPUNN_OK;
 }
 
@@ -47916,6 +47917,27 @@ static GPUNN__STATUS gpunn__schedule_bad_count(gpunn_device *dev, const char *na
                        name, (long long)count, most);
 }
 
+static GPUNN__STATUS gpunn__schedule_check_counts(gpunn_device *dev, const gpunn_schedule_args *s)
+{
+    const struct {
+        const char *name;
+        int64_t     count;
+    } steps[] = {{"total_steps", s->total_steps},
+                 {"step_size", s->step_size},
+                 {"warmup_steps", s->warmup_steps}},
+      calls[] = {{"patience", s->patience}, {"cooldown", s->cooldown}};
+    for (int i = 0; i < 3; i++)
+        if (steps[i].count < 0 || steps[i].count > GPUNN__COUNTER)
+            return gpunn__schedule_bad_count(dev, steps[i].name, steps[i].count, "2^62 - 1");
+    for (int i = 0; i < 2; i++)
+        if (calls[i].count < 0 || calls[i].count > INT32_MAX / 2)
+            return gpunn__schedule_bad_count(dev, calls[i].name, calls[i].count, "2^30 - 1");
+    for (int i = 0; i < 16; i++)
+        if (s->milestones[i] < 0 || s->milestones[i] > GPUNN__COUNTER)
+            return gpunn__schedule_bad_count(dev, "one of the milestones", s->milestones[i], "2^62 - 1");
+    return GPUNN_OK;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
 {
     static const char   function[] = "gpunn_set_schedule";
@@ -47943,22 +47965,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
                            "from 0 to 1 and factors above 0",
                            function, (double)s->pct_start, (double)s->div_factor,
                            (double)s->final_div_factor);
-    const struct {
-        const char *name;
-        int64_t     count;
-    } steps[] = {{"total_steps", s->total_steps},
-                 {"step_size", s->step_size},
-                 {"warmup_steps", s->warmup_steps}},
-      calls[] = {{"patience", s->patience}, {"cooldown", s->cooldown}};
-    for (int i = 0; i < 3; i++)
-        if (steps[i].count < 0 || steps[i].count > GPUNN__COUNTER)
-            return gpunn__schedule_bad_count(dev, steps[i].name, steps[i].count, "2^62 - 1");
-    for (int i = 0; i < 2; i++)
-        if (calls[i].count < 0 || calls[i].count > INT32_MAX / 2)
-            return gpunn__schedule_bad_count(dev, calls[i].name, calls[i].count, "2^30 - 1");
-    for (int i = 0; i < 16; i++)
-        if (s->milestones[i] < 0 || s->milestones[i] > GPUNN__COUNTER)
-            return gpunn__schedule_bad_count(dev, "one of the milestones", s->milestones[i], "2^62 - 1");
+    const gpunn_status status = gpunn__schedule_check_counts(dev, s);
+    if (status != GPUNN_OK) return status;
     if (type == GPUNN_SCHEDULE_STEP && s->step_size < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: step_size is %lld; give the steps between two reductions", function,
@@ -50571,6 +50579,24 @@ static GPUNN__STATUS gpunn__loader_batches(gpunn_loader *loader)
         args->drop_last ? " and drop_last leaves out the rest" : "");
 }
 
+/* Takes over field `loader->field_count` and reserves what it needs of a batch. Clears *fits if the sum of
+ * bytes overflows. */
+static GPUNN__STATUS gpunn__loader_add_field(gpunn_loader *loader, bool *fits)
+{
+    gpunn__loader_field *field = &loader->fields[loader->field_count];
+    const gpunn_status   status = gpunn__loader_field_check(loader, loader->field_count);
+    if (status != GPUNN_OK) return status;
+    const int64_t rows = gpunn__batch_size(loader, 0);
+    if (!field->direct && !field->gathered)
+        *fits = *fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
+    if (loader->args.load && gpunn__loads_aside(field))
+        *fits = *fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
+    if (field->moves && field->from != field->to)
+        *fits = *fits && gpunn__batch_reserve(loader, field->from_bytes, &field->moved);
+    loader->field_count++;
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
 {
     static const char  function[] = "gpunn_loader_create";
@@ -50592,20 +50618,11 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
     size_t       largest = 0; /* bytes of the largest sample */
     gpunn_status status = args->on_device ? gpunn__loader_gathers(loader) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
-    for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input;
-         loader->field_count++) {
-        status = gpunn__loader_field_check(loader, loader->field_count);
+    for (int i = 0; i < GPUNN_MAX_FIELDS && args->fields[i].input; i++) {
+        status = gpunn__loader_add_field(loader, &fits);
         if (status != GPUNN_OK) return status;
-        gpunn__loader_field *field = &loader->fields[loader->field_count];
-        int64_t              rows = gpunn__batch_size(loader, 0);
-        copies = copies || !field->direct;
-        if (!field->direct && !field->gathered)
-            fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
-        if (args->load && gpunn__loads_aside(field))
-            fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
-        if (field->moves && field->from != field->to)
-            fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->moved);
-        if (field->to_bytes > largest) largest = field->to_bytes;
+        copies = copies || !loader->fields[i].direct;
+        if (loader->fields[i].to_bytes > largest) largest = loader->fields[i].to_bytes;
     }
     if (args->mixup_alpha > 0) fits = fits && gpunn__batch_reserve(loader, largest, &loader->mixed);
     if (loader->field_count == 0)
@@ -51324,19 +51341,10 @@ static GPUNN__STATUS gpunn__find_formats(gpunn__archive *a)
     return GPUNN_OK;
 }
 
-/* Reads and checks the header. */
-static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
+/* Fails if a file begins as one of another format. */
+static GPUNN__STATUS gpunn__reject_format(gpunn_device *dev, const char *path, const unsigned char head[8])
 {
-    gpunn__reader *r = &a->reader;
-    gpunn_device  *dev = r->dev;
-    const char    *path = gpunn__tail(r->path);
-    unsigned char  head[8];
-    uint64_t       length = 0;
-    gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
-    if (status != GPUNN_OK) return status;
-#ifndef GPUNN_NO_GGUF
-    if (memcmp(head, "GGUF", 4) == 0) return gpunn__gguf_header(a, head);
-#else
+#ifdef GPUNN_NO_GGUF
     if (memcmp(head, "GGUF", 4) == 0)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
                            "'%s' is a GGUF file, which this program does not read; compile it without "
@@ -51353,6 +51361,50 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
                            "'%s' is not a safetensors file, but looks like a pointer of Git LFS; fetch the "
                            "file with git lfs pull",
                            path);
+    return GPUNN_OK;
+}
+
+/* Fails unless the tensors of the header, sorted by offset, fill the data without gaps. */
+static GPUNN__STATUS gpunn__check_offsets(const gpunn__archive *a)
+{
+    gpunn_device *dev = a->reader.dev;
+    const char   *path = gpunn__tail(a->reader.path);
+    uint64_t      end = 0;
+    char          shown[128];
+    for (int i = 0; i < a->tensors.count; i++) {
+        const gpunn__entry *item = &a->tensors.items[i];
+        if (item->begin != end || item->end > a->bytes)
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "'%s' is damaged: its header puts tensor '%s' at bytes %llu to %llu, but the "
+                               "one before ends at %llu and the data at %llu; write or download it again",
+                               path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin,
+                               (unsigned long long)item->end, (unsigned long long)end,
+                               (unsigned long long)a->bytes);
+        end = item->end;
+    }
+    if (end != a->bytes)
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
+            (unsigned long long)end, (unsigned long long)a->bytes);
+    return GPUNN_OK;
+}
+
+/* Reads and checks the header. */
+static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
+{
+    gpunn__reader *r = &a->reader;
+    gpunn_device  *dev = r->dev;
+    const char    *path = gpunn__tail(r->path);
+    unsigned char  head[8];
+    uint64_t       length = 0;
+    gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
+    if (status != GPUNN_OK) return status;
+#ifndef GPUNN_NO_GGUF
+    if (memcmp(head, "GGUF", 4) == 0) return gpunn__gguf_header(a, head);
+#endif
+    status = gpunn__reject_format(dev, path, head);
+    if (status != GPUNN_OK) return status;
     for (int i = 0; i < 8; i++) length |= (uint64_t)head[i] << (8 * i);
     if (length > GPUNN__MAX_HEADER || length < 2 || r->limit < sizeof head + length)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
@@ -51374,28 +51426,11 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
                            "download it again",
                            path, json.problem, (long long)(json.at - a->header) + 8);
 
-    uint64_t end = 0, bytes = r->limit - sizeof head - length;
-    char     shown[128];
-    a->bytes = bytes;
+    a->bytes = r->limit - sizeof head - length;
     for (int i = 0; i < a->tensors.count; i++) a->tensors.items[i].file = a;
     gpunn__sort_by_offset(&a->tensors);
-    for (int i = 0; i < a->tensors.count; i++) {
-        const gpunn__entry *item = &a->tensors.items[i];
-        if (item->begin != end || item->end > bytes)
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "'%s' is damaged: its header puts tensor '%s' at bytes %llu to %llu, but the "
-                               "one before ends at %llu and the data at %llu; write or download it again",
-                               path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin,
-                               (unsigned long long)item->end, (unsigned long long)end,
-                               (unsigned long long)bytes);
-        end = item->end;
-    }
-    if (end != bytes)
-        return gpunn__fail(
-            dev, GPUNN_ERR_FORMAT,
-            "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
-            (unsigned long long)end, (unsigned long long)bytes);
-    status = gpunn__sort_by_name(a);
+    status = gpunn__check_offsets(a);
+    if (status == GPUNN_OK) status = gpunn__sort_by_name(a);
     return status == GPUNN_OK ? gpunn__find_formats(a) : status;
 }
 
@@ -52368,6 +52403,31 @@ GPUNN__INTERNAL const char *gpunn__resume_index(const gpunn__resume_field *field
     return text;
 }
 
+/* Reads the counters and settings of the state, each from an entry of its own. */
+static GPUNN__STATUS gpunn__resume_read_fields(const gpunn__archive *a, int number, bool averages,
+                                               gpunn__resume *resume)
+{
+    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
+        const gpunn__resume_field *field = &gpunn__resume_fields[f];
+        for (int i = 0; i < field->count; i++) {
+            char                index[16], shown[128];
+            int64_t             value = 0;
+            const gpunn__entry *note = gpunn__note(a, number, field->name,
+                                                   gpunn__resume_index(field, i, index));
+            if (note == NULL && i >= field->late) continue;
+            if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
+                (field->maximum >= 0 && (value < 0 || value > field->maximum)))
+                return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                                   "gpunn_checkpoint_load: '%s' is damaged: its entry '%s%s' is %s; use an "
+                                   "older checkpoint",
+                                   gpunn__tail(a->reader.path), field->name, index,
+                                   note ? gpunn__printable(&note->text, shown) : "missing");
+            memcpy((char *)resume + field->offset + (size_t)i * field->size, &value, field->size);
+        }
+    }
+    return GPUNN_OK;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume)
 {
     gpunn_device *dev = a->reader.dev;
@@ -52397,23 +52457,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
                            "%s: '%s' was saved with averages of the weights, which %s does not keep; call "
                            "gpunn_set_ema first",
                            function, path, name);
-    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
-        const gpunn__resume_field *field = &gpunn__resume_fields[f];
-        for (int i = 0; i < field->count; i++) {
-            char                index[16];
-            int64_t             value = 0;
-            const gpunn__entry *note = gpunn__note(a, number, field->name,
-                                                   gpunn__resume_index(field, i, index));
-            if (note == NULL && i >= field->late) continue;
-            if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
-                (field->maximum >= 0 && (value < 0 || value > field->maximum)))
-                return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                                   "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
-                                   function, path, field->name, index,
-                                   note ? gpunn__printable(&note->text, shown) : "missing");
-            memcpy((char *)resume + field->offset + (size_t)i * field->size, &value, field->size);
-        }
-    }
+    gpunn_status status = gpunn__resume_read_fields(a, number, averages, resume);
+    if (status != GPUNN_OK) return status;
     if (!averages) gpunn__average_start(&resume->opt);
     gpunn_schedule_args checked = resume->opt.schedule;
     checked.type = resume->opt.schedule.type = (gpunn_schedule_type)resume->schedule_type;
@@ -52430,7 +52475,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
     (void)snprintf(place, sizeof place, "%s: '%s' is damaged: ", function, path);
     dev->place = place;
     /* a copy, because it replaces zeros by defaults */
-    gpunn_status status = gpunn__schedule_check(dev, &checked);
+    status = gpunn__schedule_check(dev, &checked);
     dev->place = NULL;
     return status;
 }
@@ -56893,6 +56938,36 @@ static double gpunn__tick(double span, int most)
     return power * (digit <= 5 ? 5 : 10);
 }
 
+/* The box of a panel: pixels of its corners, the values at y0 and y1, and the epoch at x1. */
+typedef struct gpunn__svg_box {
+    double x0, x1, y0, y1, low, high;
+    int    last;
+} gpunn__svg_box;
+
+/* Draws value[c] of the epochs in the box, in pieces where a value is not finite. last: the last finite value,
+ * at which a point stands. Returns false if there is none. */
+static bool gpunn__svg_curve(gpunn__file *f, const char *name, const gpunn__epoch *epochs, int count, int c,
+                             const gpunn__svg_box *box, double *last)
+{
+    double x = 0, y = 0;
+    bool   drawn = false, line = false;
+    for (int i = 0; i < count; i++) {
+        bool there = isfinite(epochs[i].value[c]);
+        if (there) {
+            const double value = *last = (double)epochs[i].value[c];
+            x = box->x0 + (box->x1 - box->x0) * i / (box->last - 1);
+            y = box->y0 + (box->y1 - box->y0) * (value - box->low) / (box->high - box->low);
+            if (!line) gpunn__print(f, "%s", drawn ? "M" : "<path class=\"curve ");
+            if (!line && !drawn) gpunn__print(f, "%s\" d=\"M", name);
+            gpunn__print(f, "%s%.0f %.0f", line ? "L" : "", x, y);
+            drawn = true;
+        }
+        line = there;
+    }
+    if (drawn) gpunn__print(f, "\"/><path class=\"curve end %s\" d=\"M%.0f %.0fh0\"/>\n", name, x, y);
+    return drawn;
+}
+
 /* Draws one panel. Lengths are in tenths of a pixel, so that coordinates are whole numbers in every locale.
  * The two curves are value[kind] and value[kind + 2]. */
 static void gpunn__svg_panel(gpunn__file *f, int top, const char *title, const gpunn__epoch *epochs,
@@ -56931,27 +57006,13 @@ static void gpunn__svg_panel(gpunn__file *f, int top, const char *title, const g
                      x0 + (x1 - x0) * (epoch - 1) / (last - 1), y0 + 180, epoch);
     gpunn__print(f, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2,
                  y0 + 380);
-    double key = x1;
+    const gpunn__svg_box box = {x0, x1, y0, y1, low, high, last};
+    double               key = x1;
     /* training is drawn last, so on top; the key grows to the left */
     for (int c = kind + 2; c >= kind; c -= 2) {
         const char *name = names[c / 2];
-        double      x = 0, y = 0, value = NAN;
-        bool        drawn = false, line = false;
-        for (int i = 0; i < count; i++) {
-            bool there = isfinite(epochs[i].value[c]);
-            if (there) {
-                value = (double)epochs[i].value[c];
-                x = x0 + (x1 - x0) * i / (last - 1);
-                y = y0 + (y1 - y0) * (value - low) / (high - low);
-                if (!line) gpunn__print(f, "%s", drawn ? "M" : "<path class=\"curve ");
-                if (!line && !drawn) gpunn__print(f, "%s\" d=\"M", name);
-                gpunn__print(f, "%s%.0f %.0f", line ? "L" : "", x, y);
-                drawn = true;
-            }
-            line = there;
-        }
-        if (!drawn) continue;
-        gpunn__print(f, "\"/><path class=\"curve end %s\" d=\"M%.0f %.0fh0\"/>\n", name, x, y);
+        double      value;
+        if (!gpunn__svg_curve(f, name, epochs, count, c, &box, &value)) continue;
         double width = c < 2 ? 1280 : 1600;
         key -= width;
         gpunn__print(f,

@@ -94,6 +94,14 @@ static const int *gpunn__attribute_sizes(const gpunn_tensor *t, const gpunn__att
     return sizes;
 }
 
+static void gpunn__put_floats(gpunn__text_buffer *text, const char *from, int count, const char *between)
+{
+    for (int i = 0; i < count; i++) {
+        gpunn__put(text, "%s", i ? between : "");
+        gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
+    }
+}
+
 GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t,
                                           const gpunn__attribute *a, bool json)
 {
@@ -155,12 +163,7 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_
     case GPUNN__A_CUSTOM:
         gpunn__put(text, "%s", (*(const gpunn_custom_op *const *)(const void *)from)->name);
         break;
-    case GPUNN__A_NUMBERS:
-        for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) {
-            gpunn__put(text, "%s", i ? between : "");
-            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
-        }
-        break;
+    case GPUNN__A_NUMBERS: gpunn__put_floats(text, from, GPUNN_CUSTOM_NUMBERS, between); break;
     case GPUNN__A_CLASS_REDUCTION:
     case GPUNN__A_GRID_MODE:
     case GPUNN__A_GRID_PADDING:
@@ -170,12 +173,7 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_
         kind = (gpunn__key_kind)((int)kind + (int)a->kind - (int)GPUNN__A_CLASS_REDUCTION);
         gpunn__put(text, "%s%s%s", quote, gpunn__choice_of(kind)->words[*ints], quote);
         break;
-    case GPUNN__A_RATIOS:
-        for (int i = 0; i < t->rank - 2; i++) {
-            gpunn__put(text, "%s", i ? between : "");
-            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
-        }
-        break;
+    case GPUNN__A_RATIOS: gpunn__put_floats(text, from, t->rank - 2, between); break;
     }
     if (json && list) gpunn__put(text, "]");
 }

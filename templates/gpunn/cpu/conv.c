@@ -1274,6 +1274,18 @@ static bool gpunn__conv_reads_last(const gpunn__conv *v)
 static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
                                            const gpunn__conv *v);
 
+static void gpunn__conv_bias_gradient(gpunn__cpu *cpu, const gpunn_step *step)
+{
+    const gpunn_value *dy = &step->grad_out;
+    gpunn__conv_bias   bias = {(const float *)dy->data,
+                               (float *)step->grad_in[2].data,
+                               dy->dim[0],
+                               dy->dim[1],
+                               dy->count / (dy->dim[0] * dy->dim[1]),
+                               step->accumulate[2]};
+    gpunn_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
+}
+
 /* A step needs y or dx as its result, or one or two of y, dx and dweight as its gradients. They are computed
  * one after the other in the same workspace. Lowered dx and dweight are computed together. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -1328,16 +1340,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
     }
     if (run && cached) step->cache_version = step->state->weights_version;
     step->workspace_bytes = most;
-    if (run && step->backward && step->grad_in[2].data) {
-        const gpunn_value *dy = &step->grad_out;
-        gpunn__conv_bias   bias = {(const float *)dy->data,
-                                   (float *)step->grad_in[2].data,
-                                   dy->dim[0],
-                                   dy->dim[1],
-                                   dy->count / (dy->dim[0] * dy->dim[1]),
-                                   step->accumulate[2]};
-        gpunn_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
-    }
+    if (run && step->backward && step->grad_in[2].data) gpunn__conv_bias_gradient(cpu, step);
     return GPUNN_OK;
 }
 

@@ -73,6 +73,31 @@ GPUNN__INTERNAL const char *gpunn__resume_index(const gpunn__resume_field *field
     return text;
 }
 
+/* Reads the counters and settings of the state, each from an entry of its own. */
+static GPUNN__STATUS gpunn__resume_read_fields(const gpunn__archive *a, int number, bool averages,
+                                               gpunn__resume *resume)
+{
+    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
+        const gpunn__resume_field *field = &gpunn__resume_fields[f];
+        for (int i = 0; i < field->count; i++) {
+            char                index[16], shown[128];
+            int64_t             value = 0;
+            const gpunn__entry *note = gpunn__note(a, number, field->name,
+                                                   gpunn__resume_index(field, i, index));
+            if (note == NULL && i >= field->late) continue;
+            if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
+                (field->maximum >= 0 && (value < 0 || value > field->maximum)))
+                return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                                   "gpunn_checkpoint_load: '%s' is damaged: its entry '%s%s' is %s; use an "
+                                   "older checkpoint",
+                                   gpunn__tail(a->reader.path), field->name, index,
+                                   note ? gpunn__printable(&note->text, shown) : "missing");
+            memcpy((char *)resume + field->offset + (size_t)i * field->size, &value, field->size);
+        }
+    }
+    return GPUNN_OK;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume)
 {
     gpunn_device *dev = a->reader.dev;
@@ -102,23 +127,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
                            "%s: '%s' was saved with averages of the weights, which %s does not keep; call "
                            "gpunn_set_ema first",
                            function, path, name);
-    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
-        const gpunn__resume_field *field = &gpunn__resume_fields[f];
-        for (int i = 0; i < field->count; i++) {
-            char                index[16];
-            int64_t             value = 0;
-            const gpunn__entry *note = gpunn__note(a, number, field->name,
-                                                   gpunn__resume_index(field, i, index));
-            if (note == NULL && i >= field->late) continue;
-            if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
-                (field->maximum >= 0 && (value < 0 || value > field->maximum)))
-                return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                                   "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
-                                   function, path, field->name, index,
-                                   note ? gpunn__printable(&note->text, shown) : "missing");
-            memcpy((char *)resume + field->offset + (size_t)i * field->size, &value, field->size);
-        }
-    }
+    gpunn_status status = gpunn__resume_read_fields(a, number, averages, resume);
+    if (status != GPUNN_OK) return status;
     if (!averages) gpunn__average_start(&resume->opt);
     gpunn_schedule_args checked = resume->opt.schedule;
     checked.type = resume->opt.schedule.type = (gpunn_schedule_type)resume->schedule_type;
@@ -135,7 +145,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
     (void)snprintf(place, sizeof place, "%s: '%s' is damaged: ", function, path);
     dev->place = place;
     /* a copy, because it replaces zeros by defaults */
-    gpunn_status status = gpunn__schedule_check(dev, &checked);
+    status = gpunn__schedule_check(dev, &checked);
     dev->place = NULL;
     return status;
 }

@@ -251,19 +251,10 @@ static GPUNN__STATUS gpunn__find_formats(gpunn__archive *a)
     return GPUNN_OK;
 }
 
-/* Reads and checks the header. */
-static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
+/* Fails if a file begins as one of another format. */
+static GPUNN__STATUS gpunn__reject_format(gpunn_device *dev, const char *path, const unsigned char head[8])
 {
-    gpunn__reader *r = &a->reader;
-    gpunn_device  *dev = r->dev;
-    const char    *path = gpunn__tail(r->path);
-    unsigned char  head[8];
-    uint64_t       length = 0;
-    gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
-    if (status != GPUNN_OK) return status;
-#ifndef GPUNN_NO_GGUF
-    if (memcmp(head, "GGUF", 4) == 0) return gpunn__gguf_header(a, head);
-#else
+#ifdef GPUNN_NO_GGUF
     if (memcmp(head, "GGUF", 4) == 0)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
                            "'%s' is a GGUF file, which this program does not read; compile it without "
@@ -280,6 +271,50 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
                            "'%s' is not a safetensors file, but looks like a pointer of Git LFS; fetch the "
                            "file with git lfs pull",
                            path);
+    return GPUNN_OK;
+}
+
+/* Fails unless the tensors of the header, sorted by offset, fill the data without gaps. */
+static GPUNN__STATUS gpunn__check_offsets(const gpunn__archive *a)
+{
+    gpunn_device *dev = a->reader.dev;
+    const char   *path = gpunn__tail(a->reader.path);
+    uint64_t      end = 0;
+    char          shown[128];
+    for (int i = 0; i < a->tensors.count; i++) {
+        const gpunn__entry *item = &a->tensors.items[i];
+        if (item->begin != end || item->end > a->bytes)
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "'%s' is damaged: its header puts tensor '%s' at bytes %llu to %llu, but the "
+                               "one before ends at %llu and the data at %llu; write or download it again",
+                               path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin,
+                               (unsigned long long)item->end, (unsigned long long)end,
+                               (unsigned long long)a->bytes);
+        end = item->end;
+    }
+    if (end != a->bytes)
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
+            (unsigned long long)end, (unsigned long long)a->bytes);
+    return GPUNN_OK;
+}
+
+/* Reads and checks the header. */
+static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
+{
+    gpunn__reader *r = &a->reader;
+    gpunn_device  *dev = r->dev;
+    const char    *path = gpunn__tail(r->path);
+    unsigned char  head[8];
+    uint64_t       length = 0;
+    gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
+    if (status != GPUNN_OK) return status;
+#ifndef GPUNN_NO_GGUF
+    if (memcmp(head, "GGUF", 4) == 0) return gpunn__gguf_header(a, head);
+#endif
+    status = gpunn__reject_format(dev, path, head);
+    if (status != GPUNN_OK) return status;
     for (int i = 0; i < 8; i++) length |= (uint64_t)head[i] << (8 * i);
     if (length > GPUNN__MAX_HEADER || length < 2 || r->limit < sizeof head + length)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
@@ -301,28 +336,11 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
                            "download it again",
                            path, json.problem, (long long)(json.at - a->header) + 8);
 
-    uint64_t end = 0, bytes = r->limit - sizeof head - length;
-    char     shown[128];
-    a->bytes = bytes;
+    a->bytes = r->limit - sizeof head - length;
     for (int i = 0; i < a->tensors.count; i++) a->tensors.items[i].file = a;
     gpunn__sort_by_offset(&a->tensors);
-    for (int i = 0; i < a->tensors.count; i++) {
-        const gpunn__entry *item = &a->tensors.items[i];
-        if (item->begin != end || item->end > bytes)
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "'%s' is damaged: its header puts tensor '%s' at bytes %llu to %llu, but the "
-                               "one before ends at %llu and the data at %llu; write or download it again",
-                               path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin,
-                               (unsigned long long)item->end, (unsigned long long)end,
-                               (unsigned long long)bytes);
-        end = item->end;
-    }
-    if (end != bytes)
-        return gpunn__fail(
-            dev, GPUNN_ERR_FORMAT,
-            "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
-            (unsigned long long)end, (unsigned long long)bytes);
-    status = gpunn__sort_by_name(a);
+    status = gpunn__check_offsets(a);
+    if (status == GPUNN_OK) status = gpunn__sort_by_name(a);
     return status == GPUNN_OK ? gpunn__find_formats(a) : status;
 }
 

@@ -507,6 +507,36 @@ static double gpunn__tick(double span, int most)
     return power * (digit <= 5 ? 5 : 10);
 }
 
+/* The box of a panel: pixels of its corners, the values at y0 and y1, and the epoch at x1. */
+typedef struct gpunn__svg_box {
+    double x0, x1, y0, y1, low, high;
+    int    last;
+} gpunn__svg_box;
+
+/* Draws value[c] of the epochs in the box, in pieces where a value is not finite. last: the last finite value,
+ * at which a point stands. Returns false if there is none. */
+static bool gpunn__svg_curve(gpunn__file *f, const char *name, const gpunn__epoch *epochs, int count, int c,
+                             const gpunn__svg_box *box, double *last)
+{
+    double x = 0, y = 0;
+    bool   drawn = false, line = false;
+    for (int i = 0; i < count; i++) {
+        bool there = isfinite(epochs[i].value[c]);
+        if (there) {
+            const double value = *last = (double)epochs[i].value[c];
+            x = box->x0 + (box->x1 - box->x0) * i / (box->last - 1);
+            y = box->y0 + (box->y1 - box->y0) * (value - box->low) / (box->high - box->low);
+            if (!line) gpunn__print(f, "%s", drawn ? "M" : "<path class=\"curve ");
+            if (!line && !drawn) gpunn__print(f, "%s\" d=\"M", name);
+            gpunn__print(f, "%s%.0f %.0f", line ? "L" : "", x, y);
+            drawn = true;
+        }
+        line = there;
+    }
+    if (drawn) gpunn__print(f, "\"/><path class=\"curve end %s\" d=\"M%.0f %.0fh0\"/>\n", name, x, y);
+    return drawn;
+}
+
 /* Draws one panel. Lengths are in tenths of a pixel, so that coordinates are whole numbers in every locale.
  * The two curves are value[kind] and value[kind + 2]. */
 static void gpunn__svg_panel(gpunn__file *f, int top, const char *title, const gpunn__epoch *epochs,
@@ -545,27 +575,13 @@ static void gpunn__svg_panel(gpunn__file *f, int top, const char *title, const g
                      x0 + (x1 - x0) * (epoch - 1) / (last - 1), y0 + 180, epoch);
     gpunn__print(f, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2,
                  y0 + 380);
-    double key = x1;
+    const gpunn__svg_box box = {x0, x1, y0, y1, low, high, last};
+    double               key = x1;
     /* training is drawn last, so on top; the key grows to the left */
     for (int c = kind + 2; c >= kind; c -= 2) {
         const char *name = names[c / 2];
-        double      x = 0, y = 0, value = NAN;
-        bool        drawn = false, line = false;
-        for (int i = 0; i < count; i++) {
-            bool there = isfinite(epochs[i].value[c]);
-            if (there) {
-                value = (double)epochs[i].value[c];
-                x = x0 + (x1 - x0) * i / (last - 1);
-                y = y0 + (y1 - y0) * (value - low) / (high - low);
-                if (!line) gpunn__print(f, "%s", drawn ? "M" : "<path class=\"curve ");
-                if (!line && !drawn) gpunn__print(f, "%s\" d=\"M", name);
-                gpunn__print(f, "%s%.0f %.0f", line ? "L" : "", x, y);
-                drawn = true;
-            }
-            line = there;
-        }
-        if (!drawn) continue;
-        gpunn__print(f, "\"/><path class=\"curve end %s\" d=\"M%.0f %.0fh0\"/>\n", name, x, y);
+        double      value;
+        if (!gpunn__svg_curve(f, name, epochs, count, c, &box, &value)) continue;
         double width = c < 2 ? 1280 : 1600;
         key -= width;
         gpunn__print(f,

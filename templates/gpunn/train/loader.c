@@ -1059,6 +1059,24 @@ static GPUNN__STATUS gpunn__loader_batches(gpunn_loader *loader)
         args->drop_last ? " and drop_last leaves out the rest" : "");
 }
 
+/* Takes over field `loader->field_count` and reserves what it needs of a batch. Clears *fits if the sum of
+ * bytes overflows. */
+static GPUNN__STATUS gpunn__loader_add_field(gpunn_loader *loader, bool *fits)
+{
+    gpunn__loader_field *field = &loader->fields[loader->field_count];
+    const gpunn_status   status = gpunn__loader_field_check(loader, loader->field_count);
+    if (status != GPUNN_OK) return status;
+    const int64_t rows = gpunn__batch_size(loader, 0);
+    if (!field->direct && !field->gathered)
+        *fits = *fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
+    if (loader->args.load && gpunn__loads_aside(field))
+        *fits = *fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
+    if (field->moves && field->from != field->to)
+        *fits = *fits && gpunn__batch_reserve(loader, field->from_bytes, &field->moved);
+    loader->field_count++;
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
 {
     static const char  function[] = "gpunn_loader_create";
@@ -1080,20 +1098,11 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
     size_t       largest = 0; /* bytes of the largest sample */
     gpunn_status status = args->on_device ? gpunn__loader_gathers(loader) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
-    for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input;
-         loader->field_count++) {
-        status = gpunn__loader_field_check(loader, loader->field_count);
+    for (int i = 0; i < GPUNN_MAX_FIELDS && args->fields[i].input; i++) {
+        status = gpunn__loader_add_field(loader, &fits);
         if (status != GPUNN_OK) return status;
-        gpunn__loader_field *field = &loader->fields[loader->field_count];
-        int64_t              rows = gpunn__batch_size(loader, 0);
-        copies = copies || !field->direct;
-        if (!field->direct && !field->gathered)
-            fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
-        if (args->load && gpunn__loads_aside(field))
-            fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
-        if (field->moves && field->from != field->to)
-            fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->moved);
-        if (field->to_bytes > largest) largest = field->to_bytes;
+        copies = copies || !loader->fields[i].direct;
+        if (loader->fields[i].to_bytes > largest) largest = loader->fields[i].to_bytes;
     }
     if (args->mixup_alpha > 0) fits = fits && gpunn__batch_reserve(loader, largest, &loader->mixed);
     if (loader->field_count == 0)

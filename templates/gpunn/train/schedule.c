@@ -53,6 +53,27 @@ static GPUNN__STATUS gpunn__schedule_bad_count(gpunn_device *dev, const char *na
                        name, (long long)count, most);
 }
 
+static GPUNN__STATUS gpunn__schedule_check_counts(gpunn_device *dev, const gpunn_schedule_args *s)
+{
+    const struct {
+        const char *name;
+        int64_t     count;
+    } steps[] = {{"total_steps", s->total_steps},
+                 {"step_size", s->step_size},
+                 {"warmup_steps", s->warmup_steps}},
+      calls[] = {{"patience", s->patience}, {"cooldown", s->cooldown}};
+    for (int i = 0; i < 3; i++)
+        if (steps[i].count < 0 || steps[i].count > GPUNN__COUNTER)
+            return gpunn__schedule_bad_count(dev, steps[i].name, steps[i].count, "2^62 - 1");
+    for (int i = 0; i < 2; i++)
+        if (calls[i].count < 0 || calls[i].count > INT32_MAX / 2)
+            return gpunn__schedule_bad_count(dev, calls[i].name, calls[i].count, "2^30 - 1");
+    for (int i = 0; i < 16; i++)
+        if (s->milestones[i] < 0 || s->milestones[i] > GPUNN__COUNTER)
+            return gpunn__schedule_bad_count(dev, "one of the milestones", s->milestones[i], "2^62 - 1");
+    return GPUNN_OK;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
 {
     static const char   function[] = "gpunn_set_schedule";
@@ -80,22 +101,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
                            "from 0 to 1 and factors above 0",
                            function, (double)s->pct_start, (double)s->div_factor,
                            (double)s->final_div_factor);
-    const struct {
-        const char *name;
-        int64_t     count;
-    } steps[] = {{"total_steps", s->total_steps},
-                 {"step_size", s->step_size},
-                 {"warmup_steps", s->warmup_steps}},
-      calls[] = {{"patience", s->patience}, {"cooldown", s->cooldown}};
-    for (int i = 0; i < 3; i++)
-        if (steps[i].count < 0 || steps[i].count > GPUNN__COUNTER)
-            return gpunn__schedule_bad_count(dev, steps[i].name, steps[i].count, "2^62 - 1");
-    for (int i = 0; i < 2; i++)
-        if (calls[i].count < 0 || calls[i].count > INT32_MAX / 2)
-            return gpunn__schedule_bad_count(dev, calls[i].name, calls[i].count, "2^30 - 1");
-    for (int i = 0; i < 16; i++)
-        if (s->milestones[i] < 0 || s->milestones[i] > GPUNN__COUNTER)
-            return gpunn__schedule_bad_count(dev, "one of the milestones", s->milestones[i], "2^62 - 1");
+    const gpunn_status status = gpunn__schedule_check_counts(dev, s);
+    if (status != GPUNN_OK) return status;
     if (type == GPUNN_SCHEDULE_STEP && s->step_size < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%s: step_size is %lld; give the steps between two reductions", function,
