@@ -6836,6 +6836,8 @@ GPUNN__INTERNAL gpunn_status gpunn__fail_null_model(gpunn_model *model, const ch
                                                     const char *other);
 GPUNN__INTERNAL gpunn_status gpunn__fail_null_tensor(gpunn_tensor *t, const char *function,
                                                      const char *other);
+/* " 'name'" for an error sentence, or "" if name is NULL or empty. */
+GPUNN__INTERNAL const char *gpunn__quoted(const char *name, char text[GPUNN__ERROR_SIZE]);
 /* The same as gpunn__fail for builders: records the failure and returns NULL. */
 #ifdef __cplusplus
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
@@ -6875,6 +6877,13 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
         if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_ERROR, error.text);
     }
     return status;
+}
+
+GPUNN__INTERNAL const char *gpunn__quoted(const char *name, char text[GPUNN__ERROR_SIZE])
+{
+    text[0] = 0;
+    if (name && name[0]) (void)snprintf(text, GPUNN__ERROR_SIZE, " '%s'", name);
+    return text;
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what)
@@ -9066,7 +9075,7 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
 
 GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status)
 {
-    char   shapes[256] = "";
+    char   shapes[256] = "", layer[GPUNN__ERROR_SIZE];
     size_t used = 0;
     for (int i = 0; i < step->input_count && used + 1 < sizeof shapes; i++) {
         const gpunn_value *in = &step->in[i];
@@ -9084,9 +9093,8 @@ GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_ste
             used += n > 0 ? (size_t)n : 0;
         }
     }
-    return gpunn__fail(dev, status, "%s%s%s%s: %s (operands %s)", gpunn_op_name(step->op),
-                       step->name[0] ? " '" : "", step->name, step->name[0] ? "'" : "",
-                       dev->backend->error(dev->context), shapes);
+    return gpunn__fail(dev, status, "%s%s: %s (operands %s)", gpunn_op_name(step->op),
+                       gpunn__quoted(step->name, layer), dev->backend->error(dev->context), shapes);
 }
 
 GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
@@ -13292,14 +13300,13 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__call_finish(const gpunn__call *call, gpunn_
 GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status,
                                                const char *format, ...)
 {
-    char    text[GPUNN__ERROR_SIZE];
+    char    text[GPUNN__ERROR_SIZE], layer[GPUNN__ERROR_SIZE];
     va_list list;
     va_start(list, format);
     (void)vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    const char *layer = call->layer;
-    (void)gpunn__fail(call->model ? call->model->dev : NULL, status, "%s%s%s%s: %s", call->op,
-                      layer ? " '" : "", layer ? layer : "", layer ? "'" : "", text);
+    (void)gpunn__fail(call->model ? call->model->dev : NULL, status, "%s%s: %s", call->op,
+                      gpunn__quoted(call->layer, layer), text);
     return gpunn__undo(call);
 }
 
@@ -15341,12 +15348,12 @@ GPUNN__INTERNAL void gpunn__expr_quote(char *out, size_t size, const char *text,
 static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word,
                              size_t length)
 {
-    char text[200], shown[64];
+    char text[200], shown[64], quoted[GPUNN__ERROR_SIZE];
     if (f->quiet) return false;
     gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
     gpunn__expr_quote(shown, sizeof shown, word, length);
-    (void)gpunn__call_fail(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what,
-                           shown[0] ? " '" : "", shown, shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
+    (void)gpunn__call_fail(&f->call, GPUNN_ERR_ARGUMENT, "%s%s at character %d of \"%s\"", what,
+                           gpunn__quoted(shown, quoted), (int)(at - f->text) + 1, text);
     return false;
 }
 
@@ -21467,11 +21474,11 @@ static bool gpunn__varies_with(const gpunn_tensor *y, int k)
 static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, const gpunn_tensor *y)
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
+    char                    layer[GPUNN__ERROR_SIZE];
     if (derive == NULL)
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_UNSUPPORTED,
-            "%s%s%s%s has no derivative made of ops; replace it by an op in gpunn_grad's list",
-            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
+        (void)gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
+                               "%s%s has no derivative made of ops; replace it by an op in gpunn_grad's list",
+                               gpunn_op_name(y->op), gpunn__quoted(y->layer, layer));
     return derive;
 }
 
@@ -22715,11 +22722,11 @@ GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step,
     if (step->op == GPUNN_OP_FUSION)
         return gpunn__reject_fused(b, &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused]);
     if (!step->attr->sparse) {
+        char layer[GPUNN__ERROR_SIZE];
         (void)gpunn__fail(
             b->model->dev, GPUNN_ERR_UNSUPPORTED,
-            "%s%s%s%s gives '%s' a dense gradient, but the table's layer has .sparse; leave .sparse out",
-            gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name, step->name[0] ? "'" : "",
-            table->name);
+            "%s%s gives '%s' a dense gradient, but the table's layer has .sparse; leave .sparse out",
+            gpunn_op_name(step->op), gpunn__quoted(step->name, layer), table->name);
         return false;
     }
     value->dim[0] = b->plan->sparse[gpunn__sparse_use_of(b->plan, table)].capacity;

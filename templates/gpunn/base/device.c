@@ -254,7 +254,7 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
 
 GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status)
 {
-    char   shapes[256] = "";
+    char   shapes[256] = "", layer[GPUNN__ERROR_SIZE];
     size_t used = 0;
     for (int i = 0; i < step->input_count && used + 1 < sizeof shapes; i++) {
         const gpunn_value *in = &step->in[i];
@@ -272,9 +272,8 @@ GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_ste
             used += n > 0 ? (size_t)n : 0;
         }
     }
-    return gpunn__fail(dev, status, "%s%s%s%s: %s (operands %s)", gpunn_op_name(step->op),
-                       step->name[0] ? " '" : "", step->name, step->name[0] ? "'" : "",
-                       dev->backend->error(dev->context), shapes);
+    return gpunn__fail(dev, status, "%s%s: %s (operands %s)", gpunn_op_name(step->op),
+                       gpunn__quoted(step->name, layer), dev->backend->error(dev->context), shapes);
 }
 
 GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)

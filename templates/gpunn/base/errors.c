@@ -33,6 +33,13 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
     return status;
 }
 
+GPUNN__INTERNAL const char *gpunn__quoted(const char *name, char text[GPUNN__ERROR_SIZE])
+{
+    text[0] = 0;
+    if (name && name[0]) (void)snprintf(text, GPUNN__ERROR_SIZE, " '%s'", name);
+    return text;
+}
+
 GPUNN__INTERNAL gpunn_status gpunn__fail_null(gpunn_device *dev, const char *function, const char *what)
 {
     static const char earlier[] = "; an earlier call failed: ";

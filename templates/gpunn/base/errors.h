@@ -17,6 +17,8 @@ GPUNN__INTERNAL gpunn_status gpunn__fail_null_model(gpunn_model *model, const ch
                                                     const char *other);
 GPUNN__INTERNAL gpunn_status gpunn__fail_null_tensor(gpunn_tensor *t, const char *function,
                                                      const char *other);
+/* " 'name'" for an error sentence, or "" if name is NULL or empty. */
+GPUNN__INTERNAL const char *gpunn__quoted(const char *name, char text[GPUNN__ERROR_SIZE]);
 /* The same as gpunn__fail for builders: records the failure and returns NULL. */
 #ifdef __cplusplus
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)

@@ -511,11 +511,11 @@ static bool gpunn__varies_with(const gpunn_tensor *y, int k)
 static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, const gpunn_tensor *y)
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
+    char                    layer[GPUNN__ERROR_SIZE];
     if (derive == NULL)
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_UNSUPPORTED,
-            "%s%s%s%s has no derivative made of ops; replace it by an op in gpunn_grad's list",
-            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
+        (void)gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
+                               "%s%s has no derivative made of ops; replace it by an op in gpunn_grad's list",
+                               gpunn_op_name(y->op), gpunn__quoted(y->layer, layer));
     return derive;
 }
 

@@ -1,4 +1,5 @@
 #include "graph/expr.h"
+#include "base/errors.h"
 #include "base/tables.h"
 #include "graph/nodes.h"
 
@@ -16,12 +17,12 @@ GPUNN__INTERNAL void gpunn__expr_quote(char *out, size_t size, const char *text,
 static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word,
                              size_t length)
 {
-    char text[200], shown[64];
+    char text[200], shown[64], quoted[GPUNN__ERROR_SIZE];
     if (f->quiet) return false;
     gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
     gpunn__expr_quote(shown, sizeof shown, word, length);
-    (void)gpunn__call_fail(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what,
-                           shown[0] ? " '" : "", shown, shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
+    (void)gpunn__call_fail(&f->call, GPUNN_ERR_ARGUMENT, "%s%s at character %d of \"%s\"", what,
+                           gpunn__quoted(shown, quoted), (int)(at - f->text) + 1, text);
     return false;
 }
 

@@ -27,14 +27,13 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__call_finish(const gpunn__call *call, gpunn_
 GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status,
                                                const char *format, ...)
 {
-    char    text[GPUNN__ERROR_SIZE];
+    char    text[GPUNN__ERROR_SIZE], layer[GPUNN__ERROR_SIZE];
     va_list list;
     va_start(list, format);
     (void)vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    const char *layer = call->layer;
-    (void)gpunn__fail(call->model ? call->model->dev : NULL, status, "%s%s%s%s: %s", call->op,
-                      layer ? " '" : "", layer ? layer : "", layer ? "'" : "", text);
+    (void)gpunn__fail(call->model ? call->model->dev : NULL, status, "%s%s: %s", call->op,
+                      gpunn__quoted(call->layer, layer), text);
     return gpunn__undo(call);
 }
 

@@ -68,11 +68,11 @@ GPUNN__INTERNAL bool gpunn__sparse_gradient(gpunn__builder *b, gpunn_step *step,
     if (step->op == GPUNN_OP_FUSION)
         return gpunn__reject_fused(b, &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused]);
     if (!step->attr->sparse) {
+        char layer[GPUNN__ERROR_SIZE];
         (void)gpunn__fail(
             b->model->dev, GPUNN_ERR_UNSUPPORTED,
-            "%s%s%s%s gives '%s' a dense gradient, but the table's layer has .sparse; leave .sparse out",
-            gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name, step->name[0] ? "'" : "",
-            table->name);
+            "%s%s gives '%s' a dense gradient, but the table's layer has .sparse; leave .sparse out",
+            gpunn_op_name(step->op), gpunn__quoted(step->name, layer), table->name);
         return false;
     }
     value->dim[0] = b->plan->sparse[gpunn__sparse_use_of(b->plan, table)].capacity;
