@@ -17604,7 +17604,7 @@ static void gpunn__no_states(const gpunn_rnn_args *args)
 
 /* Finds or creates the weights of layer k, which reads x. They become operands of `in`, those of
  * projections stand in weight_hr. */
-static bool gpunn__recurrent_weights(const gpunn__call *call, const gpunn_rnn_args *args, gpunn_op op, int k,
+static bool gpunn__recurrent_operands(const gpunn__call *call, const gpunn_rnn_args *args, gpunn_op op, int k,
                                      const gpunn_tensor *x, gpunn_tensor **in, gpunn_tensor *weight_hr[2])
 {
     const int     directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
@@ -17649,7 +17649,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && layers > 1; i++)
             if (in[i] && (in[i] = gpunn_slice(in[i], 0, k * directions, (k + 1) * directions, 1)) == NULL)
                 return gpunn__undo(&call);
-        if (!gpunn__recurrent_weights(&call, args, operation->op, k, y, in, weight_hr)) return NULL;
+        if (!gpunn__recurrent_operands(&call, args, operation->op, k, y, in, weight_hr)) return NULL;
         if (args->proj_size && !gpunn__project_operands(in, weight_hr, directions)) return gpunn__undo(&call);
         gpunn_tensor *node = gpunn__node(&call, operation, &attr, in, GPUNN__WEIGHTS + 4 * directions);
         if (node == NULL) return NULL;

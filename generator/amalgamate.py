@@ -67,6 +67,16 @@ def parts(name):
     return {path: read("templates", folder, path) for path in paths}
 
 
+def defined_twice(texts):
+    """A sentence for each private function that two parts define: they compile apart, but not in one file."""
+    homes = {}
+    for path, text in texts.items():
+        for name in re.findall(r"^\w[^;{}()]*\b(gpunn__\w+)\([^;{}]*\)\n\{", text, re.M):
+            homes.setdefault(name, {})[path.partition(".")[0]] = None
+    return [f"{name} is defined in {' and '.join(paths)}: rename one"
+            for name, paths in homes.items() if len(paths) > 1]
+
+
 def written():
     """What is written from the parts: name and text."""
     files, cpu, cuda = {name: amalgamate(name) for name in FILES}, parts("gpunn.h"), parts("gpunn_cuda.cu")
@@ -98,6 +108,10 @@ def main(arguments=None):
     if options.declarations:
         write(options.declarations, declarations())
         return 0
+    twice = [sentence for name in FILES for sentence in defined_twice(parts(name))]
+    if twice:
+        print("\n".join(twice), file=sys.stderr)
+        return 1
     stale = {name: text for name, text in written().items() if not os.path.exists(os.path.join(ROOT, name)) or
              read(name) != text}
     for name, text in stale.items():
