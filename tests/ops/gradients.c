@@ -425,7 +425,7 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
     X(conv2d_pointwise, XS(3, 5, 4, 4), gpunn_conv2d(x, "l", .out_channels = 7, .kernel_size = 1))           \
     X(conv2d_rectangular, XS(3, 2, 6, 7), gpunn_conv2d(x, "l", .out_channels = 3, .kernel_shape = {3, 2},    \
       .strides = {1, 2}, .paddings = {2, 1}, .no_bias = true))                                               \
-    X(conv2d_gelu_tanh, XS(2, 2, 4, 4),                                                                      \
+    X(conv2d_gelu_tanh, XS(3, 2, 4, 4),                                                                      \
       gpunn_gelu_tanh(gpunn_conv2d(x, "l", .out_channels = 2, .kernel_size = 3)))                            \
     X(conv2d_wide, XS(3, 16, 8, 8), gpunn_conv2d(x, "l", .out_channels = 32, .kernel_size = 3,               \
       .padding = 1))                                                                                         \
