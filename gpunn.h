@@ -1128,7 +1128,8 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_Q5_1, "Q5_1", 32, 24)   \
     X(GPUNN_Q4_K, "Q4_K", 256, 144) \
     X(GPUNN_Q5_K, "Q5_K", 256, 176) \
-    X(GPUNN_Q6_K, "Q6_K", 256, 210)
+    X(GPUNN_Q6_K, "Q6_K", 256, 210) \
+    X(GPUNN_IQ4_NL, "IQ4_NL", 32, 18)
 
 /* clang-format off */
 typedef enum gpunn_dtype {
@@ -1195,9 +1196,9 @@ typedef struct gpunn_model_args {
     bool inference;
     /* Weights that only linear layers and embeddings read are stored in this format of GPUNN_BLOCK_LIST. What
      * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take
-     * about 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight whose rows are no
-     * multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as above.
-     * gpunn_set_storage chooses for a single weight.
+     * about 60 ms to round to Q4_K, Q5_K or Q6_K, and 120 to IQ4_NL, whose scales are searched for. A weight
+     * whose rows are no multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as
+     * above. gpunn_set_storage chooses for a single weight.
      * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
      * 32 numbers. Products with more rows compute in F32. A GPU does not round the rows. With more than 16
      * rows it unpacks the whole weight first, in the dtype of the rows, to memory that all layers share.
@@ -6253,8 +6254,13 @@ GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *s
  * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
  * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
  * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
- * each half of a group. scale q is exact in F32, except in Q6_K, so that all backends give the same bits. */
+ * each half of a group. IQ4_NL stores indices of 4 bits into a table of numbers q. scale q is exact in F32,
+ * except in Q6_K, so that all backends give the same bits. */
 enum { GPUNN__GROUP = 32 };
+
+/* q + 128 of the indices 0 to 7 and 8 to 15 of IQ4_NL, a byte each: kvalues_iq4nl of ggml. */
+#define GPUNN__IQ4_NL_LOW 0x766A5D4F3F2D1801u
+#define GPUNN__IQ4_NL_HIGH 0xF1D9C5B5A6998D81u
 
 /* Whether the dtype is a format of blocks. */
 GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
@@ -6326,6 +6332,12 @@ GPUNN__SHARED uint32_t gpunn__four_bytes(const uint8_t *at)
 #endif
 }
 
+/* q + 128 for an index of IQ4_NL. */
+GPUNN__SHARED uint32_t gpunn__iq4_nl_byte(uint32_t index)
+{
+    return (uint32_t)((index < 8 ? GPUNN__IQ4_NL_LOW : GPUNN__IQ4_NL_HIGH) >> index % 8 * 8) & 255u;
+}
+
 /* gpunn__unpack4 for a block of 32. The lower half of a byte is a number of the group's first half. The
  * highest bits of 5 stand apart; the multiplication spreads four of them over four bytes. */
 GPUNN__SHARED uint32_t gpunn__unpack4_of_32(gpunn_dtype format, const uint8_t *block, int i)
@@ -6334,7 +6346,10 @@ GPUNN__SHARED uint32_t gpunn__unpack4_of_32(gpunn_dtype format, const uint8_t *b
     const bool     five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
     if (format == GPUNN_Q8_0) return gpunn__four_bytes(packed + 4 * i) ^ 0x80808080u;
     const uint32_t high = five ? (packed[i / 2] >> i % 2 * 4 & 15u) * 0x204081u & 0x01010101u : 0;
-    return (gpunn__four_bytes(packed + (five ? 4 : 0) + i % 4 * 4) >> i / 4 * 4 & 0x0F0F0F0Fu) | high << 4;
+    const uint32_t four = gpunn__four_bytes(packed + (five ? 4 : 0) + i % 4 * 4) >> i / 4 * 4 & 0x0F0F0F0Fu;
+    if (format != GPUNN_IQ4_NL) return four | high << 4;
+    return gpunn__iq4_nl_byte(four & 15u) | gpunn__iq4_nl_byte(four >> 8 & 15u) << 8 |
+           gpunn__iq4_nl_byte(four >> 16 & 15u) << 16 | gpunn__iq4_nl_byte(four >> 24) << 24;
 }
 
 /* The same of group j of a block of 256. */
@@ -6356,9 +6371,15 @@ GPUNN__SHARED uint32_t gpunn__unpack4(gpunn_dtype format, const uint8_t *block, 
                                                        : gpunn__unpack4_of_256(format, block, j, i);
 }
 
+/* Whether the numbers of a block of 32 have 8 bits. */
+GPUNN__SHARED bool gpunn__block_is_bytes(gpunn_dtype format)
+{
+    return format == GPUNN_Q8_0 || format == GPUNN_IQ4_NL;
+}
+
 GPUNN__SHARED int gpunn__block_bias(gpunn_dtype format)
 {
-    if (format == GPUNN_Q8_0) return 128;
+    if (gpunn__block_is_bytes(format)) return 128;
     return format == GPUNN_Q6_K ? 32 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
 }
 
@@ -7481,9 +7502,9 @@ GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *bloc
 /* Writes the numbers of n / length blocks. n is a multiple of the block's length. */
 GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, float *values, int64_t n);
 
-/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref; of 256, with
- * its search for scales but not its bits. A block with a NaN gets the scale NaN, and one with an infinity an
- * infinite scale. */
+/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref; of 256 and
+ * IQ4_NL, with its search for scales but not its bits. A block with a NaN gets the scale NaN, and one with an
+ * infinity an infinite scale. */
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n);
 
 /* Stores n values as a dtype of 16 bits or as blocks. `to` may be the memory of values. */
@@ -7578,7 +7599,7 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
         for (int i = 0; i < 16; i++) packed[i] = (uint8_t)((number[i] & 15) | number[i + 16] << 4);
 }
 
-/* ---- rounding to blocks of 256 ------------------------------------------------------------------------- */
+/* ---- rounding with a search for scales ----------------------------------------------------------------- */
 
 /* The search of ggml's make_qkx2_quants and make_qx_quants, in doubles. generator/exchange/blocks.py computes
  * the same numbers in the same order. Products are exact or pass through gpunn__apart, so that a compiler
@@ -7746,20 +7767,42 @@ static void gpunn__quantize_lines(int bits, const float *x, uint8_t *block)
     gpunn__pack_levels(bits, q, block + 16);
 }
 
-/* The scale for 16 numbers so that scale q with q from -32 to 31 is near x. Squares of x are weights. */
-static double gpunn__find_scale(const float *x)
+/* The index of IQ4_NL whose number is nearest to y, the lower one of two, and 0 for NaN. */
+GPUNN__INLINE int gpunn__nearest_index(double y)
 {
-    double far = 0, best = 0, found = 0;
-    for (int i = 0; i < 16; i++)
+    /* twice the middles between two numbers */
+    static const double sums[] = {-231, -187, -148, -114, -84, -57, -32, -9, 14, 38, 63, 91, 122, 158, 202};
+    int                 found = 0;
+    for (int half = 8; half > 0; half /= 2) found += half * (2 * y > sums[found + half - 1]);
+    return found;
+}
+
+/* The integer of Q6_K or IQ4_NL that is nearest to y. */
+GPUNN__INLINE int gpunn__nearest_number(gpunn_dtype format, double y)
+{
+    if (format == GPUNN_Q6_K) return gpunn__nearest_level(y + 32, 63) - 32;
+    return (int)gpunn__iq4_nl_byte((uint32_t)gpunn__nearest_index(y)) - 128;
+}
+
+/* The scale for 16 numbers of Q6_K or 32 of IQ4_NL so that scale q is near x. Squares of x are weights. In
+ * IQ4_NL the largest number of x is tried at both ends of the table. */
+GPUNN__INLINE double gpunn__find_scale(gpunn_dtype format, const float *x)
+{
+    const bool six = format == GPUNN_Q6_K;
+    const int  n = six ? 16 : 32;
+    double     far = 0, best = 0, found = 0;
+    for (int i = 0; i < n; i++)
         if (fabs((double)x[i]) > fabs(far)) far = (double)x[i];
     if (fabs(far) < 1e-15) return 0;
-    for (int k = 0; k < 19; k++) { /* 0, -1, 1, -2, 2 ... tenths of a level */
-        const double step = (320 + (k % 2 ? -1 : 1) * ((k + 1) / 2)) / (-10 * far);
+    for (int k = 0; k < 19; k++) {
+        const int    part = (k % 2 ? -1 : 1) * ((k + 1) / 2); /* 0, -1, 1, -2, 2 ... parts of a level */
+        const int    most = six ? 320 : part % 2 ? 127 : 113, parts = six ? -10 : part % 2 ? -1 : 1;
+        const double step = (most + part) / (parts * far);
         double       sum_xq = 0, sum_qq = 0;
-        for (int i = 0; i < 16; i++) {
+        for (int i = 0; i < n; i++) {
             const double r = (double)x[i] / far, w = (double)(float)(r * r),
-                         q = gpunn__nearest_level(step * (double)x[i] + 32, 63) - 32, wq = w * q;
-            sum_xq += wq * (double)x[i];
+                         q = gpunn__nearest_number(format, step * (double)x[i]), wq = w * q;
+            sum_xq += six ? wq * (double)x[i] : gpunn__apart(wq * (double)x[i]);
             sum_qq += wq * q;
         }
         if (sum_xq * sum_xq > best * sum_qq) {
@@ -7788,7 +7831,7 @@ static void gpunn__quantize_q6_k(const float *x, uint8_t *block)
     double  scale[16], top = 0;
     uint8_t q[256];
     for (int j = 0; j < 16; j++) {
-        scale[j] = gpunn__find_scale(x + 16 * j);
+        scale[j] = gpunn__find_scale(GPUNN_Q6_K, x + 16 * j);
         if (fabs(scale[j]) > fabs(top)) top = scale[j];
     }
     const double d = gpunn__as_half(top / -128);
@@ -7802,17 +7845,31 @@ static void gpunn__quantize_q6_k(const float *x, uint8_t *block)
     gpunn__round_floats(GPUNN_F16, &half, 1, block + 208);
 }
 
-/* In a block with a number that is not finite, the scale is the sum of the sizes. */
-static void gpunn__quantize256(gpunn_dtype format, const float *values, uint8_t *block)
+static void gpunn__quantize_iq4_nl(const float *x, uint8_t *block)
 {
-    float  x[256];
-    double total = 0;
-    for (int i = 0; i < 256; i++) total += fabs((double)values[i]);
+    const double d = gpunn__as_half(gpunn__find_scale(GPUNN_IQ4_NL, x));
+    const float  half = (float)d;
+    uint8_t      q[32];
+    for (int i = 0; i < 32; i++) q[i] = (uint8_t)(d != 0 ? gpunn__nearest_index((double)x[i] / d) : 0);
+    gpunn__round_floats(GPUNN_F16, &half, 1, block);
+    for (int i = 0; i < 16; i++) block[2 + i] = (uint8_t)(q[i] | q[i + 16] << 4);
+}
+
+/* Formats whose scales are searched for. In a block with a number that is not finite, the scale is the sum of
+ * the sizes. */
+static void gpunn__quantize_searched(gpunn_dtype format, const float *values, uint8_t *block)
+{
+    const int n = (int)gpunn__block_length(format);
+    float     x[256];
+    double    total = 0;
+    for (int i = 0; i < n; i++) total += fabs((double)values[i]);
     const float scale = (float)total;
     const bool  finite = total < INFINITY;
-    for (int i = 0; i < 256; i++) x[i] = finite ? values[i] : 0;
+    for (int i = 0; i < n; i++) x[i] = finite ? values[i] : 0;
     if (format == GPUNN_Q6_K)
         gpunn__quantize_q6_k(x, block);
+    else if (format == GPUNN_IQ4_NL)
+        gpunn__quantize_iq4_nl(x, block);
     else
         gpunn__quantize_lines(format == GPUNN_Q4_K ? 4 : 5, x, block);
     if (!finite) gpunn__round_floats(GPUNN_F16, &scale, 1, block + gpunn__block_scale_at(format));
@@ -7861,10 +7918,10 @@ GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, vo
     const int64_t length = gpunn__block_length(format);
     for (int64_t i = 0; i < n; i += length) {
         uint8_t *block = (uint8_t *)blocks + gpunn__block_bytes(format, i);
-        if (length == 32)
+        if (length == 32 && format != GPUNN_IQ4_NL)
             gpunn__quantize32(gpunn__block32_of(format), values + i, block);
         else
-            gpunn__quantize256(format, values + i, block);
+            gpunn__quantize_searched(format, values + i, block);
     }
 }
 
@@ -32952,6 +33009,11 @@ GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, con
         const uint8_t *at = block + (format == GPUNN_Q4_1 || format == GPUNN_Q5_1 ? 4 : 2) + (five ? 4 : 0);
         const __m128i  packed = _mm_loadu_si128((const __m128i *)(const void *)at);
         const __m256i  q = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(packed, 4), packed), four);
+        if (format == GPUNN_IQ4_NL) {
+            const int64_t low = (int64_t)GPUNN__IQ4_NL_LOW, high = (int64_t)GPUNN__IQ4_NL_HIGH;
+            const __m256i bytes = _mm256_shuffle_epi8(_mm256_setr_epi64x(low, high, low, high), q);
+            return GPUNN__SATURATES ? _mm256_xor_si256(bytes, _mm256_set1_epi8((char)-128)) : bytes;
+        }
         if (!five) return q;
         int32_t bits; /* bit i is the highest of number i */
         memcpy(&bits, at - 4, sizeof bits);
@@ -33016,7 +33078,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(four)(const gpunn_dtype format, const 
 {
     const int  each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
     const int  bytes = (int)gpunn__block_bytes(format, gpunn__block_length(format));
-    const bool sign = format == GPUNN_Q6_K || (format == GPUNN_Q8_0 && GPUNN__SATURATES);
+    const bool sign = format == GPUNN_Q6_K || (gpunn__block_is_bytes(format) && GPUNN__SATURATES);
     const bool zero = gpunn__block_length(format) == GPUNN__GROUP && format != GPUNN_Q4_1 &&
                       format != GPUNN_Q5_1 && !sign;
     __m256        sum[4];
@@ -33107,7 +33169,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(numbers)(const gpunn_dtype format, con
                                                    float *to)
 {
     float         minimum = -0.0f;
-    const int     zero = format == GPUNN_Q8_0 ? 0 : gpunn__block_zero(format);
+    const int     zero = gpunn__block_is_bytes(format) ? 0 : gpunn__block_zero(format);
     const __m256  scale = GPUNN__B(scales)(format, block, j, &minimum);
     const __m256i q = _mm256_sub_epi8(GPUNN__B(load)(format, block, j), _mm256_set1_epi8((char)zero));
     GPUNN__UNROLL
@@ -33175,6 +33237,11 @@ GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, con
         const uint8_t *at = block + (format == GPUNN_Q4_1 || format == GPUNN_Q5_1 ? 4 : 2) + (five ? 4 : 0);
         const __m128i  packed = _mm_loadu_si128((const __m128i *)(const void *)at);
         const __m256i  q = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(packed, 4), packed), four);
+        if (format == GPUNN_IQ4_NL) {
+            const int64_t low = (int64_t)GPUNN__IQ4_NL_LOW, high = (int64_t)GPUNN__IQ4_NL_HIGH;
+            const __m256i bytes = _mm256_shuffle_epi8(_mm256_setr_epi64x(low, high, low, high), q);
+            return GPUNN__SATURATES ? _mm256_xor_si256(bytes, _mm256_set1_epi8((char)-128)) : bytes;
+        }
         if (!five) return q;
         int32_t bits; /* bit i is the highest of number i */
         memcpy(&bits, at - 4, sizeof bits);
@@ -33239,7 +33306,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(four)(const gpunn_dtype format, const 
 {
     const int  each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
     const int  bytes = (int)gpunn__block_bytes(format, gpunn__block_length(format));
-    const bool sign = format == GPUNN_Q6_K || (format == GPUNN_Q8_0 && GPUNN__SATURATES);
+    const bool sign = format == GPUNN_Q6_K || (gpunn__block_is_bytes(format) && GPUNN__SATURATES);
     const bool zero = gpunn__block_length(format) == GPUNN__GROUP && format != GPUNN_Q4_1 &&
                       format != GPUNN_Q5_1 && !sign;
     __m256        sum[4];
@@ -33330,7 +33397,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(numbers)(const gpunn_dtype format, con
                                                    float *to)
 {
     float         minimum = -0.0f;
-    const int     zero = format == GPUNN_Q8_0 ? 0 : gpunn__block_zero(format);
+    const int     zero = gpunn__block_is_bytes(format) ? 0 : gpunn__block_zero(format);
     const __m256  scale = GPUNN__B(scales)(format, block, j, &minimum);
     const __m256i q = _mm256_sub_epi8(GPUNN__B(load)(format, block, j), _mm256_set1_epi8((char)zero));
     GPUNN__UNROLL
@@ -33397,6 +33464,10 @@ GPUNN__INLINE void gpunn__neon_load(const gpunn_dtype format, const uint8_t *blo
         for (int i = 0; i < 2; i++) low[i] = vshlq_u8(vld1q_u8(from + 16 * i), shift);
     }
     for (int i = 0; i < 2; i++) low[i] = vandq_u8(low[i], vdupq_n_u8(15));
+    if (format == GPUNN_IQ4_NL) {
+        const uint64x2_t table = {GPUNN__IQ4_NL_LOW, GPUNN__IQ4_NL_HIGH};
+        for (int i = 0; i < 2; i++) low[i] = vqtbl1q_u8(vreinterpretq_u8_u64(table), low[i]);
+    }
     if (small && five) { /* bit i is the highest of number i */
         const uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
         for (int i = 0; i < 2; i++) {
@@ -50843,7 +50914,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
     X(Q5_1, 24, GPUNN_F32, "Q5_1", "", 0, 7)           \
     X(Q4_K, 144, GPUNN_F32, "Q4_K", "", 0, 12)         \
     X(Q5_K, 176, GPUNN_F32, "Q5_K", "", 0, 13)         \
-    X(Q6_K, 210, GPUNN_F32, "Q6_K", "", 0, 14)
+    X(Q6_K, 210, GPUNN_F32, "Q6_K", "", 0, 14)         \
+    X(IQ4_NL, 18, GPUNN_F32, "IQ4_NL", "", 0, 20)
 
 /* clang-format off */
 typedef enum gpunn__encoding_id {

@@ -5,7 +5,8 @@
 
 It reads what torch.save writes (in the zip format or the older one), TorchScript archives, NumPy's .npz,
 llama.cpp's .gguf, and a state_dict() as .json. Names are kept; those of a whole module are its
-state_dict()'s. Floats become F32, and so do the quantized tensors of .gguf (Q4_0 to Q8_0, Q4_K to Q6_K).
+state_dict()'s. Floats become F32, and so do the quantized tensors of .gguf (Q4_0 to Q8_0, Q4_K to Q6_K,
+IQ4_NL).
 The pickle in a .pt is read by an unpickler that knows tensors and records the rest, so no code of a file
 runs. If a checkpoint holds several groups of tensors (weights, an optimizer's state), name one with --key;
 the error lists them."""

@@ -5,8 +5,8 @@
 
 In C, gpunn_load(model, "W.gguf") loads it. Names are kept. Matrices and larger tensors are rounded. Q4_0 to
 Q8_0 have the bits of ggml's reference. Vectors, tensors whose rows are no whole number of blocks, integers,
-and what --keep names stay as they are. A million weights take about 0.3 seconds, and 6 for Q4_K, Q5_K and
-Q6_K, whose scales are searched for."""
+and what --keep names stay as they are. A million weights take about 0.3 seconds, and 6 for Q4_K, Q5_K, Q6_K
+and IQ4_NL, whose scales are searched for."""
 import argparse
 import array
 import fnmatch
@@ -89,7 +89,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="python3 -m generator.quantize", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Writes the weights of a .safetensors or .npz file as a .gguf with fewer bits. A million "
-        "weights take\nabout 0.3 seconds, and 6 for q4_k, q5_k and q6_k.",
+        "weights take\nabout 0.3 seconds, and 6 for q4_k, q5_k, q6_k and iq4_nl.",
         epilog="example:\n  python3 -m generator.quantize W.safetensors --to q4_0 -o W.gguf --keep '*embed*'")
     parser.add_argument("file", metavar="W.safetensors", help="weights")
     parser.add_argument("--to", choices=TARGETS, default="q8_0", help="type of the rounded tensors")

@@ -1,14 +1,18 @@
 """GGUF's blocks of quantised numbers. In a block of 32 a number q stands for d q, in Q4_1 and Q5_1 for
-d q + m, where d and m are F16. templates/gpunn/base/blocks.c is the same in C, bit for bit. Blocks of 256 are
-encoded by the search of ggml's make_qkx2_quants and make_qx_quants, in doubles."""
+d q + m, where d and m are F16. templates/gpunn/base/blocks.c is the same in C, bit for bit. Blocks of 256 and
+IQ4_NL are encoded by the search of ggml's make_qkx2_quants and make_qx_quants, in doubles."""
 import array
 import math
 import struct
+from bisect import bisect_left
 from functools import reduce
 from operator import add, mul
 
 from ..floats import f32
 from .arrays import Array, floats32
+
+IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # ggml's kvalues_iq4nl
+IQ4_NL_MIDDLES = list(map(add, IQ4_NL, IQ4_NL[1:]))  # twice the middles between two numbers
 
 
 class Block32:
@@ -142,16 +146,24 @@ def best_line(x, most):
     return scale, least
 
 
-def best_scale(x):
-    """The scale so that scale q with q in -32 ... 31 is near x."""
+def nearest_index(y):
+    """The index of the nearest number of IQ4_NL, the lower one of two."""
+    return bisect_left(IQ4_NL_MIDDLES, 2 * y)
+
+
+def best_scale(x, ends, nearest_number):
+    """The scale so that scale q is near x, for numbers q. The largest number of x is tried at the quotients
+    `ends` of even and odd parts, and parts more or less."""
     far = max(x, key=abs)
     if abs(far) < 1e-15:
         return 0.0
     w = floats32([value / far * (value / far) for value in x])
     best = found = 0.0
-    for k in range(19):  # 0, -1, 1, -2, 2 ... tenths of a level
-        step = (320 + (-1 if k % 2 else 1) * ((k + 1) // 2)) / (-10 * far)
-        q = [level(step * value + 32, 63) - 32 for value in x]
+    for k in range(19):  # 0, -1, 1, -2, 2 ...
+        part = (-1 if k % 2 else 1) * ((k + 1) // 2)
+        most, parts = ends[part % 2]
+        step = (most + part) / (parts * far)
+        q = [nearest_number(step * value) for value in x]
         wq = list(map(mul, w, q))
         sum_xq, sum_qq = total(map(mul, wq, x)), total(map(mul, wq, q))
         if sum_xq * sum_xq > best * sum_qq:
@@ -160,13 +172,13 @@ def best_scale(x):
     return found
 
 
-def encoded(values, block):
-    """The blocks of 256 of an array. Where a number is not finite, neither is the scale."""
+def encoded(values, length, block):
+    """The blocks of an array. Where a number is not finite, neither is the scale."""
     parts = []
-    for i in range(0, len(values), 256):
-        x = values[i:i + 256].tolist()
+    for i in range(0, len(values), length):
+        x = values[i:i + length].tolist()
         sizes = sum(map(abs, x))
-        parts.append(block(x) if sizes < math.inf else block([0.0] * 256, sizes))
+        parts.append(block(x) if sizes < math.inf else block([0.0] * length, sizes))
     return b"".join(parts)
 
 
@@ -206,7 +218,7 @@ class Q4K:
         return result
 
     def encode(self, values):
-        return encoded(values, self.block)
+        return encoded(values, self.length, self.block)
 
     def block(self, x, scale=None):
         most = (1 << self.bits) - 1
@@ -242,11 +254,12 @@ class Q6K:
         return result
 
     def encode(self, values):
-        return encoded(values, self.block)
+        return encoded(values, self.length, self.block)
 
     def block(self, x, scale=None):
         groups = [x[i:i + 16] for i in range(0, 256, 16)]
-        found = [best_scale(group) for group in groups]
+        found = [best_scale(group, ((320, -10),) * 2, lambda y: level(y + 32, 63) - 32)
+                 for group in groups]
         top = max(found, key=abs)
         d = widened(top / -128)
         scales = [level(-128 * step / top + 128, 255) - 128 if top else 0 for step in found]
@@ -259,9 +272,29 @@ class Q6K:
         return bytes(low + high) + struct.pack("16b", *scales) + half(d if scale is None else scale)
 
 
+class IQ4NL:
+    """Blocks of 32 indices into a table of numbers, two a byte, with a scale."""
+    number, length, bytes = 20, 32, 18
+
+    def decode(self, data):
+        result = array.array("f")
+        for scale, packed in struct.iter_unpack("<e16s", data):
+            result.extend([scale * IQ4_NL[byte & 15] for byte in packed])
+            result.extend([scale * IQ4_NL[byte >> 4] for byte in packed])
+        return result
+
+    def encode(self, values):
+        return encoded(values, self.length, self.block)
+
+    def block(self, x, scale=None):
+        d = widened(best_scale(x, ((113, 1), (127, -1)), lambda y: IQ4_NL[nearest_index(y)]))
+        q = [nearest_index(value / d) if d else 0 for value in x]
+        return half(d if scale is None else scale) + bytes([a | b << 4 for a, b in zip(q, q[16:])])
+
+
 FORMATS = {"Q4_0": Block32(2, 4), "Q4_1": Block32(3, 4, True), "Q5_0": Block32(6, 5),
            "Q5_1": Block32(7, 5, True), "Q8_0": Block32(8, 8), "Q4_K": Q4K(12, 4), "Q5_K": Q4K(13, 5),
-           "Q6_K": Q6K()}
+           "Q6_K": Q6K(), "IQ4_NL": IQ4NL()}
 
 
 class BlockArray(Array):

@@ -11,7 +11,7 @@ from .tensor_files import FileError
 PLAIN = {0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64",
          30: "bfloat16"}
 NAMES = {9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
-         19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0",
+         19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0",
          35: "TQ2_0", 39: "MXFP4"}
 VALUES = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # struct formats of metadata values
 STRING, LIST = 8, 9

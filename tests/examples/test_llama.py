@@ -284,7 +284,7 @@ class Llama(unittest.TestCase):
         short = {**CONFIGS["grouped"], "hidden_size": 64, "intermediate_size": 96}
         long = {**CONFIGS["qwen3"], "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2,
                 "num_key_value_heads": 1}
-        for kind in ("f16", "bf16", "q8_0", "q4_0", "q5_1", "q4_k", "q6_k"):
+        for kind in ("f16", "bf16", "q8_0", "q4_0", "q5_1", "q4_k", "q6_k", "iq4_nl"):
             config = long if kind.endswith("_k") else short
             tensors, narrow = weights(config), {}
             for name, (_, shape, data) in tensors.items():

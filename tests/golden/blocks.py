@@ -20,8 +20,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from generator.exchange.blocks import FORMATS  # noqa: E402
 
 ROUNDED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
-READ = ("Q4_K", "Q5_K", "Q6_K")
-HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # bytes of F16 scales in a block
+READ = ("Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
+HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,)}  # bytes of F16 scales in a block
 
 
 def numbers():

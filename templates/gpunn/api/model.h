@@ -177,7 +177,8 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_Q5_1, "Q5_1", 32, 24)   \
     X(GPUNN_Q4_K, "Q4_K", 256, 144) \
     X(GPUNN_Q5_K, "Q5_K", 256, 176) \
-    X(GPUNN_Q6_K, "Q6_K", 256, 210)
+    X(GPUNN_Q6_K, "Q6_K", 256, 210) \
+    X(GPUNN_IQ4_NL, "IQ4_NL", 32, 18)
 
 /* clang-format off */
 typedef enum gpunn_dtype {
@@ -244,9 +245,9 @@ typedef struct gpunn_model_args {
     bool inference;
     /* Weights that only linear layers and embeddings read are stored in this format of GPUNN_BLOCK_LIST. What
      * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take
-     * about 60 ms to round to Q4_K, Q5_K or Q6_K, whose scales are searched for. A weight whose rows are no
-     * multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as above.
-     * gpunn_set_storage chooses for a single weight.
+     * about 60 ms to round to Q4_K, Q5_K or Q6_K, and 120 to IQ4_NL, whose scales are searched for. A weight
+     * whose rows are no multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as
+     * above. gpunn_set_storage chooses for a single weight.
      * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
      * 32 numbers. Products with more rows compute in F32. A GPU does not round the rows. With more than 16
      * rows it unpacks the whole weight first, in the dtype of the rows, to memory that all layers share.

@@ -87,7 +87,7 @@ static void gpunn__quantize32(gpunn__block32 layout, const float *values, uint8_
         for (int i = 0; i < 16; i++) packed[i] = (uint8_t)((number[i] & 15) | number[i + 16] << 4);
 }
 
-/* ---- rounding to blocks of 256 ------------------------------------------------------------------------- */
+/* ---- rounding with a search for scales ----------------------------------------------------------------- */
 
 /* The search of ggml's make_qkx2_quants and make_qx_quants, in doubles. generator/exchange/blocks.py computes
  * the same numbers in the same order. Products are exact or pass through gpunn__apart, so that a compiler
@@ -255,20 +255,42 @@ static void gpunn__quantize_lines(int bits, const float *x, uint8_t *block)
     gpunn__pack_levels(bits, q, block + 16);
 }
 
-/* The scale for 16 numbers so that scale q with q from -32 to 31 is near x. Squares of x are weights. */
-static double gpunn__find_scale(const float *x)
+/* The index of IQ4_NL whose number is nearest to y, the lower one of two, and 0 for NaN. */
+GPUNN__INLINE int gpunn__nearest_index(double y)
 {
-    double far = 0, best = 0, found = 0;
-    for (int i = 0; i < 16; i++)
+    /* twice the middles between two numbers */
+    static const double sums[] = {-231, -187, -148, -114, -84, -57, -32, -9, 14, 38, 63, 91, 122, 158, 202};
+    int                 found = 0;
+    for (int half = 8; half > 0; half /= 2) found += half * (2 * y > sums[found + half - 1]);
+    return found;
+}
+
+/* The integer of Q6_K or IQ4_NL that is nearest to y. */
+GPUNN__INLINE int gpunn__nearest_number(gpunn_dtype format, double y)
+{
+    if (format == GPUNN_Q6_K) return gpunn__nearest_level(y + 32, 63) - 32;
+    return (int)gpunn__iq4_nl_byte((uint32_t)gpunn__nearest_index(y)) - 128;
+}
+
+/* The scale for 16 numbers of Q6_K or 32 of IQ4_NL so that scale q is near x. Squares of x are weights. In
+ * IQ4_NL the largest number of x is tried at both ends of the table. */
+GPUNN__INLINE double gpunn__find_scale(gpunn_dtype format, const float *x)
+{
+    const bool six = format == GPUNN_Q6_K;
+    const int  n = six ? 16 : 32;
+    double     far = 0, best = 0, found = 0;
+    for (int i = 0; i < n; i++)
         if (fabs((double)x[i]) > fabs(far)) far = (double)x[i];
     if (fabs(far) < 1e-15) return 0;
-    for (int k = 0; k < 19; k++) { /* 0, -1, 1, -2, 2 ... tenths of a level */
-        const double step = (320 + (k % 2 ? -1 : 1) * ((k + 1) / 2)) / (-10 * far);
+    for (int k = 0; k < 19; k++) {
+        const int    part = (k % 2 ? -1 : 1) * ((k + 1) / 2); /* 0, -1, 1, -2, 2 ... parts of a level */
+        const int    most = six ? 320 : part % 2 ? 127 : 113, parts = six ? -10 : part % 2 ? -1 : 1;
+        const double step = (most + part) / (parts * far);
         double       sum_xq = 0, sum_qq = 0;
-        for (int i = 0; i < 16; i++) {
+        for (int i = 0; i < n; i++) {
             const double r = (double)x[i] / far, w = (double)(float)(r * r),
-                         q = gpunn__nearest_level(step * (double)x[i] + 32, 63) - 32, wq = w * q;
-            sum_xq += wq * (double)x[i];
+                         q = gpunn__nearest_number(format, step * (double)x[i]), wq = w * q;
+            sum_xq += six ? wq * (double)x[i] : gpunn__apart(wq * (double)x[i]);
             sum_qq += wq * q;
         }
         if (sum_xq * sum_xq > best * sum_qq) {
@@ -297,7 +319,7 @@ static void gpunn__quantize_q6_k(const float *x, uint8_t *block)
     double  scale[16], top = 0;
     uint8_t q[256];
     for (int j = 0; j < 16; j++) {
-        scale[j] = gpunn__find_scale(x + 16 * j);
+        scale[j] = gpunn__find_scale(GPUNN_Q6_K, x + 16 * j);
         if (fabs(scale[j]) > fabs(top)) top = scale[j];
     }
     const double d = gpunn__as_half(top / -128);
@@ -311,17 +333,31 @@ static void gpunn__quantize_q6_k(const float *x, uint8_t *block)
     gpunn__round_floats(GPUNN_F16, &half, 1, block + 208);
 }
 
-/* In a block with a number that is not finite, the scale is the sum of the sizes. */
-static void gpunn__quantize256(gpunn_dtype format, const float *values, uint8_t *block)
+static void gpunn__quantize_iq4_nl(const float *x, uint8_t *block)
 {
-    float  x[256];
-    double total = 0;
-    for (int i = 0; i < 256; i++) total += fabs((double)values[i]);
+    const double d = gpunn__as_half(gpunn__find_scale(GPUNN_IQ4_NL, x));
+    const float  half = (float)d;
+    uint8_t      q[32];
+    for (int i = 0; i < 32; i++) q[i] = (uint8_t)(d != 0 ? gpunn__nearest_index((double)x[i] / d) : 0);
+    gpunn__round_floats(GPUNN_F16, &half, 1, block);
+    for (int i = 0; i < 16; i++) block[2 + i] = (uint8_t)(q[i] | q[i + 16] << 4);
+}
+
+/* Formats whose scales are searched for. In a block with a number that is not finite, the scale is the sum of
+ * the sizes. */
+static void gpunn__quantize_searched(gpunn_dtype format, const float *values, uint8_t *block)
+{
+    const int n = (int)gpunn__block_length(format);
+    float     x[256];
+    double    total = 0;
+    for (int i = 0; i < n; i++) total += fabs((double)values[i]);
     const float scale = (float)total;
     const bool  finite = total < INFINITY;
-    for (int i = 0; i < 256; i++) x[i] = finite ? values[i] : 0;
+    for (int i = 0; i < n; i++) x[i] = finite ? values[i] : 0;
     if (format == GPUNN_Q6_K)
         gpunn__quantize_q6_k(x, block);
+    else if (format == GPUNN_IQ4_NL)
+        gpunn__quantize_iq4_nl(x, block);
     else
         gpunn__quantize_lines(format == GPUNN_Q4_K ? 4 : 5, x, block);
     if (!finite) gpunn__round_floats(GPUNN_F16, &scale, 1, block + gpunn__block_scale_at(format));
@@ -370,10 +406,10 @@ GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, vo
     const int64_t length = gpunn__block_length(format);
     for (int64_t i = 0; i < n; i += length) {
         uint8_t *block = (uint8_t *)blocks + gpunn__block_bytes(format, i);
-        if (length == 32)
+        if (length == 32 && format != GPUNN_IQ4_NL)
             gpunn__quantize32(gpunn__block32_of(format), values + i, block);
         else
-            gpunn__quantize256(format, values + i, block);
+            gpunn__quantize_searched(format, values + i, block);
     }
 }
 

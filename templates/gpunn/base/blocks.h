@@ -30,9 +30,9 @@ GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *bloc
 /* Writes the numbers of n / length blocks. n is a multiple of the block's length. */
 GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, float *values, int64_t n);
 
-/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref; of 256, with
- * its search for scales but not its bits. A block with a NaN gets the scale NaN, and one with an infinity an
- * infinite scale. */
+/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref; of 256 and
+ * IQ4_NL, with its search for scales but not its bits. A block with a NaN gets the scale NaN, and one with an
+ * infinity an infinite scale. */
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n);
 
 /* Stores n values as a dtype of 16 bits or as blocks. `to` may be the memory of values. */

@@ -7,8 +7,13 @@
  * stands for scale q + minimum, with integers q of at most 8 bits. A block of 32 numbers is one group with
  * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
  * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
- * each half of a group. scale q is exact in F32, except in Q6_K, so that all backends give the same bits. */
+ * each half of a group. IQ4_NL stores indices of 4 bits into a table of numbers q. scale q is exact in F32,
+ * except in Q6_K, so that all backends give the same bits. */
 enum { GPUNN__GROUP = 32 };
+
+/* q + 128 of the indices 0 to 7 and 8 to 15 of IQ4_NL, a byte each: kvalues_iq4nl of ggml. */
+#define GPUNN__IQ4_NL_LOW 0x766A5D4F3F2D1801u
+#define GPUNN__IQ4_NL_HIGH 0xF1D9C5B5A6998D81u
 
 /* Whether the dtype is a format of blocks. */
 GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
@@ -80,6 +85,12 @@ GPUNN__SHARED uint32_t gpunn__four_bytes(const uint8_t *at)
 #endif
 }
 
+/* q + 128 for an index of IQ4_NL. */
+GPUNN__SHARED uint32_t gpunn__iq4_nl_byte(uint32_t index)
+{
+    return (uint32_t)((index < 8 ? GPUNN__IQ4_NL_LOW : GPUNN__IQ4_NL_HIGH) >> index % 8 * 8) & 255u;
+}
+
 /* gpunn__unpack4 for a block of 32. The lower half of a byte is a number of the group's first half. The
  * highest bits of 5 stand apart; the multiplication spreads four of them over four bytes. */
 GPUNN__SHARED uint32_t gpunn__unpack4_of_32(gpunn_dtype format, const uint8_t *block, int i)
@@ -88,7 +99,10 @@ GPUNN__SHARED uint32_t gpunn__unpack4_of_32(gpunn_dtype format, const uint8_t *b
     const bool     five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
     if (format == GPUNN_Q8_0) return gpunn__four_bytes(packed + 4 * i) ^ 0x80808080u;
     const uint32_t high = five ? (packed[i / 2] >> i % 2 * 4 & 15u) * 0x204081u & 0x01010101u : 0;
-    return (gpunn__four_bytes(packed + (five ? 4 : 0) + i % 4 * 4) >> i / 4 * 4 & 0x0F0F0F0Fu) | high << 4;
+    const uint32_t four = gpunn__four_bytes(packed + (five ? 4 : 0) + i % 4 * 4) >> i / 4 * 4 & 0x0F0F0F0Fu;
+    if (format != GPUNN_IQ4_NL) return four | high << 4;
+    return gpunn__iq4_nl_byte(four & 15u) | gpunn__iq4_nl_byte(four >> 8 & 15u) << 8 |
+           gpunn__iq4_nl_byte(four >> 16 & 15u) << 16 | gpunn__iq4_nl_byte(four >> 24) << 24;
 }
 
 /* The same of group j of a block of 256. */
@@ -110,9 +124,15 @@ GPUNN__SHARED uint32_t gpunn__unpack4(gpunn_dtype format, const uint8_t *block, 
                                                        : gpunn__unpack4_of_256(format, block, j, i);
 }
 
+/* Whether the numbers of a block of 32 have 8 bits. */
+GPUNN__SHARED bool gpunn__block_is_bytes(gpunn_dtype format)
+{
+    return format == GPUNN_Q8_0 || format == GPUNN_IQ4_NL;
+}
+
 GPUNN__SHARED int gpunn__block_bias(gpunn_dtype format)
 {
-    if (format == GPUNN_Q8_0) return 128;
+    if (gpunn__block_is_bytes(format)) return 128;
     return format == GPUNN_Q6_K ? 32 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
 }
 

@@ -31,7 +31,8 @@
     X(Q5_1, 24, GPUNN_F32, "Q5_1", "", 0, 7)           \
     X(Q4_K, 144, GPUNN_F32, "Q4_K", "", 0, 12)         \
     X(Q5_K, 176, GPUNN_F32, "Q5_K", "", 0, 13)         \
-    X(Q6_K, 210, GPUNN_F32, "Q6_K", "", 0, 14)
+    X(Q6_K, 210, GPUNN_F32, "Q6_K", "", 0, 14)         \
+    X(IQ4_NL, 18, GPUNN_F32, "IQ4_NL", "", 0, 20)
 
 /* clang-format off */
 typedef enum gpunn__encoding_id {
