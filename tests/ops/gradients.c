@@ -143,6 +143,28 @@ static void check_tensor(inputs *in, gpunn_tensor *loss, gpunn_tensor *out, cons
     free(values);
 }
 
+/* The gradient of loss by t as a node of gpunn_grad, against that of the backward pass. Ops without a
+ * derivative made of ops have none. */
+static void check_node(const inputs *in, gpunn_tensor *loss, gpunn_tensor *t)
+{
+    gpunn_device *dev = in->f->dev;
+    gpunn_tensor *node = gpunn_grad(loss, t);
+    if (node == NULL) {
+        if (gpunn_last_status(dev) != GPUNN_ERR_UNSUPPORTED) /* a node that would cut the batch */
+            assert_non_null(strstr(gpunn_error(dev), "batch"));
+        gpunn_clear_error(dev);
+        return;
+    }
+    int64_t n;
+    OK(dev, gpunn_forward(&node, 1));
+    float *actual = read_floats(dev, node, &n), *expected = malloc((size_t)n * sizeof *expected);
+    OK(dev, gpunn_zero_grad(in->f->model));
+    OK(dev, gpunn_backward(loss));
+    OK(dev, gpunn_read_grad(t, expected, (size_t)n * sizeof *expected));
+    check_close(actual, expected, n, 2e-4, 2e-4);
+    free(actual), free(expected);
+}
+
 /* All inputs that keep their gradient and all parameters of a model whose result is out. */
 static void check_gradients(inputs *in, gpunn_tensor *out)
 {
@@ -160,6 +182,8 @@ static void check_gradients(inputs *in, gpunn_tensor *out)
     OK(dev, write_floats(weights, w, outputs));
     for (int i = 0; i < COUNT(in->x); i++)
         if (in->x[i]) check_tensor(in, loss, out, w, outputs, in->x[i]);
+    for (int i = 0; i < COUNT(in->x); i++) /* the same ops on each backend */
+        if (in->x[i] && !is_emulated(in->f->backend)) check_node(in, loss, in->x[i]);
     for (int i = 0; i < gpunn_parameter_count(in->f->model); i++) {
         gpunn_tensor *p = gpunn_parameter_at(in->f->model, i);
         if (strstr(gpunn_tensor_name(p), "running_") == NULL) check_tensor(in, loss, out, w, outputs, p);
