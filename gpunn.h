@@ -10338,9 +10338,9 @@ static bool gpunn__tcp_move(int fd, void *memory, size_t bytes, short what, doub
     for (size_t at = 0; at < bytes;) {
         char *rest = (char *)memory + at;
         if (!gpunn__tcp_ready(fd, what, until)) return false;
-        const bool spoken = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(fd, POLLIN, 0);
-        if (spoken) errno = EINTR;
-        if (spoken) return false;
+        const bool readable = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(fd, POLLIN, 0);
+        if (readable) errno = EINTR;
+        if (readable) return false;
         const ssize_t moved = what == POLLIN ? recv(fd, rest, bytes - at, 0)
                                              : send(fd, rest, bytes - at, GPUNN__NO_SIGNAL);
         if (moved > 0) at += (size_t)moved;
@@ -11230,24 +11230,24 @@ GPUNN__INTERNAL gpunn_status gpunn__all_reduce_status(gpunn_group *group, gpunn_
     statuses[rank].status = (int32_t)status;
     statuses[rank].loss = loss ? *loss : 0;
     statuses[rank].what = gpunn__hash(what);
-    gpunn_status spoken = gpunn__exchange_host(group, GPUNN__ALL_GATHER, statuses, sizeof *statuses, 0);
+    gpunn_status exchanged = gpunn__exchange_host(group, GPUNN__ALL_GATHER, statuses, sizeof *statuses, 0);
     group->reductions++;
-    if (spoken != GPUNN_OK) return spoken;
+    if (exchanged != GPUNN_OK) return exchanged;
     group->reported = true;
     for (int r = 0; r < size; r++) {
         if (statuses[r].status == GPUNN_OK) continue;
         const gpunn_status theirs = (gpunn_status)statuses[r].status;
-        spoken = gpunn__broadcast_text(group, r, gpunn_error(dev), other);
+        exchanged = gpunn__broadcast_text(group, r, gpunn_error(dev), other);
         if (group->joined && (statuses[r].what == gpunn__hash(GPUNN__LATE) || theirs == GPUNN_ERR_DEVICE))
             group->broken = theirs;
-        if (spoken != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? spoken : status;
+        if (exchanged != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? exchanged : status;
         return gpunn__fail(dev, theirs, "rank %d: %s", r, other);
     }
     for (int r = 1; r < size; r++) {
         if (statuses[r].what == statuses[0].what) continue;
-        spoken = gpunn__broadcast_text(group, 0, what, first);
-        if (spoken == GPUNN_OK) spoken = gpunn__broadcast_text(group, r, what, other);
-        if (spoken != GPUNN_OK) return spoken;
+        exchanged = gpunn__broadcast_text(group, 0, what, first);
+        if (exchanged == GPUNN_OK) exchanged = gpunn__broadcast_text(group, r, what, other);
+        if (exchanged != GPUNN_OK) return exchanged;
         return gpunn__fail(dev, GPUNN_ERR_STATE, "the ranks differ: rank 0 has %s; rank %d has %s", first, r,
                            other);
     }
@@ -47165,20 +47165,20 @@ static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, floa
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
     const size_t         bytes = (size_t)n * sizeof *own;
-    gpunn_status         spoken;
+    gpunn_status         exchanged;
     if (gpunn__in_ranks(group, dev)) {
         float *const         to = all ? all : aside;
         const gpunn_exchange exchange = {own ? own : to, n, root, 0, false, NULL, 0};
-        spoken = gpunn__exchange_joined(group, dev, &exchange);
-        if (spoken == GPUNN_OK && own && all)
+        exchanged = gpunn__exchange_joined(group, dev, &exchange);
+        if (exchanged == GPUNN_OK && own && all)
             *copied = backend->convert(dev->context, all, GPUNN_F32, own, GPUNN_F32, n);
-        return spoken;
+        return exchanged;
     }
     if (own && *copied == GPUNN_OK) *copied = backend->download(dev->context, group->piece, own, bytes);
-    spoken = gpunn__exchange_host(group, GPUNN__BROADCAST, group->piece, bytes, root);
-    if (spoken == GPUNN_OK && *copied == GPUNN_OK && all)
+    exchanged = gpunn__exchange_host(group, GPUNN__BROADCAST, group->piece, bytes, root);
+    if (exchanged == GPUNN_OK && *copied == GPUNN_OK && all)
         *copied = backend->upload(dev->context, all, group->piece, bytes);
-    return spoken;
+    return exchanged;
 }
 
 /* Collects rank root's share of state k; see gpunn__collect_piece. */
@@ -47187,14 +47187,14 @@ static gpunn_status gpunn__state_collect(gpunn_optimizer *opt, int k, int root, 
     const bool    here = root == gpunn_group_rank(opt->group);
     const int64_t each = gpunn__share_of(opt), most = GPUNN__GROUP_PIECE / (int)sizeof *all;
     const int64_t end = (root + 1) * each < opt->state_count ? (root + 1) * each : opt->state_count;
-    gpunn_status  spoken = GPUNN_OK, copied = GPUNN_OK;
-    for (int64_t at = root * each, n; at < end && spoken == GPUNN_OK; at += n) {
+    gpunn_status  exchanged = GPUNN_OK, copied = GPUNN_OK;
+    for (int64_t at = root * each, n; at < end && exchanged == GPUNN_OK; at += n) {
         n = end - at < most ? end - at : most;
-        spoken = gpunn__collect_piece(opt, here ? gpunn__state_at(opt, k, at) : NULL, all ? all + at : NULL,
-                                      aside, n, root, &copied);
+        exchanged = gpunn__collect_piece(opt, here ? gpunn__state_at(opt, k, at) : NULL,
+                                         all ? all + at : NULL, aside, n, root, &copied);
     }
     if (copied != GPUNN_OK) copied = gpunn__backend_fail(opt->model->dev, "collecting states", copied);
-    return spoken == GPUNN_OK ? copied : spoken;
+    return exchanged == GPUNN_OK ? copied : exchanged;
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller)

@@ -407,24 +407,24 @@ GPUNN__INTERNAL gpunn_status gpunn__all_reduce_status(gpunn_group *group, gpunn_
     statuses[rank].status = (int32_t)status;
     statuses[rank].loss = loss ? *loss : 0;
     statuses[rank].what = gpunn__hash(what);
-    gpunn_status spoken = gpunn__exchange_host(group, GPUNN__ALL_GATHER, statuses, sizeof *statuses, 0);
+    gpunn_status exchanged = gpunn__exchange_host(group, GPUNN__ALL_GATHER, statuses, sizeof *statuses, 0);
     group->reductions++;
-    if (spoken != GPUNN_OK) return spoken;
+    if (exchanged != GPUNN_OK) return exchanged;
     group->reported = true;
     for (int r = 0; r < size; r++) {
         if (statuses[r].status == GPUNN_OK) continue;
         const gpunn_status theirs = (gpunn_status)statuses[r].status;
-        spoken = gpunn__broadcast_text(group, r, gpunn_error(dev), other);
+        exchanged = gpunn__broadcast_text(group, r, gpunn_error(dev), other);
         if (group->joined && (statuses[r].what == gpunn__hash(GPUNN__LATE) || theirs == GPUNN_ERR_DEVICE))
             group->broken = theirs;
-        if (spoken != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? spoken : status;
+        if (exchanged != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? exchanged : status;
         return gpunn__fail(dev, theirs, "rank %d: %s", r, other);
     }
     for (int r = 1; r < size; r++) {
         if (statuses[r].what == statuses[0].what) continue;
-        spoken = gpunn__broadcast_text(group, 0, what, first);
-        if (spoken == GPUNN_OK) spoken = gpunn__broadcast_text(group, r, what, other);
-        if (spoken != GPUNN_OK) return spoken;
+        exchanged = gpunn__broadcast_text(group, 0, what, first);
+        if (exchanged == GPUNN_OK) exchanged = gpunn__broadcast_text(group, r, what, other);
+        if (exchanged != GPUNN_OK) return exchanged;
         return gpunn__fail(dev, GPUNN_ERR_STATE, "the ranks differ: rank 0 has %s; rank %d has %s", first, r,
                            other);
     }

@@ -41,9 +41,9 @@ static bool gpunn__tcp_move(int fd, void *memory, size_t bytes, short what, doub
     for (size_t at = 0; at < bytes;) {
         char *rest = (char *)memory + at;
         if (!gpunn__tcp_ready(fd, what, until)) return false;
-        const bool spoken = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(fd, POLLIN, 0);
-        if (spoken) errno = EINTR;
-        if (spoken) return false;
+        const bool readable = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(fd, POLLIN, 0);
+        if (readable) errno = EINTR;
+        if (readable) return false;
         const ssize_t moved = what == POLLIN ? recv(fd, rest, bytes - at, 0)
                                              : send(fd, rest, bytes - at, GPUNN__NO_SIGNAL);
         if (moved > 0) at += (size_t)moved;

@@ -125,20 +125,20 @@ static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, floa
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
     const size_t         bytes = (size_t)n * sizeof *own;
-    gpunn_status         spoken;
+    gpunn_status         exchanged;
     if (gpunn__in_ranks(group, dev)) {
         float *const         to = all ? all : aside;
         const gpunn_exchange exchange = {own ? own : to, n, root, 0, false, NULL, 0};
-        spoken = gpunn__exchange_joined(group, dev, &exchange);
-        if (spoken == GPUNN_OK && own && all)
+        exchanged = gpunn__exchange_joined(group, dev, &exchange);
+        if (exchanged == GPUNN_OK && own && all)
             *copied = backend->convert(dev->context, all, GPUNN_F32, own, GPUNN_F32, n);
-        return spoken;
+        return exchanged;
     }
     if (own && *copied == GPUNN_OK) *copied = backend->download(dev->context, group->piece, own, bytes);
-    spoken = gpunn__exchange_host(group, GPUNN__BROADCAST, group->piece, bytes, root);
-    if (spoken == GPUNN_OK && *copied == GPUNN_OK && all)
+    exchanged = gpunn__exchange_host(group, GPUNN__BROADCAST, group->piece, bytes, root);
+    if (exchanged == GPUNN_OK && *copied == GPUNN_OK && all)
         *copied = backend->upload(dev->context, all, group->piece, bytes);
-    return spoken;
+    return exchanged;
 }
 
 /* Collects rank root's share of state k; see gpunn__collect_piece. */
@@ -147,14 +147,14 @@ static gpunn_status gpunn__state_collect(gpunn_optimizer *opt, int k, int root, 
     const bool    here = root == gpunn_group_rank(opt->group);
     const int64_t each = gpunn__share_of(opt), most = GPUNN__GROUP_PIECE / (int)sizeof *all;
     const int64_t end = (root + 1) * each < opt->state_count ? (root + 1) * each : opt->state_count;
-    gpunn_status  spoken = GPUNN_OK, copied = GPUNN_OK;
-    for (int64_t at = root * each, n; at < end && spoken == GPUNN_OK; at += n) {
+    gpunn_status  exchanged = GPUNN_OK, copied = GPUNN_OK;
+    for (int64_t at = root * each, n; at < end && exchanged == GPUNN_OK; at += n) {
         n = end - at < most ? end - at : most;
-        spoken = gpunn__collect_piece(opt, here ? gpunn__state_at(opt, k, at) : NULL, all ? all + at : NULL,
-                                      aside, n, root, &copied);
+        exchanged = gpunn__collect_piece(opt, here ? gpunn__state_at(opt, k, at) : NULL,
+                                         all ? all + at : NULL, aside, n, root, &copied);
     }
     if (copied != GPUNN_OK) copied = gpunn__backend_fail(opt->model->dev, "collecting states", copied);
-    return spoken == GPUNN_OK ? copied : spoken;
+    return exchanged == GPUNN_OK ? copied : exchanged;
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller)
