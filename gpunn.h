@@ -8809,9 +8809,9 @@ GPUNN__INTERNAL int64_t gpunn__dim_product(gpunn_model *model, int rank, const i
 GPUNN__INTERNAL int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding,
                                        int64_t dilation, bool ceil_mode)
 {
-    int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
-    if (room < 0) return 0;
-    int64_t count = room / stride + 1;
+    int64_t available = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
+    if (available < 0) return 0;
+    int64_t count = available / stride + 1;
     return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
 }
 
@@ -12941,8 +12941,8 @@ GPUNN__INTERNAL void gpunn__put(gpunn__text_buffer *text, const char *format, ..
     va_start(list, format);
     int length = vsnprintf(text->at + text->used, text->size - text->used, format, list);
     va_end(list);
-    size_t room = text->size - text->used - 1;
-    text->used += (size_t)length < room ? (size_t)length : room;
+    size_t available = text->size - text->used - 1;
+    text->used += (size_t)length < available ? (size_t)length : available;
 }
 
 GPUNN__INTERNAL void gpunn__put_float(gpunn__text_buffer *text, float value, int digits)
@@ -49332,13 +49332,13 @@ static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, 
             (void)inflateReset(z);
             r->member = true;
         }
-        unsigned room = (unsigned)(bytes - *got < (1u << 30) ? bytes - *got : 1u << 30);
+        unsigned available = (unsigned)(bytes - *got < (1u << 30) ? bytes - *got : 1u << 30);
         z->next_in = r->buffer + r->at;
         z->avail_in = (unsigned)(r->end - r->at);
         z->next_out = to + *got;
-        z->avail_out = room;
+        z->avail_out = available;
         int result = inflate(z, Z_NO_FLUSH);
-        *got += room - z->avail_out;
+        *got += available - z->avail_out;
         r->at = r->end - z->avail_in;
         if (result == Z_STREAM_END)
             r->member = false;
@@ -50072,9 +50072,9 @@ static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
     gpunn_loader *loader = (gpunn_loader *)arg;
     GPUNN__LOCK(&loader->monitor);
     while (!loader->stop) {
-        bool room = loader->claimed < loader->batches &&
-                    loader->claimed < loader->position + loader->ring_count;
-        if (!loader->running || !room) {
+        bool has_slot = loader->claimed < loader->batches &&
+                        loader->claimed < loader->position + loader->ring_count;
+        if (!loader->running || !has_slot) {
             GPUNN__WAIT(&loader->monitor);
             continue;
         }
@@ -53872,10 +53872,10 @@ static bool gpunn__gguf_place(gpunn__gguf *g, uint64_t alignment)
     a->bytes = a->reader.limit - 8 - g->at;
     for (int i = 0; i < a->tensors.count; i++) { /* until now end is the size */
         gpunn__entry  *item = &a->tensors.items[i];
-        const uint64_t bytes = item->end, room = a->bytes < padding ? 0 : a->bytes - padding;
+        const uint64_t bytes = item->end, available = a->bytes < padding ? 0 : a->bytes - padding;
         (void)gpunn__printable(&item->name, g->name);
         if (item->begin & (alignment - 1)) return gpunn__gguf_fail(g, "has an offset that is not aligned");
-        if (item->begin > room || bytes > room - item->begin)
+        if (item->begin > available || bytes > available - item->begin)
             return gpunn__gguf_fail(g, "has data beyond the end of the file");
         item->begin += padding;
         item->end = item->begin + bytes;
@@ -56279,21 +56279,22 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
                            array->rank);
     /* 10 bytes, then the header, with up to 8 dimensions of up to 20 characters */
     char text[320] = "\x93NUMPY\1";
-    int  room = (int)sizeof text, used = 10 + snprintf(text + 10, sizeof text - 10,
-                                                       "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
-                                                      bytes > 1 ? '<' : '|', type);
+    int  available = (int)sizeof text,
+        used = 10 + snprintf(text + 10, sizeof text - 10,
+                             "{'descr': '%c%s', 'fortran_order': False, 'shape': (", bytes > 1 ? '<' : '|',
+                             type);
     bool fits = true;
     for (int i = 0; i < array->rank; i++) {
         fits = fits && array->dim[i] > 0 && (uint64_t)array->dim[i] <= SIZE_MAX &&
                gpunn__mul(bytes, (size_t)array->dim[i], &bytes);
-        used += snprintf(text + used, (size_t)(room - used), "%lld%s", (long long)array->dim[i],
+        used += snprintf(text + used, (size_t)(available - used), "%lld%s", (long long)array->dim[i],
                          i + 1 < array->rank || i == 0 ? ", " : "");
     }
     if (!fits || bytes != array->bytes)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
                            "%s: bytes is %zu, which does not match dtype %s and the dimensions; correct it",
                            function, array->bytes, gpunn_dtype_name(array->dtype));
-    used += snprintf(text + used, (size_t)(room - used), "), }");
+    used += snprintf(text + used, (size_t)(available - used), "), }");
     /* the elements begin at a multiple of 64, after spaces and a newline */
     int end = (used + 1 + 63) / 64 * 64;
     memset(text + used, ' ', (size_t)(end - used));
@@ -57475,8 +57476,8 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     else
         gpunn__line_add(rest, sizeof rest, " %.0fs left", share * (double)(p->batches - p->batch));
     /* a line as wide as the terminal would wrap */
-    int room = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3;
-    int cells = room < (int)sizeof bar - 1 ? room : (int)sizeof bar - 1;
+    int available = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3;
+    int cells = available < (int)sizeof bar - 1 ? available : (int)sizeof bar - 1;
     for (int i = 0, done = (int)(p->batches > 0 ? cells * p->batch / p->batches : cells); i < cells; i++) {
         bar[i] = i < done ? '=' : ' ';
         if (i == done) bar[i] = '>';

@@ -120,9 +120,9 @@ GPUNN__INTERNAL int64_t gpunn__dim_product(gpunn_model *model, int rank, const i
 GPUNN__INTERNAL int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding,
                                        int64_t dilation, bool ceil_mode)
 {
-    int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
-    if (room < 0) return 0;
-    int64_t count = room / stride + 1;
+    int64_t available = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
+    if (available < 0) return 0;
+    int64_t count = available / stride + 1;
     return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
 }
 

@@ -9,8 +9,8 @@ GPUNN__INTERNAL void gpunn__put(gpunn__text_buffer *text, const char *format, ..
     va_start(list, format);
     int length = vsnprintf(text->at + text->used, text->size - text->used, format, list);
     va_end(list);
-    size_t room = text->size - text->used - 1;
-    text->used += (size_t)length < room ? (size_t)length : room;
+    size_t available = text->size - text->used - 1;
+    text->used += (size_t)length < available ? (size_t)length : available;
 }
 
 GPUNN__INTERNAL void gpunn__put_float(gpunn__text_buffer *text, float value, int digits)

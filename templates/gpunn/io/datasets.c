@@ -275,21 +275,22 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
                            array->rank);
     /* 10 bytes, then the header, with up to 8 dimensions of up to 20 characters */
     char text[320] = "\x93NUMPY\1";
-    int  room = (int)sizeof text, used = 10 + snprintf(text + 10, sizeof text - 10,
-                                                       "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
-                                                      bytes > 1 ? '<' : '|', type);
+    int  available = (int)sizeof text,
+        used = 10 + snprintf(text + 10, sizeof text - 10,
+                             "{'descr': '%c%s', 'fortran_order': False, 'shape': (", bytes > 1 ? '<' : '|',
+                             type);
     bool fits = true;
     for (int i = 0; i < array->rank; i++) {
         fits = fits && array->dim[i] > 0 && (uint64_t)array->dim[i] <= SIZE_MAX &&
                gpunn__mul(bytes, (size_t)array->dim[i], &bytes);
-        used += snprintf(text + used, (size_t)(room - used), "%lld%s", (long long)array->dim[i],
+        used += snprintf(text + used, (size_t)(available - used), "%lld%s", (long long)array->dim[i],
                          i + 1 < array->rank || i == 0 ? ", " : "");
     }
     if (!fits || bytes != array->bytes)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
                            "%s: bytes is %zu, which does not match dtype %s and the dimensions; correct it",
                            function, array->bytes, gpunn_dtype_name(array->dtype));
-    used += snprintf(text + used, (size_t)(room - used), "), }");
+    used += snprintf(text + used, (size_t)(available - used), "), }");
     /* the elements begin at a multiple of 64, after spaces and a newline */
     int end = (used + 1 + 63) / 64 * 64;
     memset(text + used, ' ', (size_t)(end - used));

@@ -535,13 +535,13 @@ static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, 
             (void)inflateReset(z);
             r->member = true;
         }
-        unsigned room = (unsigned)(bytes - *got < (1u << 30) ? bytes - *got : 1u << 30);
+        unsigned available = (unsigned)(bytes - *got < (1u << 30) ? bytes - *got : 1u << 30);
         z->next_in = r->buffer + r->at;
         z->avail_in = (unsigned)(r->end - r->at);
         z->next_out = to + *got;
-        z->avail_out = room;
+        z->avail_out = available;
         int result = inflate(z, Z_NO_FLUSH);
-        *got += room - z->avail_out;
+        *got += available - z->avail_out;
         r->at = r->end - z->avail_in;
         if (result == Z_STREAM_END)
             r->member = false;

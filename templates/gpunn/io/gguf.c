@@ -262,10 +262,10 @@ static bool gpunn__gguf_place(gpunn__gguf *g, uint64_t alignment)
     a->bytes = a->reader.limit - 8 - g->at;
     for (int i = 0; i < a->tensors.count; i++) { /* until now end is the size */
         gpunn__entry  *item = &a->tensors.items[i];
-        const uint64_t bytes = item->end, room = a->bytes < padding ? 0 : a->bytes - padding;
+        const uint64_t bytes = item->end, available = a->bytes < padding ? 0 : a->bytes - padding;
         (void)gpunn__printable(&item->name, g->name);
         if (item->begin & (alignment - 1)) return gpunn__gguf_fail(g, "has an offset that is not aligned");
-        if (item->begin > room || bytes > room - item->begin)
+        if (item->begin > available || bytes > available - item->begin)
             return gpunn__gguf_fail(g, "has data beyond the end of the file");
         item->begin += padding;
         item->end = item->begin + bytes;

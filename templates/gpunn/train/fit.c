@@ -965,8 +965,8 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     else
         gpunn__line_add(rest, sizeof rest, " %.0fs left", share * (double)(p->batches - p->batch));
     /* a line as wide as the terminal would wrap */
-    int room = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3;
-    int cells = room < (int)sizeof bar - 1 ? room : (int)sizeof bar - 1;
+    int available = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3;
+    int cells = available < (int)sizeof bar - 1 ? available : (int)sizeof bar - 1;
     for (int i = 0, done = (int)(p->batches > 0 ? cells * p->batch / p->batches : cells); i < cells; i++) {
         bar[i] = i < done ? '=' : ' ';
         if (i == done) bar[i] = '>';

@@ -474,9 +474,9 @@ static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
     gpunn_loader *loader = (gpunn_loader *)arg;
     GPUNN__LOCK(&loader->monitor);
     while (!loader->stop) {
-        bool room = loader->claimed < loader->batches &&
-                    loader->claimed < loader->position + loader->ring_count;
-        if (!loader->running || !room) {
+        bool has_slot = loader->claimed < loader->batches &&
+                        loader->claimed < loader->position + loader->ring_count;
+        if (!loader->running || !has_slot) {
             GPUNN__WAIT(&loader->monitor);
             continue;
         }
