@@ -16321,14 +16321,15 @@ GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *na
 enum { GPUNN__NEW_NAME = 40 };
 /* The name of a layer or, if it has none and takes existing parameters alone, a new one. */
 static const char *gpunn__name_or_new(const gpunn_tensor *weight, bool alone, const char *op,
-                                      const char *name, char made[GPUNN__NEW_NAME])
+                                      const char *name, char new_name[GPUNN__NEW_NAME])
 {
     if (weight == NULL || !alone || (name && *name)) return name;
     gpunn_model *model = weight->model;
     int          number = model->tensor_count;
-    do (void)snprintf(made, GPUNN__NEW_NAME, "%s%d", op, number++);
-    while (gpunn__index_find(model, GPUNN__BY_LAYER, made) || gpunn__index_find(model, GPUNN__BY_NAME, made));
-    return made;
+    do (void)snprintf(new_name, GPUNN__NEW_NAME, "%s%d", op, number++);
+    while (gpunn__index_find(model, GPUNN__BY_LAYER, new_name) ||
+           gpunn__index_find(model, GPUNN__BY_NAME, new_name));
+    return new_name;
 }
 
 GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x)
@@ -16416,8 +16417,8 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args)
 {
     gpunn__call call;
-    char        made[GPUNN__NEW_NAME];
-    name = gpunn__name_or_new(args.weight, args.bias || args.no_bias, "linear", name, made);
+    char        new_name[GPUNN__NEW_NAME];
+    name = gpunn__name_or_new(args.weight, args.bias || args.no_bias, "linear", name, new_name);
     if (!gpunn__begin_layer(&call, "linear", name, x) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 1, GPUNN_MAX_RANK, "[..., features]") ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), x->rank - 1, x->rank - 1))
@@ -16450,8 +16451,8 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    char             made[GPUNN__NEW_NAME];
-    name = gpunn__name_or_new(args.weight, true, "embedding", name, made);
+    char             new_name[GPUNN__NEW_NAME];
+    name = gpunn__name_or_new(args.weight, true, "embedding", name, new_name);
     if (!gpunn__begin_x(&call, "embedding", name, tokens, false) || !gpunn__layer_is_new(&call, name) ||
         !gpunn__are_indices(&call, tokens, "tokens"))
         return NULL;
@@ -16607,9 +16608,9 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     const int        axes = gpunn__conv_axes(operation->op);
     const bool       transposed = gpunn__op_is(operation->op, GPUNN__TRANSPOSED);
     int              ends[3] = {0, 0, 0};
-    char             made[GPUNN__NEW_NAME];
+    char             new_name[GPUNN__NEW_NAME];
     name = gpunn__name_or_new(args->weight, args->bias || args->no_bias, gpunn_op_name(operation->op), name,
-                              made);
+                              new_name);
     if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) ||
         !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size,
@@ -19937,12 +19938,12 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
     for (int i = 0; i < layers && x; i++) {
         (void)snprintf(part, sizeof part, "layers.%d", i);
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
-        int made = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
-        if (x && i == 0 && layers > limit / made)
+        int per_layer = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
+        if (x && i == 0 && layers > limit / per_layer)
             return gpunn__call_fail(
                 &call, GPUNN_ERR_ARGUMENT,
-                "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
-                limit / made);
+                "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers,
+                per_layer, limit / per_layer);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
     return gpunn__call_finish(&call, x);
@@ -20944,31 +20945,31 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__signature_node(const gpunn__operation *oper
 #define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
 #define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
 #define GPUNN__OPERANDS4(a, b, c, d) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, gpunn_tensor *d
-/* The builders of rows. made: the call that makes the result of the operands `in` and of args. */
-#define GPUNN__BUILDER_ARGS(row, count, names, struct_, made)                                         \
+/* The builders of rows. call: the expression that makes a result from the operands `in` and from args. */
+#define GPUNN__BUILDER_ARGS(row, count, names, struct_, call)                                         \
     GPUNN_API gpunn_tensor *gpunn_##row##_(GPUNN__OPERANDS##count names, gpunn_##struct_##_args args) \
     {                                                                                                 \
         gpunn_tensor *in[] = {GPUNN__LIST##count names};                                              \
-        return made;                                                                                  \
+        return call;                                                                                  \
     }
-#define GPUNN__BUILDER_PLAIN(row, count, names, struct_, made)        \
+#define GPUNN__BUILDER_PLAIN(row, count, names, struct_, call)        \
     GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names) \
     {                                                                 \
         gpunn_tensor          *in[] = {GPUNN__LIST##count names};     \
         gpunn_##struct_##_args args;                                  \
         memset(&args, 0, sizeof args);                                \
-        return made;                                                  \
+        return call;                                                  \
     }
-#define GPUNN__BUILDER_AXIS(row, count, names, struct_, made)                   \
+#define GPUNN__BUILDER_AXIS(row, count, names, struct_, call)                   \
     GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names, int axis) \
     {                                                                           \
         gpunn_tensor          *in[] = {GPUNN__LIST##count names};               \
         gpunn_##struct_##_args args;                                            \
         memset(&args, 0, sizeof args);                                          \
         args.axis = axis;                                                       \
-        return made;                                                            \
+        return call;                                                            \
     }
-#define GPUNN__BUILDER_OWN(row, count, names, struct_, made)
+#define GPUNN__BUILDER_OWN(row, count, names, struct_, call)
 #define GPUNN__X(X, row, count, names, fits, keys, args_, form, formula, about) \
     GPUNN__BUILDER_##form(row, count, names, args_, gpunn__composite(&gpunn__formula_of_##row, in, &args))
 GPUNN__FORMULAS(GPUNN__X, )
@@ -24809,22 +24810,22 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
 /* Appends the steps of a checkpoint segment again. */
 static bool gpunn__repeat_part(gpunn__builder *b, int part)
 {
-    bool made = true;
+    bool ok = true;
     for (int i = gpunn__list_begin(&b->recomputed, part); i < b->recomputed.end[part]; i++) {
         gpunn__builder_tensor *t = &b->tensors[b->recomputed.items[i]];
         t->cast = t->transposed = -1;
     }
     b->repeats = true;
-    for (int i = gpunn__list_begin(&b->segments, part); i < b->segments.end[part] && made; i++) {
+    for (int i = gpunn__list_begin(&b->segments, part); i < b->segments.end[part] && ok; i++) {
         const int id = b->segments.items[i];
         b->tensors[id].again = 0;
-        made = b->tensors[id].fused >= 0 ? gpunn__fused_step(b, b->tensors[id].fused, false)
-                                         : gpunn__forward_step(b, b->model->tensors[id]);
-        if (made && gpunn__is_visible(b->plan, b->model->tensors[id])) /* a recurrent layer */
+        ok = b->tensors[id].fused >= 0 ? gpunn__fused_step(b, b->tensors[id].fused, false)
+                                       : gpunn__forward_step(b, b->model->tensors[id]);
+        if (ok && gpunn__is_visible(b->plan, b->model->tensors[id])) /* a recurrent layer */
             b->plan->slots[b->plan->tensors[id].value_slot].last = INT32_MAX;
     }
     b->repeats = false;
-    return made;
+    return ok;
 }
 
 /* Before the backward step of a node, recomputes what that step and those that share it read. Also copies
@@ -48479,12 +48480,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_add(gpunn_model *model, const char *fu
     adapters = (gpunn__adapter *)gpunn__grow(dev, model->adapters, model->adapter_count,
                                              &model->adapter_capacity, sizeof *adapters);
     if (adapters) model->adapters = adapters;
-    bool made = adapter.name && adapters;
-    for (int id = 0; made && (layer = gpunn__lora_next(model, wanted, id)) != NULL && layer->id < call.mark;
+    bool ok = adapter.name && adapters;
+    for (int id = 0; ok && (layer = gpunn__lora_next(model, wanted, id)) != NULL && layer->id < call.mark;
          id = layer->id + 1)
-        made = gpunn__branch_make(&call, layer, &adapter);
+        ok = gpunn__branch_make(&call, layer, &adapter);
     const size_t bytes = (size_t)model->tensor_capacity * sizeof *order;
-    if (made) order = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, bytes);
+    if (ok) order = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, bytes);
     if (order == NULL) {
         (void)gpunn__undo(&call);
         gpunn__adapter_free(dev, &adapter);

@@ -7783,7 +7783,7 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
     const gpunn_value *const in = &step->in[0], *const out = step->backward ? &step->grad_out : &step->out;
     const gpunn_value *const        x = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? out : in,
                              *const y = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? in : out;
-    int64_t                         size[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, made[3] = {1, 1, 1};
+    int64_t                         size[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, output[3] = {1, 1, 1};
     gpunn__convolution              conv;
     memset(&conv, 0, sizeof conv);
     conv.tag = GPUNN__CONV_TAG;
@@ -7796,11 +7796,12 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
         conv.stride[i] = from < 0 ? 1 : attr->stride[from];
         conv.padding[i] = from < 0 ? 0 : attr->padding[from];
         conv.dilation[i] = from < 0 ? 1 : attr->dilation[from];
-        if (from >= 0) size[i] = x->dim[2 + from], kernel[i] = attr->kernel[from], made[i] = y->dim[2 + from];
+        if (from >= 0)
+            size[i] = x->dim[2 + from], kernel[i] = attr->kernel[from], output[i] = y->dim[2 + from];
     }
     conv.n = x->dim[0], conv.c = x->dim[1], conv.d = size[0], conv.h = size[1], conv.w = size[2];
     conv.k = y->dim[1], conv.kd = kernel[0], conv.kh = kernel[1], conv.kw = kernel[2];
-    conv.o = made[0], conv.p = made[1], conv.q = made[2];
+    conv.o = output[0], conv.p = output[1], conv.q = output[2];
     conv.groups = attr->groups;
     const gpunn_value *const w = kind == GPUNN__CONV_FILTER ? &step->grad_in[1] : &step->in[1];
     /* a tensor may look the same in both layouts */

@@ -457,12 +457,12 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
     for (int i = 0; i < layers && x; i++) {
         (void)snprintf(part, sizeof part, "layers.%d", i);
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
-        int made = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
-        if (x && i == 0 && layers > limit / made)
+        int per_layer = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
+        if (x && i == 0 && layers > limit / per_layer)
             return gpunn__call_fail(
                 &call, GPUNN_ERR_ARGUMENT,
-                "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
-                limit / made);
+                "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers,
+                per_layer, limit / per_layer);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
     return gpunn__call_finish(&call, x);

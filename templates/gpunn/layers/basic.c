@@ -104,14 +104,15 @@ GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *na
 enum { GPUNN__NEW_NAME = 40 };
 /* The name of a layer or, if it has none and takes existing parameters alone, a new one. */
 static const char *gpunn__name_or_new(const gpunn_tensor *weight, bool alone, const char *op,
-                                      const char *name, char made[GPUNN__NEW_NAME])
+                                      const char *name, char new_name[GPUNN__NEW_NAME])
 {
     if (weight == NULL || !alone || (name && *name)) return name;
     gpunn_model *model = weight->model;
     int          number = model->tensor_count;
-    do (void)snprintf(made, GPUNN__NEW_NAME, "%s%d", op, number++);
-    while (gpunn__index_find(model, GPUNN__BY_LAYER, made) || gpunn__index_find(model, GPUNN__BY_NAME, made));
-    return made;
+    do (void)snprintf(new_name, GPUNN__NEW_NAME, "%s%d", op, number++);
+    while (gpunn__index_find(model, GPUNN__BY_LAYER, new_name) ||
+           gpunn__index_find(model, GPUNN__BY_NAME, new_name));
+    return new_name;
 }
 
 GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x)
@@ -199,8 +200,8 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args)
 {
     gpunn__call call;
-    char        made[GPUNN__NEW_NAME];
-    name = gpunn__name_or_new(args.weight, args.bias || args.no_bias, "linear", name, made);
+    char        new_name[GPUNN__NEW_NAME];
+    name = gpunn__name_or_new(args.weight, args.bias || args.no_bias, "linear", name, new_name);
     if (!gpunn__begin_layer(&call, "linear", name, x) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 1, GPUNN_MAX_RANK, "[..., features]") ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), x->rank - 1, x->rank - 1))
@@ -233,8 +234,8 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    char             made[GPUNN__NEW_NAME];
-    name = gpunn__name_or_new(args.weight, true, "embedding", name, made);
+    char             new_name[GPUNN__NEW_NAME];
+    name = gpunn__name_or_new(args.weight, true, "embedding", name, new_name);
     if (!gpunn__begin_x(&call, "embedding", name, tokens, false) || !gpunn__layer_is_new(&call, name) ||
         !gpunn__are_indices(&call, tokens, "tokens"))
         return NULL;
@@ -390,9 +391,9 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     const int        axes = gpunn__conv_axes(operation->op);
     const bool       transposed = gpunn__op_is(operation->op, GPUNN__TRANSPOSED);
     int              ends[3] = {0, 0, 0};
-    char             made[GPUNN__NEW_NAME];
+    char             new_name[GPUNN__NEW_NAME];
     name = gpunn__name_or_new(args->weight, args->bias || args->no_bias, gpunn_op_name(operation->op), name,
-                              made);
+                              new_name);
     if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) ||
         !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size,

@@ -180,31 +180,31 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__signature_node(const gpunn__operation *oper
 #define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
 #define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
 #define GPUNN__OPERANDS4(a, b, c, d) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, gpunn_tensor *d
-/* The builders of rows. made: the call that makes the result of the operands `in` and of args. */
-#define GPUNN__BUILDER_ARGS(row, count, names, struct_, made)                                         \
+/* The builders of rows. call: the expression that makes a result from the operands `in` and from args. */
+#define GPUNN__BUILDER_ARGS(row, count, names, struct_, call)                                         \
     GPUNN_API gpunn_tensor *gpunn_##row##_(GPUNN__OPERANDS##count names, gpunn_##struct_##_args args) \
     {                                                                                                 \
         gpunn_tensor *in[] = {GPUNN__LIST##count names};                                              \
-        return made;                                                                                  \
+        return call;                                                                                  \
     }
-#define GPUNN__BUILDER_PLAIN(row, count, names, struct_, made)        \
+#define GPUNN__BUILDER_PLAIN(row, count, names, struct_, call)        \
     GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names) \
     {                                                                 \
         gpunn_tensor          *in[] = {GPUNN__LIST##count names};     \
         gpunn_##struct_##_args args;                                  \
         memset(&args, 0, sizeof args);                                \
-        return made;                                                  \
+        return call;                                                  \
     }
-#define GPUNN__BUILDER_AXIS(row, count, names, struct_, made)                   \
+#define GPUNN__BUILDER_AXIS(row, count, names, struct_, call)                   \
     GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names, int axis) \
     {                                                                           \
         gpunn_tensor          *in[] = {GPUNN__LIST##count names};               \
         gpunn_##struct_##_args args;                                            \
         memset(&args, 0, sizeof args);                                          \
         args.axis = axis;                                                       \
-        return made;                                                            \
+        return call;                                                            \
     }
-#define GPUNN__BUILDER_OWN(row, count, names, struct_, made)
+#define GPUNN__BUILDER_OWN(row, count, names, struct_, call)
 #define GPUNN__X(X, row, count, names, fits, keys, args_, form, formula, about) \
     GPUNN__BUILDER_##form(row, count, names, args_, gpunn__composite(&gpunn__formula_of_##row, in, &args))
 GPUNN__FORMULAS(GPUNN__X, )

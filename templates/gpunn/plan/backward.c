@@ -539,22 +539,22 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
 /* Appends the steps of a checkpoint segment again. */
 static bool gpunn__repeat_part(gpunn__builder *b, int part)
 {
-    bool made = true;
+    bool ok = true;
     for (int i = gpunn__list_begin(&b->recomputed, part); i < b->recomputed.end[part]; i++) {
         gpunn__builder_tensor *t = &b->tensors[b->recomputed.items[i]];
         t->cast = t->transposed = -1;
     }
     b->repeats = true;
-    for (int i = gpunn__list_begin(&b->segments, part); i < b->segments.end[part] && made; i++) {
+    for (int i = gpunn__list_begin(&b->segments, part); i < b->segments.end[part] && ok; i++) {
         const int id = b->segments.items[i];
         b->tensors[id].again = 0;
-        made = b->tensors[id].fused >= 0 ? gpunn__fused_step(b, b->tensors[id].fused, false)
-                                         : gpunn__forward_step(b, b->model->tensors[id]);
-        if (made && gpunn__is_visible(b->plan, b->model->tensors[id])) /* a recurrent layer */
+        ok = b->tensors[id].fused >= 0 ? gpunn__fused_step(b, b->tensors[id].fused, false)
+                                       : gpunn__forward_step(b, b->model->tensors[id]);
+        if (ok && gpunn__is_visible(b->plan, b->model->tensors[id])) /* a recurrent layer */
             b->plan->slots[b->plan->tensors[id].value_slot].last = INT32_MAX;
     }
     b->repeats = false;
-    return made;
+    return ok;
 }
 
 /* Before the backward step of a node, recomputes what that step and those that share it read. Also copies

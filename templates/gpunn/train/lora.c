@@ -343,12 +343,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__lora_add(gpunn_model *model, const char *fu
     adapters = (gpunn__adapter *)gpunn__grow(dev, model->adapters, model->adapter_count,
                                              &model->adapter_capacity, sizeof *adapters);
     if (adapters) model->adapters = adapters;
-    bool made = adapter.name && adapters;
-    for (int id = 0; made && (layer = gpunn__lora_next(model, wanted, id)) != NULL && layer->id < call.mark;
+    bool ok = adapter.name && adapters;
+    for (int id = 0; ok && (layer = gpunn__lora_next(model, wanted, id)) != NULL && layer->id < call.mark;
          id = layer->id + 1)
-        made = gpunn__branch_make(&call, layer, &adapter);
+        ok = gpunn__branch_make(&call, layer, &adapter);
     const size_t bytes = (size_t)model->tensor_capacity * sizeof *order;
-    if (made) order = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, bytes);
+    if (ok) order = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, bytes);
     if (order == NULL) {
         (void)gpunn__undo(&call);
         gpunn__adapter_free(dev, &adapter);
