@@ -9679,8 +9679,8 @@ typedef struct gpunn__mpi {
     bool     begun; /* this group initialised MPI */
     int      rank, size;
     double   timeout;
-    /* call: number of this call; told: number of the last call in which the others were told that this rank
-     * waits */
+    /* call: number of this call; announced: number of the last call in which the others were told that this
+     * rank waits */
     int64_t       call, announced;
     int64_t      *waits;    /* [size]: the same of each rank, as far as received */
     int          *counts;   /* [4][size] */
@@ -11976,7 +11976,7 @@ typedef struct gpunn__choice {
 /* Words of an enumeration kind. */
 GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind);
 
-/* The rows of the table. arguments and told are lists that end with a NULL name. */
+/* The rows of the table. arguments and attributes are lists that end with a NULL name. */
 typedef struct gpunn__row {
     const char             *name;
     gpunn__row_kind         kind;

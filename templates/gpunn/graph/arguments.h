@@ -547,7 +547,7 @@ typedef struct gpunn__choice {
 /* Words of an enumeration kind. */
 GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind);
 
-/* The rows of the table. arguments and told are lists that end with a NULL name. */
+/* The rows of the table. arguments and attributes are lists that end with a NULL name. */
 typedef struct gpunn__row {
     const char             *name;
     gpunn__row_kind         kind;

@@ -10,8 +10,8 @@ typedef struct gpunn__mpi {
     bool     begun; /* this group initialised MPI */
     int      rank, size;
     double   timeout;
-    /* call: number of this call; told: number of the last call in which the others were told that this rank
-     * waits */
+    /* call: number of this call; announced: number of the last call in which the others were told that this
+     * rank waits */
     int64_t       call, announced;
     int64_t      *waits;    /* [size]: the same of each rank, as far as received */
     int          *counts;   /* [4][size] */
