@@ -225,26 +225,27 @@ class DeviceEmitter(Emitter):
         inner = loops((out,), body, 1)
         return loops((rows,), inner) if rows > 1 else inner
 
-    def slope_pointer(self, i):
+    def gradient_pointer(self, i):
         return "&" + self.gradient_of(i, "0")
 
     def back_layer_norm(self, t):
         return self.with_floats(t.inputs[1:2], lambda weight: self.rows_call(
-            "layer_norm_gradient", t, self.slope_pointer(t.inputs[0]), self.slope_pointer(t.id),
+            "layer_norm_gradient", t, self.gradient_pointer(t.inputs[0]), self.gradient_pointer(t.id),
             self.pointer(t.inputs[0]), weight, number(t.attrs["eps"]), self.flag(t.op == "rms_norm")))
 
     back_rms_norm = back_layer_norm
 
     def back_softmax(self, t):
-        return self.rows_call("softmax_gradient", t, self.slope_pointer(t.inputs[0]),
-                              self.slope_pointer(t.id), self.pointer(t.id), self.flag(t.op == "log_softmax"))
+        return self.rows_call(
+            "softmax_gradient", t, self.gradient_pointer(t.inputs[0]), self.gradient_pointer(t.id),
+            self.pointer(t.id), self.flag(t.op == "log_softmax"))
 
     back_log_softmax = back_softmax
 
     def back_hash_grid_encoding(self, t):
         x, table = t.inputs
         return self.hashing(t, "gradient", lambda y, at: [
-            self.slope_pointer(x) + at, self.slope_pointer(t.id) + y, self.pointer(x) + at,
+            self.gradient_pointer(x) + at, self.gradient_pointer(t.id) + y, self.pointer(x) + at,
             self.pointer(table)])
 
     def elementwise_back(self, step):

@@ -454,12 +454,12 @@ static void test_backward_from(void **state)
 }
 
 /* By differences of what the outputs are, too. */
-static void test_backward_from_slope(void **state)
+static void test_backward_from_differences(void **state)
 {
     (void)state;
     place         p;
     gpunn_tensor *outputs[FROM], *g[FROM], *sum;
-    float         x[NET_X], slope[NET_X], y[2][5], given[5] = {1, -2, 0.5f, 3, -1};
+    float         x[NET_X], dx[NET_X], y[2][5], given[5] = {1, -2, 0.5f, 3, -1};
     const void   *gradient = given;
     place_open(&p, GPUNN_PRECISION_F32);
     pieces(&p, outputs, g, &sum);
@@ -469,7 +469,7 @@ static void test_backward_from_slope(void **state)
     free(random);
     OK(p.dev, gpunn_write(p.n.x, x, sizeof x));
     OK(p.dev, gpunn_backward_from(&outputs[4], &gradient, 1));
-    OK(p.dev, gpunn_read_grad(p.n.x, slope, sizeof slope));
+    OK(p.dev, gpunn_read_grad(p.n.x, dx, sizeof dx));
     for (int i = 0; i < NET_X; i += 5) {
         const float h = 1e-2f, middle = x[i];
         double      difference = 0;
@@ -481,8 +481,8 @@ static void test_backward_from_slope(void **state)
         }
         x[i] = middle;
         for (int k = 0; k < 5; k++) difference += given[k] * (y[1][k] - y[0][k]) / (2 * h);
-        if (!(fabs(difference - slope[i]) <= 2e-3 * (1 + fabs(difference))))
-            fail_msg("x[%d]: %g by differences, %g", i, difference, slope[i]);
+        if (!(fabs(difference - dx[i]) <= 2e-3 * (1 + fabs(difference))))
+            fail_msg("x[%d]: %g by differences, %g", i, difference, dx[i]);
     }
     FAILS(NULL, gpunn_backward_from(NULL, &gradient, 1), GPUNN_ERR_ARGUMENT, "gpunn_backward_from");
     const void *nothing = NULL;
@@ -763,15 +763,15 @@ static void test_doubles_bound(void **state)
         gpunn_tensor *image = MADE(p.dev, gpunn_conv2d(p.n.x, "conv9", .out_channels = 4, .kernel_size = 3));
         gpunn_tensor *outputs[] = {gpunn_relu(image), image, p.n.logits, p.n.loss, p.n.x};
         void         *bound[COUNT(outputs)], *gradient;
-        float        *values, *slope;
+        float        *values, *dx;
         int64_t      *t, count;
         net_data(5, 3, &values, &t);
         double *wide = as_doubles(values, 5 * NET_X, 1e-12);
         net_write(p.dev, p.n, 5, 3);
         MADE(p.dev, gpunn_retain_grad(p.n.x));
         OK(p.dev, gpunn_backward(p.n.loss, .mode = GPUNN_MODE_EVALUATION));
-        slope = malloc(5 * NET_X * sizeof *slope);
-        OK(p.dev, gpunn_read_grad(p.n.x, slope, 5 * NET_X * sizeof *slope));
+        dx = malloc(5 * NET_X * sizeof *dx);
+        OK(p.dev, gpunn_read_grad(p.n.x, dx, 5 * NET_X * sizeof *dx));
         net_write(p.dev, p.n, 5, 4); /* other floats than the doubles that will be bound */
         OK(p.dev, gpunn_write(p.n.t, t, 5 * sizeof *t));
         for (int k = 0; k < COUNT(outputs); k++) OK(p.dev, gpunn_set_dtype(outputs[k], GPUNN_F64));
@@ -799,7 +799,7 @@ static void test_doubles_bound(void **state)
             OK(p.dev, gpunn_backward(p.n.loss, .mode = GPUNN_MODE_EVALUATION));
             check_gradient(&p, p.n.x, gradient);
             double *now = read_doubles(&p, p.n.x, true);
-            assert_same_doubles(now, slope, 5 * NET_X);
+            assert_same_doubles(now, dx, 5 * NET_X);
             free(now);
         }
         /* a smaller batch in the same memory; writing goes into it, too */
@@ -820,7 +820,7 @@ static void test_doubles_bound(void **state)
         for (int k = 0; k < COUNT(outputs); k++) give(bound[k]);
         give(gradient);
         float *again = read_floats(p.dev, MADE(p.dev, gpunn_find(p.model, "fc2.weight")), &count);
-        free(again), free(seen), free(wide), free(values), free(t), free(slope);
+        free(again), free(seen), free(wide), free(values), free(t), free(dx);
         place_close(&p);
     }
 }
@@ -1200,7 +1200,7 @@ int main(void)
                                          cmocka_unit_test(test_drawn_rows),
                                          cmocka_unit_test(test_refused),
                                          cmocka_unit_test(test_backward_from),
-                                         cmocka_unit_test(test_backward_from_slope),
+                                         cmocka_unit_test(test_backward_from_differences),
                                          cmocka_unit_test(test_dlpack),
                                          cmocka_unit_test(test_doubles_written),
                                          cmocka_unit_test(test_written_as),

@@ -343,18 +343,18 @@ static void check_golden(const fixture *f, const golden *g, const char *name, co
 }
 
 /* u by the first coordinate once, twice and three times, and by the second. */
-typedef struct slopes {
+typedef struct partials {
     gpunn_tensor *x, *xx, *xxx, *t;
-} slopes;
+} partials;
 
-static slopes slopes_backward(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
+static partials partials_backward(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
 {
     (void)model;
     gpunn_tensor *u_x = by_column(u, x, 0), *u_xx = by_column(u_x, x, 0);
-    return (slopes){u_x, u_xx, by_column(u_xx, x, 0), by_column(u, x, 1)};
+    return (partials){u_x, u_xx, by_column(u_xx, x, 0), by_column(u, x, 1)};
 }
 
-static slopes slopes_forward(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
+static partials partials_forward(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
 {
     static const float unit[2][2] = {{1, 0}, {0, 1}};
     gpunn_tensor      *along[2];
@@ -362,32 +362,32 @@ static slopes slopes_forward(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *
         along[i] = gpunn_expand(gpunn_constant(model, GPUNN_SHAPE(1, 2), unit[i]),
                                 GPUNN_SHAPE(GPUNN_BATCH, 2));
     gpunn_tensor *u_x = gpunn_jvp(u, x, along[0]), *u_xx = gpunn_jvp(u_x, x, along[0]);
-    return (slopes){u_x, u_xx, gpunn_jvp(u_xx, x, along[0]), gpunn_jvp(u, x, along[1])};
+    return (partials){u_x, u_xx, gpunn_jvp(u_xx, x, along[0]), gpunn_jvp(u, x, along[1])};
 }
 
-static slopes slopes_mixed(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
+static partials partials_mixed(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
 {
     (void)model;
-    gpunn_tensor *slope, *u_xx = gpunn_laplacian(u, x, .coordinates = 1, .gradient = &slope);
-    return (slopes){gpunn_slice(slope, 1, 0, 1, 1), u_xx, by_column(u_xx, x, 0),
-                    gpunn_slice(slope, 1, 1, 2, 1)};
+    gpunn_tensor *gradient, *u_xx = gpunn_laplacian(u, x, .coordinates = 1, .gradient = &gradient);
+    return (partials){gpunn_slice(gradient, 1, 0, 1, 1), u_xx, by_column(u_xx, x, 0),
+                      gpunn_slice(gradient, 1, 1, 2, 1)};
 }
 
 static void test_torch(void **state)
 {
     static const char *const names[] = {"tanh", "sin", "softplus"};
     static const activation  acts[] = {gpunn_tanh, gpunn_sin, softplus};
-    static slopes (*const slopes_of[])(gpunn_model *, gpunn_tensor *,
-                                       gpunn_tensor *) = {slopes_backward, slopes_forward, slopes_mixed};
+    static partials (*const partials_of[])(gpunn_model *, gpunn_tensor *, gpunn_tensor *) = {
+        partials_backward, partials_forward, partials_mixed};
     fixture *f = *state;
     golden   g = golden_open("tests/golden/derivatives.safetensors");
-    for (int at = 0; at < COUNT(names) * COUNT(slopes_of); at++) {
-        const int     i = at / COUNT(slopes_of);
-        gpunn_model  *model = MADE(f->dev, gpunn_model_create(f->dev));
-        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-        gpunn_tensor *v = gpunn_input(model, "v", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-        gpunn_tensor *u = network(x, acts[i]);
-        const slopes  s = slopes_of[at % COUNT(slopes_of)](model, u, x);
+    for (int at = 0; at < COUNT(names) * COUNT(partials_of); at++) {
+        const int      i = at / COUNT(partials_of);
+        gpunn_model   *model = MADE(f->dev, gpunn_model_create(f->dev));
+        gpunn_tensor  *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+        gpunn_tensor  *v = gpunn_input(model, "v", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+        gpunn_tensor  *u = network(x, acts[i]);
+        const partials s = partials_of[at % COUNT(partials_of)](model, u, x);
         /* Korteweg and de Vries' */
         gpunn_tensor *residual = gpunn_add(gpunn_add(s.xxx, gpunn_mul(u, s.x)), s.t);
         gpunn_tensor *loss = gpunn_mean(gpunn_square(residual), GPUNN_ALL, false), *by[6];
@@ -476,25 +476,25 @@ static void check_laplacian(fixture *f, int64_t samples, gpunn_tensor *(*build)(
     static const float unit[AXES][AXES] = {{1, 0}, {0, 1}};
     gpunn_model       *model = MADE(f->dev, gpunn_model_create(f->dev));
     gpunn_tensor      *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(samples, AXES)), *sum = NULL,
-                 *slope = NULL;
+                 *gradient = NULL;
     gpunn_tensor *y = MADE(f->dev, build(x)),
-                 *laplacian = MADE(f->dev, gpunn_laplacian(y, x, .gradient = &slope));
+                 *laplacian = MADE(f->dev, gpunn_laplacian(y, x, .gradient = &gradient));
     float *values = test_randoms(POINTS * AXES, 11, 1), expected[POINTS], actual[POINTS],
-          slopes[2][POINTS * AXES];
+          partials[2][POINTS * AXES];
     for (int i = 0; i < AXES; i++) {
         gpunn_tensor *v = gpunn_expand(gpunn_constant(model, GPUNN_SHAPE(1, AXES), unit[i]),
                                        GPUNN_SHAPE(samples, AXES));
         gpunn_tensor *second = MADE(f->dev, gpunn_jvp(gpunn_jvp(y, x, v), x, v));
         sum = sum ? gpunn_add(sum, second) : second;
     }
-    gpunn_tensor *all[] = {laplacian, sum, slope, gpunn_grad(y, x)};
+    gpunn_tensor *all[] = {laplacian, sum, gradient, gpunn_grad(y, x)};
     OK(f->dev, write_floats(x, values, POINTS * AXES));
     OK(f->dev, gpunn_forward(all, COUNT(all)));
     OK(f->dev, gpunn_read(laplacian, actual, sizeof actual));
     OK(f->dev, gpunn_read(sum, expected, sizeof expected));
     check_close(actual, expected, POINTS, 1e-4, 1e-4);
-    for (int i = 0; i < 2; i++) OK(f->dev, gpunn_read(all[2 + i], slopes[i], sizeof slopes[i]));
-    check_close(slopes[0], slopes[1], POINTS * AXES, 0, 0);
+    for (int i = 0; i < 2; i++) OK(f->dev, gpunn_read(all[2 + i], partials[i], sizeof partials[i]));
+    check_close(partials[0], partials[1], POINTS * AXES, 0, 0);
     assert_int_equal(gpunn_tensor_shape(laplacian).dim[1], 1);
     free(values);
     gpunn_model_destroy(model);
@@ -520,8 +520,8 @@ static void test_spec(void **state)
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4, 6, 6));
     gpunn_tensor *y = gpunn_conv2d(gpunn_sin(x), "c", .out_channels = 2, .kernel_size = 3, .stride = 2);
     y = gpunn_layer_norm(gpunn_tanh(gpunn_group_norm(y, "n", .num_groups = 1)), "l");
-    gpunn_tensor *slope = gpunn_grad(gpunn_square(y), x),
-                 *penalty = gpunn_sum(gpunn_square(slope), GPUNN_ALL, false);
+    gpunn_tensor *gradient = gpunn_grad(gpunn_square(y), x),
+                 *penalty = gpunn_sum(gpunn_square(gradient), GPUNN_ALL, false);
     gpunn_tensor *by_weight = gpunn_add(
         gpunn_grad(penalty, gpunn_find(f->model, "c.weight")),
         gpunn_grad(gpunn_sum(gpunn_square(gpunn_jvp(y, x, x)), GPUNN_ALL, false),
@@ -556,8 +556,8 @@ static void test_training(void **state)
     fixture         *f = *state;
     float           *values = test_randoms(32, 5, 1);
     gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
-    gpunn_tensor    *u = network(x, gpunn_tanh), *slope = gpunn_grad(u, x);
-    gpunn_tensor    *loss = gpunn_mse_loss(slope, gpunn_cos(x));
+    gpunn_tensor    *u = network(x, gpunn_tanh), *gradient = gpunn_grad(u, x);
+    gpunn_tensor    *loss = gpunn_mse_loss(gradient, gpunn_cos(x));
     gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.02f));
     float            first = 0;
     long             calls = 0;
