@@ -17663,7 +17663,7 @@ static void gpunn__no_states(const gpunn_rnn_args *args)
 /* Finds or creates the weights of layer k, which reads x. They become operands of `in`, those of
  * projections stand in weight_hr. */
 static bool gpunn__recurrent_operands(const gpunn__call *call, const gpunn_rnn_args *args, gpunn_op op, int k,
-                                     const gpunn_tensor *x, gpunn_tensor **in, gpunn_tensor *weight_hr[2])
+                                      const gpunn_tensor *x, gpunn_tensor **in, gpunn_tensor *weight_hr[2])
 {
     const int     directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
     const int64_t hidden = args->hidden_size, width = args->proj_size ? args->proj_size : hidden;
@@ -30872,7 +30872,7 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_bfloat(const char *p)
 GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
 #endif
 #else /* vectors of one float */
-typedef float       gpunn__v1, gpunn__v1_memory;
+typedef float gpunn__v1, gpunn__v1_memory;
 #define GPUNN__UNROLL
 #define GPUNN__HOLD(x)
 /* Nothing is prefetched without vectors. */
@@ -57025,8 +57025,8 @@ typedef struct gpunn__svg_box {
     int    last;
 } gpunn__svg_box;
 
-/* Draws value[c] of the epochs in the box, in pieces where a value is not finite. last: the last finite value,
- * at which a point stands. Returns false if there is none. */
+/* Draws value[c] of the epochs in the box, in pieces where a value is not finite. last: the last finite
+ * value, at which a point stands. Returns false if there is none. */
 static bool gpunn__svg_curve(gpunn__file *f, const char *name, const gpunn__epoch *epochs, int count, int c,
                              const gpunn__svg_box *box, double *last)
 {
@@ -57092,7 +57092,7 @@ static void gpunn__svg_panel(gpunn__file *f, int top, const char *title, const g
     /* training is drawn last, so on top; the key grows to the left */
     for (int c = kind + 2; c >= kind; c -= 2) {
         const char *name = names[c / 2];
-        double      value;
+        double      value = 0;
         if (!gpunn__svg_curve(f, name, epochs, count, c, &box, &value)) continue;
         double width = c < 2 ? 1280 : 1600;
         key -= width;

@@ -44,7 +44,8 @@ CUDA = Library("templates/gpunn_cuda/", "*/*.cu", "cpp", "tests/equivalent_mutan
                ["g++", "-x", "c++", "-std=c++17", "-Itests/emulator", "-Ibuild/include",
                 "-Wno-unknown-pragmas", "-ffp-contract=off", "-DGPUNN__EMULATOR",
                 "-DGPUNN__BACKEND_NAME=gpunn_emulator_backend", "-DGPUNN__CHANNELS_LAST_FROM=0",
-                "-DGPUNN__SHORT=emulator_short()", "-O1", "-DGPUNN__PARTS"] + SWITCHED, "build/parts/library.o")
+                "-DGPUNN__SHORT=emulator_short()", "-O1", "-DGPUNN__PARTS"] + SWITCHED,
+               "build/parts/library.o")
 LEAST_SECONDS, TIMES_USUAL = 20, 10
 SWITCH = "extern int gpunn__mutant;\nextern char *gpunn__reached;\n"
 # Reached mutants are counted in a shared file, which a crash and a child process leave intact.

@@ -258,7 +258,7 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_bfloat(const char *p)
 GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
 #endif
 #else /* vectors of one float */
-typedef float       gpunn__v1, gpunn__v1_memory;
+typedef float gpunn__v1, gpunn__v1_memory;
 #define GPUNN__UNROLL
 #define GPUNN__HOLD(x)
 /* Nothing is prefetched without vectors. */

@@ -253,7 +253,7 @@ static void gpunn__no_states(const gpunn_rnn_args *args)
 /* Finds or creates the weights of layer k, which reads x. They become operands of `in`, those of
  * projections stand in weight_hr. */
 static bool gpunn__recurrent_operands(const gpunn__call *call, const gpunn_rnn_args *args, gpunn_op op, int k,
-                                     const gpunn_tensor *x, gpunn_tensor **in, gpunn_tensor *weight_hr[2])
+                                      const gpunn_tensor *x, gpunn_tensor **in, gpunn_tensor *weight_hr[2])
 {
     const int     directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
     const int64_t hidden = args->hidden_size, width = args->proj_size ? args->proj_size : hidden;

@@ -513,8 +513,8 @@ typedef struct gpunn__svg_box {
     int    last;
 } gpunn__svg_box;
 
-/* Draws value[c] of the epochs in the box, in pieces where a value is not finite. last: the last finite value,
- * at which a point stands. Returns false if there is none. */
+/* Draws value[c] of the epochs in the box, in pieces where a value is not finite. last: the last finite
+ * value, at which a point stands. Returns false if there is none. */
 static bool gpunn__svg_curve(gpunn__file *f, const char *name, const gpunn__epoch *epochs, int count, int c,
                              const gpunn__svg_box *box, double *last)
 {
@@ -580,7 +580,7 @@ static void gpunn__svg_panel(gpunn__file *f, int top, const char *title, const g
     /* training is drawn last, so on top; the key grows to the left */
     for (int c = kind + 2; c >= kind; c -= 2) {
         const char *name = names[c / 2];
-        double      value;
+        double      value = 0;
         if (!gpunn__svg_curve(f, name, epochs, count, c, &box, &value)) continue;
         double width = c < 2 ? 1280 : 1600;
         key -= width;
