@@ -149,8 +149,8 @@ class Importer(importlib.machinery.SourceFileLoader):
 
 
 class Switch:
-    """The mutant that acts, and those that were reached."""
-    number, reached = 0, set()
+    """The mutant that acts, and those that were reached. started: whether a test would start a program."""
+    number, reached, started = 0, set(), False
 
     def __call__(self, number):
         self.reached.add(number)
@@ -159,6 +159,7 @@ class Switch:
 
 def start_no_program(event, arguments):
     if event in ("subprocess.Popen", "os.posix_spawn", "os.system"):
+        switch.started = True
         raise unittest.SkipTest("a program")
 
 
@@ -190,8 +191,8 @@ def run_here(tests, number, seconds, target):
     with contextlib.suppress(BaseException):
         unittest.TestSuite(tests).run(result)
         os.write(target, json.dumps(
-            {"passed": result.wasSuccessful(), "skipped": len(result.skipped), "seconds": time.process_time(),
-             "reached": sorted(switch.reached)}).encode())
+            {"passed": result.wasSuccessful(), "skipped": switch.started or bool(result.skipped),
+             "seconds": time.process_time(), "reached": sorted(switch.reached)}).encode())
     os._exit(0)
 
 

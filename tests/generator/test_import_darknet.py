@@ -109,6 +109,19 @@ class Darknet(Import):
         for value, other in zip(found, wanted):
             self.assertTrue(abs(value - other) <= 1e-6)
 
+    def test_a_group_of_a_route(self):
+        files = self.files(NET % (6, 1, 2) + conv(6, 1, 1, "linear", 0) + section(
+            "route", "layers=-1", "groups=3", "group_id=1"), self.numbers(*[0.0] * 42))
+        last = darknet.converted("net", *files)[0]["tensors"][-1]
+        self.assertEqual((last["op"], last["dim"], last["start"], last["end"]), ("slice", 1, 2, 4))
+
+    def test_norm_weights_are_by_channel(self):
+        files = self.files(NET % (1, 1, 1) + conv(3, 1), self.numbers(*range(15)))
+        weights = darknet.converted("net", *files)[1]
+        for i, part in enumerate(("bias", "weight", "running_mean", "running_var")):
+            self.assertEqual(weights["layers.0.norm." + part],
+                             ("F32", (3,), struct.pack("<3f", *range(3 * i, 3 * i + 3))))
+
     def test_a_norm_alone(self):
         """By its formula: darknet's own crashes on a CPU."""
         self.run_importer(NET % (2, 1, 1) + section("batchnorm"), self.numbers(2, 3, 0.5, 1, 4, 0.25))

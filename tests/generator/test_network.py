@@ -463,6 +463,13 @@ class Step(unittest.TestCase):
             gathered, launched = training.ending(partition.partition(model).step[0].forward.step, 132, 132)
             self.assertEqual(launched < gathered, again)
 
+    def test_the_second_launch_adds_by_warps(self):
+        """32 sums at a time: 128 take 4 reads from afar, 129 take 5."""
+        model = self.step(linear("y", "x", 3), self.loss("y"))
+        plan = partition.partition(model).step[0].forward.step
+        few, more = (training.ending(plan, blocks, 10 ** 9)[1] for blocks in (128, 129))
+        self.assertAlmostEqual(more - few, training.FAR, delta=1)
+
     def test_report(self):
         for name, text in (
                 ("step", "on a GPU forward and back in one launch"),

@@ -401,6 +401,7 @@ class Refused(unittest.TestCase):
                  "half of the kernel"),
                 ('{"op":"batch_norm2d","name":"b","inputs":["x"],"eps":0}', "4:54", "a positive number"),
                 ('{"op":"batch_norm2d","name":"b","inputs":["x"],"momentum":2}', "4:59", "from 0 to 1"),
+                ('{"op":"batch_norm1d","name":"b","inputs":["y"]}', "4:42", "i64, but f32"),
                 ('{"op":"layer_norm","name":"b","inputs":["v"],"dims":2}', "4:40", "is the batch"),
                 ('{"op":"layer_norm","name":"b","inputs":["v"],"dims":3}', "4:53", "to its rank"),
                 ('{"op":"prelu","name":"b","inputs":["v"],"num_parameters":3}', "4:58", "channels of axis 1"),
@@ -489,6 +490,8 @@ class Refused(unittest.TestCase):
                 ('{"op":"cosine_embedding_loss","inputs":["v","v","v"]}', "4:40", "do not fit"),
                 ('{"op":"cosine_similarity","inputs":["v","v"],"dim":2}', "4:52", "-2 to 1"),
                 ('{"op":"dice_loss","inputs":["v","v"]}', "4:28", "batch"),
+                ('{"op":"reshape","name":"w","inputs":["x"],"shape":["N",4,1,1,8,8]},'
+                 '{"op":"ncc_loss","inputs":["w","w"]}', "4:94", "one to three more axes"),
                 ('{"op":"expr","inputs":["x"],"expression":"x +\\n  foo"}', "4:50", "foo"),
                 ('{"op":"expr","inputs":["x","v"],"expression":"x + y"}', "4:23", "broadcast"),
                 ('{"op":"expr","inputs":{"a b":"x"},"expression":"x"}', "4:24", "a letter"),
