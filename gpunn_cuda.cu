@@ -8105,6 +8105,28 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
     return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
 }
 
+/* The product of one image and group, without its matrices. depth: rows of the columns. plain: the columns are
+ * the image. */
+static gpunn__product gpunn__lowered_product(const gpunn__convolution *conv, const gpunn__conv_values *v,
+                                             int64_t depth, bool plain)
+{
+    const bool     data = conv->kind == GPUNN__CONV_DATA, filter = conv->kind == GPUNN__CONV_FILTER;
+    const int64_t  area = conv->o * conv->p * conv->q, out = conv->k / conv->groups;
+    gpunn__product p;
+    memset(&p, 0, sizeof p);
+    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = filter ? area : depth;
+    if (data) p.k = out;
+    p.batch = 1;
+    p.transpose_a = data, p.transpose_b = filter;
+    p.lda = filter ? area : depth, p.ldb = area, p.ldd = p.n;
+    p.dtype = (gpunn_dtype)conv->dtype;
+    p.d_dtype = data ? v->x.dtype : v->y.dtype;
+    if (filter || (data && !plain)) p.d_dtype = GPUNN_F32;
+    p.precision = (gpunn_precision)conv->precision;
+    p.accumulate = !filter && (plain || !data) && v->accumulate;
+    return p;
+}
+
 /* A convolution without cuDNN, for channels second. It processes as many images at a time as workspace_limit
  * allows. For every image and group, im2col gives columns [c / groups * kd * kh * kw][o * p * q]:
  *    FORWARD  y = w columns
@@ -8136,18 +8158,7 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     void *const       sums = gpunn__arena_take(
               arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
 
-    gpunn__product p;
-    memset(&p, 0, sizeof p);
-    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = filter ? area : depth;
-    if (data) p.k = out;
-    p.batch = 1;
-    p.transpose_a = data, p.transpose_b = filter;
-    p.lda = filter ? area : depth, p.ldb = area, p.ldd = p.n;
-    p.dtype = (gpunn_dtype)conv->dtype;
-    p.d_dtype = data ? v->x.dtype : v->y.dtype;
-    if (filter || (data && !plain)) p.d_dtype = GPUNN_F32;
-    p.precision = (gpunn_precision)conv->precision;
-    p.accumulate = !filter && (plain || !data) && v->accumulate;
+    gpunn__product p = gpunn__lowered_product(conv, v, depth, plain);
     for (int64_t first = 0; first < conv->n; first += chunk) {
         const int64_t images = conv->n - first < chunk ? conv->n - first : chunk,
                       count = images * columns_image;
@@ -12131,7 +12142,8 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+/* The sizes of a step, without its pointers. */
+static gpunn__ctc gpunn__ctc_sizes(const gpunn_step *step)
 {
     const gpunn_value *in = step->in;
     const int          sample = step->attr->batch_first ? 0 : 1;
@@ -12145,8 +12157,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
     c.row_count = step->training ? c.times : 2;
     c.time_stride = sample ? c.samples * c.count : c.count;
     c.sample_stride = sample ? c.count : c.times * c.count;
-    const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
-    const size_t  kept = (size_t)doubles * sizeof(double) +
+    return c;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    gpunn__ctc         c = gpunn__ctc_sizes(step);
+    const int64_t      doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
+    const size_t       kept = (size_t)doubles * sizeof(double) +
                         (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
     if (action == GPUNN__PREPARE) {
         if (c.samples > INT32_MAX || c.most > INT32_MAX / 4)
@@ -13940,6 +13959,33 @@ static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__arena
                   : (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, step->in[i].count));
 }
 
+/* Copies final states of n elements that have a buffer of their own to `to`, or back from there. */
+static gpunn_status gpunn__recurrent_finals(gpunn__cuda *cuda, float *const buffer[2], float *to, int64_t n,
+                                            bool back)
+{
+    for (int i = 0; i < 2; i++) {
+        float *const place = to + i * n;
+        if (buffer[i] == NULL || buffer[i] == place) continue;
+        GPUNN__TRY(gpunn__recurrent_copy(cuda, back ? buffer[i] : place, GPUNN_F32, back ? place : buffer[i],
+                                         GPUNN_F32, n, false));
+    }
+    return GPUNN_OK;
+}
+
+/* Copies the gradients of x, h_0 and c_0 that gpunn__recurrent_aside put into a buffer. */
+static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, const gpunn_step *step,
+                                               const gpunn__dnn_rnn_data *data)
+{
+    float *const gradients[4] = {data->dx, NULL, data->dh_0, data->dc_0};
+    for (int i = 0; i < 4; i++) {
+        const gpunn_value *to = &step->grad_in[i];
+        if (gradients[i] && to->data && to->data != gradients[i])
+            GPUNN__TRY(gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count,
+                                        step->accumulate[i]));
+    }
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step, const gpunn__dnn_rnn *key,
                                              const gpunn__dnn_rnn_sizes *sizes, gpunn__action action)
 {
@@ -13984,25 +14030,12 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
         return GPUNN_OK;
     }
     GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, weights, false));
-    for (int i = 0; step->backward && i < 2; i++)
-        if (final[i] && final[i] != behind + i * states)
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, final[i], GPUNN_F32, behind + i * states, GPUNN_F32,
-                                             states, false));
+    if (step->backward) GPUNN__TRY(gpunn__recurrent_finals(cuda, final, behind, states, true));
     if (data.dweights) GPUNN__CUDA(cuda, cudaMemsetAsync(data.dweights, 0, sizes->weights, cuda->stream));
     GPUNN__TRY(gpunn__dnn_rnn_run(cuda, key, &data));
     if (data.dweights) GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, data.dweights, true));
-    for (int i = 0; !step->backward && i < 2; i++)
-        if (final[i] && final[i] != behind + i * states)
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, behind + i * states, GPUNN_F32, final[i], GPUNN_F32,
-                                             states, false));
-    float *const gradients[4] = {data.dx, NULL, data.dh_0, data.dc_0};
-    for (int i = 0; i < 4; i++) {
-        const gpunn_value *to = &step->grad_in[i];
-        if (gradients[i] && to->data && to->data != gradients[i])
-            GPUNN__TRY(gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count,
-                                        step->accumulate[i]));
-    }
-    return GPUNN_OK;
+    if (!step->backward) GPUNN__TRY(gpunn__recurrent_finals(cuda, final, behind, states, false));
+    return gpunn__recurrent_gradients(cuda, step, &data);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -15808,6 +15841,20 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
     return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
 }
 
+/* Copies the results of a custom op that it wrote in F32 in the workspace. */
+static gpunn_status gpunn__custom_results(gpunn__cuda *cuda, const gpunn_step *step, const gpunn_value *out,
+                                          const gpunn_value *grad_in)
+{
+    if (!step->backward && out->data != step->out.data)
+        return gpunn__cuda_copy(cuda, step->out.data, step->out.dtype, out->data, GPUNN_F32, out->count,
+                                false);
+    for (int i = 0; i < step->input_count && step->backward; i++)
+        if (grad_in[i].data != step->grad_in[i].data)
+            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data,
+                                        GPUNN_F32, grad_in[i].count, step->accumulate[i]));
+    return GPUNN_OK;
+}
+
 /* Runs a custom op of the program. Its values are F32. Values in 16-bit storage are converted in the
  * workspace before and after. Gradients to be accumulated are computed in the workspace too. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -15866,13 +15913,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
     gpunn__cuda_clear();
     GPUNN__TRY(gpunn__cuda_check(cuda, (cudaError_t)function(&call), op->name));
     GPUNN__TRY(gpunn__cuda_launched(cuda, cudaGetLastError(), op->name));
-    if (!step->backward && out.data != step->out.data)
-        return gpunn__cuda_copy(cuda, step->out.data, step->out.dtype, out.data, GPUNN_F32, out.count, false);
-    for (int i = 0; i < step->input_count && step->backward; i++)
-        if (grad_in[i].data != step->grad_in[i].data)
-            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data,
-                                        GPUNN_F32, grad_in[i].count, step->accumulate[i]));
-    return GPUNN_OK;
+    return gpunn__custom_results(cuda, step, &out, grad_in);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)

@@ -905,6 +905,28 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
     return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
 }
 
+/* The product of one image and group, without its matrices. depth: rows of the columns. plain: the columns are
+ * the image. */
+static gpunn__product gpunn__lowered_product(const gpunn__convolution *conv, const gpunn__conv_values *v,
+                                             int64_t depth, bool plain)
+{
+    const bool     data = conv->kind == GPUNN__CONV_DATA, filter = conv->kind == GPUNN__CONV_FILTER;
+    const int64_t  area = conv->o * conv->p * conv->q, out = conv->k / conv->groups;
+    gpunn__product p;
+    memset(&p, 0, sizeof p);
+    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = filter ? area : depth;
+    if (data) p.k = out;
+    p.batch = 1;
+    p.transpose_a = data, p.transpose_b = filter;
+    p.lda = filter ? area : depth, p.ldb = area, p.ldd = p.n;
+    p.dtype = (gpunn_dtype)conv->dtype;
+    p.d_dtype = data ? v->x.dtype : v->y.dtype;
+    if (filter || (data && !plain)) p.d_dtype = GPUNN_F32;
+    p.precision = (gpunn_precision)conv->precision;
+    p.accumulate = !filter && (plain || !data) && v->accumulate;
+    return p;
+}
+
 /* A convolution without cuDNN, for channels second. It processes as many images at a time as workspace_limit
  * allows. For every image and group, im2col gives columns [c / groups * kd * kh * kw][o * p * q]:
  *    FORWARD  y = w columns
@@ -936,18 +958,7 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     void *const       sums = gpunn__arena_take(
               arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
 
-    gpunn__product p;
-    memset(&p, 0, sizeof p);
-    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = filter ? area : depth;
-    if (data) p.k = out;
-    p.batch = 1;
-    p.transpose_a = data, p.transpose_b = filter;
-    p.lda = filter ? area : depth, p.ldb = area, p.ldd = p.n;
-    p.dtype = (gpunn_dtype)conv->dtype;
-    p.d_dtype = data ? v->x.dtype : v->y.dtype;
-    if (filter || (data && !plain)) p.d_dtype = GPUNN_F32;
-    p.precision = (gpunn_precision)conv->precision;
-    p.accumulate = !filter && (plain || !data) && v->accumulate;
+    gpunn__product p = gpunn__lowered_product(conv, v, depth, plain);
     for (int64_t first = 0; first < conv->n; first += chunk) {
         const int64_t images = conv->n - first < chunk ? conv->n - first : chunk,
                       count = images * columns_image;

@@ -270,7 +270,8 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+/* The sizes of a step, without its pointers. */
+static gpunn__ctc gpunn__ctc_sizes(const gpunn_step *step)
 {
     const gpunn_value *in = step->in;
     const int          sample = step->attr->batch_first ? 0 : 1;
@@ -284,8 +285,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
     c.row_count = step->training ? c.times : 2;
     c.time_stride = sample ? c.samples * c.count : c.count;
     c.sample_stride = sample ? c.count : c.times * c.count;
-    const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
-    const size_t  kept = (size_t)doubles * sizeof(double) +
+    return c;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    gpunn__ctc         c = gpunn__ctc_sizes(step);
+    const int64_t      doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
+    const size_t       kept = (size_t)doubles * sizeof(double) +
                         (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
     if (action == GPUNN__PREPARE) {
         if (c.samples > INT32_MAX || c.most > INT32_MAX / 4)

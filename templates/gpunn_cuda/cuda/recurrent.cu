@@ -725,6 +725,33 @@ static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__arena
                   : (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, step->in[i].count));
 }
 
+/* Copies final states of n elements that have a buffer of their own to `to`, or back from there. */
+static gpunn_status gpunn__recurrent_finals(gpunn__cuda *cuda, float *const buffer[2], float *to, int64_t n,
+                                            bool back)
+{
+    for (int i = 0; i < 2; i++) {
+        float *const place = to + i * n;
+        if (buffer[i] == NULL || buffer[i] == place) continue;
+        GPUNN__TRY(gpunn__recurrent_copy(cuda, back ? buffer[i] : place, GPUNN_F32, back ? place : buffer[i],
+                                         GPUNN_F32, n, false));
+    }
+    return GPUNN_OK;
+}
+
+/* Copies the gradients of x, h_0 and c_0 that gpunn__recurrent_aside put into a buffer. */
+static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, const gpunn_step *step,
+                                               const gpunn__dnn_rnn_data *data)
+{
+    float *const gradients[4] = {data->dx, NULL, data->dh_0, data->dc_0};
+    for (int i = 0; i < 4; i++) {
+        const gpunn_value *to = &step->grad_in[i];
+        if (gradients[i] && to->data && to->data != gradients[i])
+            GPUNN__TRY(gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count,
+                                        step->accumulate[i]));
+    }
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step, const gpunn__dnn_rnn *key,
                                              const gpunn__dnn_rnn_sizes *sizes, gpunn__action action)
 {
@@ -769,25 +796,12 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
         return GPUNN_OK;
     }
     GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, weights, false));
-    for (int i = 0; step->backward && i < 2; i++)
-        if (final[i] && final[i] != behind + i * states)
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, final[i], GPUNN_F32, behind + i * states, GPUNN_F32,
-                                             states, false));
+    if (step->backward) GPUNN__TRY(gpunn__recurrent_finals(cuda, final, behind, states, true));
     if (data.dweights) GPUNN__CUDA(cuda, cudaMemsetAsync(data.dweights, 0, sizes->weights, cuda->stream));
     GPUNN__TRY(gpunn__dnn_rnn_run(cuda, key, &data));
     if (data.dweights) GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, data.dweights, true));
-    for (int i = 0; !step->backward && i < 2; i++)
-        if (final[i] && final[i] != behind + i * states)
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, behind + i * states, GPUNN_F32, final[i], GPUNN_F32,
-                                             states, false));
-    float *const gradients[4] = {data.dx, NULL, data.dh_0, data.dc_0};
-    for (int i = 0; i < 4; i++) {
-        const gpunn_value *to = &step->grad_in[i];
-        if (gradients[i] && to->data && to->data != gradients[i])
-            GPUNN__TRY(gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count,
-                                        step->accumulate[i]));
-    }
-    return GPUNN_OK;
+    if (!step->backward) GPUNN__TRY(gpunn__recurrent_finals(cuda, final, behind, states, false));
+    return gpunn__recurrent_gradients(cuda, step, &data);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)

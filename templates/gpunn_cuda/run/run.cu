@@ -132,6 +132,20 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *s
     return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
 }
 
+/* Copies the results of a custom op that it wrote in F32 in the workspace. */
+static gpunn_status gpunn__custom_results(gpunn__cuda *cuda, const gpunn_step *step, const gpunn_value *out,
+                                          const gpunn_value *grad_in)
+{
+    if (!step->backward && out->data != step->out.data)
+        return gpunn__cuda_copy(cuda, step->out.data, step->out.dtype, out->data, GPUNN_F32, out->count,
+                                false);
+    for (int i = 0; i < step->input_count && step->backward; i++)
+        if (grad_in[i].data != step->grad_in[i].data)
+            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data,
+                                        GPUNN_F32, grad_in[i].count, step->accumulate[i]));
+    return GPUNN_OK;
+}
+
 /* Runs a custom op of the program. Its values are F32. Values in 16-bit storage are converted in the
  * workspace before and after. Gradients to be accumulated are computed in the workspace too. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -190,13 +204,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
     gpunn__cuda_clear();
     GPUNN__TRY(gpunn__cuda_check(cuda, (cudaError_t)function(&call), op->name));
     GPUNN__TRY(gpunn__cuda_launched(cuda, cudaGetLastError(), op->name));
-    if (!step->backward && out.data != step->out.data)
-        return gpunn__cuda_copy(cuda, step->out.data, step->out.dtype, out.data, GPUNN_F32, out.count, false);
-    for (int i = 0; i < step->input_count && step->backward; i++)
-        if (grad_in[i].data != step->grad_in[i].data)
-            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data,
-                                        GPUNN_F32, grad_in[i].count, step->accumulate[i]));
-    return GPUNN_OK;
+    return gpunn__custom_results(cuda, step, &out, grad_in);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
