@@ -9102,7 +9102,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
     bool             has = cell >= 0 && cell < size, has_next = !nearest && next >= 0 && next < size;
     gpunn__cell_pair p;
     p.inside = has || has_next;
-    p.cell[0] = has ? cell : has_next ? next : 0;
+    const int other = has_next ? next : 0;
+    p.cell[0] = has ? cell : other;
     p.cell[1] = has_next ? next : p.cell[0];
     p.weight[0] = has ? 1 - part : 0;
     p.weight[1] = has_next ? part : 0;
@@ -13506,7 +13507,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
                 if (r.ih && !(r.op == GPUNN_OP_GRU && g == 2)) x[g] += r.hh[g * H + k];
             }
             if (r.op == GPUNN_OP_RNN) {
-                h = r.relu ? (x[0] <= 0 ? 0 : x[0]) : tanhf(x[0]);
+                const float positive = x[0] <= 0 ? 0 : x[0];
+                h = r.relu ? positive : tanhf(x[0]);
                 gate[0] = h;
             } else if (r.op == GPUNN_OP_LSTM) {
                 x[0] = gpunn__sigmoid_of(x[0]);
@@ -13558,8 +13560,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         }
         dh += r.dy[((t * r.batch + n) * r.directions + r.direction) * H + k];
         if (r.op == GPUNN_OP_RNN) {
-            float y = gate[0];
-            gate[0] = r.relu ? (y <= 0 ? 0 : dh) : dh * (1 - y * y);
+            const float y = gate[0], passed = y <= 0 ? 0 : dh;
+            gate[0] = r.relu ? passed : dh * (1 - y * y);
             dh = 0;
         } else if (r.op == GPUNN_OP_LSTM) {
             float in = gate[0], forget = gate[H], g = gate[2 * H], out = gate[3 * H],
@@ -14714,6 +14716,13 @@ static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_u
     if (!numbers->go && job.reports) gpunn__kept_copy(job.kept, job.kept_count, true, 0, 1);
 }
 
+/* NaN stays. */
+__device__ __forceinline__ float gpunn__clipped(float g, float limit)
+{
+    if (g > limit) return limit;
+    return g < -limit ? -limit : g;
+}
+
 /* The elements that a thread works on at once. */
 struct gpunn__elements {
     float p[8], g[8], s[3][8];
@@ -14735,8 +14744,7 @@ __device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const g
     }
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
-        const float g = e->g[j] * scale;
-        e->g[j] = g > limit ? limit : g < -limit ? -limit : g;
+        e->g[j] = gpunn__clipped(e->g[j] * scale, limit);
     }
 }
 
@@ -14807,16 +14815,12 @@ template <int KIND> __device__ __forceinline__ void gpunn__rows_make(const gpunn
         const int64_t entry = gpunn__quotient(i, u.columns), row = u.rows[entry],
                       at = row * u.columns + (i - entry * u.columns);
         if (row < 0) continue;
-        const float g = u.gradient[i] * k.scale;
+        const float g = gpunn__clipped(u.gradient[i] * k.scale, limit);
         float       p = u.parameter[at], s[3] = {0, 0, 0};
 #pragma unroll
         for (int n = 0; n < gpunn__rule<KIND>::STATES; n++)
             if (u.state[n]) s[n] = u.state[n][at];
-        gpunn__rule<KIND>::step(setting.value, k.once, p,
-                                g > limit    ? limit
-                                : g < -limit ? -limit
-                                             : g,
-                                s[0], s[1], s[2]);
+        gpunn__rule<KIND>::step(setting.value, k.once, p, g, s[0], s[1], s[2]);
 #pragma unroll
         for (int n = 0; n < gpunn__rule<KIND>::STATES; n++)
             if (u.state[n]) u.state[n][at] = s[n];
@@ -15012,8 +15016,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         gpunn__load_pack(x, GPUNN_F32, i, n, v);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
-            v[j] *= scale;
-            v[j] = v[j] > limit ? limit : v[j] < -limit ? -limit : v[j];
+            v[j] = gpunn__clipped(v[j] * scale, limit);
         }
         gpunn__store_pack(x, GPUNN_F32, i, n, false, v);
     }

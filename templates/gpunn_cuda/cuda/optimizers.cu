@@ -205,6 +205,13 @@ static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_u
     if (!numbers->go && job.reports) gpunn__kept_copy(job.kept, job.kept_count, true, 0, 1);
 }
 
+/* NaN stays. */
+__device__ __forceinline__ float gpunn__clipped(float g, float limit)
+{
+    if (g > limit) return limit;
+    return g < -limit ? -limit : g;
+}
+
 /* The elements that a thread works on at once. */
 struct gpunn__elements {
     float p[8], g[8], s[3][8];
@@ -226,8 +233,7 @@ __device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const g
     }
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
-        const float g = e->g[j] * scale;
-        e->g[j] = g > limit ? limit : g < -limit ? -limit : g;
+        e->g[j] = gpunn__clipped(e->g[j] * scale, limit);
     }
 }
 
@@ -298,16 +304,12 @@ template <int KIND> __device__ __forceinline__ void gpunn__rows_make(const gpunn
         const int64_t entry = gpunn__quotient(i, u.columns), row = u.rows[entry],
                       at = row * u.columns + (i - entry * u.columns);
         if (row < 0) continue;
-        const float g = u.gradient[i] * k.scale;
+        const float g = gpunn__clipped(u.gradient[i] * k.scale, limit);
         float       p = u.parameter[at], s[3] = {0, 0, 0};
 #pragma unroll
         for (int n = 0; n < gpunn__rule<KIND>::STATES; n++)
             if (u.state[n]) s[n] = u.state[n][at];
-        gpunn__rule<KIND>::step(setting.value, k.once, p,
-                                g > limit    ? limit
-                                : g < -limit ? -limit
-                                             : g,
-                                s[0], s[1], s[2]);
+        gpunn__rule<KIND>::step(setting.value, k.once, p, g, s[0], s[1], s[2]);
 #pragma unroll
         for (int n = 0; n < gpunn__rule<KIND>::STATES; n++)
             if (u.state[n]) u.state[n][at] = s[n];
@@ -503,8 +505,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         gpunn__load_pack(x, GPUNN_F32, i, n, v);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
-            v[j] *= scale;
-            v[j] = v[j] > limit ? limit : v[j] < -limit ? -limit : v[j];
+            v[j] = gpunn__clipped(v[j] * scale, limit);
         }
         gpunn__store_pack(x, GPUNN_F32, i, n, false, v);
     }

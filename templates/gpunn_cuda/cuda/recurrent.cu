@@ -272,7 +272,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
                 if (r.ih && !(r.op == GPUNN_OP_GRU && g == 2)) x[g] += r.hh[g * H + k];
             }
             if (r.op == GPUNN_OP_RNN) {
-                h = r.relu ? (x[0] <= 0 ? 0 : x[0]) : tanhf(x[0]);
+                const float positive = x[0] <= 0 ? 0 : x[0];
+                h = r.relu ? positive : tanhf(x[0]);
                 gate[0] = h;
             } else if (r.op == GPUNN_OP_LSTM) {
                 x[0] = gpunn__sigmoid_of(x[0]);
@@ -324,8 +325,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         }
         dh += r.dy[((t * r.batch + n) * r.directions + r.direction) * H + k];
         if (r.op == GPUNN_OP_RNN) {
-            float y = gate[0];
-            gate[0] = r.relu ? (y <= 0 ? 0 : dh) : dh * (1 - y * y);
+            const float y = gate[0], passed = y <= 0 ? 0 : dh;
+            gate[0] = r.relu ? passed : dh * (1 - y * y);
             dh = 0;
         } else if (r.op == GPUNN_OP_LSTM) {
             float in = gate[0], forget = gate[H], g = gate[2 * H], out = gate[3 * H],

@@ -58,7 +58,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
     bool             has = cell >= 0 && cell < size, has_next = !nearest && next >= 0 && next < size;
     gpunn__cell_pair p;
     p.inside = has || has_next;
-    p.cell[0] = has ? cell : has_next ? next : 0;
+    const int other = has_next ? next : 0;
+    p.cell[0] = has ? cell : other;
     p.cell[1] = has_next ? next : p.cell[0];
     p.weight[0] = has ? 1 - part : 0;
     p.weight[1] = has_next ? part : 0;
