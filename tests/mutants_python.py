@@ -179,7 +179,7 @@ def run(tests, number, seconds):
 def run_here(tests, number, seconds, target):
     """Ends the process."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     with open(os.devnull, "w", encoding="ascii") as nowhere:
         for stream in 1, 2:
             os.dup2(nowhere.fileno(), stream)
