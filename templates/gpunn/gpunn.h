@@ -334,8 +334,8 @@ extern "C" {
  *                 gpunn_set_skip_nan skips and counts such steps. gpunn_fit fails if .epochs is left out;
  *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
  *                 .min_epochs and .restore_best. A loader's samples may be .on_device. gpunn_lora fine-tunes
- *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) trains the batch's rows
- *                 alone. gpunn_muon is new.
+ *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) and
+ *                 gpunn_hash_grid_encoding(.sparse) train the batch's rows alone, on several ranks too. gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
  *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming convolutions
  *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead. Ops of 8-bit
@@ -343,8 +343,8 @@ extern "C" {
  *                 import_onnx makes them of quantised models.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
  *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.
- *       weights   Evaluation models store weights in GGUF's blocks of 4 to 8 bits: .weights of
- *                 gpunn_model_create, gpunn_set_storage, gpunn_bind_as.
+ *       weights   Evaluation models, and the frozen weights below adapters, are stored in GGUF's blocks of 4
+ *                 to 8 bits: .weights of gpunn_model_create, gpunn_set_storage, gpunn_bind_as.
  *       doubles   Inputs, outputs, loaders and files take GPUNN_F64. gpunn_write_as and gpunn_read_as
  *                 convert.
  *       values    erfc is within 3 units in the last place, lgamma within 4. log2, fmod, atan2, hypot, asinh,
