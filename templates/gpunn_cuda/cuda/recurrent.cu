@@ -740,7 +740,7 @@ static gpunn_status gpunn__recurrent_finals(gpunn__cuda *cuda, float *const buff
 }
 
 /* Copies the gradients of x, h_0 and c_0 that gpunn__recurrent_aside put into a buffer. */
-static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, const gpunn_step *step,
+static gpunn_status gpunn__recurrent_copy_back(gpunn__cuda *cuda, const gpunn_step *step,
                                                const gpunn__dnn_rnn_data *data)
 {
     float *const gradients[4] = {data->dx, NULL, data->dh_0, data->dc_0};
@@ -802,7 +802,7 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     GPUNN__TRY(gpunn__dnn_rnn_run(cuda, key, &data));
     if (data.dweights) GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, data.dweights, true));
     if (!step->backward) GPUNN__TRY(gpunn__recurrent_finals(cuda, final, behind, states, false));
-    return gpunn__recurrent_gradients(cuda, step, &data);
+    return gpunn__recurrent_copy_back(cuda, step, &data);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
