@@ -57896,7 +57896,8 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 GPUNN_ZERO runs none. Loaders hold out samples by .validation_share; gpunn_fit has
  *                 .min_epochs and .restore_best. A loader's samples may be .on_device. gpunn_lora fine-tunes
  *                 by adapters, in the files of PEFT. gpunn_embedding(.sparse) and
- *                 gpunn_hash_grid_encoding(.sparse) train the batch's rows alone, on several ranks too. gpunn_muon is new.
+ *                 gpunn_hash_grid_encoding(.sparse) train the batch's rows alone, on several ranks too.
+ *                 gpunn_muon is new.
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
  *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming convolutions
  *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead. Ops of 8-bit
