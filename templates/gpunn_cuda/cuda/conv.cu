@@ -905,8 +905,8 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
     return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
 }
 
-/* The product of one image and group, without its matrices. depth: rows of the columns. plain: the columns are
- * the image. */
+/* The product of one image and group, without its matrices. depth: rows of the columns. plain: the columns
+ * are the image. */
 static gpunn__product gpunn__lowered_product(const gpunn__convolution *conv, const gpunn__conv_values *v,
                                              int64_t depth, bool plain)
 {
