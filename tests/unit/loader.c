@@ -873,10 +873,11 @@ static void test_errors(void **state)
     FAILS_NULL(f->dev,
                gpunn_loader_create(f->model, .fields = {{.input = wide, .samples = rows}}, .count = 1 << 30),
                GPUNN_ERR_SHAPE, "wide", "address space");
-    FAILS_NULL(f->dev, /* U8, which become F32 */
-               gpunn_loader_create(f->model, .count = 1 << 12,
-                                   .fields = {{.input = wide, .samples = rows, .dtype = GPUNN_U8}}),
-               GPUNN_ERR_SHAPE, "wide", "address space");
+    if (f->backend->type == GPUNN_DEVICE_CPU) /* where U8 become F32 before they are copied */
+        FAILS_NULL(f->dev,
+                   gpunn_loader_create(f->model, .count = 1 << 12,
+                                       .fields = {{.input = wide, .samples = rows, .dtype = GPUNN_U8}}),
+                   GPUNN_ERR_SHAPE, "wide", "address space");
     FAILS_NULL(f->dev,
                gpunn_loader_create(f->model, .fields = {{.input = wide}}, .load = load, .count = 1 << 8,
                                    .batch_size = 1 << 8, .workers = 63),
