@@ -11401,11 +11401,12 @@ static gpunn_status gpunn__gpus_connect(gpunn_group *group)
                                         "copies");
     if (!must) return GPUNN_OK;
     if (can == GPUNN_OK) can = GPUNN_ERR_UNSUPPORTED;
-    return gpunn__fail(
-        dev, can, "gpunn_group_open: %s",
-        dev->info.type != GPUNN_DEVICE_CUDA ? "NCCL works between GPUs, but the device is a CPU"
-        : group->args.share_gpu ? "NCCL does not allow two ranks on one GPU, and all ranks need it"
-                                : backend->error(dev->context));
+    const char *why = backend->error(dev->context);
+    if (dev->info.type != GPUNN_DEVICE_CUDA)
+        why = "NCCL works between GPUs, but the device is a CPU";
+    else if (group->args.share_gpu)
+        why = "NCCL does not allow two ranks on one GPU, and all ranks need it";
+    return gpunn__fail(dev, can, "gpunn_group_open: %s", why);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange)
@@ -14137,6 +14138,14 @@ GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int
     return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__image_fits(call, x);
 }
 
+/* Why sizes a and b do not broadcast, if one of them varies. */
+static const char *gpunn__varying_hint(int64_t a, int64_t b)
+{
+    if (gpunn__is_sized(a) || gpunn__is_sized(b))
+        return "; a size that varies broadcasts only with itself and 1";
+    return a < 0 || b < 0 ? "; the batch broadcasts only with itself and 1" : "";
+}
+
 /* Broadcasts another shape into *rank and dim, aligned at the last axes. False on an error. */
 static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int *rank, int64_t *dim,
                                   int other_rank, const int64_t *other)
@@ -14154,10 +14163,7 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
                                gpunn__dims_text(call->model, *rank, dim, all_a),
                                gpunn__dims_text(call->model, other_rank, other, all_b), i,
                                gpunn__dim_text(call->model, a, one_a), gpunn__dim_text(call->model, b, one_b),
-                               gpunn__is_sized(a) || gpunn__is_sized(b)
-                                   ? "; a size that varies broadcasts only with itself and 1"
-                               : a < 0 || b < 0 ? "; the batch broadcasts only with itself and 1"
-                                                : "");
+                               gpunn__varying_hint(a, b));
         return false;
     }
     *rank = result_rank;
@@ -14412,9 +14418,8 @@ GPUNN__INTERNAL bool gpunn__integer_rule(const gpunn__inference *i)
         for (int rank = 1; rank < 4; rank++)
             if (i->in[k].dtype == order[rank] && rank > largest) largest = rank;
     const bool number = gpunn__integer_infos[i->attr->mode].operands > i->count;
-    i->out->dtype = gpunn__integer_infos[i->attr->mode].is_bool ? GPUNN_BOOL
-                    : number && largest == 0                    ? GPUNN_I64
-                                                                : order[largest];
+    i->out->dtype = number && largest == 0 ? GPUNN_I64 : order[largest];
+    if (gpunn__integer_infos[i->attr->mode].is_bool) i->out->dtype = GPUNN_BOOL;
     return gpunn__broadcast_rule(i);
 }
 
@@ -16307,13 +16312,13 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
 
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
-    const char *fault = call->layer == NULL
-                            ? "the layer needs a name, since the names of its parameters begin with it"
-                        : strlen(name) >= GPUNN__NAME_SIZE - 16
-                            ? "the name is too long; 239 bytes are allowed"
-                        : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
-                            ? "the name is taken by another layer; names are unique in a model"
-                            : NULL;
+    const char *fault = NULL;
+    if (call->layer == NULL)
+        fault = "the layer needs a name, since the names of its parameters begin with it";
+    else if (strlen(name) >= GPUNN__NAME_SIZE - 16)
+        fault = "the name is too long; 239 bytes are allowed";
+    else if (gpunn__index_find(call->model, GPUNN__BY_LAYER, name))
+        fault = "the name is taken by another layer; names are unique in a model";
     if (fault) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s", fault);
     return fault == NULL;
 }
@@ -16524,7 +16529,8 @@ GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpu
                                               int capacity)
 {
     char text[128];
-    if (x->rank == 3 && (n < 0 ? capacity > 0 : n > 0 && capacity == 0)) return n < 0 ? capacity : n;
+    if (x->rank == 3 && n < 0 && capacity > 0) return capacity;
+    if (x->rank == 3 && n > 0 && capacity == 0) return n;
     (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
                            "x is %s and capacity %d; .stateful needs three axes and a fixed number of "
                            "sequences, or else their largest number as .capacity",
@@ -17449,23 +17455,28 @@ static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
     return false;
 }
 
+/* A setting that does not fit the op or the other settings, or NULL. */
+static const char *gpunn__recurrent_stray(gpunn_op op, const gpunn_rnn_args *args, int layers)
+{
+    if (args->relu && op != GPUNN_OP_RNN) return "relu is not used by this layer";
+    if (args->reset && args->bidirectional) return "reset of steps is not used with bidirectional";
+    if (args->c_0 && op != GPUNN_OP_LSTM) return "c_0 is not used by this layer";
+    if (args->c_n && op != GPUNN_OP_LSTM) return "c_n is not used by this layer";
+    if (args->proj_size && op != GPUNN_OP_LSTM) return "proj_size is not used by this layer";
+    if (args->states && args->proj_size) return "states is not used with proj_size; h_n and c_n are";
+    if (args->dropout != 0 && layers == 1)
+        return "dropout is not used with one layer, since it acts between layers";
+    if (args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n))
+        return "states is not used with several layers, batch_first, h_n or c_n";
+    return NULL;
+}
+
 /* Checks the settings that need no look at weights. */
 static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, const gpunn_tensor *x,
                                       const gpunn_rnn_args *args, int layers)
 {
     const int   axis = args->batch_first ? 1 : 0;
-    const char *stray = args->relu && op != GPUNN_OP_RNN     ? "relu is not used by this layer"
-                        : args->reset && args->bidirectional ? "reset of steps is not used with bidirectional"
-                        : args->c_0 && op != GPUNN_OP_LSTM   ? "c_0 is not used by this layer"
-                        : args->c_n && op != GPUNN_OP_LSTM   ? "c_n is not used by this layer"
-                        : args->proj_size && op != GPUNN_OP_LSTM ? "proj_size is not used by this layer"
-                        : args->states && args->proj_size
-                            ? "states is not used with proj_size; h_n and c_n are"
-                        : args->dropout != 0 && layers == 1
-                            ? "dropout is not used with one layer, since it acts between layers"
-                        : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n)
-                            ? "states is not used with several layers, batch_first, h_n or c_n"
-                            : NULL;
+    const char *stray = gpunn__recurrent_stray(op, args, layers);
     char        text[128];
     if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3,
                          args->batch_first ? "[n, length, features]" : "[length, n, features]"))
@@ -20285,10 +20296,9 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     gpunn__labels a = l[0], b = l[1];
     bool          reduced = gpunn__labels_reduce(&a, &l[1], &l[2]) &&
                    (count == 1 || gpunn__labels_reduce(&b, &l[0], &l[2]));
-    gpunn_tensor *y = !reduced     ? NULL
-                      : count == 1 ? gpunn__labels_permute(&a, &l[2])
-                                   : gpunn__einsum_product(&call, &a, &b, &l[2]);
-    return gpunn__call_finish(&call, y);
+    if (!reduced) return gpunn__call_finish(&call, NULL);
+    return gpunn__call_finish(&call, count == 1 ? gpunn__labels_permute(&a, &l[2])
+                                                : gpunn__einsum_product(&call, &a, &b, &l[2]));
 }
 
 /* ---- Fourier transforms --------------------------------------------------------------------------------- *
@@ -20385,9 +20395,9 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     gpunn_shape lines = {{0}};
     if (!gpunn__begin_x(call, name, NULL, x, true)) return NULL;
     const int rank = x->rank - pairs;
-    if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) ||
-        (!pairs && rank == GPUNN_MAX_RANK) || x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 ||
-        x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
+    const int at = *axis < 0 ? *axis + rank : *axis;
+    if (at < 0 || at >= rank || (pairs ? x->dim[rank] != 2 : rank == GPUNN_MAX_RANK) || x->dim[at] < 1 ||
+        x->dim[at] > INT32_MAX / 4)
         return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
                                 "x is %s and axis is %d; %s, and axis must be another axis with a fixed size",
                                 gpunn__shape_text(x, text), *axis,
@@ -20395,7 +20405,7 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
                                       : "1 to 7 axes are possible");
     if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
         return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
-    if (*axis < 0) *axis += rank;
+    *axis = at;
     memset(others, 0, sizeof *others);
     for (int i = 0; i < rank; i++) {
         if (i == *axis) continue;
@@ -26490,11 +26500,14 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0),
                   value = scaled / first.factor;
     if (size->name == NULL || first.atom[1] || (sum.count > 1 && !number_behind)) return true;
-    const char *fault = scaled % first.factor || value < 1                ? "cannot have that value"
-                        : value * size->multiple < size->min              ? "would be below its .min"
-                        : size->max && value * size->multiple > size->max ? "would be above its .max"
-                                                                          : NULL;
-    char        text[32];
+    const char *fault = NULL;
+    if (scaled % first.factor || value < 1)
+        fault = "cannot have that value";
+    else if (value * size->multiple < size->min)
+        fault = "would be below its .min";
+    else if (size->max && value * size->multiple > size->max)
+        fault = "would be above its .max";
+    char text[32];
     (void)gpunn__dim_text(model, t->dim[axis], text);
     if (fault)
         (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
@@ -27044,13 +27057,11 @@ static GPUNN__STATUS gpunn__fail_unreached(const gpunn__plan *plan, const gpunn_
                                            const gpunn_backward_args *args)
 {
     const gpunn_model *model = plan->outputs[0]->model;
-    return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                       "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
-                       loss ? "loss" : "outputs",
-                       args->inputs_only ? ""
-                       : plan->scope     ? "trainable parameter of the optimizer or to a "
-                                         : "trainable parameter or to a ",
-                       gpunn__why_unreached(model, args));
+    const char        *parameters = plan->scope ? "trainable parameter of the optimizer or to a "
+                                                : "trainable parameter or to a ";
+    return gpunn__fail(
+        model->dev, GPUNN_ERR_STATE, "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
+        loss ? "loss" : "outputs", args->inputs_only ? "" : parameters, gpunn__why_unreached(model, args));
 }
 
 /* Runs a pass of a training step on a backend that executes single steps. */
@@ -28399,10 +28410,13 @@ static void gpunn__exported_free(struct DLManagedTensorVersioned *self)
 
 static uint8_t gpunn__dlpack_code(gpunn_dtype dtype)
 {
-    return dtype == GPUNN_F32 || dtype == GPUNN_F64 ? GPUNN_DLPACK_FLOAT
-           : dtype == GPUNN_U8                      ? GPUNN_DLPACK_UINT
-           : dtype == GPUNN_BOOL                    ? GPUNN_DLPACK_BOOL
-                                                    : GPUNN_DLPACK_INT;
+    switch (dtype) {
+    case GPUNN_F32:
+    case GPUNN_F64: return GPUNN_DLPACK_FLOAT;
+    case GPUNN_U8: return GPUNN_DLPACK_UINT;
+    case GPUNN_BOOL: return GPUNN_DLPACK_BOOL;
+    default: return GPUNN_DLPACK_INT;
+    }
 }
 
 GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
@@ -28445,9 +28459,10 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
     const int32_t       type = managed->device_type;
     *count = 1;
     if (managed->major != 1) return "its version is not DLPack 1.x";
-    if (gpu ? type != GPUNN_DLPACK_CUDA && type != GPUNN_DLPACK_CUDA_MANAGED
-            : type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && type != GPUNN_DLPACK_CUDA_MANAGED)
-        return gpu ? "its memory is not on a GPU" : "its memory is not on the host";
+    const bool managed_memory = type == GPUNN_DLPACK_CUDA_MANAGED;
+    if (gpu && type != GPUNN_DLPACK_CUDA && !managed_memory) return "its memory is not on a GPU";
+    if (!gpu && type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && !managed_memory)
+        return "its memory is not on the host";
     if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index)
         return "its memory is on another GPU";
     if (managed->dtype_code != gpunn__dlpack_code(gpunn_tensor_dtype(t)) ||
@@ -28569,13 +28584,12 @@ static GPUNN__STATUS gpunn__report_sources(gpunn__inspection *in, const gpunn_te
     for (int id = 0; id < in->plan->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (!needed[id] || t->kind == GPUNN__VALUE || t->kind == GPUNN__CONSTANT) continue;
-        status = gpunn__report_value(in,
-                                     t->kind == GPUNN__INPUT       ? "input"
-                                     : t->kind == GPUNN__PARAMETER ? "parameter"
-                                                                   : "buffer",
-                                     t->name, NULL,
-                                     t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t),
-                                     t->dtype, gpunn__count(t, in->plan->batch));
+        const int64_t count = gpunn__count(t, in->plan->batch);
+        const char   *kind = t->kind == GPUNN__PARAMETER ? "parameter" : "buffer";
+        if (t->kind == GPUNN__INPUT)
+            status = gpunn__report_value(in, "input", t->name, NULL, t->data, t->dtype, count);
+        else
+            status = gpunn__report_value(in, kind, t->name, NULL, gpunn__weights(t), t->dtype, count);
     }
     gpunn__free(model->dev, needed, bytes);
     return status;
@@ -45763,6 +45777,15 @@ static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from,
     return GPUNN_OK;
 }
 
+/* What is wrong with a tensor that is listed to be trained, or NULL. */
+static const char *gpunn__untrainable(const gpunn_model *model, const gpunn_tensor *t)
+{
+    if (t == NULL) return "NULL; an earlier builder failed, or gpunn_find found no such name";
+    if (t->model != model) return "from another model";
+    if (t->kind != GPUNN__PARAMETER) return "not a parameter; inputs, buffers and values are not trained";
+    return NULL;
+}
+
 /* Copies a list and a prefix to `chosen`. where: start of error messages, as in "gpunn_adam: ". */
 static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_tensor *const *list,
                                    int count, const char *prefix, gpunn__chosen *chosen)
@@ -45772,13 +45795,10 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%sparameter_count is %d and parameters is %s; give both or neither", where, count,
                            list ? "there" : "NULL");
-    for (int i = 0; i < count; i++)
-        if (list[i] == NULL || list[i]->model != model || list[i]->kind != GPUNN__PARAMETER)
-            return gpunn__fail(
-                dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i,
-                list[i] == NULL ? "NULL; an earlier builder failed, or gpunn_find found no such name"
-                : list[i]->model != model ? "from another model"
-                                          : "not a parameter; inputs, buffers and values are not trained");
+    for (int i = 0; i < count; i++) {
+        const char *fault = gpunn__untrainable(model, list[i]);
+        if (fault) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i, fault);
+    }
     if (prefix && (chosen->prefix = gpunn__strdup(dev, prefix)) == NULL) return GPUNN_ERR_MEMORY;
     if (count == 0) return GPUNN_OK;
     chosen->list = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *list);
@@ -49319,6 +49339,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_
 }
 
 #ifdef GPUNN_ZLIB
+static const char *gpunn__inflate_fault(const z_stream *z, int result)
+{
+    if (result == Z_BUF_ERROR) return "the compressed data is cut short";
+    return z->msg ? z->msg : "bad compressed data";
+}
+
 static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, size_t bytes, size_t *got)
 {
     z_stream *z = &r->zlib;
@@ -49347,10 +49373,7 @@ static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, 
             return GPUNN_ERR_MEMORY; /* recorded by the allocation */
         else if (result != Z_OK)
             return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: %s; download it again",
-                               gpunn__tail(r->path),
-                               result == Z_BUF_ERROR ? "the compressed data is cut short"
-                               : z->msg              ? z->msg
-                                                     : "bad compressed data");
+                               gpunn__tail(r->path), gpunn__inflate_fault(z, result));
     }
     return GPUNN_OK;
 }
@@ -53860,7 +53883,8 @@ static uint64_t gpunn__gguf_alignment(const gpunn__archive *a)
 {
     const gpunn__entry *note = gpunn__table_find(&a->notes, "", "general.alignment");
     const uint64_t      alignment = note ? gpunn__little(note->text.at, 4) : 32;
-    return note && note->type != 4 ? 0 : alignment & (alignment - 1) ? 0 : alignment;
+    const bool          valid = (note == NULL || note->type == 4) && (alignment & (alignment - 1)) == 0;
+    return valid ? alignment : 0;
 }
 
 /* Places the tensors behind the header, and checks that each lies in the file and behind the one before. */
@@ -57725,6 +57749,13 @@ static void gpunn__emit_time(gpunn__writer *w, const char *key, double seconds)
     gpunn__emitf(w, ", \"%s\": %lld.%03lld", key, nanoseconds / 1000, nanoseconds % 1000);
 }
 
+/* Without a step: the optimizer's update. */
+static const char *gpunn__phase_name(const gpunn_step *step)
+{
+    if (step == NULL) return "update";
+    return step->backward ? "backward" : "forward";
+}
+
 static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
 {
     gpunn__file   file;
@@ -57744,9 +57775,7 @@ static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
         gpunn__profile_label(p, i, label, sizeof label);
         gpunn__emitf(&w,
                      "%s\n{\"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"cat\": \"%s\", \"name\": ", i ? "," : "",
-                     step == NULL     ? "update"
-                     : step->backward ? "backward"
-                                      : "forward");
+                     gpunn__phase_name(step));
         gpunn__emit_name(&w, "", label);
         gpunn__emit_time(&w, "ts", at);
         gpunn__emit_time(&w, "dur", p->seconds[i]);
@@ -57772,6 +57801,15 @@ static GPUNN__STATUS gpunn__profile_all(gpunn__profile *p, int runs)
     return status == GPUNN_OK && p->args->trace ? gpunn__profile_trace(p) : status;
 }
 
+/* What is wrong with the settings, or NULL. first: the loss or the first output. */
+static const char *gpunn__profile_fault(const gpunn_profile_args *args, const gpunn_tensor *first)
+{
+    if (args->optimizer && args->loss == NULL) return "an optimizer needs a .loss";
+    if (first == NULL) return ".loss and .outputs are both NULL; set one of them";
+    const bool positive = args->runs >= 0 && args->peak_flops >= 0 && args->peak_bytes >= 0;
+    return positive ? NULL : "runs and peaks may not be negative";
+}
+
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args)
 {
     gpunn__profile p;
@@ -57784,12 +57822,8 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     p.peak_bytes = args.peak_bytes;
     while (p.output_count < 8 && args.outputs[p.output_count]) p.output_count++;
     const gpunn_tensor *first = args.loss ? args.loss : args.outputs[0];
-    if (first == NULL || args.runs < 0 || !(args.peak_flops >= 0 && args.peak_bytes >= 0) ||
-        (args.optimizer && args.loss == NULL))
-        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
-                           args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
-                           : first == NULL ? ".loss and .outputs are both NULL; set one of them"
-                                           : "runs and peaks may not be negative");
+    const char         *fault = gpunn__profile_fault(&args, first);
+    if (fault) return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s", fault);
     if (first->model != model || (args.optimizer && args.optimizer->model != model))
         return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: the %s belongs to another model",
                            first->model != model ? "tensor" : "optimizer");

@@ -703,14 +703,14 @@ static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, cons
                                 "%.*s: the GPU has no memory left (%s); use a smaller batch or model, call "
                                 "gpunn_empty_cache, or end other programs on this GPU",
                                 length, what, name);
-    bool         fatal = gpunn__cuda_is_fatal(error);
+    const bool  fatal = gpunn__cuda_is_fatal(error);
+    const char *search =
+        cuda->plain
+            ? "under compute-sanitizer"
+            : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer";
     gpunn_status status = gpunn__cuda_fail(
         cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s%s", length, what, name, text,
-        fatal ? "; the device is no longer usable: close it, and run the program " : "",
-        !fatal ? ""
-        : cuda->plain
-            ? "under compute-sanitizer"
-            : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer");
+        fatal ? "; the device is no longer usable: close it, and run the program " : "", fatal ? search : "");
     if (fatal) cuda->dead = status;
     return status;
 }
@@ -4207,9 +4207,8 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
     size_t partial_bytes = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
     if (action == GPUNN__PREPARE) {
         bool count = step->backward && kind == GPUNN__MAX;
-        step->workspace_bytes = count            ? partial_bytes + (size_t)step->out.count * sizeof(float)
-                                : step->backward ? 0
-                                                 : partial_bytes;
+        step->workspace_bytes = count || !step->backward ? partial_bytes : 0;
+        if (count) step->workspace_bytes += (size_t)step->out.count * sizeof(float);
         return GPUNN_OK;
     }
     float divisor = step->attr->mean ? (float)(in->count / step->out.count) : 1;
@@ -10769,9 +10768,9 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     }
     b.rows = GPUNN__THREADS / b.width;
     b.packs = (int)((b.inner % GPUNN__PACK == 0 ? b.inner : b.inner + 2 * GPUNN__PACK - 2) / GPUNN__PACK);
-    int64_t rounds = b.packs_of_channels ? (b.n + b.rows - 1) / b.rows
-                     : b.stride == 1     ? (b.n * b.packs + b.rows - 1) / b.rows
-                                         : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
+    const int64_t of_round = b.packs_of_channels || b.stride == 1 ? b.rows : b.rows * GPUNN__PACK,
+                  lines = !b.packs_of_channels && b.stride == 1 ? b.n * b.packs : b.n,
+                  rounds = (lines + of_round - 1) / of_round;
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
     const int blocks = (b.packs_of_channels && backward ? 3 : 4) -
                        (b.packs_of_channels && cuda->architecture >= 100);

@@ -66,6 +66,14 @@ GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int
     return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__image_fits(call, x);
 }
 
+/* Why sizes a and b do not broadcast, if one of them varies. */
+static const char *gpunn__varying_hint(int64_t a, int64_t b)
+{
+    if (gpunn__is_sized(a) || gpunn__is_sized(b))
+        return "; a size that varies broadcasts only with itself and 1";
+    return a < 0 || b < 0 ? "; the batch broadcasts only with itself and 1" : "";
+}
+
 /* Broadcasts another shape into *rank and dim, aligned at the last axes. False on an error. */
 static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int *rank, int64_t *dim,
                                   int other_rank, const int64_t *other)
@@ -83,10 +91,7 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
                                gpunn__dims_text(call->model, *rank, dim, all_a),
                                gpunn__dims_text(call->model, other_rank, other, all_b), i,
                                gpunn__dim_text(call->model, a, one_a), gpunn__dim_text(call->model, b, one_b),
-                               gpunn__is_sized(a) || gpunn__is_sized(b)
-                                   ? "; a size that varies broadcasts only with itself and 1"
-                               : a < 0 || b < 0 ? "; the batch broadcasts only with itself and 1"
-                                                : "");
+                               gpunn__varying_hint(a, b));
         return false;
     }
     *rank = result_rank;
@@ -341,9 +346,8 @@ GPUNN__INTERNAL bool gpunn__integer_rule(const gpunn__inference *i)
         for (int rank = 1; rank < 4; rank++)
             if (i->in[k].dtype == order[rank] && rank > largest) largest = rank;
     const bool number = gpunn__integer_infos[i->attr->mode].operands > i->count;
-    i->out->dtype = gpunn__integer_infos[i->attr->mode].is_bool ? GPUNN_BOOL
-                    : number && largest == 0                    ? GPUNN_I64
-                                                                : order[largest];
+    i->out->dtype = number && largest == 0 ? GPUNN_I64 : order[largest];
+    if (gpunn__integer_infos[i->attr->mode].is_bool) i->out->dtype = GPUNN_BOOL;
     return gpunn__broadcast_rule(i);
 }
 

@@ -521,6 +521,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_
 }
 
 #ifdef GPUNN_ZLIB
+static const char *gpunn__inflate_fault(const z_stream *z, int result)
+{
+    if (result == Z_BUF_ERROR) return "the compressed data is cut short";
+    return z->msg ? z->msg : "bad compressed data";
+}
+
 static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, size_t bytes, size_t *got)
 {
     z_stream *z = &r->zlib;
@@ -549,10 +555,7 @@ static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, 
             return GPUNN_ERR_MEMORY; /* recorded by the allocation */
         else if (result != Z_OK)
             return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: %s; download it again",
-                               gpunn__tail(r->path),
-                               result == Z_BUF_ERROR ? "the compressed data is cut short"
-                               : z->msg              ? z->msg
-                                                     : "bad compressed data");
+                               gpunn__tail(r->path), gpunn__inflate_fault(z, result));
     }
     return GPUNN_OK;
 }

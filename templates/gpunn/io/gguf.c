@@ -249,7 +249,8 @@ static uint64_t gpunn__gguf_alignment(const gpunn__archive *a)
 {
     const gpunn__entry *note = gpunn__table_find(&a->notes, "", "general.alignment");
     const uint64_t      alignment = note ? gpunn__little(note->text.at, 4) : 32;
-    return note && note->type != 4 ? 0 : alignment & (alignment - 1) ? 0 : alignment;
+    const bool          valid = (note == NULL || note->type == 4) && (alignment & (alignment - 1)) == 0;
+    return valid ? alignment : 0;
 }
 
 /* Places the tensors behind the header, and checks that each lies in the file and behind the one before. */

@@ -90,13 +90,13 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
 
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
-    const char *fault = call->layer == NULL
-                            ? "the layer needs a name, since the names of its parameters begin with it"
-                        : strlen(name) >= GPUNN__NAME_SIZE - 16
-                            ? "the name is too long; 239 bytes are allowed"
-                        : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
-                            ? "the name is taken by another layer; names are unique in a model"
-                            : NULL;
+    const char *fault = NULL;
+    if (call->layer == NULL)
+        fault = "the layer needs a name, since the names of its parameters begin with it";
+    else if (strlen(name) >= GPUNN__NAME_SIZE - 16)
+        fault = "the name is too long; 239 bytes are allowed";
+    else if (gpunn__index_find(call->model, GPUNN__BY_LAYER, name))
+        fault = "the name is taken by another layer; names are unique in a model";
     if (fault) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s", fault);
     return fault == NULL;
 }
@@ -307,7 +307,8 @@ GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpu
                                               int capacity)
 {
     char text[128];
-    if (x->rank == 3 && (n < 0 ? capacity > 0 : n > 0 && capacity == 0)) return n < 0 ? capacity : n;
+    if (x->rank == 3 && n < 0 && capacity > 0) return capacity;
+    if (x->rank == 3 && n > 0 && capacity == 0) return n;
     (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
                            "x is %s and capacity %d; .stateful needs three axes and a fixed number of "
                            "sequences, or else their largest number as .capacity",

@@ -310,10 +310,9 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     gpunn__labels a = l[0], b = l[1];
     bool          reduced = gpunn__labels_reduce(&a, &l[1], &l[2]) &&
                    (count == 1 || gpunn__labels_reduce(&b, &l[0], &l[2]));
-    gpunn_tensor *y = !reduced     ? NULL
-                      : count == 1 ? gpunn__labels_permute(&a, &l[2])
-                                   : gpunn__einsum_product(&call, &a, &b, &l[2]);
-    return gpunn__call_finish(&call, y);
+    if (!reduced) return gpunn__call_finish(&call, NULL);
+    return gpunn__call_finish(&call, count == 1 ? gpunn__labels_permute(&a, &l[2])
+                                                : gpunn__einsum_product(&call, &a, &b, &l[2]));
 }
 
 /* ---- Fourier transforms --------------------------------------------------------------------------------- *
@@ -410,9 +409,9 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     gpunn_shape lines = {{0}};
     if (!gpunn__begin_x(call, name, NULL, x, true)) return NULL;
     const int rank = x->rank - pairs;
-    if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) ||
-        (!pairs && rank == GPUNN_MAX_RANK) || x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 ||
-        x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
+    const int at = *axis < 0 ? *axis + rank : *axis;
+    if (at < 0 || at >= rank || (pairs ? x->dim[rank] != 2 : rank == GPUNN_MAX_RANK) || x->dim[at] < 1 ||
+        x->dim[at] > INT32_MAX / 4)
         return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
                                 "x is %s and axis is %d; %s, and axis must be another axis with a fixed size",
                                 gpunn__shape_text(x, text), *axis,
@@ -420,7 +419,7 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
                                       : "1 to 7 axes are possible");
     if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
         return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
-    if (*axis < 0) *axis += rank;
+    *axis = at;
     memset(others, 0, sizeof *others);
     for (int i = 0; i < rank; i++) {
         if (i == *axis) continue;

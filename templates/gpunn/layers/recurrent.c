@@ -39,23 +39,28 @@ static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
     return false;
 }
 
+/* A setting that does not fit the op or the other settings, or NULL. */
+static const char *gpunn__recurrent_stray(gpunn_op op, const gpunn_rnn_args *args, int layers)
+{
+    if (args->relu && op != GPUNN_OP_RNN) return "relu is not used by this layer";
+    if (args->reset && args->bidirectional) return "reset of steps is not used with bidirectional";
+    if (args->c_0 && op != GPUNN_OP_LSTM) return "c_0 is not used by this layer";
+    if (args->c_n && op != GPUNN_OP_LSTM) return "c_n is not used by this layer";
+    if (args->proj_size && op != GPUNN_OP_LSTM) return "proj_size is not used by this layer";
+    if (args->states && args->proj_size) return "states is not used with proj_size; h_n and c_n are";
+    if (args->dropout != 0 && layers == 1)
+        return "dropout is not used with one layer, since it acts between layers";
+    if (args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n))
+        return "states is not used with several layers, batch_first, h_n or c_n";
+    return NULL;
+}
+
 /* Checks the settings that need no look at weights. */
 static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, const gpunn_tensor *x,
                                       const gpunn_rnn_args *args, int layers)
 {
     const int   axis = args->batch_first ? 1 : 0;
-    const char *stray = args->relu && op != GPUNN_OP_RNN     ? "relu is not used by this layer"
-                        : args->reset && args->bidirectional ? "reset of steps is not used with bidirectional"
-                        : args->c_0 && op != GPUNN_OP_LSTM   ? "c_0 is not used by this layer"
-                        : args->c_n && op != GPUNN_OP_LSTM   ? "c_n is not used by this layer"
-                        : args->proj_size && op != GPUNN_OP_LSTM ? "proj_size is not used by this layer"
-                        : args->states && args->proj_size
-                            ? "states is not used with proj_size; h_n and c_n are"
-                        : args->dropout != 0 && layers == 1
-                            ? "dropout is not used with one layer, since it acts between layers"
-                        : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n)
-                            ? "states is not used with several layers, batch_first, h_n or c_n"
-                            : NULL;
+    const char *stray = gpunn__recurrent_stray(op, args, layers);
     char        text[128];
     if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3,
                          args->batch_first ? "[n, length, features]" : "[length, n, features]"))

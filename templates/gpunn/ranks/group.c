@@ -578,11 +578,12 @@ static gpunn_status gpunn__gpus_connect(gpunn_group *group)
                                         "copies");
     if (!must) return GPUNN_OK;
     if (can == GPUNN_OK) can = GPUNN_ERR_UNSUPPORTED;
-    return gpunn__fail(
-        dev, can, "gpunn_group_open: %s",
-        dev->info.type != GPUNN_DEVICE_CUDA ? "NCCL works between GPUs, but the device is a CPU"
-        : group->args.share_gpu ? "NCCL does not allow two ranks on one GPU, and all ranks need it"
-                                : backend->error(dev->context));
+    const char *why = backend->error(dev->context);
+    if (dev->info.type != GPUNN_DEVICE_CUDA)
+        why = "NCCL works between GPUs, but the device is a CPU";
+    else if (group->args.share_gpu)
+        why = "NCCL does not allow two ranks on one GPU, and all ranks need it";
+    return gpunn__fail(dev, can, "gpunn_group_open: %s", why);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange)

@@ -397,10 +397,13 @@ static void gpunn__exported_free(struct DLManagedTensorVersioned *self)
 
 static uint8_t gpunn__dlpack_code(gpunn_dtype dtype)
 {
-    return dtype == GPUNN_F32 || dtype == GPUNN_F64 ? GPUNN_DLPACK_FLOAT
-           : dtype == GPUNN_U8                      ? GPUNN_DLPACK_UINT
-           : dtype == GPUNN_BOOL                    ? GPUNN_DLPACK_BOOL
-                                                    : GPUNN_DLPACK_INT;
+    switch (dtype) {
+    case GPUNN_F32:
+    case GPUNN_F64: return GPUNN_DLPACK_FLOAT;
+    case GPUNN_U8: return GPUNN_DLPACK_UINT;
+    case GPUNN_BOOL: return GPUNN_DLPACK_BOOL;
+    default: return GPUNN_DLPACK_INT;
+    }
 }
 
 GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
@@ -443,9 +446,10 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
     const int32_t       type = managed->device_type;
     *count = 1;
     if (managed->major != 1) return "its version is not DLPack 1.x";
-    if (gpu ? type != GPUNN_DLPACK_CUDA && type != GPUNN_DLPACK_CUDA_MANAGED
-            : type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && type != GPUNN_DLPACK_CUDA_MANAGED)
-        return gpu ? "its memory is not on a GPU" : "its memory is not on the host";
+    const bool managed_memory = type == GPUNN_DLPACK_CUDA_MANAGED;
+    if (gpu && type != GPUNN_DLPACK_CUDA && !managed_memory) return "its memory is not on a GPU";
+    if (!gpu && type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && !managed_memory)
+        return "its memory is not on the host";
     if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index)
         return "its memory is on another GPU";
     if (managed->dtype_code != gpunn__dlpack_code(gpunn_tensor_dtype(t)) ||

@@ -64,13 +64,12 @@ static GPUNN__STATUS gpunn__report_sources(gpunn__inspection *in, const gpunn_te
     for (int id = 0; id < in->plan->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (!needed[id] || t->kind == GPUNN__VALUE || t->kind == GPUNN__CONSTANT) continue;
-        status = gpunn__report_value(in,
-                                     t->kind == GPUNN__INPUT       ? "input"
-                                     : t->kind == GPUNN__PARAMETER ? "parameter"
-                                                                   : "buffer",
-                                     t->name, NULL,
-                                     t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t),
-                                     t->dtype, gpunn__count(t, in->plan->batch));
+        const int64_t count = gpunn__count(t, in->plan->batch);
+        const char   *kind = t->kind == GPUNN__PARAMETER ? "parameter" : "buffer";
+        if (t->kind == GPUNN__INPUT)
+            status = gpunn__report_value(in, "input", t->name, NULL, t->data, t->dtype, count);
+        else
+            status = gpunn__report_value(in, kind, t->name, NULL, gpunn__weights(t), t->dtype, count);
     }
     gpunn__free(model->dev, needed, bytes);
     return status;

@@ -22,11 +22,14 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0),
                   value = scaled / first.factor;
     if (size->name == NULL || first.atom[1] || (sum.count > 1 && !number_behind)) return true;
-    const char *fault = scaled % first.factor || value < 1                ? "cannot have that value"
-                        : value * size->multiple < size->min              ? "would be below its .min"
-                        : size->max && value * size->multiple > size->max ? "would be above its .max"
-                                                                          : NULL;
-    char        text[32];
+    const char *fault = NULL;
+    if (scaled % first.factor || value < 1)
+        fault = "cannot have that value";
+    else if (value * size->multiple < size->min)
+        fault = "would be below its .min";
+    else if (size->max && value * size->multiple > size->max)
+        fault = "would be above its .max";
+    char text[32];
     (void)gpunn__dim_text(model, t->dim[axis], text);
     if (fault)
         (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
@@ -576,13 +579,11 @@ static GPUNN__STATUS gpunn__fail_unreached(const gpunn__plan *plan, const gpunn_
                                            const gpunn_backward_args *args)
 {
     const gpunn_model *model = plan->outputs[0]->model;
-    return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                       "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
-                       loss ? "loss" : "outputs",
-                       args->inputs_only ? ""
-                       : plan->scope     ? "trainable parameter of the optimizer or to a "
-                                         : "trainable parameter or to a ",
-                       gpunn__why_unreached(model, args));
+    const char        *parameters = plan->scope ? "trainable parameter of the optimizer or to a "
+                                                : "trainable parameter or to a ";
+    return gpunn__fail(
+        model->dev, GPUNN_ERR_STATE, "no gradient flows from the %s to a %stensor of gpunn_retain_grad: %s",
+        loss ? "loss" : "outputs", args->inputs_only ? "" : parameters, gpunn__why_unreached(model, args));
 }
 
 /* Runs a pass of a training step on a backend that executes single steps. */

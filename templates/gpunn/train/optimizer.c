@@ -64,6 +64,15 @@ static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from,
     return GPUNN_OK;
 }
 
+/* What is wrong with a tensor that is listed to be trained, or NULL. */
+static const char *gpunn__untrainable(const gpunn_model *model, const gpunn_tensor *t)
+{
+    if (t == NULL) return "NULL; an earlier builder failed, or gpunn_find found no such name";
+    if (t->model != model) return "from another model";
+    if (t->kind != GPUNN__PARAMETER) return "not a parameter; inputs, buffers and values are not trained";
+    return NULL;
+}
+
 /* Copies a list and a prefix to `chosen`. where: start of error messages, as in "gpunn_adam: ". */
 static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_tensor *const *list,
                                    int count, const char *prefix, gpunn__chosen *chosen)
@@ -73,13 +82,10 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%sparameter_count is %d and parameters is %s; give both or neither", where, count,
                            list ? "there" : "NULL");
-    for (int i = 0; i < count; i++)
-        if (list[i] == NULL || list[i]->model != model || list[i]->kind != GPUNN__PARAMETER)
-            return gpunn__fail(
-                dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i,
-                list[i] == NULL ? "NULL; an earlier builder failed, or gpunn_find found no such name"
-                : list[i]->model != model ? "from another model"
-                                          : "not a parameter; inputs, buffers and values are not trained");
+    for (int i = 0; i < count; i++) {
+        const char *fault = gpunn__untrainable(model, list[i]);
+        if (fault) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i, fault);
+    }
     if (prefix && (chosen->prefix = gpunn__strdup(dev, prefix)) == NULL) return GPUNN_ERR_MEMORY;
     if (count == 0) return GPUNN_OK;
     chosen->list = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *list);

@@ -239,6 +239,13 @@ static void gpunn__emit_time(gpunn__writer *w, const char *key, double seconds)
     gpunn__emitf(w, ", \"%s\": %lld.%03lld", key, nanoseconds / 1000, nanoseconds % 1000);
 }
 
+/* Without a step: the optimizer's update. */
+static const char *gpunn__phase_name(const gpunn_step *step)
+{
+    if (step == NULL) return "update";
+    return step->backward ? "backward" : "forward";
+}
+
 static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
 {
     gpunn__file   file;
@@ -258,9 +265,7 @@ static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
         gpunn__profile_label(p, i, label, sizeof label);
         gpunn__emitf(&w,
                      "%s\n{\"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"cat\": \"%s\", \"name\": ", i ? "," : "",
-                     step == NULL     ? "update"
-                     : step->backward ? "backward"
-                                      : "forward");
+                     gpunn__phase_name(step));
         gpunn__emit_name(&w, "", label);
         gpunn__emit_time(&w, "ts", at);
         gpunn__emit_time(&w, "dur", p->seconds[i]);
@@ -286,6 +291,15 @@ static GPUNN__STATUS gpunn__profile_all(gpunn__profile *p, int runs)
     return status == GPUNN_OK && p->args->trace ? gpunn__profile_trace(p) : status;
 }
 
+/* What is wrong with the settings, or NULL. first: the loss or the first output. */
+static const char *gpunn__profile_fault(const gpunn_profile_args *args, const gpunn_tensor *first)
+{
+    if (args->optimizer && args->loss == NULL) return "an optimizer needs a .loss";
+    if (first == NULL) return ".loss and .outputs are both NULL; set one of them";
+    const bool positive = args->runs >= 0 && args->peak_flops >= 0 && args->peak_bytes >= 0;
+    return positive ? NULL : "runs and peaks may not be negative";
+}
+
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args)
 {
     gpunn__profile p;
@@ -298,12 +312,8 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     p.peak_bytes = args.peak_bytes;
     while (p.output_count < 8 && args.outputs[p.output_count]) p.output_count++;
     const gpunn_tensor *first = args.loss ? args.loss : args.outputs[0];
-    if (first == NULL || args.runs < 0 || !(args.peak_flops >= 0 && args.peak_bytes >= 0) ||
-        (args.optimizer && args.loss == NULL))
-        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
-                           args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
-                           : first == NULL ? ".loss and .outputs are both NULL; set one of them"
-                                           : "runs and peaks may not be negative");
+    const char         *fault = gpunn__profile_fault(&args, first);
+    if (fault) return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s", fault);
     if (first->model != model || (args.optimizer && args.optimizer->model != model))
         return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: the %s belongs to another model",
                            first->model != model ? "tensor" : "optimizer");

@@ -47,14 +47,14 @@ static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, cons
                                 "%.*s: the GPU has no memory left (%s); use a smaller batch or model, call "
                                 "gpunn_empty_cache, or end other programs on this GPU",
                                 length, what, name);
-    bool         fatal = gpunn__cuda_is_fatal(error);
+    const bool  fatal = gpunn__cuda_is_fatal(error);
+    const char *search =
+        cuda->plain
+            ? "under compute-sanitizer"
+            : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer";
     gpunn_status status = gpunn__cuda_fail(
         cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s%s", length, what, name, text,
-        fatal ? "; the device is no longer usable: close it, and run the program " : "",
-        !fatal ? ""
-        : cuda->plain
-            ? "under compute-sanitizer"
-            : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer");
+        fatal ? "; the device is no longer usable: close it, and run the program " : "", fatal ? search : "");
     if (fatal) cuda->dead = status;
     return status;
 }

@@ -791,9 +791,9 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     }
     b.rows = GPUNN__THREADS / b.width;
     b.packs = (int)((b.inner % GPUNN__PACK == 0 ? b.inner : b.inner + 2 * GPUNN__PACK - 2) / GPUNN__PACK);
-    int64_t rounds = b.packs_of_channels ? (b.n + b.rows - 1) / b.rows
-                     : b.stride == 1     ? (b.n * b.packs + b.rows - 1) / b.rows
-                                         : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
+    const int64_t of_round = b.packs_of_channels || b.stride == 1 ? b.rows : b.rows * GPUNN__PACK,
+                  lines = !b.packs_of_channels && b.stride == 1 ? b.n * b.packs : b.n,
+                  rounds = (lines + of_round - 1) / of_round;
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
     const int blocks = (b.packs_of_channels && backward ? 3 : 4) -
                        (b.packs_of_channels && cuda->architecture >= 100);

@@ -374,9 +374,8 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
     size_t partial_bytes = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
     if (action == GPUNN__PREPARE) {
         bool count = step->backward && kind == GPUNN__MAX;
-        step->workspace_bytes = count            ? partial_bytes + (size_t)step->out.count * sizeof(float)
-                                : step->backward ? 0
-                                                 : partial_bytes;
+        step->workspace_bytes = count || !step->backward ? partial_bytes : 0;
+        if (count) step->workspace_bytes += (size_t)step->out.count * sizeof(float);
         return GPUNN_OK;
     }
     float divisor = step->attr->mean ? (float)(in->count / step->out.count) : 1;
