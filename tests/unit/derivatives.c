@@ -110,6 +110,7 @@ CASE(layer_norm_plain, gpunn_layer_norm(x, "n", .no_affine = true))
 CASE(rms_norm, gpunn_rms_norm(x, "n"))
 CASE(group_norm, gpunn_group_norm(x, "n", .num_groups = 2))
 CASE(instance_norm, gpunn_instance_norm2d(x, "n"))
+CASE(batch_norm2d, gpunn_batch_norm2d(x, "n", .no_running_stats = true))
 CASE(einsum, gpunn_einsum("bij,bkj->bik", (gpunn_tensor *[]){x, gpunn_sin(x)}, 2))
 CASE(mse_loss, gpunn_mse_loss(gpunn_sin(x), gpunn_cos(x)))
 
@@ -181,13 +182,14 @@ static const op_case cases[] = {
         TABLE(softmax, ROWS) TABLE(log_softmax, ROWS) TABLE(reshape, ROWS) TABLE(permute, ROWS)
             TABLE(expand, ROWS) TABLE(concat, ROWS) TABLE(slice, ROWS) TABLE(slice_steps, IMAGE)
                 TABLE(pad, ROWS) TABLE(layer_norm, ROWS) TABLE(layer_norm_plain, ROWS) TABLE(rms_norm, ROWS)
-                    TABLE(group_norm, IMAGE) TABLE(instance_norm, IMAGE) TABLE(einsum, ROWS)
-                        TABLE(mse_loss, ROWS) TABLE(cross_entropy, IMAGE) TABLE(cross_entropy_all, IMAGE)
-                            TABLE(cross_entropy_sum, IMAGE) TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE)
-                                TABLE(gather_less, IMAGE) TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE)
-                                    TABLE(scatter_add, IMAGE) TABLE(embedding, IMAGE)
-                                        TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS) TABLE(pairs, ROWS)
-                                            TABLE(pairs_mean, ROWS) TABLE(pairs_mean_of_rows, ROWS)};
+                    TABLE(group_norm, IMAGE) TABLE(instance_norm, IMAGE) TABLE(batch_norm2d, IMAGE)
+                        TABLE(einsum, ROWS) TABLE(mse_loss, ROWS) TABLE(cross_entropy, IMAGE)
+                            TABLE(cross_entropy_all, IMAGE) TABLE(cross_entropy_sum, IMAGE)
+                                TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE) TABLE(gather_less, IMAGE)
+                                    TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE) TABLE(scatter_add, IMAGE)
+                                        TABLE(embedding, IMAGE) TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS)
+                                            TABLE(pairs, ROWS) TABLE(pairs_mean, ROWS)
+                                                TABLE(pairs_mean_of_rows, ROWS)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)

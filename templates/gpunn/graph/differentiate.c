@@ -420,6 +420,14 @@ static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, 
 #define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
 #define GPUNN__ALONG_H "h * mean(g * h, 1, keepdim=True)"
 
+/* Reshapes t [n, channels, ...] to a matrix with one row per sample and group. */
+static gpunn_tensor *gpunn__group_matrix(gpunn_tensor *t, int64_t groups)
+{
+    gpunn_shape shape = {{t->dim[0], groups, t->dim[1] / groups, 1}};
+    if (!gpunn__joined(t->model, t->rank - 2, t->dim + 2, &shape.dim[3])) return gpunn__matrix(t, 1);
+    return gpunn__matrix(gpunn_reshape(t, shape), 2);
+}
+
 static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     static const char *const texts[2][2] = {
@@ -434,12 +442,9 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     if (k == 2) return gpunn__reshape_as(gpunn__sum_to(g, shape), y->inputs[2]);
     if (k == 0 && weight) g = gpunn_mul(g, gpunn_reshape(weight, shape));
     rows[0] = x, rows[1] = g;
-    for (int i = 0; i < 2; i++) {
-        if (grouped)
-            rows[i] = gpunn_reshape(
-                rows[i], GPUNN_SHAPE(x->dim[0] * y->attr.groups, gpunn__fan_in(x) / y->attr.groups));
-        rows[i] = gpunn__matrix(rows[i], grouped ? 1 : y->attr.axis);
-    }
+    for (int i = 0; i < 2 && rows[i]; i++)
+        rows[i] = grouped ? gpunn__group_matrix(rows[i], y->attr.groups)
+                          : gpunn__matrix(rows[i], y->attr.axis);
     gpunn_tensor *d = gpunn__expr(texts[y->op == GPUNN_OP_RMS_NORM][k], names, rows, 1, numbers, &eps, 1,
                                   rows[1]);
     d = gpunn__reshape_as(d, x);
