@@ -10,6 +10,7 @@ typedef struct op_case {
     gpunn_shape shape; /* of x, each number of which lies within `scale` of `shift` */
     float       scale, shift;
     gpunn_tensor *(*build)(gpunn_model *model, gpunn_tensor *x);
+    unsigned varying; /* axes of x, a bit each, whose sizes vary */
 } op_case;
 
 static gpunn_tensor *weight(gpunn_model *model, const char *name, gpunn_shape shape, float low, float high)
@@ -165,31 +166,36 @@ CASE(embedding, gpunn_square(gpunn_add(gpunn_embedding(classes(model), "e", .num
             GPUNN_BATCH, 4, 5, 6 \
         }                        \
     }
-#define BELOW(ENUM, name, ...) {#name "_below_0", ROWS, 0.3f, -0.55f, build_##name},
-#define ABOVE(ENUM, name, ...) {#name, ROWS, 0.3f, 0.55f, build_##name},
-#define TABLE(name, shape) {#name, shape, 1, 0, build_##name},
+#define BELOW(ENUM, name, ...) {#name "_below_0", ROWS, 0.3f, -0.55f, build_##name, 0},
+#define ABOVE(ENUM, name, ...) {#name, ROWS, 0.3f, 0.55f, build_##name, 0},
+#define TABLE(name, shape) {#name, shape, 1, 0, build_##name, 0},
+/* The sizes of `axes`, a bit each, vary. */
+#define SIZES(name, shape, axes) {#name "_of_sizes", shape, 1, 0, build_##name, axes},
 static const op_case cases[] = {
-    GPUNN_UNARY_OPS(BELOW) GPUNN_UNARY_OPS(ABOVE) GPUNN_UNARY1_OPS(BELOW) GPUNN_UNARY1_OPS(ABOVE)
-        GPUNN_UNARY2_OPS(BELOW) GPUNN_UNARY2_OPS(ABOVE) GPUNN_BINARY_OPS(ABOVE) GPUNN_LOSS_OPS(ABOVE)
-            GPUNN_LOSS1_OPS(ABOVE) GPUNN_TERNARY_OPS(BELOW) GPUNN_TERNARY_OPS(ABOVE)
-                ABOVE(ACOSH, acosh_above_1) TABLE(linear, ROWS) TABLE(linear_one_row, ROWS)
-                    TABLE(matmul, ROWS) TABLE(matmul_ab, ROWS) TABLE(matmul_ta, ROWS) TABLE(matmul_tt, ROWS)
-                        TABLE(conv1d, ROWS) TABLE(conv1d_long, ROWS)
-                            TABLE(conv2d, IMAGE){"conv3d", {{GPUNN_BATCH, 2, 3, 4, 3}}, 1, 0, build_conv3d},
+    GPUNN_UNARY_OPS(BELOW) GPUNN_UNARY_OPS(ABOVE) GPUNN_UNARY1_OPS(BELOW) GPUNN_UNARY1_OPS(
+        ABOVE) GPUNN_UNARY2_OPS(BELOW) GPUNN_UNARY2_OPS(ABOVE) GPUNN_BINARY_OPS(ABOVE) GPUNN_LOSS_OPS(ABOVE)
+        GPUNN_LOSS1_OPS(ABOVE) GPUNN_TERNARY_OPS(BELOW) GPUNN_TERNARY_OPS(ABOVE) ABOVE(ACOSH, acosh_above_1)
+            TABLE(linear, ROWS) TABLE(linear_one_row, ROWS) TABLE(matmul, ROWS) TABLE(matmul_ab, ROWS)
+                TABLE(matmul_ta, ROWS) TABLE(matmul_tt, ROWS) TABLE(conv1d, ROWS) TABLE(conv1d_long, ROWS)
+                    TABLE(conv2d, IMAGE){"conv3d", {{GPUNN_BATCH, 2, 3, 4, 3}}, 1, 0, build_conv3d, 0},
     TABLE(conv_transpose1d, ROWS) TABLE(conv_transpose2d, IMAGE){
-        "conv_transpose3d", {{GPUNN_BATCH, 2, 2, 3, 2}}, 1, 0, build_conv_transpose3d},
-    TABLE(sum, ROWS) TABLE(mean, ROWS) TABLE(mean_of_batch, ROWS) TABLE(max, ROWS) TABLE(cumsum, ROWS)
-        TABLE(softmax, ROWS) TABLE(log_softmax, ROWS) TABLE(reshape, ROWS) TABLE(permute, ROWS)
-            TABLE(expand, ROWS) TABLE(concat, ROWS) TABLE(slice, ROWS) TABLE(slice_steps, IMAGE)
-                TABLE(pad, ROWS) TABLE(layer_norm, ROWS) TABLE(layer_norm_plain, ROWS) TABLE(rms_norm, ROWS)
-                    TABLE(group_norm, IMAGE) TABLE(instance_norm, IMAGE) TABLE(batch_norm2d, IMAGE)
-                        TABLE(einsum, ROWS) TABLE(mse_loss, ROWS) TABLE(cross_entropy, IMAGE)
-                            TABLE(cross_entropy_all, IMAGE) TABLE(cross_entropy_sum, IMAGE)
-                                TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE) TABLE(gather_less, IMAGE)
-                                    TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE) TABLE(scatter_add, IMAGE)
-                                        TABLE(embedding, IMAGE) TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS)
-                                            TABLE(pairs, ROWS) TABLE(pairs_mean, ROWS)
-                                                TABLE(pairs_mean_of_rows, ROWS)};
+        "conv_transpose3d", {{GPUNN_BATCH, 2, 2, 3, 2}}, 1, 0, build_conv_transpose3d, 0},
+    TABLE(sum, ROWS) TABLE(mean, ROWS) TABLE(mean_of_batch, ROWS) TABLE(max, ROWS) TABLE(cumsum, ROWS) TABLE(
+        softmax, ROWS) TABLE(log_softmax, ROWS) TABLE(reshape, ROWS) TABLE(permute, ROWS) TABLE(expand, ROWS)
+        TABLE(concat, ROWS) TABLE(slice, ROWS) TABLE(slice_steps, IMAGE) TABLE(pad, ROWS) TABLE(
+            layer_norm, ROWS) TABLE(layer_norm_plain, ROWS) TABLE(rms_norm, ROWS) TABLE(group_norm, IMAGE)
+            TABLE(instance_norm, IMAGE) TABLE(batch_norm2d, IMAGE) TABLE(einsum, ROWS) TABLE(mse_loss, ROWS)
+                TABLE(cross_entropy, IMAGE) TABLE(cross_entropy_all, IMAGE) TABLE(cross_entropy_sum, IMAGE)
+                    TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE) TABLE(gather_less, IMAGE)
+                        TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE) TABLE(scatter_add, IMAGE)
+                            TABLE(embedding, IMAGE) TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS)
+                                TABLE(pairs, ROWS) TABLE(pairs_mean, ROWS) TABLE(pairs_mean_of_rows, ROWS)
+                                    SIZES(mean, ROWS, 4) SIZES(logcumsumexp, ROWS, 2) SIZES(cross, ROWS, 2)
+                                        SIZES(concat, ROWS, 2) SIZES(slice, ROWS, 4)
+                                            SIZES(slice_steps, IMAGE, 8) SIZES(pad, ROWS, 6)
+                                                SIZES(group_norm, IMAGE, 13) SIZES(batch_norm2d, IMAGE, 4)
+                                                    SIZES(conv1d, ROWS, 4) SIZES(conv2d, IMAGE, 13)
+                                                        SIZES(conv_transpose2d, IMAGE, 12)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)
@@ -212,18 +218,25 @@ typedef struct subject {
     gpunn_model  *model;
     gpunn_tensor *x, *v, *y, *by[MOST];
     int           count;
-    int64_t       size; /* of x */
+    gpunn_shape   shape; /* of x */
+    int64_t       size;
     float        *at, *along;
 } subject;
 
 static subject subject_make(fixture *f, const op_case *c)
 {
-    subject s = {.dev = f->dev, .model = f->model, .size = N, .count = 1};
-    s.by[0] = s.x = gpunn_input(f->model, "x", GPUNN_F32, c->shape);
-    s.v = gpunn_input(f->model, "v", GPUNN_F32, c->shape);
+    subject     s = {.dev = f->dev, .model = f->model, .shape = c->shape, .size = N, .count = 1};
+    gpunn_shape shape = c->shape;
+    for (int i = 0; i < shape_rank(c->shape); i++) {
+        const char name[2] = {(char)('a' + i), 0};
+        if (c->varying >> i & 1) shape.dim[i] = gpunn_size(f->model, name, .max = 64);
+    }
+    s.by[0] = s.x = gpunn_input(f->model, "x", GPUNN_F32, shape);
+    s.v = gpunn_input(f->model, "v", GPUNN_F32, shape);
     s.y = MADE(f->dev, c->build(f->model, s.x));
     for (int i = 0; i < gpunn_parameter_count(f->model); i++)
         s.by[s.count++] = gpunn_parameter_at(f->model, i);
+    s.shape.dim[0] = N;
     for (int i = 1; i < shape_rank(c->shape); i++) s.size *= c->shape.dim[i];
     s.at = test_randoms(s.size, 7, c->scale);
     s.along = test_randoms(s.size, 8, 1);
@@ -242,8 +255,8 @@ static void subject_move(const subject *s, float by)
 {
     float *x = malloc((size_t)s->size * sizeof *x);
     for (int64_t i = 0; i < s->size; i++) x[i] = s->at[i] + by * s->along[i];
-    OK(s->dev, write_floats(s->x, x, s->size));
-    OK(s->dev, write_floats(s->v, s->along, s->size));
+    OK(s->dev, gpunn_write_shape(s->x, x, s->shape));
+    OK(s->dev, gpunn_write_shape(s->v, s->along, s->shape));
     free(x);
 }
 

@@ -39,19 +39,25 @@ static gpunn_tensor *gpunn__sum_to(gpunn_tensor *g, gpunn_shape shape)
     return count ? gpunn_reshape(gpunn_sum(g, axes, false), shape) : g;
 }
 
+/* *joined: the product of dimensions of t. Records an error and returns false if there is none. */
+static bool gpunn__join_axes(const gpunn_tensor *t, int rank, const int64_t *dim, int64_t *joined)
+{
+    char text[128];
+    if (gpunn__joined(t->model, rank, dim, joined)) return true;
+    (void)gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
+                      "gpunn_grad: a derivative joins axes of %s, but the batch is on more than one; "
+                      "gpunn_reshape the op's input to rows",
+                      gpunn__shape_text(t, text));
+    return false;
+}
+
 /* Reshapes t to a matrix whose columns are its axes from `first` on. */
 static gpunn_tensor *gpunn__matrix(gpunn_tensor *t, int first)
 {
     gpunn_shape shape = {{0}};
-    char        text[128];
-    if (t == NULL) return NULL;
-    if (gpunn__joined(t->model, first, t->dim, &shape.dim[0]) &&
-        gpunn__joined(t->model, t->rank - first, t->dim + first, &shape.dim[1]))
-        return gpunn_reshape(t, shape);
-    return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_SHAPE,
-                            "gpunn_grad: a derivative joins axes of %s, but the batch is on more than one; "
-                            "gpunn_reshape the op's input to rows",
-                            gpunn__shape_text(t, text));
+    const bool  joined = t && gpunn__join_axes(t, first, t->dim, &shape.dim[0]) &&
+                        gpunn__join_axes(t, t->rank - first, t->dim + first, &shape.dim[1]);
+    return joined ? gpunn_reshape(t, shape) : NULL;
 }
 
 static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool transpose_a, bool transpose_b)
@@ -129,8 +135,15 @@ static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
     return x;
 }
 
+/* The cells of an axis behind its last window. If its size varies: the most that there can be. */
+static int gpunn__cells_behind(const gpunn_attributes *attr, int i, int64_t size, int64_t windows)
+{
+    const int64_t span = attr->dilation[i] * (attr->kernel[i] - 1) + 1 - 2 * (int64_t)attr->padding[i];
+    return gpunn__is_sized(size) ? attr->stride[i] - 1 : (int)(size - (windows - 1) * attr->stride[i] - span);
+}
+
 /* Gradient of x: the opposite convolution with the same weight. For a convolution that is the transposed one,
- * and vice versa. */
+ * and vice versa. If the size of x varies, the transposed one takes the largest that fits and is then cut. */
 static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
 {
     const bool                           transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
@@ -142,12 +155,8 @@ static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
     gpunn_attributes              attr = y->attr;
     gpunn_tensor                 *x = y->inputs[0], *operands[3] = {g, y->inputs[1], NULL};
     char                          name[32];
-    for (int i = 0; i < gpunn__conv_axes(y->op); i++) {
-        const int64_t span = attr.dilation[i] * (attr.kernel[i] - 1) + 1 - 2 * (int64_t)attr.padding[i];
-        attr.output_padding[i] = transposed
-                                     ? 0
-                                     : (int)(x->dim[2 + i] - (g->dim[2 + i] - 1) * attr.stride[i] - span);
-    }
+    for (int i = 0; i < gpunn__conv_axes(y->op); i++)
+        attr.output_padding[i] = transposed ? 0 : gpunn__cells_behind(&attr, i, x->dim[2 + i], g->dim[2 + i]);
     /* in specs convolutions have names */
     (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count);
     const gpunn__call call = gpunn__call_of(y->model, gpunn_op_name(other->op), name);
@@ -163,14 +172,17 @@ static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
                  *out = transposed ? y->inputs[0] : g;
     const int64_t n = out->dim[0], groups = y->attr.groups, rows = weight->dim[0] / groups,
                   channels = weight->dim[1];
-    int64_t cells = 1, places = 1;
-    for (int i = 2; i < weight->rank; i++) cells *= weight->dim[i], places *= out->dim[i];
+    int64_t cells = 1, both[2] = {n, 1}, all = 1;
+    for (int i = 2; i < weight->rank; i++) cells *= weight->dim[i];
+    if (!gpunn__join_axes(out, out->rank - 2, out->dim + 2, &both[1]) ||
+        !gpunn__join_axes(out, 2, both, &all))
+        return NULL;
     gpunn_tensor *windows = gpunn__unfold(x, &y->attr, out->dim + 2);
-    windows = gpunn_reshape(windows, GPUNN_SHAPE(n, cells, groups, channels, places));
+    windows = gpunn_reshape(windows, GPUNN_SHAPE(n, cells, groups, channels, both[1]));
     windows = gpunn_permute(windows, GPUNN_AXES(2, 0, 4, 3, 1));
-    windows = gpunn_reshape(windows, GPUNN_SHAPE(groups, n * places, channels * cells));
-    out = gpunn_permute(gpunn_reshape(out, GPUNN_SHAPE(n, groups, rows, places)), GPUNN_AXES(1, 2, 0, 3));
-    out = gpunn_reshape(out, GPUNN_SHAPE(groups, rows, n * places));
+    windows = gpunn_reshape(windows, GPUNN_SHAPE(groups, all, channels * cells));
+    out = gpunn_permute(gpunn_reshape(out, GPUNN_SHAPE(n, groups, rows, both[1])), GPUNN_AXES(1, 2, 0, 3));
+    out = gpunn_reshape(out, GPUNN_SHAPE(groups, rows, all));
     return gpunn__reshape_as(gpunn__matmul_of(out, windows, false, false), weight);
 }
 
@@ -289,8 +301,9 @@ static gpunn_tensor *gpunn__derive_concat(gpunn_tensor *y, gpunn_tensor *g, int 
 {
     const int axis = y->attr.axis;
     int64_t   start = 0;
-    for (int i = 0; i < k; i++) start += y->inputs[i]->dim[axis];
-    return y->input_count == 1 ? g : gpunn_slice(g, axis, start, start + y->inputs[k]->dim[axis], 1);
+    if (y->input_count == 1) return g;
+    for (int i = 0; i < k; i++) start = gpunn__dim_plus(y->model, start, y->inputs[i]->dim[axis], 1, 0);
+    return gpunn_slice(g, axis, start, gpunn__dim_plus(y->model, start, y->inputs[k]->dim[axis], 1, 0), 1);
 }
 
 /* Pads one axis with zeros before and after. */
@@ -303,6 +316,15 @@ static gpunn_tensor *gpunn__zeros_around(gpunn_tensor *x, int axis, int64_t befo
     return before || after ? gpunn_pad_(x, args) : x;
 }
 
+/* Adds g to zeros at the places that the slice took. */
+static gpunn_tensor *gpunn__derive_slice_of_sizes(gpunn_tensor *y, gpunn_tensor *g, const gpunn_tensor *x)
+{
+    const gpunn_attributes *attr = &y->attr;
+    gpunn_tensor           *places = gpunn_add_scalar(gpunn__ordinals(y->model, x->dim[attr->axis]), -1);
+    places = gpunn_cast(gpunn_slice(places, 0, attr->start, attr->end, attr->step), GPUNN_I64);
+    return gpunn_index_add(gpunn__filled(y->model, 0, gpunn_tensor_shape(x)), attr->axis, places, g);
+}
+
 /* Puts zeros where the slice left out elements: step - 1 after each element, in an axis of its own, then
  * those around them. */
 static gpunn_tensor *gpunn__derive_slice(gpunn_tensor *y, gpunn_tensor *g, int k)
@@ -310,6 +332,8 @@ static gpunn_tensor *gpunn__derive_slice(gpunn_tensor *y, gpunn_tensor *g, int k
     const gpunn_attributes *attr = &y->attr;
     const int               axis = attr->axis;
     const int64_t           size = y->inputs[k]->dim[axis], taken = y->dim[axis], step = attr->step;
+    if (gpunn__is_sized(size) || gpunn__is_sized(taken))
+        return gpunn__derive_slice_of_sizes(y, g, y->inputs[k]);
     if (step > 1) {
         gpunn_tensor *rows = gpunn__matrix(g, axis + 1); /* [.. * taken, ..] */
         gpunn_shape   shape = gpunn_tensor_shape(rows);
@@ -326,9 +350,11 @@ static gpunn_tensor *gpunn__derive_slice(gpunn_tensor *y, gpunn_tensor *g, int k
 static gpunn_tensor *gpunn__derive_pad(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn_tensor *x = y->inputs[k];
-    for (int i = 0; i < x->rank; i++)
+    for (int i = 0; i < x->rank; i++) {
+        const int64_t before = y->attr.before[i];
         if (x->dim[i] != y->dim[i])
-            g = gpunn_slice(g, i, y->attr.before[i], y->attr.before[i] + x->dim[i], 1);
+            g = gpunn_slice(g, i, before, gpunn__dim_plus(y->model, before, x->dim[i], 1, 0), 1);
+    }
     return g;
 }
 
@@ -424,8 +450,9 @@ static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, 
 static gpunn_tensor *gpunn__group_matrix(gpunn_tensor *t, int64_t groups)
 {
     gpunn_shape shape = {{t->dim[0], groups, t->dim[1] / groups, 1}};
-    if (!gpunn__joined(t->model, t->rank - 2, t->dim + 2, &shape.dim[3])) return gpunn__matrix(t, 1);
-    return gpunn__matrix(gpunn_reshape(t, shape), 2);
+    return gpunn__join_axes(t, t->rank - 2, t->dim + 2, &shape.dim[3])
+               ? gpunn__matrix(gpunn_reshape(t, shape), 2)
+               : NULL;
 }
 
 static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)

@@ -816,13 +816,13 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attribu
     x = gpunn_pad_(x, args);
     for (int i = rank - 1; x && i >= 2; i--) {
         gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
-        const int     kernel = attr->kernel[i - 2];
-        const int64_t reach = (sizes[i - 2] - 1) * attr->stride[i - 2] + 1;
+        const int     kernel = attr->kernel[i - 2], stride = attr->stride[i - 2];
         int           count = 0;
         for (int k = 0; k < kernel; k++) {
             const int64_t start = (int64_t)k * attr->dilation[i - 2];
             if (count == GPUNN_MAX_OPERANDS) parts[0] = gpunn_concat(parts, count, 1), count = 1;
-            parts[count++] = gpunn_slice(x, i, start, start + reach, attr->stride[i - 2]);
+            const int64_t end = gpunn__dim_plus(x->model, 0, sizes[i - 2], stride, start + 1 - stride);
+            parts[count++] = gpunn_slice(x, i, start, end, stride);
         }
         x = gpunn_concat(parts, count, 1);
     }
