@@ -112,9 +112,6 @@ CASE(rms_norm, gpunn_rms_norm(x, "n"))
 CASE(group_norm, gpunn_group_norm(x, "n", .num_groups = 2))
 CASE(instance_norm, gpunn_instance_norm2d(x, "n"))
 CASE(batch_norm2d, gpunn_batch_norm2d(x, "n", .no_running_stats = true))
-CASE(einsum, gpunn_einsum("bij,bkj->bik", (gpunn_tensor *[]){x, gpunn_sin(x)}, 2))
-CASE(mse_loss, gpunn_mse_loss(gpunn_sin(x), gpunn_cos(x)))
-
 static gpunn_tensor *drawn(gpunn_model *model, gpunn_shape shape, int64_t count)
 {
     float        *values = test_randoms(count, 9, 1);
@@ -122,6 +119,34 @@ static gpunn_tensor *drawn(gpunn_model *model, gpunn_shape shape, int64_t count)
     free(values);
     return t;
 }
+
+/* distinct numbers, so that no step of the differences moves a maximum */
+static gpunn_tensor *apart(gpunn_model *model, gpunn_tensor *x)
+{
+    return gpunn_add(gpunn_mul_scalar(x, 0.05f),
+                     gpunn_mul_scalar(drawn(model, GPUNN_SHAPE(4, 5, 6), 120), 2));
+}
+CASE(max_pool1d,
+     gpunn_square(gpunn_max_pool1d(gpunn_reshape(apart(model, x), GPUNN_SHAPE(GPUNN_BATCH, 4, 30)),
+                                   .kernel_size = 3, .stride = 2, .padding = 1)))
+CASE(max_pool2d, gpunn_square(gpunn_max_pool2d(apart(model, x), .kernel_shape = {3, 2}, .stride = 2,
+                                               .padding = 1, .ceil_mode = true)))
+CASE(max_pool3d,
+     gpunn_square(gpunn_max_pool3d(gpunn_reshape(apart(model, x), GPUNN_SHAPE(GPUNN_BATCH, 1, 4, 5, 6)),
+                                   .kernel_size = 2)))
+CASE(avg_pool2d, gpunn_square(gpunn_avg_pool2d(x, .kernel_size = 2)))
+CASE(avg_pool2d_edges,
+     gpunn_square(gpunn_avg_pool2d(x, .kernel_shape = {3, 4}, .stride = 2, .padding = 1, .ceil_mode = true)))
+CASE(avg_pool2d_inside, gpunn_square(gpunn_avg_pool2d(x, .kernel_size = 3, .stride = 1, .padding = 1,
+                                                      .count_exclude_pad = true)))
+CASE(avg_pool3d, gpunn_square(gpunn_avg_pool3d(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 1, 4, 5, 6)),
+                                               .kernel_size = 2, .padding = 1)))
+CASE(adaptive_max_pool2d, gpunn_square(gpunn_adaptive_max_pool2d(apart(model, x), 1, 3)))
+CASE(adaptive_avg_pool2d, gpunn_square(gpunn_adaptive_avg_pool2d(x, 1, 1)))
+CASE(adaptive_avg_pool3d,
+     gpunn_square(gpunn_adaptive_avg_pool3d(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 1, 4, 5, 6)), 2, 5, 3)))
+CASE(einsum, gpunn_einsum("bij,bkj->bik", (gpunn_tensor *[]){x, gpunn_sin(x)}, 2))
+CASE(mse_loss, gpunn_mse_loss(gpunn_sin(x), gpunn_cos(x)))
 
 /* Classes 0 to 3 or places, the same for each sample. */
 static gpunn_tensor *numbers(gpunn_model *model, int64_t channels, int64_t height, int64_t width)
@@ -187,15 +212,20 @@ static const op_case cases[] = {
             TABLE(instance_norm, IMAGE) TABLE(batch_norm2d, IMAGE) TABLE(einsum, ROWS) TABLE(mse_loss, ROWS)
                 TABLE(cross_entropy, IMAGE) TABLE(cross_entropy_all, IMAGE) TABLE(cross_entropy_sum, IMAGE)
                     TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE) TABLE(gather_less, IMAGE)
-                        TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE) TABLE(scatter_add, IMAGE)
-                            TABLE(embedding, IMAGE) TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS)
-                                TABLE(pairs, ROWS) TABLE(pairs_mean, ROWS) TABLE(pairs_mean_of_rows, ROWS)
-                                    SIZES(mean, ROWS, 4) SIZES(logcumsumexp, ROWS, 2) SIZES(cross, ROWS, 2)
-                                        SIZES(concat, ROWS, 2) SIZES(slice, ROWS, 4)
-                                            SIZES(slice_steps, IMAGE, 8) SIZES(pad, ROWS, 6)
-                                                SIZES(group_norm, IMAGE, 13) SIZES(batch_norm2d, IMAGE, 4)
-                                                    SIZES(conv1d, ROWS, 4) SIZES(conv2d, IMAGE, 13)
-                                                        SIZES(conv_transpose2d, IMAGE, 12)};
+                        TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE) TABLE(scatter_add, IMAGE) TABLE(
+                            embedding, IMAGE) TABLE(logcumsumexp, ROWS) TABLE(cross, ROWS)
+                            TABLE(pairs, ROWS) TABLE(pairs_mean, ROWS) TABLE(pairs_mean_of_rows, ROWS) TABLE(
+                                max_pool1d, IMAGE) TABLE(max_pool2d, IMAGE) TABLE(max_pool3d, IMAGE)
+                                TABLE(avg_pool2d, IMAGE) TABLE(avg_pool2d_edges, IMAGE) TABLE(
+                                    avg_pool2d_inside, IMAGE) TABLE(avg_pool3d, IMAGE)
+                                    TABLE(adaptive_max_pool2d, IMAGE) TABLE(adaptive_avg_pool2d, IMAGE) TABLE(
+                                        adaptive_avg_pool3d, IMAGE) SIZES(avg_pool2d_inside, IMAGE, 13)
+                                        SIZES(mean, ROWS, 4) SIZES(logcumsumexp, ROWS, 2)
+                                            SIZES(cross, ROWS, 2) SIZES(concat, ROWS, 2) SIZES(slice, ROWS, 4)
+                                                SIZES(slice_steps, IMAGE, 8) SIZES(pad, ROWS, 6)
+                                                    SIZES(group_norm, IMAGE, 13) SIZES(batch_norm2d, IMAGE, 4)
+                                                        SIZES(conv1d, ROWS, 4) SIZES(conv2d, IMAGE, 13)
+                                                            SIZES(conv_transpose2d, IMAGE, 12)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)
@@ -674,11 +704,11 @@ static void test_misuse(void **state)
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)),
                  *by[2] = {x, x}, *got[2] = {x, x};
     gpunn_tensor *labels = gpunn_input(f->model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
-    gpunn_tensor *pooled = gpunn_max_pool2d(gpunn_sin(x), .kernel_size = 2);
+    gpunn_tensor *pooled = gpunn_adaptive_max_pool2d(gpunn_sin(x), 3, 4);
     gpunn_tensor *normed = gpunn_batch_norm2d(gpunn_sin(x), "bn");
     const int     count = gpunn_parameter_count(f->model);
     FAILS_NULL(f->dev, gpunn_grad(gpunn_tanh(pooled), x), GPUNN_ERR_UNSUPPORTED,
-               "grad: max_pool2d has no derivative");
+               "grad: adaptive_max_pool2d has no derivative");
     FAILS_NULL(f->dev, gpunn_grad(normed, x), GPUNN_ERR_UNSUPPORTED, "batch_norm 'bn'", "gpunn_grad's list");
     FAILS_NULL(f->dev, gpunn_grad(gpunn_dropout(x, 0.5f), x), GPUNN_ERR_UNSUPPORTED, "dropout");
     FAILS_NULL(f->dev, gpunn_grad(gpunn_pad(x, .after = {0, 0, 1}, .mode = GPUNN_PAD_REFLECT), x),
@@ -687,18 +717,18 @@ static void test_misuse(void **state)
     FAILS_NULL(f->dev, gpunn_grad(labels, x), GPUNN_ERR_DTYPE, "grad: y is i64");
     FAILS_NULL(f->dev, gpunn_grad(x, (gpunn_tensor *)NULL), GPUNN_ERR_ARGUMENT, "x is NULL");
     FAILS_NULL(f->dev, gpunn_grad(x, x, .grad_output = pooled), GPUNN_ERR_SHAPE,
-               ".grad_output is [batch, 1, 4, 4]");
+               ".grad_output is [batch, 1, 3, 4]");
     FAILS(f->dev, gpunn_grads(x, by, 0, got), GPUNN_ERR_ARGUMENT, "got 0 inputs");
-    FAILS(f->dev, gpunn_grads(pooled, by, 2, got), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
+    FAILS(f->dev, gpunn_grads(pooled, by, 2, got), GPUNN_ERR_UNSUPPORTED, "adaptive_max_pool2d");
     assert_null(got[0]);
     assert_null(got[1]);
     FAILS_NULL(f->dev, gpunn_jvp(gpunn_tanh(pooled), x, x), GPUNN_ERR_UNSUPPORTED,
-               "jvp: max_pool2d has no derivative");
+               "jvp: adaptive_max_pool2d has no derivative");
     FAILS_NULL(f->dev, gpunn_jvp(normed, x, x), GPUNN_ERR_UNSUPPORTED, "batch_norm 'bn'",
                "gpunn_grad's list");
-    FAILS_NULL(f->dev, gpunn_hvp(pooled, x, x), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
+    FAILS_NULL(f->dev, gpunn_hvp(pooled, x, x), GPUNN_ERR_UNSUPPORTED, "adaptive_max_pool2d");
     FAILS_NULL(f->dev, gpunn_jvp(labels, x, x), GPUNN_ERR_DTYPE, "jvp: y is i64");
-    FAILS_NULL(f->dev, gpunn_jvp(x, x, pooled), GPUNN_ERR_SHAPE, "jvp: v is [batch, 1, 4, 4]");
+    FAILS_NULL(f->dev, gpunn_jvp(x, x, pooled), GPUNN_ERR_SHAPE, "jvp: v is [batch, 1, 3, 4]");
     FAILS_NULL(f->dev, gpunn_hvp(x, x, (gpunn_tensor *)NULL), GPUNN_ERR_ARGUMENT, "hvp: v is NULL");
     FAILS_NULL(f->dev, gpunn_laplacian(x, gpunn_sum(x, GPUNN_ALL, false)), GPUNN_ERR_SHAPE,
                "laplacian: x is []");
@@ -716,10 +746,10 @@ static void test_misuse(void **state)
     FAILS_NULL(f->dev, gpunn_laplacian(sum, rows, .coordinates = -1), GPUNN_ERR_ARGUMENT,
                ".coordinates is -1");
     gpunn_tensor *wide = gpunn_sum(
-        gpunn_max_pool2d(gpunn_reshape(rows, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)), .kernel_size = 8),
+        gpunn_adaptive_max_pool2d(gpunn_reshape(rows, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)), 3, 1),
         GPUNN_AXES(1, 2), false);
     FAILS_NULL(f->dev, gpunn_laplacian(wide, rows), GPUNN_ERR_UNSUPPORTED,
-               "laplacian: max_pool2d has no derivative");
+               "laplacian: adaptive_max_pool2d has no derivative");
     assert_int_equal(gpunn_parameter_count(f->model), count);
 }
 

@@ -478,6 +478,66 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     return k == 0 ? d : gpunn__reshape_as(gpunn__sum_to(d, shape), weight);
 }
 
+/* ---- pools --------------------------------------------------------------------------------------------- */
+
+/* The settings of pool y as those of a plain one. False: an adaptive pool whose windows differ. */
+static bool gpunn__plain_pool(const gpunn_tensor *y, gpunn_attributes *attr)
+{
+    const gpunn_tensor *x = y->inputs[0];
+    *attr = y->attr;
+    for (int i = 0; i < x->rank - 2 && gpunn__op_is(y->op, GPUNN__ADAPTIVE_POOL); i++) {
+        if (x->dim[2 + i] % y->dim[2 + i] != 0) return false;
+        attr->kernel[i] = attr->stride[i] = (int)(x->dim[2 + i] / y->dim[2 + i]);
+    }
+    return true;
+}
+
+/* x [n, c, ...] as the windows of a plain pool, [n, cells, c, ...]. Cells outside x are `outside`. */
+static gpunn_tensor *gpunn__pool_windows(gpunn_tensor *x, gpunn_attributes attr, const int64_t *windows,
+                                         float outside)
+{
+    gpunn_shape    shape = {{x->dim[0], 1, x->dim[1]}};
+    gpunn_pad_args pad;
+    memset(&pad, 0, sizeof pad);
+    pad.value = outside;
+    for (int i = 0; i < x->rank - 2; i++) {
+        pad.before[2 + i] = attr.padding[i];
+        pad.after[2 + i] = attr.padding[i] + (attr.ceil_mode ? attr.stride[i] - 1 : 0);
+        attr.padding[i] = 0, attr.dilation[i] = 1;
+        shape.dim[1] *= attr.kernel[i];
+        shape.dim[3 + i] = windows[i];
+    }
+    x = gpunn_pad_(x, pad);
+    return x ? gpunn_reshape(gpunn__unfold(x, &attr, windows), shape) : NULL;
+}
+
+/* The means of windows. The op's own result for ones tells what each sum is divided by. */
+static gpunn_tensor *gpunn__mean_windows(gpunn_tensor *y, gpunn_tensor *windows, gpunn_attributes attr)
+{
+    const gpunn__call call = gpunn__call_of(y->model, gpunn_op_name(y->op), NULL);
+    gpunn_shape       shape = gpunn_tensor_shape(y->inputs[0]);
+    shape.dim[0] = shape.dim[1] = 1;
+    gpunn_tensor *ones = gpunn__filled(y->model, 1, shape),
+                 *means = gpunn__node(&call, y->operation, &y->attr, &ones, 1);
+    if (means == NULL) return NULL;
+    ones = gpunn_sum(gpunn__pool_windows(ones, attr, means->dim + 2, 0), GPUNN_AXES(1), false);
+    return gpunn_mul(gpunn_sum(windows, GPUNN_AXES(1), false), gpunn_div(means, ones));
+}
+
+/* The gradient of the same pool made of ops. The first maximum of a window gets its gradient. */
+static gpunn_tensor *gpunn__derive_pool(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const bool       maximum = gpunn__op_is(y->op, GPUNN__MAX_POOL);
+    gpunn_tensor    *x = y->inputs[k];
+    gpunn_grad_args  args = {0, g};
+    gpunn_attributes attr;
+    (void)gpunn__plain_pool(y, &attr);
+    gpunn_tensor *windows = gpunn__pool_windows(x, attr, y->dim + 2, maximum ? -INFINITY : 0);
+    windows = maximum ? gpunn_max_with_indices(windows, 1, false, NULL)
+                      : gpunn__mean_windows(y, windows, attr);
+    return gpunn_grad_(windows, x, args);
+}
+
 /* ---- the table of derivatives -------------------------------------------------------------------------- */
 
 /* X(op, function) */
@@ -509,6 +569,14 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(EMBEDDING, embedding)      \
     X(CROSS_ENTROPY, class_loss) \
     X(NLL, class_loss)           \
+    X(MAX_POOL2D, pool)          \
+    X(MAX_POOL3D, pool)          \
+    X(AVG_POOL2D, pool)          \
+    X(AVG_POOL3D, pool)          \
+    X(ADAPTIVE_MAX_POOL2D, pool) \
+    X(ADAPTIVE_MAX_POOL3D, pool) \
+    X(ADAPTIVE_AVG_POOL2D, pool) \
+    X(ADAPTIVE_AVG_POOL3D, pool) \
     X(LAYER_NORM, norm)          \
     X(RMS_NORM, norm)            \
     X(GROUP_NORM, norm)
@@ -525,7 +593,9 @@ static gpunn__derivative gpunn__derivative_of(const gpunn_tensor *y)
 #undef GPUNN__X
     };
     if (gpunn__op_elementwise(y->op)) return gpunn__derive_map;
+    gpunn_attributes pool;
     if (y->op == GPUNN_OP_PAD && y->attr.mode != GPUNN_PAD_CONSTANT) return NULL;
+    if (gpunn__op_is(y->op, GPUNN__POOL) && !gpunn__plain_pool(y, &pool)) return NULL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].op == y->op) return rows[i].derive;
     return NULL;
