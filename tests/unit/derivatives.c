@@ -145,6 +145,22 @@ CASE(adaptive_max_pool2d, gpunn_square(gpunn_adaptive_max_pool2d(apart(model, x)
 CASE(adaptive_avg_pool2d, gpunn_square(gpunn_adaptive_avg_pool2d(x, 1, 1)))
 CASE(adaptive_avg_pool3d,
      gpunn_square(gpunn_adaptive_avg_pool3d(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 1, 4, 5, 6)), 2, 5, 3)))
+#define ATTENTION(...) gpunn_scaled_dot_product_attention(x, gpunn_sin(x), gpunn_cos(x), __VA_ARGS__)
+CASE(attention, ATTENTION(.scale = 0.5f))
+CASE(attention_causal, ATTENTION(.is_causal = true, .mask = drawn(model, GPUNN_SHAPE(4, 5, 5), 100)))
+/* The third row sees no key. */
+static gpunn_tensor *seen(gpunn_model *model)
+{
+    static const float values[16] = {1, 0, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1};
+    return gpunn_cast(gpunn_constant(model, GPUNN_SHAPE(4, 4), values), GPUNN_BOOL);
+}
+CASE(attention_masked,
+     gpunn_scaled_dot_product_attention(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 4, 5, 6)), gpunn_sin(x), x,
+                                        .heads_last = true, .mask = seen(model)))
+CASE(attention_of_groups, gpunn_scaled_dot_product_attention(x, gpunn_slice(gpunn_sin(x), 1, 0, 2, 1),
+                                                             gpunn_slice(x, 1, 2, 4, 1), .enable_gqa = true))
+CASE(attention_packed,
+     gpunn_scaled_dot_product_attention(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 2, 3, 4, 5)), NULL, NULL))
 CASE(einsum, gpunn_einsum("bij,bkj->bik", (gpunn_tensor *[]){x, gpunn_sin(x)}, 2))
 CASE(mse_loss, gpunn_mse_loss(gpunn_sin(x), gpunn_cos(x)))
 
@@ -219,13 +235,17 @@ static const op_case cases[] = {
                                 TABLE(avg_pool2d, IMAGE) TABLE(avg_pool2d_edges, IMAGE) TABLE(
                                     avg_pool2d_inside, IMAGE) TABLE(avg_pool3d, IMAGE)
                                     TABLE(adaptive_max_pool2d, IMAGE) TABLE(adaptive_avg_pool2d, IMAGE) TABLE(
-                                        adaptive_avg_pool3d, IMAGE) SIZES(avg_pool2d_inside, IMAGE, 13)
-                                        SIZES(mean, ROWS, 4) SIZES(logcumsumexp, ROWS, 2)
-                                            SIZES(cross, ROWS, 2) SIZES(concat, ROWS, 2) SIZES(slice, ROWS, 4)
-                                                SIZES(slice_steps, IMAGE, 8) SIZES(pad, ROWS, 6)
-                                                    SIZES(group_norm, IMAGE, 13) SIZES(batch_norm2d, IMAGE, 4)
-                                                        SIZES(conv1d, ROWS, 4) SIZES(conv2d, IMAGE, 13)
-                                                            SIZES(conv_transpose2d, IMAGE, 12)};
+                                        adaptive_avg_pool3d, IMAGE) TABLE(attention, IMAGE)
+                                        TABLE(attention_causal, IMAGE) TABLE(attention_masked, IMAGE)
+                                            TABLE(attention_of_groups, IMAGE) TABLE(attention_packed, IMAGE)
+                                                SIZES(attention, IMAGE, 4) SIZES(avg_pool2d_inside, IMAGE, 13)
+                                                    SIZES(mean, ROWS, 4) SIZES(logcumsumexp, ROWS, 2)
+                                                        SIZES(cross, ROWS, 2) SIZES(concat, ROWS, 2) SIZES(
+                                                            slice, ROWS, 4) SIZES(slice_steps, IMAGE, 8)
+                                                            SIZES(pad, ROWS, 6) SIZES(group_norm, IMAGE, 13)
+                                                                SIZES(batch_norm2d, IMAGE, 4) SIZES(
+                                                                    conv1d, ROWS, 4) SIZES(conv2d, IMAGE, 13)
+                                                                    SIZES(conv_transpose2d, IMAGE, 12)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)
@@ -758,15 +778,20 @@ static void test_allocations(void **state)
 {
     fixture      *f = *state;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-    gpunn_tensor *u = network(x, gpunn_tanh), *made = NULL;
-    for (long at = 1; made == NULL && at < 10000; at++) {
-        f->memory.fail_at = f->memory.calls + at;
-        made = gpunn_laplacian(u, x);
-        f->memory.fail_at = 0;
-        if (made == NULL)
-            check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+    gpunn_tensor *u = network(x, gpunn_tanh), *heads = gpunn_reshape(u, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, 1));
+    gpunn_tensor *pooled = gpunn_avg_pool2d(gpunn_scaled_dot_product_attention(heads, heads, heads),
+                                            .kernel_size = 2, .padding = 1);
+    for (int i = 0; i < 2; i++) {
+        gpunn_tensor *made = NULL;
+        for (long at = 1; made == NULL && at < 10000; at++) {
+            f->memory.fail_at = f->memory.calls + at;
+            made = i == 0 ? gpunn_laplacian(u, x) : gpunn_hvp(gpunn_sum(pooled, GPUNN_ALL, false), x, x);
+            f->memory.fail_at = 0;
+            if (made == NULL)
+                check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        }
+        assert_non_null(made);
     }
-    assert_non_null(made);
 }
 
 /* The derivative of detach is not that of its values: test_zeros has it. */

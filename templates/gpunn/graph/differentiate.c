@@ -538,6 +538,82 @@ static gpunn_tensor *gpunn__derive_pool(gpunn_tensor *y, gpunn_tensor *g, int k)
     return gpunn_grad_(windows, x, args);
 }
 
+/* ---- attention ----------------------------------------------------------------------------------------- */
+
+static bool gpunn__is_packed(const gpunn_tensor *y)
+{
+    return y->inputs[1] == NULL;
+}
+
+/* q, k or v of attention y, parts 0 to 2, as [n, heads, rows, e] with q's number of heads. */
+static gpunn_tensor *gpunn__heads_of_operand(const gpunn_tensor *y, gpunn_tensor *t, int part, int64_t heads)
+{
+    if (t == NULL) return NULL;
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    if (gpunn__is_packed(y)) {
+        memmove(shape.dim + 2, shape.dim + 3, 3 * sizeof *shape.dim);
+        t = gpunn_reshape(gpunn_slice(t, 2, part, part + 1, 1), shape);
+    }
+    if (gpunn__is_packed(y) || y->attr.heads_last) t = gpunn_permute(t, GPUNN_AXES(0, 2, 1, 3));
+    if (t == NULL || part == 0 || t->dim[1] == heads) return t;
+    shape = gpunn_tensor_shape(t);
+    shape.dim[1] = heads;
+    const gpunn_shape each = {{t->dim[0], t->dim[1], heads / t->dim[1], t->dim[2], t->dim[3]}};
+    return gpunn_reshape(gpunn_expand(gpunn__unsqueeze(t, 2), each), shape);
+}
+
+/* 1 where a row sees a key, elsewhere 0. It broadcasts with the scores [n, heads, l, s]. NULL: all are seen,
+ * or a builder failed. */
+static gpunn_tensor *gpunn__seen_keys(const gpunn_tensor *y, const gpunn_tensor *scores)
+{
+    static const char *const names[] = {"m"}, *const numbers[] = {"lowest"};
+    const double  lowest = -FLT_MAX;
+    gpunn_tensor *mask = y->inputs[3], *seen = NULL;
+    if (y->attr.is_causal)
+        seen = gpunn_ge(gpunn__unsqueeze(gpunn__ordinals(y->model, scores->dim[2]), 1),
+                        gpunn__ordinals(y->model, scores->dim[3]));
+    if (mask == NULL) return seen;
+    mask = mask->dtype == GPUNN_BOOL ? gpunn_cast(mask, GPUNN_F32)
+                                     : gpunn__expr("m >= lowest", names, &mask, 1, numbers, &lowest, 1, NULL);
+    return seen ? gpunn_mul(seen, mask) : mask;
+}
+
+/* The weights softmax(q k^T scale + mask). Rows that see no key are 0. */
+static gpunn_tensor *gpunn__explicit_weights(gpunn_tensor *y, gpunn_tensor *scores)
+{
+    static const char *const names[] = {"seen", "s", "m"}, *const numbers[] = {"lowest"};
+    const double lowest = -FLT_MAX;
+    const bool   masked = y->attr.is_causal || y->inputs[3],
+               biased = y->inputs[3] && y->inputs[3]->dtype != GPUNN_BOOL;
+    gpunn_tensor *t[3] = {NULL, gpunn_mul_scalar(scores, y->attr.scale), y->inputs[3]};
+    if (t[1] == NULL || !masked) return gpunn_softmax(t[1], -1);
+    t[0] = gpunn__seen_keys(y, scores);
+    t[1] = biased ? gpunn__expr("where(seen, s + where(seen, m, 0), lowest)", names, t, 3, numbers, &lowest,
+                                1, NULL)
+                  : gpunn__expr("where(seen, s, lowest)", names, t, 2, numbers, &lowest, 1, NULL);
+    return gpunn_mul(gpunn_softmax(t[1], -1), t[0]);
+}
+
+/* The gradient of the same attention made of ops, which stores its l x s weights. Operand k gets a node of
+ * its own, since other operands may depend on it. */
+static gpunn_tensor *gpunn__derive_attention(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const gpunn_grad_args args = {0, g};
+    const bool            packed = gpunn__is_packed(y);
+    gpunn_tensor         *own = gpunn__reshape_as(y->inputs[k], y->inputs[k]), *t[3];
+    int64_t               heads = 0;
+    for (int i = 0; i < 3; i++) {
+        t[i] = gpunn__heads_of_operand(y, packed || i == k ? own : y->inputs[i], i, heads);
+        if (t[i] == NULL) return NULL;
+        heads = t[0]->dim[1];
+    }
+    gpunn_tensor *scores = gpunn__matmul_of(t[0], t[1], false, true);
+    if (scores == NULL) return NULL;
+    gpunn_tensor *out = gpunn__matmul_of(gpunn__explicit_weights(y, scores), t[2], false, false);
+    if (packed || y->attr.heads_last) out = gpunn_permute(out, GPUNN_AXES(0, 2, 1, 3));
+    return gpunn_grad_(out, own, args);
+}
+
 /* ---- the table of derivatives -------------------------------------------------------------------------- */
 
 /* X(op, function) */
@@ -569,6 +645,7 @@ static gpunn_tensor *gpunn__derive_pool(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(EMBEDDING, embedding)      \
     X(CROSS_ENTROPY, class_loss) \
     X(NLL, class_loss)           \
+    X(ATTENTION, attention)      \
     X(MAX_POOL2D, pool)          \
     X(MAX_POOL3D, pool)          \
     X(AVG_POOL2D, pool)          \
@@ -596,6 +673,7 @@ static gpunn__derivative gpunn__derivative_of(const gpunn_tensor *y)
     gpunn_attributes pool;
     if (y->op == GPUNN_OP_PAD && y->attr.mode != GPUNN_PAD_CONSTANT) return NULL;
     if (gpunn__op_is(y->op, GPUNN__POOL) && !gpunn__plain_pool(y, &pool)) return NULL;
+    if (y->op == GPUNN_OP_ATTENTION && (y->attr.dropout_p > 0 || y->input_count > 4)) return NULL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].op == y->op) return rows[i].derive;
     return NULL;
