@@ -9,7 +9,10 @@ typedef struct files {
     const char *checkpoint, *weights, *csv, *svg, *npy;
 } files;
 
-/* GPUNN_OK, or the first failure. */
+/* The first call that does not return GPUNN_OK ends the program. */
+#define FAILED(call) ((status = (call)) != GPUNN_OK)
+
+/* GPUNN_OK, or what the first call that fails returns. */
 static gpunn_status program(gpunn_device *dev, const files *path, float *x, int64_t *t)
 {
     gpunn_loader    *train = NULL, *validation = NULL;
@@ -19,6 +22,7 @@ static gpunn_status program(gpunn_device *dev, const files *path, float *x, int6
     net           n = net_make(model);
     gpunn_tensor *extra = gpunn_expr("x * sigmoid(1.702 * x) + 0.5", &n.logits, 1);
     float         values[12];
+    gpunn_status  status = GPUNN_OK;
     if (n.loss == NULL || n.accuracy == NULL || extra == NULL) goto end;
     if (gpunn_set_name(extra, "extra") == NULL) goto end;
     opt = gpunn_adamw(model, .lr = 0.01f);
@@ -26,30 +30,26 @@ static gpunn_status program(gpunn_device *dev, const files *path, float *x, int6
                                 .count = 10, .batch_size = 4, .shuffle = true, .workers = 1,
                                 .validation_share = 0.4f, .validation = &validation);
     if (opt == NULL || train == NULL || validation == NULL) goto end;
-    if (gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 9) != GPUNN_OK) goto end;
-    if (gpunn_model_summary(model, .batch_size = 4, .loss = n.loss) != GPUNN_OK) goto end;
-    if (gpunn_fit(opt, .loss = n.loss, .metric = n.accuracy, .train = train, .validation = validation,
-                  .epochs = 2, .history_csv = path->csv, .history_svg = path->svg,
-                  .best_weights = path->weights, .restore_best = true,
-                  .checkpoint = path->checkpoint) != GPUNN_OK)
+    if (FAILED(gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 9))) goto end;
+    if (FAILED(gpunn_model_summary(model, .batch_size = 4, .loss = n.loss))) goto end;
+    if (FAILED(gpunn_fit(opt, .loss = n.loss, .metric = n.accuracy, .train = train, .validation = validation,
+                         .epochs = 2, .history_csv = path->csv, .history_svg = path->svg,
+                         .best_weights = path->weights, .restore_best = true,
+                         .checkpoint = path->checkpoint)))
         goto end;
-    if (gpunn_forward(&extra, 1) != GPUNN_OK ||
-        gpunn_read(extra, values, gpunn_tensor_bytes(extra)) != GPUNN_OK)
+    if (FAILED(gpunn_forward(&extra, 1)) || FAILED(gpunn_read(extra, values, gpunn_tensor_bytes(extra))))
         goto end;
-    if (gpunn_save(model, path->weights) != GPUNN_OK || gpunn_load(model, path->weights) != GPUNN_OK)
-        goto end;
-    if (gpunn_set_metadata(model, "key", "value") != GPUNN_OK ||
-        gpunn_model_save(model, path->weights) != GPUNN_OK)
+    if (FAILED(gpunn_save(model, path->weights)) || FAILED(gpunn_load(model, path->weights))) goto end;
+    if (FAILED(gpunn_set_metadata(model, "key", "value")) || FAILED(gpunn_model_save(model, path->weights)))
         goto end;
     if ((third = gpunn_model_load(dev, path->weights)) == NULL) goto end;
-    if (gpunn_checkpoint_load(opt, train, path->checkpoint) != GPUNN_OK) goto end;
-    if (gpunn_write_npy(dev, path->npy, &array) != GPUNN_OK ||
-        gpunn_read_npy(dev, path->npy, &again) != GPUNN_OK)
+    if (FAILED(gpunn_checkpoint_load(opt, train, path->checkpoint))) goto end;
+    if (FAILED(gpunn_write_npy(dev, path->npy, &array)) || FAILED(gpunn_read_npy(dev, path->npy, &again)))
         goto end;
     second = gpunn_model_create(dev);
-    if (net_make(second).accuracy == NULL || gpunn_load(second, path->weights) != GPUNN_OK) goto end;
+    if (net_make(second).accuracy == NULL || FAILED(gpunn_load(second, path->weights))) goto end;
     gpunn_empty_cache(dev);
-    if (gpunn_evaluate(validation, n.loss, NULL, &values[0], NULL) != GPUNN_OK) goto end;
+    if (FAILED(gpunn_evaluate(validation, n.loss, NULL, &values[0], NULL))) goto end;
 end:
     gpunn_array_free(dev, &again);
     gpunn_loader_destroy(train);
@@ -58,7 +58,7 @@ end:
     gpunn_model_destroy(model);
     gpunn_model_destroy(second);
     gpunn_model_destroy(third);
-    return gpunn_last_status(dev);
+    return status != GPUNN_OK ? status : gpunn_last_status(dev);
 }
 
 static void remove_all(const files *path)
@@ -94,7 +94,8 @@ static void every_allocation(bool from_then_on)
             break;
         }
         failed++;
-        if ((dev && status != GPUNN_ERR_MEMORY) || status == GPUNN_OK || strstr(text, "memory") == NULL)
+        if ((dev && status != GPUNN_ERR_MEMORY) || status == GPUNN_OK || gpunn_last_status(dev) != status ||
+            strstr(text, "memory") == NULL)
             fail_msg("allocation %ld failed: %s \"%s\"", n, gpunn_status_name(status), text);
         gpunn_device_close(dev);
         if (memory.fault || memory.blocks) print_error("after allocation %ld of the program failed:\n", n);

@@ -497,6 +497,8 @@ static void test_bad_files(void **state)
         {"adapter_config.json", "\"r\": 3", "\"r\": 0", false, GPUNN_ERR_FORMAT, "\"r\""},
         {"adapter_config.json", "\"r\": 3", "\"q\": 3", false, GPUNN_ERR_FORMAT, "\"r\""},
         {"adapter_config.json", "\"r\": 3", "\"r\": .", false, GPUNN_ERR_FORMAT, "adapter_config.json:"},
+        {"adapter_config.json", "\"lora_dropout\": 0.0", "\"lora_dropout\": 1.0", false, GPUNN_ERR_FORMAT,
+         "\"lora_dropout\""},
         {"adapter_config.json", "\"r\": 3", "", true, GPUNN_ERR_FORMAT, "adapter_config.json:"},
         {"adapter_config.json", "{", "[", false, GPUNN_ERR_FORMAT, "adapter_config.json:"},
         {"adapter_config.json", "LORA", "LOHA", false, GPUNN_ERR_UNSUPPORTED, "peft_type"},
@@ -525,6 +527,9 @@ static void test_bad_files(void **state)
     }
     network_run(f->dev, n, after);
     check_close(after, before, ROWS * CLASSES, 0, 0);
+    OK(f->dev,
+       gpunn_lora_load(f->model, altered(f, "adapter_config.json", "lora_dropout", "lora_unknown", false)));
+    OK(f->dev, gpunn_lora_merge(f->model));
     assert_int_equal(remove(test_path(f, "adapter_model.safetensors")), 0);
     FAILS(f->dev, gpunn_lora_load(f->model, f->folder), GPUNN_ERR_IO, "adapter_model.safetensors");
     assert_int_equal(remove(test_path(f, "adapter_config.json")), 0);
@@ -776,6 +781,33 @@ static void test_bound_weights(void **state)
     }
 }
 
+/* The same of a recurrent layer, which packs its weights. As many are bound as the adapter has. */
+static void test_bound_recurrent(void **state)
+{
+    fixture *f = *state;
+    float    input[3 * WIDTH * WIDTH] = {0}, hidden[3 * WIDTH * WIDTH] = {0}, x[LENGTH * WIDTH], y[WIDTH];
+    if (f->backend->type != GPUNN_DEVICE_CPU) return;
+    gpunn_tensor *in = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(LENGTH, GPUNN_BATCH, WIDTH)),
+                 *state_n;
+    gpunn_tensor *h = gpunn_gru(in, "gru", .hidden_size = WIDTH, .no_bias = true, .h_n = &state_n);
+    h = MADE(f->dev, gpunn_linear(state_n, "fc", .out_features = WIDTH));
+    OK(f->dev, gpunn_bind(gpunn_find(f->model, "gru.weight_ih_l0"), input, sizeof input));
+    OK(f->dev, gpunn_bind(gpunn_find(f->model, "gru.weight_hh_l0"), hidden, sizeof hidden));
+    OK(f->dev, gpunn_lora(f->model, "fc", .rank = 2));
+    for (int i = 0; i < LENGTH * WIDTH; i++) x[i] = 1;
+    OK(f->dev, gpunn_write(in, x, sizeof x));
+    OK(f->dev, gpunn_lora_merge(f->model));
+    for (int value = 0; value < 3; value++) {
+        for (int i = 2 * WIDTH * WIDTH; i < 3 * WIDTH * WIDTH; i++) input[i] = (float)value;
+        OK(f->dev, gpunn_forward(&state_n, 1));
+        OK(f->dev, gpunn_read(state_n, y, sizeof y));
+        /* gates of 1 / 2, and n = tanh(6 value): h goes half of the way to n in each step */
+        for (int i = 0; i < WIDTH; i++)
+            assert_true(fabs(y[i] - (1 - ldexp(1, -LENGTH)) * tanh(WIDTH * value)) <= 1e-6);
+    }
+    (void)h;
+}
+
 /* Values that are computed again give the same gradients, with dropout too; merging comes after that. */
 static void test_recompute(void **state)
 {
@@ -901,6 +933,7 @@ int main(void)
                {"readers", test_readers},
                {"bound blocks", test_bound_blocks},
                {"bound weights", test_bound_weights},
+               {"bound weights of a recurrent layer", test_bound_recurrent},
                {"recompute", test_recompute},
                {"altered files", test_altered_files}};
     static struct CMUnitTest tests[3 * COUNT(all) + 3];

@@ -85,6 +85,43 @@ static void test_evaluation(void **state)
     OK(f->dev, gpunn_read(n.scores, scores, sizeof scores));
 }
 
+/* Operations of products: two for each product of two numbers. */
+static void test_products(void **state)
+{
+    enum { COUNTED = 4 * 24 * 40 };
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 24, 40)),
+                 *heads = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 2, 24, 20));
+    float        *values = test_randoms(COUNTED, 1, 1);
+    gpunn_tensor *outputs[] = {
+        gpunn_linear(x, "a", .out_features = 7, .no_bias = true),
+        gpunn_conv1d(x, "b", .out_channels = 8, .kernel_size = 3, .no_bias = true),
+        gpunn_conv_transpose1d(x, "c", .out_channels = 5, .kernel_size = 3, .no_bias = true),
+        gpunn_set_name(gpunn_matmul(x, x, .transpose_b = true), "d"),
+        gpunn_set_name(gpunn_matmul(x, x, .transpose_a = true), "e"),
+        gpunn_set_name(gpunn_scaled_dot_product_attention(heads, heads, heads), "f"),
+        gpunn_gru(x, "g", .hidden_size = 3, .batch_first = true, .no_bias = true),
+    };
+    const struct {
+        const char *row;
+        double      products;
+    } rows[] = {{"a linear [4, 24, 7]\n", COUNTED * 7},
+                {"b conv1d [4, 8, 38]\n", 4 * 8 * 38 * 24 * 3},
+                {"c conv_transpose1d [4, 5, 42]\n", COUNTED * 5 * 3},
+                {"d matmul [4, 24, 24]\n", COUNTED * 24},
+                {"e matmul [4, 40, 40]\n", COUNTED * 40},
+                {"f scaled_dot_product_attention [4, 2, 24, 20]\n", 2 * COUNTED * 24},
+                {"g gru [24, 4, 3]\n", 4 * 24 * 9 * (40 + 3)}};
+    OK(f->dev, write_floats(x, values, COUNTED));
+    for (int i = 0; i < COUNT(outputs); i++) {
+        table t = {0};
+        OK(f->dev, gpunn_profile(f->model, .outputs = {MADE(f->dev, outputs[i])}, .runs = 1, .peak_flops = 1,
+                                 .peak_bytes = 1, .write = keep_line, .user = &t));
+        check_number(row_of(&t, rows[i].row).mflop, 2e-6 * rows[i].products);
+    }
+    free(values);
+}
+
 /* A warm run and two timed ones are three training steps. */
 static void test_training(void **state)
 {
@@ -264,6 +301,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {test_with_device(test_evaluation), test_with_device(test_half),
                                        test_with_device(test_training),   test_with_device(test_trace),
-                                       test_with_device(test_peaks),      test_with_device(test_refused)};
+                                       test_with_device(test_peaks),      test_with_device(test_refused),
+                                       test_with_device(test_products)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1307,6 +1307,27 @@ static void test_pad_of_number(void **state)
     }
 }
 
+/* A pad's value as an element of each dtype. */
+static void test_pad_of_dtypes(void **state)
+{
+    static const gpunn_dtype dtypes[] = {GPUNN_U8, GPUNN_BOOL, GPUNN_I32, GPUNN_I64};
+    fixture                 *f = *state;
+    const float              x = 1, values[] = {0, 1, 3};
+    gpunn_tensor            *in = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1));
+    OK(f->dev, gpunn_write(in, &x, sizeof x));
+    for (int d = 0; d < COUNT(dtypes); d++)
+        for (int i = 0; i < COUNT(values); i++) {
+            gpunn_tensor *y = gpunn_pad(gpunn_cast(in, dtypes[d]), .before = {2}, .after = {1},
+                                        .value = values[i]);
+            gpunn_tensor *all = MADE(f->dev, gpunn_cast(y, GPUNN_F32));
+            float         found[4];
+            OK(f->dev, gpunn_forward(&all, 1));
+            OK(f->dev, gpunn_read(all, found, sizeof found));
+            const float wanted = dtypes[d] == GPUNN_BOOL ? (float)(values[i] != 0) : values[i];
+            for (int k = 0; k < 4; k++) assert_true(found[k] == (k == 2 ? 1 : wanted));
+        }
+}
+
 int main(void)
 {
     static const struct {
@@ -1317,6 +1338,7 @@ int main(void)
                 {"integer division", test_integer_division},
                 {"integer sums", test_integer_sums},
                 {"pad of a number", test_pad_of_number},
+                {"pad of dtypes", test_pad_of_dtypes},
                 {"vast batch", test_vast_batch},
                 {"growth", test_growth},
                 {"weights change", test_weights_change},
