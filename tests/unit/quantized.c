@@ -33,14 +33,23 @@ static const scales settings[] = {{0.02f, 0.3f, 131, 7, 7, 255},
                                   {1e-3f, 1e-5f, 12, 200, 0, 255}, /* saturates */
                                   {0.5f, 3e4f, 100, 99, 0, 255}};
 
-/* A convolution; a linear layer is one of images of one cell. */
+/* A convolution; a linear layer is one of images of one cell. window: of rows and of columns. */
 typedef struct shape {
-    int n, c, h, w, out, groups, kh, kw, stride, padding, dilation;
+    int n, c, h, w, out, groups, kh, kw;
+    struct window {
+        int stride, padding, dilation;
+    } window[2];
 } shape;
 
-static int sizes_of(const shape *s, int size, int kernel)
+static int sizes_of(const struct window *w, int size, int kernel)
 {
-    return (size + 2 * s->padding - s->dilation * (kernel - 1) - 1) / s->stride + 1;
+    return (size + 2 * w->padding - w->dilation * (kernel - 1) - 1) / w->stride + 1;
+}
+
+/* The cell that cell k of the kernel reads for result number `at`. */
+static int cell_of(const struct window *w, int at, int k)
+{
+    return at * w->stride - w->padding + k * w->dilation;
 }
 
 /* The integer that the weight w stands for. */
@@ -59,8 +68,7 @@ static int64_t sum_at(const shape *s, const uint8_t *x, int zero, const float *w
     for (int c = 0; c < in; c++)
         for (int ky = 0; ky < s->kh; ky++)
             for (int kx = 0; kx < s->kw; kx++) {
-                const int y = oy * s->stride - s->padding + ky * s->dilation,
-                          column = ox * s->stride - s->padding + kx * s->dilation;
+                const int y = cell_of(&s->window[0], oy, ky), column = cell_of(&s->window[1], ox, kx);
                 if (y < 0 || y >= s->h || column < 0 || column >= s->w) continue;
                 const int value = x[((n * s->c + group * in + c) * s->h + y) * s->w + column] - zero;
                 sum += value * rounded_weight(weight[((o * in + c) * s->kh + ky) * s->kw + kx], scale[o]);
@@ -97,7 +105,7 @@ static void free_layer(layer *l)
 /* All results [n, out, oh, ow]. A column of scale 0 has only zeros. */
 static void expect(const shape *s, const scales *q, const uint8_t *x, const layer *l, uint8_t *y)
 {
-    const int oh = sizes_of(s, s->h, s->kh), ow = sizes_of(s, s->w, s->kw);
+    const int oh = sizes_of(&s->window[0], s->h, s->kh), ow = sizes_of(&s->window[1], s->w, s->kw);
     for (int n = 0; n < s->n; n++)
         for (int o = 0; o < s->out; o++)
             for (int at = 0; at < oh * ow; at++) {
@@ -119,13 +127,20 @@ static gpunn_tensor *parameter(gpunn_model *model, const char *name, gpunn_shape
     return t;
 }
 
+static int given_padding(const struct window *w)
+{
+    return w->padding ? w->padding : GPUNN_ZERO;
+}
+
 static void check_layer(const shape *s, const scales *q, int threads, bool linear)
 {
-    const int in = s->c / s->groups, each = in * s->kh * s->kw, count = s->n * s->c * s->h * s->w;
-    const int oh = sizes_of(s, s->h, s->kh), ow = sizes_of(s, s->w, s->kw), wanted = s->n * s->out * oh * ow;
-    numbers   random = {(uint32_t)(s->c * 7 + s->out)};
-    layer     l = random_layer(&random, s->out, each);
-    uint8_t  *x = malloc((size_t)count), *y = malloc((size_t)wanted), *exact = malloc((size_t)wanted);
+    const struct window *rows = &s->window[0], *columns = &s->window[1];
+    const int            in = s->c / s->groups, each = in * s->kh * s->kw, count = s->n * s->c * s->h * s->w;
+    const int            oh = sizes_of(&s->window[0], s->h, s->kh), ow = sizes_of(&s->window[1], s->w, s->kw),
+              wanted = s->n * s->out * oh * ow;
+    numbers       random = {(uint32_t)(s->c * 7 + s->out)};
+    layer         l = random_layer(&random, s->out, each);
+    uint8_t      *x = malloc((size_t)count), *y = malloc((size_t)wanted), *exact = malloc((size_t)wanted);
     gpunn_device *dev = gpunn_device_open(ON(first_backend()), .threads = threads);
     gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
     gpunn_tensor *tx, *tw, *out;
@@ -142,10 +157,11 @@ static void check_layer(const shape *s, const scales *q, int threads, bool linea
                                      .scale = q->scale, .zero_point = q->zero, .quant_min = q->low,
                                      .quant_max = q->high);
     else
-        out = gpunn_quantized_conv2d(
-            tx, tw, ts, tb, .stride = s->stride, .padding = s->padding ? s->padding : GPUNN_ZERO,
-            .dilation = s->dilation, .groups = s->groups, .x_scale = q->x_scale, .x_zero_point = q->x_zero,
-            .scale = q->scale, .zero_point = q->zero, .quant_min = q->low, .quant_max = q->high);
+        out = gpunn_quantized_conv2d(tx, tw, ts, tb, .strides = {rows->stride, columns->stride},
+                                     .paddings = {given_padding(rows), given_padding(columns)},
+                                     .dilations = {rows->dilation, columns->dilation}, .groups = s->groups,
+                                     .x_scale = q->x_scale, .x_zero_point = q->x_zero, .scale = q->scale,
+                                     .zero_point = q->zero, .quant_min = q->low, .quant_max = q->high);
     assert_int_equal(gpunn_tensor_dtype(MADE(dev, out)), GPUNN_U8);
     OK(dev, gpunn_write(tx, x, (size_t)count));
     OK(dev, gpunn_forward(&out, 1));
@@ -171,21 +187,34 @@ static void test_linear(void **state)
     if (!on_cpu()) skip();
     for (int i = 0; i < COUNT(sizes); i++)
         for (int threads = 1; threads <= 3; threads += 2) {
-            const shape s = {sizes[i][0], sizes[i][1], 1, 1, sizes[i][2], 1, 1, 1, 1, 0, 1};
+            const shape s = {sizes[i][0], sizes[i][1], 1, 1, sizes[i][2], 1, 1, 1, {{1, 0, 1}, {1, 0, 1}}};
             check_layer(&s, &settings[i % COUNT(settings)], threads, true);
         }
 }
 
 static void test_conv(void **state)
 {
-    static const shape shapes[] = {
-        {1, 3, 9, 7, 8, 1, 3, 3, 1, 1, 1},     {2, 16, 5, 5, 20, 1, 1, 1, 1, 0, 1},
-        {1, 64, 12, 12, 70, 1, 3, 3, 1, 1, 1}, {1, 3, 23, 19, 16, 1, 7, 7, 2, 3, 1},
-        {2, 8, 6, 6, 16, 1, 1, 1, 2, 0, 1},    {1, 70, 9, 9, 70, 70, 3, 3, 1, 1, 1},
-        {2, 16, 11, 8, 16, 16, 5, 3, 2, 2, 2}, {1, 12, 7, 7, 24, 3, 3, 3, 1, 1, 1},
-        {1, 6, 5, 5, 12, 6, 3, 3, 1, 0, 1},    {1, 4, 1, 1, 5, 1, 1, 1, 1, 0, 1},
-        {1, 1, 6, 6, 1, 1, 3, 3, 1, 2, 2},     {3, 20, 20, 20, 33, 1, 1, 1, 1, 0, 1},
-        {1, 6, 7, 7, 80, 2, 3, 3, 1, 1, 1}};
+    static const shape shapes[] = {{1, 3, 9, 7, 8, 1, 3, 3, {{1, 1, 1}, {1, 1, 1}}},
+                                   {2, 16, 5, 5, 20, 1, 1, 1, {{1, 0, 1}, {1, 0, 1}}},
+                                   {1, 64, 12, 12, 70, 1, 3, 3, {{1, 1, 1}, {1, 1, 1}}},
+                                   {1, 3, 23, 19, 16, 1, 7, 7, {{2, 3, 1}, {2, 3, 1}}},
+                                   {2, 8, 6, 6, 16, 1, 1, 1, {{2, 0, 1}, {2, 0, 1}}},
+                                   {1, 70, 9, 9, 70, 70, 3, 3, {{1, 1, 1}, {1, 1, 1}}},
+                                   {2, 16, 11, 8, 16, 16, 5, 3, {{2, 2, 2}, {2, 2, 2}}},
+                                   {1, 12, 7, 7, 24, 3, 3, 3, {{1, 1, 1}, {1, 1, 1}}},
+                                   {1, 6, 5, 5, 12, 6, 3, 3, {{1, 0, 1}, {1, 0, 1}}},
+                                   {1, 4, 1, 1, 5, 1, 1, 1, {{1, 0, 1}, {1, 0, 1}}},
+                                   {1, 1, 6, 6, 1, 1, 3, 3, {{1, 2, 2}, {1, 2, 2}}},
+                                   {3, 20, 20, 20, 33, 1, 1, 1, {{1, 0, 1}, {1, 0, 1}}},
+                                   {1, 6, 7, 7, 80, 2, 3, 3, {{1, 1, 1}, {1, 1, 1}}},
+                                   {2, 5, 9, 14, 17, 1, 3, 4, {{1, 0, 2}, {2, 3, 1}}},
+                                   {2, 5, 13, 8, 17, 1, 4, 3, {{2, 3, 1}, {1, 0, 2}}},
+                                   {1, 34, 9, 14, 34, 34, 3, 4, {{1, 0, 2}, {2, 3, 1}}},
+                                   {2, 8, 7, 9, 6, 2, 2, 3, {{3, 1, 1}, {1, 2, 2}}},
+                                   {2, 8, 6, 5, 16, 1, 1, 1, {{1, 0, 1}, {2, 0, 1}}},
+                                   {2, 8, 6, 5, 16, 1, 1, 1, {{2, 0, 1}, {1, 0, 1}}},
+                                   {1, 8, 3, 4, 16, 1, 1, 1, {{1, 1, 1}, {1, 0, 1}}},
+                                   {1, 8, 3, 4, 16, 1, 1, 1, {{1, 0, 1}, {1, 1, 1}}}};
     (void)state;
     if (!on_cpu()) skip();
     for (int i = 0; i < COUNT(shapes); i++)
@@ -268,7 +297,7 @@ static void test_layouts(void **state)
     OK(dev, gpunn_read(out[0], found, sizeof found));
     OK(dev, gpunn_read(out[1], bytes, sizeof bytes));
     OK(dev, gpunn_read(out[2], twice, sizeof twice));
-    const shape  s = {2, C, SIZE, SIZE, C, 1, 1, 1, 1, 0, 1};
+    const shape  s = {2, C, SIZE, SIZE, C, 1, 1, 1, {{1, 0, 1}, {1, 0, 1}}};
     const scales k = {0.04f, 0.5f, 3, 60, 0, 255};
     uint8_t      exact[CELLS], part[2 * 7 * SIZE * SIZE];
     OK(dev, gpunn_read(out[3], part, sizeof part));
