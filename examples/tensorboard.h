@@ -10,7 +10,8 @@
  *     tensorboard_close(board);
  *
  * The folder must exist. tensorboard_open returns NULL on failure, and error.text says why, also after
- * tensorboard_graph. The others return false if something could not be written.
+ * tensorboard_graph. The others return false if something could not be written. From then on nothing is:
+ * TensorBoard reads no event behind a part of one.
  *
  * For gpunn_fit, when gpunn.h was included before, loss, metric and lr of each epoch:
  *
@@ -121,7 +122,7 @@ static inline bool tensorboard__write(tensorboard *board, int64_t step, unsigned
     tensorboard__fixed(
         &end, tensorboard__masked(tensorboard__crc(tensorboard__crc(0, event.at, event.count), bytes, count)),
         4);
-    return fwrite(frame.at, frame.count, 1, board->file) == 1 &&
+    return !ferror(board->file) && fwrite(frame.at, frame.count, 1, board->file) == 1 &&
            fwrite(event.at, event.count, 1, board->file) == 1 &&
            fwrite(bytes, 1, count, board->file) == count && fwrite(end.at, end.count, 1, board->file) == 1 &&
            fflush(board->file) == 0;
@@ -169,15 +170,20 @@ static inline tensorboard *tensorboard_open(const char *folder, double (*clock)(
     }
     if (board->file && tensorboard__write(board, 0, 3, version, sizeof version - 1)) return board;
     text_fail(error, "cannot write '%s': %s", path, strerror(errno));
-    if (board->file) (void)fclose(board->file);
+    if (board->file) {
+        (void)fclose(board->file);
+        (void)remove(path);
+    }
     free(board);
     return NULL;
 }
 
-/* NULL is fine. */
+/* NULL is fine. Whether all events are written. */
 static inline bool tensorboard_close(tensorboard *board)
 {
-    bool good = board == NULL || fclose(board->file) == 0;
+    if (board == NULL) return true;
+    const bool failed = ferror(board->file) != 0;
+    const bool good = fclose(board->file) == 0 && !failed;
     free(board);
     return good;
 }

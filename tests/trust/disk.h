@@ -1,5 +1,6 @@
 /* A disk that fails, for LD_PRELOAD (disk.c): what tests ask of it. Calls are open, read, write, fsync,
- * rename, unlink, close, flock, chmod and chown, of this process and not from within the C library. */
+ * rename, unlink, close, flock, chmod and chown, of this process. Those from within the C library are not
+ * among them, but for those of a stream of fopen. */
 #ifndef DISK_H
 #define DISK_H
 #include <stdbool.h>

@@ -1,9 +1,10 @@
 /* Every kind of save on a disk that fails at each of its calls, in every way (disk.h): the old file or the
  * new one is whole, and the next save leaves nothing beside it. A loss of power later does not take a save
- * back. Every kind of load, the same way: the object is as it was or as the file says. GPUNN_TEST_ROUNDS: of
- * saves in which calls fail by chance. */
+ * back. Every kind of load, the same way: the object is as it was or as the file says. A file of TensorBoard
+ * grows by whole events. GPUNN_TEST_ROUNDS: of saves in which calls fail by chance. */
 #define _GNU_SOURCE
 #include "../test.h"
+#include "../../examples/tensorboard.h"
 #include "disk.h"
 
 #include <dirent.h>
@@ -450,6 +451,130 @@ static void test_fit(void **state)
     free(x), free(t);
 }
 
+/* ---- a file of TensorBoard, to which events are appended ---- */
+enum { EVENTS = 3 };
+typedef struct board_run {
+    bool opened, closed;
+    int  events; /* that were written, the program was told */
+} board_run;
+
+static board_run write_events(const char *folder)
+{
+    board_run    run = {.opened = false};
+    text_error   error = {""};
+    tensorboard *board = tensorboard_open(folder, NULL, &error);
+    run.opened = board != NULL;
+    EXPECT(run.opened == (error.text[0] == 0));
+    for (int i = 0; run.opened && i < EVENTS; i++)
+        run.events += tensorboard_scalar(board, "loss", i + 1, 0.5);
+    run.closed = run.opened && tensorboard_close(board);
+    return run;
+}
+
+static uint64_t number_at(const unsigned char *at, int size)
+{
+    uint64_t number = 0;
+    while (size-- > 0) number = number << 8 | at[size];
+    return number;
+}
+static bool has_sum(const unsigned char *at, size_t size)
+{
+    return number_at(at + size, 4) == tensorboard__masked(tensorboard__crc(0, at, size));
+}
+/* The whole events before the end or the last one's first part; -1: something else is there. */
+static int whole_events(const bytes *b)
+{
+    int count = 0;
+    for (size_t at = 0;; count++) {
+        const unsigned char *event = b->data + at;
+        const size_t         left = b->size - at;
+        if (left < 12) return count;
+        const size_t length = (size_t)number_at(event, 8);
+        if (!has_sum(event, 8)) return -1;
+        if (left < length + 16) return count;
+        if (!has_sum(event + 12, length)) return -1;
+        at += length + 16;
+    }
+}
+
+/* Takes the one file of TensorBoard out of a folder. */
+static bytes take_events(const char *folder)
+{
+    bytes b = {NULL, 0};
+    DIR  *directory = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        char path[512];
+        if (strncmp(entry->d_name, "events", 6) != 0) continue;
+        (void)snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        EXPECT(b.data == NULL);
+        b = contents(path);
+        EXPECT(unlink(path) == 0);
+    }
+    (void)closedir(directory);
+    return b;
+}
+
+/* Whether there was a call left to kill before or behind. */
+static bool killed_board(const char *folder, int how, long n)
+{
+    int         status;
+    const pid_t child = fork();
+    if (child == 0) {
+        the_disk->break_call(n, how);
+        _exit(write_events(folder).closed ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    EXPECT(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
+    const bytes b = take_events(folder);
+    EXPECT(whole_events(&b) >= 0);
+    free(b.data);
+    return WIFSIGNALED(status);
+}
+/* Writes events while calls fail: the program is told of each one that the file has. */
+static board_run broken_board(const char *folder, const char **call)
+{
+    const board_run run = write_events(folder);
+    *call = the_disk->failed();
+    the_disk->break_call(0, 0);
+    const bytes b = take_events(folder);
+    EXPECT((b.data != NULL) == run.opened);
+    EXPECT(!run.opened || whole_events(&b) == run.events + 1);
+    EXPECT(!run.closed || run.events == EVENTS);
+    free(b.data);
+    return run;
+}
+/* Whether there was a call left to fail. */
+static bool failed_board(const char *folder, int how, long n)
+{
+    const char *call;
+    the_disk->break_call(n, how);
+    const board_run run = broken_board(folder, &call);
+    EXPECT(run.closed == (*call == 0 || how == DISK_SHORT));
+    return *call != 0;
+}
+
+static void test_tensorboard(void **state)
+{
+    fixture       *f = *state;
+    const uint32_t seed = test_seed();
+    const char    *call;
+    long           faults = 0, told = 0;
+    (void)test_path(f, "");
+    for (int i = 0; ways[i].how > DISK_LOSE_DATA; i++) {
+        bool reached = true;
+        for (long n = 1; reached; n++, faults += reached) {
+            (void)snprintf(at, sizeof at, "TensorBoard, call %ld, %s", n, ways[i].name);
+            reached = (ways[i].how < DISK_SHORT ? killed_board : failed_board)(f->folder, ways[i].how, n);
+        }
+    }
+    for (unsigned round = 0; round < 200; round++) {
+        (void)snprintf(at, sizeof at, "TensorBoard, round %u", round);
+        the_disk->chance(2 + round % 5, seed + round);
+        told += !broken_board(f->folder, &call).closed;
+    }
+    print_message("# %ld faults, %ld of 200 boards failed by chance\n", faults, told);
+}
+
 int main(int argc, char **argv)
 {
     static struct CMUnitTest tests[64];
@@ -475,5 +600,6 @@ int main(int argc, char **argv)
         count += each_backend(tests + count, name, test_chance, &kinds[i]);
     }
     count += each_backend(tests + count, "fit", test_fit, NULL);
+    count += each_backend(tests + count, "TensorBoard", test_tensorboard, NULL);
     return _cmocka_run_group_tests("saves", tests, (size_t)count, NULL, NULL);
 }
