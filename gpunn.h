@@ -38,8 +38,8 @@
  *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
- *               gemm depthwise conv quantized pool sampling norm softmax loss attention recurrent optimizers
- *               cpu
+ *               gemm depthwise conv strips quantized pool sampling norm softmax loss attention recurrent
+ *               optimizers cpu
  *     train/    optimizer step ranks schedule lora loader fit profile
  *     io/       files elements safetensors load checkpoint save adapters gguf spec_writer spec_reader
  *               model_file datasets
@@ -833,9 +833,10 @@
  *     13. gpunn__forward_steps: a step for each chain.
  *     14. gpunn__backward_steps: steps in reverse order, for each loss. A gradient's first contribution
  *        overwrites, others add.
- *     15. gpunn__overlay_steps and gpunn__prepare_steps: results that may overwrite an operand, and the
+ *     15. gpunn__join_strips: convolutions of an evaluation that are computed together (>>cpu/strips).
+ *     16. gpunn__overlay_steps and gpunn__prepare_steps: results that may overwrite an operand, and the
  *        workspace of each step.
- *     16. gpunn__assign_offsets: a place in the arena for each value, by size, in the lowest gap while it
+ *     17. gpunn__assign_offsets: a place in the arena for each value, by size, in the lowest gap while it
  *        lives.
  *     Running. gpunn__plan_bind writes addresses into the steps. The CPU runs each step by its op's function:
  *     gpunn__cpu_linear (>>cpu/gemm), called with GPUNN__FORWARD or GPUNN__BACKWARD. gpunn_cuda.cu runs
@@ -4176,7 +4177,8 @@ typedef struct gpunn_profile_args {
 #ifndef GPUNN_NO_PROFILE
 /* Shows where the time goes, by layer and op. It runs the model on the current inputs and times each step
  * separately; on a GPU between events and outside any graph. There, steps that share a launch, perhaps with
- * the update, count for the first of them. Bytes count every operand once. Operations follow the formula; an
+ * the update, count for the first of them. On the CPU, convolutions that are computed together count for the
+ * last of them. Bytes count every operand once. Operations follow the formula; an
  * element of a map or a sum counts as one. Running statistics, dropout and, with a loss, gradients change as
  * in any run. GPUNN_ERR_UNSUPPORTED: a custom backend that cannot time. Runs without it cost nothing
  * extra. */
@@ -4188,7 +4190,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 25
+#define GPUNN_BACKEND_ABI 26
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 13 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -4329,6 +4331,9 @@ typedef struct gpunn_step_fused {
     /* LAYER_NORM, RMS_NORM: receives a 16-bit copy of out or, in backward, of grad_in[0] after accumulation;
      * data NULL: not wanted */
     gpunn_value half;
+    /* A step of a strip-mined chain (backend->strips). n > 0: run computes the n steps before this one in the
+     * plan too. -1: a later step computes this one, and out has no memory. */
+    int strips;
 } gpunn_step_fused;
 
 /* A fused kernel with what it is called with. */
@@ -4683,6 +4688,9 @@ struct gpunn_backend {
     bool (*finite)(void *context, const float *values, int64_t count);
     /* Writes initial values to device memory. NULL: the core draws them on the host and uploads them. */
     gpunn_status (*draw)(void *context, const gpunn_drawing *drawing, float *to);
+    /* Whether steps[0] shall be computed strip by strip within steps[1], the only reader of its result, in a
+     * plan for evaluation. NULL: never. */
+    bool (*strips)(void *context, const gpunn_step *steps);
 };
 
 /* ==== >>kernels ========================================================================================== *
@@ -25483,6 +25491,39 @@ static bool gpunn__forward_steps(gpunn__builder *b)
     return true;
 }
 
+/* The slot of a step's result if the next step is its only reader, as its first operand, or -1. */
+static int gpunn__slot_between(const gpunn__builder *b, int at)
+{
+    const gpunn__plan  *plan = b->plan;
+    const gpunn_tensor *next = b->model->tensors[b->nodes[at + 1]];
+    const gpunn_tensor *read = next->input_count > 0 ? next->inputs[0] : NULL;
+    const int           slot = read ? plan->tensors[read->id].value_slot : -1;
+    if (slot < 0 || plan->tensors[read->id].root != read->id || b->tensors[read->id].uses != 1) return -1;
+    const bool between = plan->slots[slot].first == at && plan->slots[slot].last == at + 1;
+    return between && plan->slots[slot].parent == slot ? slot : -1;
+}
+
+/* Joins steps that the backend computes together, in strips. The results between them need no memory. What
+ * such steps read is needed until the last of them. */
+static bool gpunn__join_strips(gpunn__builder *b)
+{
+    gpunn__plan         *plan = b->plan;
+    const gpunn_backend *backend = b->model->dev->backend;
+    if (plan->training || backend->strips == NULL) return true;
+    for (int at = 0; at + 1 < plan->step_count; at++) {
+        gpunn_step *step = &plan->steps[at];
+        const int   slot = gpunn__slot_between(b, at);
+        if (slot < 0 || !backend->strips(b->model->dev->context, step)) continue;
+        if (!gpunn__fuse(b, step) || !gpunn__fuse(b, step + 1)) return false;
+        step[1].fused->strips = step->fused->strips + 1;
+        step->fused->strips = -1;
+        plan->slots[slot].bytes = 0;
+    }
+    for (gpunn__slot *slot = plan->slots; slot < plan->slots + plan->slot_count; slot++)
+        while (slot->last < plan->step_count && plan->steps[slot->last].fused->strips < 0) slot->last++;
+    return true;
+}
+
 /* ---- memory of a plan ---------------------------------------------------------------------------------- */
 
 /* Lets a result share the memory of an operand that no later step reads, so that the
@@ -26143,6 +26184,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
         if (i == 0 && b->has.assigns && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
         gpunn__end_pass(b);
     }
+    if (!gpunn__join_strips(b)) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
     status = gpunn__prepare_steps(b);
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
@@ -36359,6 +36401,8 @@ typedef struct gpunn__conv {
     gpunn__cpu             *cpu;
     /* y and residual are [n][h][w][channels], and x unless it has planes; forward only */
     bool last, planes;
+    /* rows of the image before the first one in x, of the result before the first one in y */
+    int64_t x_first, y_first;
 } gpunn__conv;
 
 /* Allocates the workspace piece by piece. With base NULL it only measures. */
@@ -36377,6 +36421,25 @@ GPUNN__INLINE float *gpunn__take(gpunn__space *space, int64_t floats)
 /* Applies the activation to count elements of y in place. */
 GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_t count);
 
+/* Describes any convolution with three axes. A transposed convolution is described by the convolution whose
+ * dx it computes: its operand plays the role of dy. */
+GPUNN__INTERNAL gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step);
+
+/* Combines the bias and a fused batch norm into scale and shift per channel. */
+GPUNN__INTERNAL void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space);
+
+/* Whether the windows are single pixels, as far apart as those of the result. */
+GPUNN__INLINE bool gpunn__conv_is_pointwise(const gpunn__conv *v)
+{
+    return v->taps * v->sd * v->sh * v->sw == 1 && v->pd + v->ph + v->pw == 0;
+}
+
+/* Packs the weights of a pointwise convolution with channels last and one group. */
+GPUNN__INTERNAL void gpunn__pointwise_pack(const gpunn__conv *v, float *packed);
+
+/* Computes rows [begin, end) of its first image. */
+GPUNN__INTERNAL void gpunn__pointwise_rows(const gpunn__conv *v, float *packed, int64_t begin, int64_t end);
+
 /* Whether each channel of images with channels last has a filter of its own. */
 GPUNN__INLINE bool gpunn__conv_is_depthwise(const gpunn__conv *v)
 {
@@ -36389,8 +36452,21 @@ GPUNN__INLINE int64_t gpunn__depthwise_floats(const gpunn__conv *v)
     return v->taps * v->c;
 }
 
+/* Packs weight [channel][tap] as [tap][channel], multiplied by the scale of the channel. */
+GPUNN__INTERNAL void gpunn__depthwise_pack(const gpunn__conv *v, float *packed);
+
+/* Computes pixels [x, x_end) of a line; lines are numbered through the batch. */
+GPUNN__INTERNAL void gpunn__depthwise_line(const gpunn__conv *v, const float *packed, int64_t line, int64_t x,
+                                           int64_t x_end);
+
 /* Computes a depthwise convolution. packed receives the weights unless it is ready. */
 GPUNN__INTERNAL void gpunn__depthwise_run(const gpunn__conv *v, float *packed, bool ready);
+
+/* A step with fused.strips. */
+GPUNN__INTERNAL void gpunn__cpu_run_strips(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action);
+
+/* gpunn_backend.strips */
+GPUNN__INTERNAL bool gpunn__cpu_strips(void *context, const gpunn_step *steps);
 
 /* ==== >>cpu/depthwise ==================================================================================== *
  * Depthwise convolutions of images with channels last: vectors run over channels. A tile is a few
@@ -37004,8 +37080,7 @@ static bool gpunn__depthwise_tiled(const gpunn__conv *v)
     return near && (v->sw == 1 || (v->sw == 2 && v->kw < 7));
 }
 
-/* Packs weight [channel][tap] as [tap][channel], multiplied by the scale of the channel. */
-static void gpunn__depthwise_pack(const gpunn__conv *v, float *packed)
+GPUNN__INTERNAL void gpunn__depthwise_pack(const gpunn__conv *v, float *packed)
 {
     for (int64_t c = 0; c < v->c; c++)
         for (int64_t tap = 0; tap < v->taps; tap++)
@@ -37048,23 +37123,22 @@ static int64_t gpunn__depthwise_step(const gpunn__conv *v, gpunn__depthwise *d, 
     return d->pixels;
 }
 
-/* Computes pixels [x, x_end) of a line; lines are numbered through the batch. */
-static void gpunn__depthwise_line(const gpunn__depthwise_job *job, int64_t line, int64_t x, int64_t x_end)
+GPUNN__INTERNAL void gpunn__depthwise_line(const gpunn__conv *v, const float *packed, int64_t line, int64_t x,
+                                           int64_t x_end)
 {
-    const gpunn__conv *v = job->v;
-    const int64_t      image = line / v->oh, top = line % v->oh * v->sh - v->ph, start = x;
-    float *const       y = v->y + line * v->ow * v->c;
-    int64_t            first, last;
-    gpunn__depthwise   d;
+    const int64_t    image = line / v->oh, top = line % v->oh * v->sh - v->ph, start = x;
+    float *const     y = v->y + (line - v->y_first) * v->ow * v->c;
+    int64_t          first, last;
+    gpunn__depthwise d;
     gpunn__depthwise_inside(top, v->kh, v->dh, v->h, &first, &last);
     memset(&d, 0, sizeof d);
     d.shift = v->shift, d.relu = v->relu, d.channels = v->c, d.rows = last - first, d.width = v->w;
     d.x_row = v->dh * v->w * v->c, d.x_column = v->dw * v->c, d.w_row = v->kw * v->c;
-    d.x = v->x + (image * v->h + top + first * v->dh) * v->w * v->c;
-    d.w = job->packed + first * d.w_row;
+    d.x = v->x + (image * v->h + top + first * v->dh - v->x_first) * v->w * v->c;
+    d.w = packed + first * d.w_row;
     while (x < x_end) {
         d.y = y + x * v->c;
-        d.residual = v->residual ? v->residual + (d.y - v->y) : NULL;
+        d.residual = v->residual ? v->residual + (line * v->ow + x) * v->c : NULL;
         x += gpunn__depthwise_step(v, &d, x, x_end);
     }
     gpunn__conv_activate(v, y + start * v->c, (x_end - start) * v->c);
@@ -37077,7 +37151,8 @@ static void gpunn__depthwise_task(void *arg, int index, int threads)
     int64_t                     pixel, end;
     gpunn__cpu_part(job->v->pixels, 1, threads, index, &pixel, &end);
     for (int64_t line = pixel / width; pixel < end; pixel = ++line * width)
-        gpunn__depthwise_line(job, line, pixel % width, gpunn__least(end - line * width, width));
+        gpunn__depthwise_line(job->v, job->packed, line, pixel % width,
+                              gpunn__least(end - line * width, width));
 }
 
 GPUNN__INTERNAL void gpunn__depthwise_run(const gpunn__conv *v, float *packed, bool ready)
@@ -37151,7 +37226,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     gpunn__lowered l;
     memset(&l, 0, sizeof l);
     l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
-    l.pointwise = v->taps * v->sd * v->sh * v->sw == 1 && v->pd + v->ph + v->pw == 0;
+    l.pointwise = gpunn__conv_is_pointwise(v);
     l.rows = gpunn__clamp((backward ? 524288 : 65536) / v->k / 8 * 8, 128, 512);
     if (l.rows > v->pixels) l.rows = gpunn__to_multiple(v->pixels, 8);
     l.panel = backward ? gpunn__gemm_choose()->depth * 3 * gpunn__gemm_choose()->lanes : 0;
@@ -37159,7 +37234,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     l.packed_floats = (int64_t)(gpunn__gemm_packed_b_bytes(v->k, v->og) / sizeof(float));
     if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
     l.columns = gpunn__take(space, (l.pointwise ? 0 : backward ? 1 : v->threads) * l.rows * v->k);
-    if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
+    if (backward ? want_dweight : !v->last) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
     l.images = v->last ? v->x : l.xt;
     if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
     if (!backward) l.out = gpunn__take(space, v->last ? 0 : v->threads * l.rows * v->og);
@@ -37346,6 +37421,27 @@ static void gpunn__lowered_block(const gpunn__lowered *l, int64_t p, int64_t cou
         gpunn__gemm_block(&g, gpunn__gemm_choose(), 0, count, j0, j1, NULL);
         if (!v->last) gpunn__lowered_store(l, group, p, count, j0, j1, out);
     }
+}
+
+GPUNN__INTERNAL void gpunn__pointwise_pack(const gpunn__conv *v, float *packed)
+{
+    gpunn__lowered l;
+    memset(&l, 0, sizeof l);
+    l.v = v, l.packed = packed;
+    gpunn__lowered_pack(&l, 0, 1);
+}
+
+GPUNN__INTERNAL void gpunn__pointwise_rows(const gpunn__conv *v, float *packed, int64_t begin, int64_t end)
+{
+    const int64_t pixels = (end - begin) * v->ow;
+    gpunn__gemm   g = gpunn__conv_gemm(v->pixels, v->oc, v->c);
+    g.a = v->x + (begin - v->x_first) * v->w * v->c, g.a_row = v->c, g.a_col = 1;
+    g.packed_b = packed;
+    g.c = v->y + (begin - v->y_first) * v->ow * v->oc, g.c_row = v->oc;
+    g.shift_col = v->shift, g.relu = v->relu;
+    g.residual = v->residual ? v->residual + begin * v->ow * v->oc : NULL;
+    gpunn__gemm_block(&g, gpunn__gemm_choose(), 0, pixels, 0, v->oc, NULL);
+    gpunn__conv_activate(v, g.c, pixels * v->oc);
 }
 
 /* A thread's share of y, in blocks of pixels of about the same size. Where threads share the channels of a
@@ -39245,9 +39341,7 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
     }
 }
 
-/* Describes any convolution with three axes. A transposed convolution is described by the convolution whose
- * dx it computes: its operand plays the role of dy. */
-static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
+GPUNN__INTERNAL gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
     const bool              transposed = gpunn__op_is(step->op, GPUNN__TRANSPOSED);
@@ -39290,8 +39384,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     return v;
 }
 
-/* Combines the bias and a fused batch norm into scale and shift per channel. */
-static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
+GPUNN__INTERNAL void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
 {
     const float  *bias = (const float *)step->in[2].data;
     const int64_t channels = step->out.dim[1];
@@ -39376,6 +39469,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
     bool         wanted[3] = {v.y != NULL, v.dx != NULL, v.dweight != NULL};
     float       *cache = (float *)step->cache;
     gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
+    if (step->fused->strips) {
+        gpunn__cpu_run_strips(cpu, step, action);
+        return GPUNN_OK;
+    }
     memset(&alone, 0, sizeof alone);
     alone.threads = 1, v.cpu = &alone;
     if (v.last && !gpunn__conv_reads_last(&v)) return gpunn__conv_by_planes(cpu, step, action, &v);
@@ -39471,6 +39568,193 @@ GPUNN__X(gpunn__cpu_conv_transpose2d)
 GPUNN__X(gpunn__cpu_conv_transpose3d)
 #undef GPUNN__X
 #undef GPUNN__WINOGRAD_STRIP
+
+/* ==== >>cpu/strips ======================================================================================= *
+ * Convolutions that follow each other, computed together in strips: a few rows of the last result at a time.
+ * Of the results between them only the rows that the strip needs exist, so they stay in the cache. */
+enum { GPUNN__STAGES = 8 }; /* convolutions that are computed together, at most */
+
+/* Rows of an image. */
+typedef struct gpunn__lines {
+    int64_t begin, end;
+} gpunn__lines;
+
+/* One of the convolutions. */
+typedef struct gpunn__stage {
+    gpunn__conv v;
+    float      *packed;   /* weights */
+    float      *result;   /* [thread][capacity][ow][oc]; unused by the last one */
+    int64_t     capacity; /* rows */
+} gpunn__stage;
+
+typedef struct gpunn__strips {
+    gpunn__stage stage[GPUNN__STAGES];
+    int          last;   /* index of the last stage */
+    int64_t      height; /* rows of the last result in a strip */
+    int64_t      count;  /* strips of an image */
+} gpunn__strips;
+
+/* Rows of x under these rows of the result. */
+static gpunn__lines gpunn__lines_under(const gpunn__conv *v, gpunn__lines y)
+{
+    gpunn__lines x = {y.begin * v->sh - v->ph, (y.end - 1) * v->sh - v->ph + (v->kh - 1) * v->dh + 1};
+    if (x.begin < 0) x.begin = 0;
+    if (x.end > v->h) x.end = v->h;
+    return x;
+}
+
+static int64_t gpunn__row_floats(const gpunn__conv *v)
+{
+    return v->ow * v->oc;
+}
+
+/* A thread's rows of a stage's result. */
+static float *gpunn__stage_result(const gpunn__stage *s, int index)
+{
+    return s->result + index * s->capacity * gpunn__row_floats(&s->v);
+}
+
+/* Moves the rows that the next strip needs too to the front. Returns those that are still to be computed. */
+static gpunn__lines gpunn__stage_keep(const gpunn__stage *s, int index, gpunn__lines held,
+                                      gpunn__lines wanted)
+{
+    const int64_t row = gpunn__row_floats(&s->v);
+    float *const  to = gpunn__stage_result(s, index);
+    gpunn__lines  missing = wanted;
+    if (held.end <= wanted.begin) return missing;
+    memmove(to, to + (wanted.begin - held.begin) * row,
+            (size_t)((held.end - wanted.begin) * row) * sizeof *to);
+    missing.begin = held.end;
+    return missing;
+}
+
+static void gpunn__stage_compute(const gpunn__stage *s, const gpunn__conv *v, gpunn__lines rows)
+{
+    if (!gpunn__conv_is_depthwise(v)) {
+        gpunn__pointwise_rows(v, s->packed, rows.begin, rows.end);
+        return;
+    }
+    for (int64_t line = rows.begin; line < rows.end; line++)
+        gpunn__depthwise_line(v, s->packed, line, 0, v->ow);
+}
+
+/* Computes the rows of one stage that a strip needs. rows: by stage; held: those of its last strip. */
+static void gpunn__stage_run(const gpunn__strips *all, int i, int index, int64_t image,
+                             const gpunn__lines *rows, const gpunn__lines *held)
+{
+    const gpunn__stage *s = &all->stage[i];
+    const int64_t       pixels = s->v.oh * s->v.ow;
+    gpunn__conv         v = s->v;
+    gpunn__lines        missing = rows[i];
+    v.x += image * v.h * v.w * v.c;
+    if (v.residual) v.residual += image * pixels * v.oc;
+    if (i > 0) v.x = gpunn__stage_result(s - 1, index), v.x_first = rows[i - 1].begin;
+    if (i == all->last) {
+        v.y += image * pixels * v.oc;
+    } else {
+        missing = gpunn__stage_keep(s, index, held[i], rows[i]);
+        v.y = gpunn__stage_result(s, index), v.y_first = rows[i].begin;
+    }
+    gpunn__stage_compute(s, &v, missing);
+}
+
+/* A thread's share: strips that follow each other. */
+static void gpunn__strips_task(void *arg, int index, int threads)
+{
+    const gpunn__strips *all = (const gpunn__strips *)arg;
+    const gpunn__conv   *end = &all->stage[all->last].v;
+    gpunn__lines         rows[GPUNN__STAGES], held[GPUNN__STAGES];
+    int64_t              strip, strip_end;
+    memset(held, 0, sizeof held);
+    gpunn__cpu_part(end->n * all->count, 1, threads, index, &strip, &strip_end);
+    for (; strip < strip_end; strip++) {
+        const int64_t first = strip % all->count * all->height;
+        if (first == 0) memset(held, 0, sizeof held);
+        rows[all->last].begin = first, rows[all->last].end = gpunn__least(first + all->height, end->oh);
+        for (int i = all->last; i > 0; i--) rows[i - 1] = gpunn__lines_under(&all->stage[i].v, rows[i]);
+        for (int i = 0; i <= all->last; i++) gpunn__stage_run(all, i, index, strip / all->count, rows, held);
+        memcpy(held, rows, sizeof held);
+    }
+}
+
+/* Sets the capacities for strips of `height` rows, and returns the floats of all results of a thread. */
+static int64_t gpunn__strips_of(gpunn__strips *all, int64_t height)
+{
+    int64_t floats = 0, rows = height;
+    all->height = height;
+    all->count = (all->stage[all->last].v.oh + height - 1) / height;
+    for (int i = all->last; i > 0; i--) {
+        const gpunn__conv *v = &all->stage[i].v;
+        rows = gpunn__least((rows - 1) * v->sh + (v->kh - 1) * v->dh + 1, v->h);
+        all->stage[i - 1].capacity = rows;
+        floats += rows * gpunn__row_floats(&all->stage[i - 1].v);
+    }
+    return floats;
+}
+
+/* Chooses the most rows for which the results stay in a part of the cache. */
+static void gpunn__strips_choose(gpunn__strips *all)
+{
+    enum { CACHED = 96 << 10 }; /* floats */
+    int64_t height = 1;
+    while (height < all->stage[all->last].v.oh && gpunn__strips_of(all, height + 1) <= CACHED) height++;
+    (void)gpunn__strips_of(all, height);
+}
+
+/* Describes the convolution of a step. Its cache keeps the packed weights. */
+static void gpunn__stage_open(gpunn__stage *s, gpunn__cpu *cpu, gpunn_step *step, gpunn__space *space)
+{
+    s->v = gpunn__conv_shape(cpu, step);
+    gpunn__conv_epilogue(step, &s->v, space);
+    s->packed = (float *)step->cache;
+    step->cache_bytes = gpunn__conv_is_depthwise(&s->v)
+                            ? (size_t)gpunn__depthwise_floats(&s->v) * sizeof(float)
+                            : gpunn__gemm_packed_b_bytes(s->v.c, s->v.oc);
+    if (space->base == NULL || step->cache_version == step->state->weights_version) return;
+    (gpunn__conv_is_depthwise(&s->v) ? gpunn__depthwise_pack : gpunn__pointwise_pack)(&s->v, s->packed);
+    step->cache_version = step->state->weights_version;
+}
+
+GPUNN__INTERNAL void gpunn__cpu_run_strips(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const bool    run = action != GPUNN__PREPARE, inner = step->fused->strips < 0;
+    gpunn__strips all;
+    gpunn__cpu    alone;
+    gpunn__space  space = {run ? (float *)step->workspace : NULL, 0};
+    int           threads = 1;
+    if (run && inner) return; /* a later step computes it */
+    memset(&alone, 0, sizeof alone);
+    alone.threads = 1;
+    all.last = inner ? 0 : step->fused->strips;
+    for (int i = 0; i <= all.last; i++) {
+        gpunn__stage_open(&all.stage[i], cpu, step - all.last + i, &space);
+        all.stage[i].v.cpu = &alone;
+        if (all.stage[i].v.threads > threads) threads = all.stage[i].v.threads;
+    }
+    gpunn__strips_choose(&all);
+    for (gpunn__stage *s = all.stage; s < all.stage + all.last; s++)
+        s->result = gpunn__take(&space, threads * s->capacity * gpunn__row_floats(&s->v));
+    if (run) gpunn_parallel(threads, gpunn__strips_task, &all);
+    step->workspace_bytes = inner ? 0 : space.bytes;
+}
+
+/* Whether strips of a step's convolution can be computed. */
+static bool gpunn__has_strips(const gpunn__cpu *cpu, const gpunn_step *step)
+{
+    if (step->op != GPUNN_OP_CONV2D || step->backward || step->training) return false;
+    const gpunn__conv v = gpunn__conv_shape(cpu, step);
+    return v.last && !v.planes && v.dh == 1 && v.ph < v.kh &&
+           (gpunn__conv_is_depthwise(&v) || (gpunn__conv_is_pointwise(&v) && v.groups == 1));
+}
+
+GPUNN__INTERNAL bool gpunn__cpu_strips(void *context, const gpunn_step *steps)
+{
+    enum { LARGE = 1 << 18 }; /* floats that a thread's cache would not keep */
+    const gpunn__cpu *cpu = (const gpunn__cpu *)context;
+    return gpunn__has_strips(cpu, &steps[0]) && gpunn__has_strips(cpu, &steps[1]) &&
+           steps[0].fused->strips + 2 <= GPUNN__STAGES && !steps[0].fused->residual.data &&
+           steps[0].out.count >= (int64_t)LARGE * cpu->threads;
+}
 
 /* ==== >>cpu/quantized ==================================================================================== *
  * Ops of 8-bit numbers. Linear layers and convolutions are products of integers, A B^T. A row of A is what
@@ -45814,6 +46098,7 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
     X(trim, gpunn__cpu_trim)                     \
     X(error, gpunn__cpu_error)                   \
     X(finite, gpunn__cpu_finite)                 \
+    X(strips, gpunn__cpu_strips)                 \
     X(draw, gpunn__cpu_draw)
 
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
@@ -57796,10 +58081,14 @@ static double gpunn__update_bytes(const gpunn__profile *p)
     return each * gpunn__updated(p->args->optimizer);
 }
 
-/* Operations of step i, or of the update if i is step_count. */
+/* Operations of step i with those that it computes too, or of the update if i is step_count. */
 static double gpunn__profile_flops(const gpunn__profile *p, int i)
 {
-    return i < p->step_count ? gpunn__step_flops(&p->plan->steps[i]) : gpunn__updated(p->args->optimizer);
+    if (i == p->step_count) return gpunn__updated(p->args->optimizer);
+    const gpunn_step *step = &p->plan->steps[i];
+    double            flops = gpunn__step_flops(step);
+    for (int before = 1; before <= step->fused->strips; before++) flops += gpunn__step_flops(step - before);
+    return flops;
 }
 
 static double gpunn__profile_bytes(const gpunn__profile *p, int i)

@@ -183,6 +183,7 @@ extern "C" {
 #pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
 #endif
 #include "cpu/conv.c"
+#include "cpu/strips.c"
 #include "cpu/quantized.c"
 #include "cpu/pool.c"
 #include "cpu/sampling.c"

@@ -212,12 +212,102 @@ static void test_layout(void **state)
     }
 }
 
+/* Convolutions that follow each other and have large results, which the CPU computes in strips. */
+enum { MOST_VALUES = 6 };
+
+typedef struct chain_case {
+    const char *name;
+    int         channels, height, width;
+    /* adds the values in their order, and returns how many */
+    int (*make)(gpunn_tensor *x, int channels, gpunn_tensor **values);
+} chain_case;
+
+static gpunn_tensor *pointwise(gpunn_tensor *x, const char *name, int channels)
+{
+    return gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = 1);
+}
+
+#define DEEP(x, n, ...) gpunn_conv2d(x, "deep", .out_channels = n, .groups = n, __VA_ARGS__)
+
+/* The block of a MobileNet, with a depthwise convolution. */
+#define BLOCK(name, activation, ...)                                                        \
+    static int chain_##name(gpunn_tensor *x, int n, gpunn_tensor **values)                  \
+    {                                                                                       \
+        values[0] = activation(gpunn_batch_norm2d(pointwise(x, "wide", n), "bn"));          \
+        values[1] = activation(gpunn_batch_norm2d(DEEP(values[0], n, __VA_ARGS__), "bn2")); \
+        values[2] = pointwise(values[1], "narrow", 17);                                     \
+        return 3;                                                                           \
+    }
+BLOCK(three, gpunn_relu6, .kernel_size = 3, .padding = 1)
+BLOCK(three_stride, gpunn_silu, .kernel_size = 3, .stride = 2)
+BLOCK(five, gpunn_hardswish, .kernel_size = 5, .padding = 2)
+BLOCK(five_stride, gpunn_relu, .kernel_size = 5, .padding = 2, .stride = 2)
+BLOCK(seven, gpunn_relu6, .kernel_size = 7, .padding = 3)
+BLOCK(oblong, gpunn_silu, .kernel_shape = {2, 5}, .paddings = {1, 4}, .stride = 3)
+BLOCK(dilated, gpunn_relu6, .kernel_size = 3, .padding = 2, .dilation = 2)
+
+static int chain_long(gpunn_tensor *x, int n, gpunn_tensor **values)
+{
+    values[0] = pointwise(x, "a", n);
+    values[1] = gpunn_relu6(pointwise(values[0], "b", n));
+    values[2] = DEEP(values[1], n, .kernel_size = 3, .padding = 1);
+    values[3] = gpunn_conv2d(values[2], "c", .out_channels = n, .groups = n, .kernel_size = 5, .padding = 1);
+    values[4] = gpunn_add(pointwise(values[3], "d", 24),
+                          gpunn_conv2d(x, "e", .out_channels = 24, .kernel_size = 3));
+    return 5;
+}
+
+/* A second reader of the first result. */
+static int chain_shared(gpunn_tensor *x, int n, gpunn_tensor **values)
+{
+    values[0] = pointwise(x, "a", n);
+    values[1] = DEEP(values[0], n, .kernel_size = 3, .padding = 1);
+    values[2] = gpunn_add(pointwise(values[1], "b", n), values[0]);
+    return 3;
+}
+
+static const chain_case chains[] = {
+    {"three", 203, 61, 43, chain_three}, {"three_stride", 203, 62, 43, chain_three_stride},
+    {"five", 203, 43, 61, chain_five},   {"five_stride", 131, 64, 65, chain_five_stride},
+    {"seven", 203, 61, 43, chain_seven}, {"oblong", 203, 61, 43, chain_oblong},
+    {"few", 17, 203, 199, chain_three},  {"dilated", 203, 61, 43, chain_dilated},
+    {"low", 211, 1, 2500, chain_three},  {"narrow", 211, 2500, 1, chain_five_stride},
+    {"long", 203, 61, 43, chain_long},   {"shared", 203, 61, 43, chain_shared}};
+
+/* The last value is the same, bit by bit, if the others are wanted too. Each is a step of its own then. */
+static void test_chain(void **state)
+{
+    fixture          *f = *state;
+    const chain_case *c = f->data;
+    gpunn_tensor     *values[MOST_VALUES],
+        *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, c->height, c->width));
+    const int count = c->make(x, c->channels, values);
+    OK(f->dev, gpunn_last_status(f->dev));
+    fill_statistics(f);
+    for (int batch = 1; batch <= 3; batch += 2) {
+        const int64_t n = (int64_t)batch * CHANNELS * c->height * c->width;
+        int64_t       numbers;
+        float        *image = test_randoms(n, (uint32_t)batch, 2);
+        OK(f->dev, write_floats(x, image, n));
+        OK(f->dev, gpunn_forward(&values[count - 1], 1));
+        float *joined = read_floats(f->dev, values[count - 1], &numbers);
+        OK(f->dev, gpunn_forward(values, count));
+        float *apart = read_floats(f->dev, values[count - 1], NULL);
+        check_close(joined, apart, numbers, 2e-5, 2e-5);
+        if (f->backend->type == GPUNN_DEVICE_CPU)
+            assert_memory_equal(joined, apart, (size_t)numbers * sizeof *joined);
+        free(image), free(joined), free(apart);
+    }
+}
+
 int main(void)
 {
-    static struct CMUnitTest tests[4 * COUNT(cases)];
+    static struct CMUnitTest tests[4 * (COUNT(cases) + COUNT(chains))];
     int                      count = 0;
     for (int i = 0; i < COUNT(cases); i++)
         count += each_backend(tests + count, cases[i].name, test_layout, &cases[i]);
+    for (int i = 0; i < COUNT(chains); i++)
+        count += each_backend(tests + count, chains[i].name, test_chain, &chains[i]);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("layouts", tests, (size_t)count, NULL, NULL);
 }

@@ -49,6 +49,15 @@ static gpunn_tensor *depthwise(gpunn_tensor *x)
     return gpunn_conv2d(x, "conv", .out_channels = 96, .groups = 96, .kernel_size = 5, .padding = 2);
 }
 
+/* The block of a MobileNet, whose first results are large. */
+static gpunn_tensor *inverted(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_silu(gpunn_conv2d(x, "wide", .out_channels = 128, .kernel_size = 1));
+    h = gpunn_silu(
+        gpunn_conv2d(h, "deep", .out_channels = 128, .groups = 128, .kernel_size = 3, .stride = 2));
+    return gpunn_conv2d(h, "narrow", .out_channels = 24, .kernel_size = 1);
+}
+
 /* The squeeze of a squeeze-and-excite. */
 static gpunn_tensor *global_mean(gpunn_tensor *x)
 {
@@ -149,9 +158,9 @@ static void test_bits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {SHARE(many_products, 512, 13), SHARE(few_pixels, 96, 7),
-                                       SHARE(windows, 32, 49),        SHARE(winograd, 128, 56),
-                                       SHARE(few_channels, 3, 81),    SHARE(depthwise, 96, 7),
-                                       SHARE(global_mean, 128, 24),   SHARE(norm, 16, 28)};
+    const struct CMUnitTest tests[] = {
+        SHARE(many_products, 512, 13), SHARE(few_pixels, 96, 7),   SHARE(windows, 32, 49),
+        SHARE(winograd, 128, 56),      SHARE(few_channels, 3, 81), SHARE(depthwise, 96, 7),
+        SHARE(global_mean, 128, 24),   SHARE(norm, 16, 28),        SHARE(inverted, 8, 81)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

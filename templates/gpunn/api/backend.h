@@ -6,7 +6,7 @@
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 25
+#define GPUNN_BACKEND_ABI 26
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 13 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -147,6 +147,9 @@ typedef struct gpunn_step_fused {
     /* LAYER_NORM, RMS_NORM: receives a 16-bit copy of out or, in backward, of grad_in[0] after accumulation;
      * data NULL: not wanted */
     gpunn_value half;
+    /* A step of a strip-mined chain (backend->strips). n > 0: run computes the n steps before this one in the
+     * plan too. -1: a later step computes this one, and out has no memory. */
+    int strips;
 } gpunn_step_fused;
 
 /* A fused kernel with what it is called with. */
@@ -501,6 +504,9 @@ struct gpunn_backend {
     bool (*finite)(void *context, const float *values, int64_t count);
     /* Writes initial values to device memory. NULL: the core draws them on the host and uploads them. */
     gpunn_status (*draw)(void *context, const gpunn_drawing *drawing, float *to);
+    /* Whether steps[0] shall be computed strip by strip within steps[1], the only reader of its result, in a
+     * plan for evaluation. NULL: never. */
+    bool (*strips)(void *context, const gpunn_step *steps);
 };
 
 #endif /* GPUNN__API_BACKEND_H */

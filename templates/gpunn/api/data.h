@@ -493,7 +493,8 @@ typedef struct gpunn_profile_args {
 #ifndef GPUNN_NO_PROFILE
 /* Shows where the time goes, by layer and op. It runs the model on the current inputs and times each step
  * separately; on a GPU between events and outside any graph. There, steps that share a launch, perhaps with
- * the update, count for the first of them. Bytes count every operand once. Operations follow the formula; an
+ * the update, count for the first of them. On the CPU, convolutions that are computed together count for the
+ * last of them. Bytes count every operand once. Operations follow the formula; an
  * element of a map or a sum counts as one. Running statistics, dropout and, with a loss, gradients change as
  * in any run. GPUNN_ERR_UNSUPPORTED: a custom backend that cannot time. Runs without it cost nothing
  * extra. */

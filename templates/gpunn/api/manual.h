@@ -38,8 +38,8 @@
  *     plan/     steps storage sparse backward plan
  *     run/      run io bind inspect recompute
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
- *               gemm depthwise conv quantized pool sampling norm softmax loss attention recurrent optimizers
- *               cpu
+ *               gemm depthwise conv strips quantized pool sampling norm softmax loss attention recurrent
+ *               optimizers cpu
  *     train/    optimizer step ranks schedule lora loader fit profile
  *     io/       files elements safetensors load checkpoint save adapters gguf spec_writer spec_reader
  *               model_file datasets
@@ -833,9 +833,10 @@
  *     13. gpunn__forward_steps: a step for each chain.
  *     14. gpunn__backward_steps: steps in reverse order, for each loss. A gradient's first contribution
  *        overwrites, others add.
- *     15. gpunn__overlay_steps and gpunn__prepare_steps: results that may overwrite an operand, and the
+ *     15. gpunn__join_strips: convolutions of an evaluation that are computed together (>>cpu/strips).
+ *     16. gpunn__overlay_steps and gpunn__prepare_steps: results that may overwrite an operand, and the
  *        workspace of each step.
- *     16. gpunn__assign_offsets: a place in the arena for each value, by size, in the lowest gap while it
+ *     17. gpunn__assign_offsets: a place in the arena for each value, by size, in the lowest gap while it
  *        lives.
  *     Running. gpunn__plan_bind writes addresses into the steps. The CPU runs each step by its op's function:
  *     gpunn__cpu_linear (>>cpu/gemm), called with GPUNN__FORWARD or GPUNN__BACKWARD. gpunn_cuda.cu runs

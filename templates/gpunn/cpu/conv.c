@@ -60,7 +60,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     gpunn__lowered l;
     memset(&l, 0, sizeof l);
     l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
-    l.pointwise = v->taps * v->sd * v->sh * v->sw == 1 && v->pd + v->ph + v->pw == 0;
+    l.pointwise = gpunn__conv_is_pointwise(v);
     l.rows = gpunn__clamp((backward ? 524288 : 65536) / v->k / 8 * 8, 128, 512);
     if (l.rows > v->pixels) l.rows = gpunn__to_multiple(v->pixels, 8);
     l.panel = backward ? gpunn__gemm_choose()->depth * 3 * gpunn__gemm_choose()->lanes : 0;
@@ -68,7 +68,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     l.packed_floats = (int64_t)(gpunn__gemm_packed_b_bytes(v->k, v->og) / sizeof(float));
     if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
     l.columns = gpunn__take(space, (l.pointwise ? 0 : backward ? 1 : v->threads) * l.rows * v->k);
-    if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
+    if (backward ? want_dweight : !v->last) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
     l.images = v->last ? v->x : l.xt;
     if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
     if (!backward) l.out = gpunn__take(space, v->last ? 0 : v->threads * l.rows * v->og);
@@ -255,6 +255,27 @@ static void gpunn__lowered_block(const gpunn__lowered *l, int64_t p, int64_t cou
         gpunn__gemm_block(&g, gpunn__gemm_choose(), 0, count, j0, j1, NULL);
         if (!v->last) gpunn__lowered_store(l, group, p, count, j0, j1, out);
     }
+}
+
+GPUNN__INTERNAL void gpunn__pointwise_pack(const gpunn__conv *v, float *packed)
+{
+    gpunn__lowered l;
+    memset(&l, 0, sizeof l);
+    l.v = v, l.packed = packed;
+    gpunn__lowered_pack(&l, 0, 1);
+}
+
+GPUNN__INTERNAL void gpunn__pointwise_rows(const gpunn__conv *v, float *packed, int64_t begin, int64_t end)
+{
+    const int64_t pixels = (end - begin) * v->ow;
+    gpunn__gemm   g = gpunn__conv_gemm(v->pixels, v->oc, v->c);
+    g.a = v->x + (begin - v->x_first) * v->w * v->c, g.a_row = v->c, g.a_col = 1;
+    g.packed_b = packed;
+    g.c = v->y + (begin - v->y_first) * v->ow * v->oc, g.c_row = v->oc;
+    g.shift_col = v->shift, g.relu = v->relu;
+    g.residual = v->residual ? v->residual + begin * v->ow * v->oc : NULL;
+    gpunn__gemm_block(&g, gpunn__gemm_choose(), 0, pixels, 0, v->oc, NULL);
+    gpunn__conv_activate(v, g.c, pixels * v->oc);
 }
 
 /* A thread's share of y, in blocks of pixels of about the same size. Where threads share the channels of a
@@ -1166,9 +1187,7 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
     }
 }
 
-/* Describes any convolution with three axes. A transposed convolution is described by the convolution whose
- * dx it computes: its operand plays the role of dy. */
-static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
+GPUNN__INTERNAL gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
     const bool              transposed = gpunn__op_is(step->op, GPUNN__TRANSPOSED);
@@ -1211,8 +1230,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     return v;
 }
 
-/* Combines the bias and a fused batch norm into scale and shift per channel. */
-static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
+GPUNN__INTERNAL void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
 {
     const float  *bias = (const float *)step->in[2].data;
     const int64_t channels = step->out.dim[1];
@@ -1297,6 +1315,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
     bool         wanted[3] = {v.y != NULL, v.dx != NULL, v.dweight != NULL};
     float       *cache = (float *)step->cache;
     gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
+    if (step->fused->strips) {
+        gpunn__cpu_run_strips(cpu, step, action);
+        return GPUNN_OK;
+    }
     memset(&alone, 0, sizeof alone);
     alone.threads = 1, v.cpu = &alone;
     if (v.last && !gpunn__conv_reads_last(&v)) return gpunn__conv_by_planes(cpu, step, action, &v);

@@ -3,7 +3,7 @@
 #include "base/time.h"
 #include "cpu/elementwise.h"
 #include "cpu/indexing.h"
-#include "cpu/gemm.h"
+#include "cpu/conv.h"
 #include "cpu/optimizers.h"
 
 /* ==== >>cpu/cpu ========================================================================================= */
@@ -315,6 +315,7 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
     X(trim, gpunn__cpu_trim)                     \
     X(error, gpunn__cpu_error)                   \
     X(finite, gpunn__cpu_finite)                 \
+    X(strips, gpunn__cpu_strips)                 \
     X(draw, gpunn__cpu_draw)
 
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)

@@ -76,8 +76,7 @@ static bool gpunn__depthwise_tiled(const gpunn__conv *v)
     return near && (v->sw == 1 || (v->sw == 2 && v->kw < 7));
 }
 
-/* Packs weight [channel][tap] as [tap][channel], multiplied by the scale of the channel. */
-static void gpunn__depthwise_pack(const gpunn__conv *v, float *packed)
+GPUNN__INTERNAL void gpunn__depthwise_pack(const gpunn__conv *v, float *packed)
 {
     for (int64_t c = 0; c < v->c; c++)
         for (int64_t tap = 0; tap < v->taps; tap++)
@@ -120,23 +119,22 @@ static int64_t gpunn__depthwise_step(const gpunn__conv *v, gpunn__depthwise *d, 
     return d->pixels;
 }
 
-/* Computes pixels [x, x_end) of a line; lines are numbered through the batch. */
-static void gpunn__depthwise_line(const gpunn__depthwise_job *job, int64_t line, int64_t x, int64_t x_end)
+GPUNN__INTERNAL void gpunn__depthwise_line(const gpunn__conv *v, const float *packed, int64_t line, int64_t x,
+                                           int64_t x_end)
 {
-    const gpunn__conv *v = job->v;
-    const int64_t      image = line / v->oh, top = line % v->oh * v->sh - v->ph, start = x;
-    float *const       y = v->y + line * v->ow * v->c;
-    int64_t            first, last;
-    gpunn__depthwise   d;
+    const int64_t    image = line / v->oh, top = line % v->oh * v->sh - v->ph, start = x;
+    float *const     y = v->y + (line - v->y_first) * v->ow * v->c;
+    int64_t          first, last;
+    gpunn__depthwise d;
     gpunn__depthwise_inside(top, v->kh, v->dh, v->h, &first, &last);
     memset(&d, 0, sizeof d);
     d.shift = v->shift, d.relu = v->relu, d.channels = v->c, d.rows = last - first, d.width = v->w;
     d.x_row = v->dh * v->w * v->c, d.x_column = v->dw * v->c, d.w_row = v->kw * v->c;
-    d.x = v->x + (image * v->h + top + first * v->dh) * v->w * v->c;
-    d.w = job->packed + first * d.w_row;
+    d.x = v->x + (image * v->h + top + first * v->dh - v->x_first) * v->w * v->c;
+    d.w = packed + first * d.w_row;
     while (x < x_end) {
         d.y = y + x * v->c;
-        d.residual = v->residual ? v->residual + (d.y - v->y) : NULL;
+        d.residual = v->residual ? v->residual + (line * v->ow + x) * v->c : NULL;
         x += gpunn__depthwise_step(v, &d, x, x_end);
     }
     gpunn__conv_activate(v, y + start * v->c, (x_end - start) * v->c);
@@ -149,7 +147,8 @@ static void gpunn__depthwise_task(void *arg, int index, int threads)
     int64_t                     pixel, end;
     gpunn__cpu_part(job->v->pixels, 1, threads, index, &pixel, &end);
     for (int64_t line = pixel / width; pixel < end; pixel = ++line * width)
-        gpunn__depthwise_line(job, line, pixel % width, gpunn__least(end - line * width, width));
+        gpunn__depthwise_line(job->v, job->packed, line, pixel % width,
+                              gpunn__least(end - line * width, width));
 }
 
 GPUNN__INTERNAL void gpunn__depthwise_run(const gpunn__conv *v, float *packed, bool ready)

@@ -112,6 +112,39 @@ static bool gpunn__forward_steps(gpunn__builder *b)
     return true;
 }
 
+/* The slot of a step's result if the next step is its only reader, as its first operand, or -1. */
+static int gpunn__slot_between(const gpunn__builder *b, int at)
+{
+    const gpunn__plan  *plan = b->plan;
+    const gpunn_tensor *next = b->model->tensors[b->nodes[at + 1]];
+    const gpunn_tensor *read = next->input_count > 0 ? next->inputs[0] : NULL;
+    const int           slot = read ? plan->tensors[read->id].value_slot : -1;
+    if (slot < 0 || plan->tensors[read->id].root != read->id || b->tensors[read->id].uses != 1) return -1;
+    const bool between = plan->slots[slot].first == at && plan->slots[slot].last == at + 1;
+    return between && plan->slots[slot].parent == slot ? slot : -1;
+}
+
+/* Joins steps that the backend computes together, in strips. The results between them need no memory. What
+ * such steps read is needed until the last of them. */
+static bool gpunn__join_strips(gpunn__builder *b)
+{
+    gpunn__plan         *plan = b->plan;
+    const gpunn_backend *backend = b->model->dev->backend;
+    if (plan->training || backend->strips == NULL) return true;
+    for (int at = 0; at + 1 < plan->step_count; at++) {
+        gpunn_step *step = &plan->steps[at];
+        const int   slot = gpunn__slot_between(b, at);
+        if (slot < 0 || !backend->strips(b->model->dev->context, step)) continue;
+        if (!gpunn__fuse(b, step) || !gpunn__fuse(b, step + 1)) return false;
+        step[1].fused->strips = step->fused->strips + 1;
+        step->fused->strips = -1;
+        plan->slots[slot].bytes = 0;
+    }
+    for (gpunn__slot *slot = plan->slots; slot < plan->slots + plan->slot_count; slot++)
+        while (slot->last < plan->step_count && plan->steps[slot->last].fused->strips < 0) slot->last++;
+    return true;
+}
+
 /* ---- memory of a plan ---------------------------------------------------------------------------------- */
 
 /* Lets a result share the memory of an operand that no later step reads, so that the
@@ -772,6 +805,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
         if (i == 0 && b->has.assigns && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
         gpunn__end_pass(b);
     }
+    if (!gpunn__join_strips(b)) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
     status = gpunn__prepare_steps(b);
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;

@@ -104,10 +104,14 @@ static double gpunn__update_bytes(const gpunn__profile *p)
     return each * gpunn__updated(p->args->optimizer);
 }
 
-/* Operations of step i, or of the update if i is step_count. */
+/* Operations of step i with those that it computes too, or of the update if i is step_count. */
 static double gpunn__profile_flops(const gpunn__profile *p, int i)
 {
-    return i < p->step_count ? gpunn__step_flops(&p->plan->steps[i]) : gpunn__updated(p->args->optimizer);
+    if (i == p->step_count) return gpunn__updated(p->args->optimizer);
+    const gpunn_step *step = &p->plan->steps[i];
+    double            flops = gpunn__step_flops(step);
+    for (int before = 1; before <= step->fused->strips; before++) flops += gpunn__step_flops(step - before);
+    return flops;
 }
 
 static double gpunn__profile_bytes(const gpunn__profile *p, int i)
