@@ -22238,6 +22238,7 @@ struct gpunn__plan {
     /* products read 16-bit values; convolutions read channels-last values: see gpunn__mark_storage */
     bool half, channels_last;
     bool filters_last; /* convolutions read channels-last weights */
+    bool packs_anew;   /* evaluation: a run computes a weight of which steps keep a packed copy */
     int *inputs;       /* ids of the inputs it reads */
     int  input_count;
     int *reached; /* ids of the parameters whose gradients it writes */
@@ -22276,7 +22277,8 @@ typedef struct gpunn__builder_tensor { /* a tensor while a plan is made */
     bool activates;
     /* its derivative is applied by the backward step of the batch norm that it is merged into */
     bool normed;
-    int  uses; /* number of operands, over all needed nodes, that read it */
+    bool varies; /* computed from an input, a state or random numbers */
+    int  uses;   /* number of operands, over all needed nodes, that read it */
     /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own id */
     int head;
     int next;       /* by a node of a chain: id of the next node; -1: none */
@@ -26108,6 +26110,30 @@ static GPUNN__STATUS gpunn__check_integers(const gpunn__builder *b)
     return GPUNN_OK;
 }
 
+/* Operands of t, one bit each, that the backend packs once for all runs. */
+static int gpunn__packed_operands(const gpunn_tensor *t)
+{
+    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return 2;
+    return gpunn__op_is(t->op, GPUNN__INTEGER) && t->input_count == 4 ? 14 : 0;
+}
+
+/* Notes which values vary between runs, and whether one of them is a weight that the backend packs. */
+static void gpunn__mark_varying(gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        const int           packed = gpunn__packed_operands(t);
+        bool                varies = t->kind == GPUNN__INPUT || t->state || t->attr.random_stream ||
+                      (t->kind == GPUNN__VALUE && t->input_count == 0);
+        for (int i = 0; i < t->input_count; i++) {
+            if (t->inputs[i] == NULL || !b->tensors[t->inputs[i]->id].varies) continue;
+            varies = true;
+            b->plan->packs_anew = b->plan->packs_anew || (b->needed[id] && packed >> i & 1);
+        }
+        b->tensors[id].varies = varies;
+    }
+}
+
 /* Lists the inputs among the needed tensors, and reserves an upper bound of steps. */
 static GPUNN__STATUS gpunn__reserve_steps(gpunn__builder *b)
 {
@@ -26161,6 +26187,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (plan->training && b->has.integers && (status = gpunn__check_integers(b)) != GPUNN_OK) return status;
     gpunn__list_readers(b);
     gpunn__mark_storage(b);
+    if (!plan->training && (b->has.convolutions || b->has.integers)) gpunn__mark_varying(b);
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
     if (gradients) gpunn__mark_gradients(b);
@@ -26952,7 +26979,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
     }
     if (!gpunn__is_bound(model, plan) || plan->user_memory_version != model->user_memory_version)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
-    if (model->user_weights) model->state.weights_version++;
+    if (model->user_weights || plan->packs_anew) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
     if (model->user_doubles && gpunn__narrow_inputs(model, plan) != GPUNN_OK) return NULL;
     model->batch = batch;

@@ -407,6 +407,44 @@ static void test_new_weights(void **state)
     gpunn_model_destroy(model);
 }
 
+/* A weight that is an input differs from run to run. */
+static void test_computed_weights(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    enum { C = 16, CELLS = C * 8 * 8, WEIGHTS = C * C * 9 };
+    const uint8_t one_byte[C] = {1};
+    const float   one[1] = {1}, none[1] = {0};
+    float         x[CELLS], w[WEIGHTS], sum;
+    uint8_t       y;
+    if (!on_cpu()) skip();
+    for (int i = 0; i < CELLS; i++) x[i] = 1;
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *q = MADE(dev, gpunn_input(model, "q", GPUNN_U8, GPUNN_SHAPE(1, C))),
+                 *tw = MADE(dev, gpunn_input(model, "w", GPUNN_F32, GPUNN_SHAPE(1, C))),
+                 *image = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1, C, 8, 8))),
+                 *filter = MADE(dev, gpunn_input(model, "f", GPUNN_F32, GPUNN_SHAPE(C, C, 3, 3)));
+    gpunn_tensor *conv = gpunn_conv2d(image, "conv", .out_channels = C, .kernel_size = 3, .no_bias = true,
+                                      .weight = gpunn_mul_scalar(filter, 2));
+    gpunn_tensor *out[] = {
+        MADE(dev,
+             gpunn_quantized_linear(q, gpunn_mul_scalar(tw, 2), gpunn_constant(model, GPUNN_SHAPE(1), one),
+                                    gpunn_constant(model, GPUNN_SHAPE(1), none), .x_scale = 1, .scale = 1)),
+        MADE(dev, gpunn_mean(conv, GPUNN_ALL, false))};
+    OK(dev, gpunn_write(q, one_byte, sizeof one_byte));
+    OK(dev, gpunn_write(image, x, sizeof x));
+    for (int run = 1; run <= 4; run++) {
+        for (int i = 0; i < WEIGHTS; i++) w[i] = (float)run;
+        OK(dev, gpunn_write(tw, w, C * sizeof *w));
+        OK(dev, gpunn_write(filter, w, sizeof w));
+        OK(dev, gpunn_forward(out, 2));
+        OK(dev, gpunn_read(out[0], &y, 1));
+        OK(dev, gpunn_read(out[1], &sum, sizeof sum));
+        assert_int_equal(y, 2 * run);
+        assert_float_equal(sum, (float)(2 * run * C * 9), 1e-2f);
+    }
+    gpunn_model_destroy(model);
+}
+
 /* ---- what is refused ---- */
 static void test_refused(void **state)
 {
@@ -495,7 +533,7 @@ int main(void)
         test_with_device(test_elementwise), test_with_device(test_layouts),
         test_with_device(test_dynamic),     test_with_device(test_nan),
         test_with_device(test_refused),     test_with_device(test_new_weights),
-        test_with_device(test_long_sums),
+        test_with_device(test_long_sums),   test_with_device(test_computed_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -729,6 +729,30 @@ static GPUNN__STATUS gpunn__check_integers(const gpunn__builder *b)
     return GPUNN_OK;
 }
 
+/* Operands of t, one bit each, that the backend packs once for all runs. */
+static int gpunn__packed_operands(const gpunn_tensor *t)
+{
+    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return 2;
+    return gpunn__op_is(t->op, GPUNN__INTEGER) && t->input_count == 4 ? 14 : 0;
+}
+
+/* Notes which values vary between runs, and whether one of them is a weight that the backend packs. */
+static void gpunn__mark_varying(gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        const int           packed = gpunn__packed_operands(t);
+        bool                varies = t->kind == GPUNN__INPUT || t->state || t->attr.random_stream ||
+                      (t->kind == GPUNN__VALUE && t->input_count == 0);
+        for (int i = 0; i < t->input_count; i++) {
+            if (t->inputs[i] == NULL || !b->tensors[t->inputs[i]->id].varies) continue;
+            varies = true;
+            b->plan->packs_anew = b->plan->packs_anew || (b->needed[id] && packed >> i & 1);
+        }
+        b->tensors[id].varies = varies;
+    }
+}
+
 /* Lists the inputs among the needed tensors, and reserves an upper bound of steps. */
 static GPUNN__STATUS gpunn__reserve_steps(gpunn__builder *b)
 {
@@ -782,6 +806,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (plan->training && b->has.integers && (status = gpunn__check_integers(b)) != GPUNN_OK) return status;
     gpunn__list_readers(b);
     gpunn__mark_storage(b);
+    if (!plan->training && (b->has.convolutions || b->has.integers)) gpunn__mark_varying(b);
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
     if (gradients) gpunn__mark_gradients(b);

@@ -124,6 +124,7 @@ struct gpunn__plan {
     /* products read 16-bit values; convolutions read channels-last values: see gpunn__mark_storage */
     bool half, channels_last;
     bool filters_last; /* convolutions read channels-last weights */
+    bool packs_anew;   /* evaluation: a run computes a weight of which steps keep a packed copy */
     int *inputs;       /* ids of the inputs it reads */
     int  input_count;
     int *reached; /* ids of the parameters whose gradients it writes */
@@ -162,7 +163,8 @@ typedef struct gpunn__builder_tensor { /* a tensor while a plan is made */
     bool activates;
     /* its derivative is applied by the backward step of the batch norm that it is merged into */
     bool normed;
-    int  uses; /* number of operands, over all needed nodes, that read it */
+    bool varies; /* computed from an input, a state or random numbers */
+    int  uses;   /* number of operands, over all needed nodes, that read it */
     /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own id */
     int head;
     int next;       /* by a node of a chain: id of the next node; -1: none */

@@ -250,7 +250,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
     }
     if (!gpunn__is_bound(model, plan) || plan->user_memory_version != model->user_memory_version)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
-    if (model->user_weights) model->state.weights_version++;
+    if (model->user_weights || plan->packs_anew) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
     if (model->user_doubles && gpunn__narrow_inputs(model, plan) != GPUNN_OK) return NULL;
     model->batch = batch;
