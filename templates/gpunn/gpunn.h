@@ -341,7 +341,7 @@ extern "C" {
  *       ops       New are gpunn_cross, gpunn_searchsorted, gpunn_bucketize, gpunn_logcumsumexp,
  *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming convolutions
  *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead. gpunn_grad
- *                 differentiates attention, pools, and ops whose sizes vary. Ops of 8-bit
+ *                 differentiates attention, pools, interpolate, and ops whose sizes vary. Ops of 8-bit
  *                 numbers on the CPU: gpunn_quantize_per_tensor, gpunn_quantized_conv2d and others;
  *                 import_onnx makes them of quantised models.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load

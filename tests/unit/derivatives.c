@@ -161,6 +161,13 @@ CASE(attention_of_groups, gpunn_scaled_dot_product_attention(x, gpunn_slice(gpun
                                                              gpunn_slice(x, 1, 2, 4, 1), .enable_gqa = true))
 CASE(attention_packed,
      gpunn_scaled_dot_product_attention(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 2, 3, 4, 5)), NULL, NULL))
+CASE(interpolate1d, gpunn_square(gpunn_interpolate(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 4, 30)),
+                                                   .scale_factor = 1.7, .mode = GPUNN_INTERPOLATE_LINEAR)))
+CASE(interpolate2d, gpunn_square(gpunn_interpolate(x, .scale_factor = 2)))
+CASE(interpolate2d_cubic, gpunn_square(gpunn_interpolate(x, .size = {3, 11}, .mode = GPUNN_INTERPOLATE_CUBIC,
+                                                         .align_corners = true)))
+CASE(interpolate3d, gpunn_square(gpunn_interpolate(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 1, 4, 5, 6)),
+                                                   .size = {5, 2, 7}, .mode = GPUNN_INTERPOLATE_LINEAR)))
 CASE(einsum, gpunn_einsum("bij,bkj->bik", (gpunn_tensor *[]){x, gpunn_sin(x)}, 2))
 CASE(mse_loss, gpunn_mse_loss(gpunn_sin(x), gpunn_cos(x)))
 
@@ -233,19 +240,24 @@ static const op_case cases[] = {
                             TABLE(pairs, ROWS) TABLE(pairs_mean, ROWS) TABLE(pairs_mean_of_rows, ROWS) TABLE(
                                 max_pool1d, IMAGE) TABLE(max_pool2d, IMAGE) TABLE(max_pool3d, IMAGE)
                                 TABLE(avg_pool2d, IMAGE) TABLE(avg_pool2d_edges, IMAGE) TABLE(
-                                    avg_pool2d_inside, IMAGE) TABLE(avg_pool3d, IMAGE)
-                                    TABLE(adaptive_max_pool2d, IMAGE) TABLE(adaptive_avg_pool2d, IMAGE) TABLE(
-                                        adaptive_avg_pool3d, IMAGE) TABLE(attention, IMAGE)
-                                        TABLE(attention_causal, IMAGE) TABLE(attention_masked, IMAGE)
-                                            TABLE(attention_of_groups, IMAGE) TABLE(attention_packed, IMAGE)
-                                                SIZES(attention, IMAGE, 4) SIZES(avg_pool2d_inside, IMAGE, 13)
-                                                    SIZES(mean, ROWS, 4) SIZES(logcumsumexp, ROWS, 2)
-                                                        SIZES(cross, ROWS, 2) SIZES(concat, ROWS, 2) SIZES(
-                                                            slice, ROWS, 4) SIZES(slice_steps, IMAGE, 8)
-                                                            SIZES(pad, ROWS, 6) SIZES(group_norm, IMAGE, 13)
-                                                                SIZES(batch_norm2d, IMAGE, 4) SIZES(
-                                                                    conv1d, ROWS, 4) SIZES(conv2d, IMAGE, 13)
-                                                                    SIZES(conv_transpose2d, IMAGE, 12)};
+                                    avg_pool2d_inside,
+                                    IMAGE) TABLE(avg_pool3d, IMAGE) TABLE(adaptive_max_pool2d, IMAGE)
+                                    TABLE(adaptive_avg_pool2d, IMAGE) TABLE(adaptive_avg_pool3d, IMAGE) TABLE(
+                                        interpolate1d, IMAGE) TABLE(interpolate2d, IMAGE)
+                                        TABLE(interpolate2d_cubic, IMAGE) TABLE(interpolate3d, IMAGE) SIZES(
+                                            interpolate2d, IMAGE,
+                                            12) TABLE(attention, IMAGE) TABLE(attention_causal, IMAGE)
+                                            TABLE(attention_masked, IMAGE) TABLE(attention_of_groups, IMAGE)
+                                                TABLE(attention_packed, IMAGE) SIZES(attention, IMAGE, 4)
+                                                    SIZES(avg_pool2d_inside, IMAGE, 13) SIZES(mean, ROWS, 4)
+                                                        SIZES(logcumsumexp, ROWS, 2) SIZES(cross, ROWS, 2)
+                                                            SIZES(concat, ROWS, 2) SIZES(slice, ROWS, 4)
+                                                                SIZES(slice_steps, IMAGE, 8) SIZES(
+                                                                    pad, ROWS, 6) SIZES(group_norm, IMAGE, 13)
+                                                                    SIZES(batch_norm2d, IMAGE, 4)
+                                                                        SIZES(conv1d, ROWS, 4)
+                                                                            SIZES(conv2d, IMAGE, 13) SIZES(
+                                                                                conv_transpose2d, IMAGE, 12)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)

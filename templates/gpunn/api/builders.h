@@ -1273,13 +1273,13 @@ typedef struct gpunn_grad_args {
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y with respect to x. x is an input, a
  * parameter or an intermediate value. The result is F32 and has x's shape; it is zeros if y does not depend
  * on x.
- * It differentiates, to any order, the elementwise ops, linear, matmul, einsum, convolutions and transposed
- * ones, scaled_dot_product_attention (without lengths and dropout; all weights are in memory), max and
- * average pools (adaptive ones whose windows are equal), sum, mean, max, cumsum, logcumsumexp (with all
- * pairs of a line in memory), softmax, log_softmax, cross, cross_entropy, nll_loss, layer_norm, rms_norm,
- * group_norm, instance_norm, reshape, expand, permute, concat, slice, pad with a constant, gather,
- * scatter_add, scatter, embedding, and all that is made of these. Any other op between x and y is
- * GPUNN_ERR_UNSUPPORTED, with its name.
+ * It differentiates, to any order, the elementwise ops, linear, matmul, einsum, convolutions and
+ * transposed ones, scaled_dot_product_attention (without lengths and dropout; all weights are in memory),
+ * interpolate, max and average pools (adaptive ones whose windows are equal), sum, mean, max, cumsum,
+ * logcumsumexp (with all pairs of a line in memory), softmax, log_softmax, cross, cross_entropy, nll_loss,
+ * layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute, concat, slice, pad with a
+ * constant, gather, scatter_add, scatter, embedding, and all that is made of these. Any other op between x
+ * and y is GPUNN_ERR_UNSUPPORTED, with its name.
  * Each call adds nodes: call it while building the model, not in each step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))

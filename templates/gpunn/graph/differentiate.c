@@ -538,6 +538,48 @@ static gpunn_tensor *gpunn__derive_pool(gpunn_tensor *y, gpunn_tensor *g, int k)
     return gpunn_grad_(windows, x, args);
 }
 
+/* ---- interpolation ------------------------------------------------------------------------------------- */
+
+/* The weights [in, out] of one axis of interpolation y: its result for the rows of an identity matrix. */
+static gpunn_tensor *gpunn__resize_matrix(const gpunn_tensor *y, int axis)
+{
+    const gpunn_tensor *x = y->inputs[0];
+    const gpunn__call   call = gpunn__call_of(y->model, gpunn_op_name(y->op), NULL);
+    gpunn_attributes    attr = y->attr;
+    gpunn_tensor       *numbers = gpunn__ordinals(y->model, x->dim[axis]);
+    gpunn_shape         shape = {{x->dim[axis], 1}};
+    for (int i = 2; i < x->rank; i++) {
+        shape.dim[i] = i == axis ? x->dim[axis] : 1;
+        if (i == axis) continue;
+        attr.size[i - 2] = 1, attr.shape.dim[i - 2] = 0;
+        attr.ratio[i - 2] = gpunn__resize_ratio(1, 1, attr.align_corners, 0);
+    }
+    gpunn_tensor *rows = gpunn_eq(gpunn__unsqueeze(numbers, 1), gpunn__unsqueeze(numbers, 0));
+    rows = gpunn_reshape(rows, shape);
+    if (rows) rows = gpunn__node(&call, y->operation, &attr, &rows, 1);
+    return gpunn_reshape(rows, GPUNN_SHAPE(x->dim[axis], y->dim[axis]));
+}
+
+/* Resizes one axis of t as interpolation y does, by a product. */
+static gpunn_tensor *gpunn__resize_axis(const gpunn_tensor *y, gpunn_tensor *t, int axis)
+{
+    gpunn_tensor *matrix = gpunn__resize_matrix(y, axis);
+    gpunn_shape   shape = gpunn_tensor_shape(t), rows = shape;
+    if (axis == t->rank - 1) return gpunn__matmul_of(t, matrix, false, false);
+    memset(rows.dim + axis + 1, 0, sizeof rows.dim - (size_t)(axis + 1) * sizeof *rows.dim);
+    if (!gpunn__join_axes(t, t->rank - axis - 1, t->dim + axis + 1, &rows.dim[axis + 1])) return NULL;
+    shape.dim[axis] = y->dim[axis];
+    return gpunn_reshape(gpunn__matmul_of(matrix, gpunn_reshape(t, rows), true, false), shape);
+}
+
+static gpunn_tensor *gpunn__derive_interpolate(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const gpunn_grad_args args = {0, g};
+    gpunn_tensor         *t = y->inputs[k];
+    for (int axis = 2; t && axis < y->rank; axis++) t = gpunn__resize_axis(y, t, axis);
+    return t ? gpunn_grad_(t, y->inputs[k], args) : NULL;
+}
+
 /* ---- attention ----------------------------------------------------------------------------------------- */
 
 static bool gpunn__is_packed(const gpunn_tensor *y)
@@ -646,6 +688,7 @@ static gpunn_tensor *gpunn__derive_attention(gpunn_tensor *y, gpunn_tensor *g, i
     X(CROSS_ENTROPY, class_loss) \
     X(NLL, class_loss)           \
     X(ATTENTION, attention)      \
+    X(INTERPOLATE, interpolate)  \
     X(MAX_POOL2D, pool)          \
     X(MAX_POOL3D, pool)          \
     X(AVG_POOL2D, pool)          \
