@@ -389,6 +389,7 @@ static void test_new_weights(void **state)
     gpunn_device *dev = ((fixture *)*state)->dev;
     const uint8_t x[2] = {10, 20};
     const float   first[2] = {1, 2}, second[2] = {3, -1}, one[1] = {1}, none[1] = {0};
+    const float   floats[2] = {10, 20};
     uint8_t       y;
     if (!on_cpu()) skip();
     gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .inference = true));
@@ -397,12 +398,18 @@ static void test_new_weights(void **state)
     gpunn_tensor *out = gpunn_quantized_linear(tx, w, parameter(model, "s", GPUNN_SHAPE(1), one, 1),
                                                parameter(model, "b", GPUNN_SHAPE(1), none, 1), .x_scale = 1,
                                                .scale = 1);
+    gpunn_tensor *tf = MADE(dev, gpunn_input(model, "floats", GPUNN_F32, GPUNN_SHAPE(1, 2)));
+    gpunn_tensor *dynamic = gpunn_quantized_linear_dynamic(tf, w, gpunn_find(model, "s"),
+                                                           gpunn_find(model, "b"));
     OK(dev, gpunn_write(tx, x, sizeof x));
-    for (int i = 0; i < 3; i++) {
+    OK(dev, gpunn_write(tf, floats, sizeof floats));
+    for (int i = 0; i < 4; i++) {
         if (i == 2) OK(dev, gpunn_write(w, second, sizeof second));
         OK(dev, gpunn_forward(&out, 1));
         OK(dev, gpunn_read(out, &y, 1));
-        assert_int_equal(y, i == 2 ? 10 : 50);
+        assert_int_equal(y, i >= 2 ? 10 : 50);
+        OK(dev, gpunn_forward(&dynamic, 1));
+        assert_true(fabsf(gpunn_item(dynamic) - (i >= 2 ? 10.0f : 50.0f)) <= 0.2f);
     }
     gpunn_model_destroy(model);
 }
@@ -442,6 +449,29 @@ static void test_computed_weights(void **state)
         assert_int_equal(y, 2 * run);
         assert_float_equal(sum, (float)(2 * run * C * 9), 1e-2f);
     }
+    gpunn_model_destroy(model);
+}
+
+/* Weights that are no numbers count as 0, and what a bias shifts out of range saturates. */
+static void test_extremes(void **state)
+{
+    enum { OUT = 5 };
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    const uint8_t x[1] = {10};
+    const float   weight[OUT] = {NAN, 1, 1, INFINITY, -INFINITY}, ones[OUT] = {1, 1, 1, 1, 1};
+    const float   bias[OUT] = {0, 1e30f, -1e30f, 0, 0};
+    uint8_t       y[OUT];
+    if (!on_cpu()) skip();
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *tx = MADE(dev, gpunn_input(model, "x", GPUNN_U8, GPUNN_SHAPE(1, 1)));
+    gpunn_tensor *out = gpunn_quantized_linear(tx, parameter(model, "w", GPUNN_SHAPE(OUT, 1), weight, OUT),
+                                               parameter(model, "s", GPUNN_SHAPE(OUT), ones, OUT),
+                                               parameter(model, "b", GPUNN_SHAPE(OUT), bias, OUT),
+                                               .x_scale = 1, .scale = 100, .zero_point = 50);
+    OK(dev, gpunn_write(tx, x, sizeof x));
+    OK(dev, gpunn_forward(&out, 1));
+    OK(dev, gpunn_read(out, y, sizeof y));
+    assert_memory_equal(y, ((const uint8_t[OUT]){50, 255, 0, 50 + 13, 50 - 13}), sizeof y);
     gpunn_model_destroy(model);
 }
 
@@ -534,6 +564,7 @@ int main(void)
         test_with_device(test_dynamic),     test_with_device(test_nan),
         test_with_device(test_refused),     test_with_device(test_new_weights),
         test_with_device(test_long_sums),   test_with_device(test_computed_weights),
+        test_with_device(test_extremes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

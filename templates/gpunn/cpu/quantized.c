@@ -512,11 +512,11 @@ GPUNN__INLINE int64_t gpunn__column_at(const gpunn__int8 *g, int64_t o)
     return o / g->columns * g->panels * GPUNN__PANEL + o % g->columns;
 }
 
-/* w / scale, rounded and saturated. */
+/* w / scale, rounded and saturated. 0 for NaN. */
 GPUNN__INLINE int gpunn__rounded_weight(float w, float scale)
 {
-    const float near = scale != 0 ? gpunn__limit(w / scale, 256) : 0;
-    const int   q = near == near ? gpunn__nearest(near) : 0;
+    const float ratio = scale != 0 ? w / scale : 0;
+    const int   q = ratio == ratio ? gpunn__nearest(gpunn__limit(ratio, 256)) : 0;
     return q < -128 ? -128 : q > 127 ? 127 : q;
 }
 
