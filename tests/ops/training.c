@@ -821,6 +821,41 @@ static void test_sparse_as_dense(void **state)
     gpunn_model_destroy(models[1]);
 }
 
+/* Two tables, which have other rows and columns, beside dense ones. */
+static void test_sparse_tables(void **state)
+{
+    enum { BATCH = 6, ROWS = 17, WIDTH = 3, OTHERS = 5, WIDER = 8 };
+    fixture         *f = *state;
+    gpunn_model     *models[2] = {f->model, MADE(f->dev, gpunn_model_create(f->dev))};
+    lookup           l[2];
+    gpunn_tensor    *others[2], *kinds[2];
+    gpunn_optimizer *opt[2];
+    for (int i = 0; i < 2; i++) {
+        l[i] = lookup_make(models[i], ROWS, WIDTH, GPUNN_ZERO, i == 0);
+        kinds[i] = gpunn_input(models[i], "kinds", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+        gpunn_tensor *picked = gpunn_embedding(kinds[i], "kind", .num_embeddings = OTHERS,
+                                               .embedding_dim = WIDER, .sparse = i == 0);
+        others[i] = gpunn_find(models[i], "kind.weight");
+        l[i].loss = MADE(f->dev, gpunn_add(l[i].loss, gpunn_sum(gpunn_square(picked), GPUNN_ALL, false)));
+        opt[i] = MADE(f->dev, gpunn_adagrad(models[i], .lr = 0.1f));
+    }
+    for (int step = 0; step < 4; step++)
+        for (int i = 0; i < 2; i++) {
+            int64_t of[BATCH];
+            for (int k = 0; k < BATCH; k++) of[k] = (k * k + step) % OTHERS;
+            lookup_write(f->dev, &l[i], BATCH - step % 2, ROWS, WIDTH, (uint32_t)step);
+            OK(f->dev, gpunn_write(kinds[i], of, (size_t)(BATCH - step % 2) * sizeof *of));
+            OK(f->dev, gpunn_train_step(opt[i], l[i].loss));
+            if (i == 0) continue;
+            same_gradients(f->dev, l[0].table, l[1].table);
+            same_gradients(f->dev, others[0], others[1]);
+            same_values(f->dev, l[0].table, l[1].table, 1e-5);
+            same_values(f->dev, others[0], others[1], 1e-5);
+        }
+    for (int i = 0; i < 2; i++) gpunn_optimizer_destroy(opt[i]);
+    gpunn_model_destroy(models[1]);
+}
+
 /* Passes whose rows all differ: the gradient grows, and keeps what it had. */
 static void test_sparse_grows(void **state)
 {
@@ -1138,6 +1173,7 @@ int main(void)
         count += each_backend(tests + count, "sparse hash grid", test_sparse_grid, &grid_axes[i]);
         count += each_backend(tests + count, "sparse hash grid, adam", test_sparse_grid_adam, &grid_axes[i]);
     }
+    count += each_backend(tests + count, "sparse tables", test_sparse_tables, NULL);
     count += each_backend(tests + count, "sparse grows", test_sparse_grows, NULL);
     count += each_backend(tests + count, "sparse threads", test_sparse_threads, NULL);
     count += each_backend(tests + count, "sparse half", test_sparse_half, NULL);

@@ -565,6 +565,33 @@ static void test_callbacks(void **state)
     unmake(&s);
 }
 
+/* Labels of 8 and 32 bits give the scores of those of 64. One that is no class counts for nothing. */
+static void check_class_labels(setup *s, const gpunn_class_scores *wanted)
+{
+    uint8_t       bytes[VALIDATION];
+    int32_t       words[VALIDATION];
+    gpunn_tensor *label[] = {
+        MADE(s->dev, gpunn_input(s->model, "bytes", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH))),
+        MADE(s->dev, gpunn_input(s->model, "words", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH)))};
+    for (int strays = 0; strays < 3; strays++) {
+        for (int i = 0; i < VALIDATION; i++) words[i] = bytes[i] = (uint8_t)s->t[TRAIN + i];
+        for (int i = 0; i < strays; i++) bytes[i] = 3, words[i] = i ? -1 : 3;
+        gpunn_class_scores scores[2];
+        gpunn_loader      *loader = MADE(
+                 s->dev, gpunn_loader_create(s->model, .count = VALIDATION, .batch_size = BATCH,
+                                             .fields = {{.input = s->n.x, .samples = s->x + TRAIN * NET_X},
+                                                        {.input = label[0], .samples = bytes},
+                                                        {.input = label[1], .samples = words}}));
+        for (int i = 0; i < 2; i++) {
+            OK(s->dev, gpunn_evaluate_classes(loader, s->n.logits, label[i], &scores[i]));
+            assert_int_equal(scores[i].samples, VALIDATION - strays);
+            assert_true(strays || (scores[i].accuracy == wanted->accuracy && scores[i].f1 == wanted->f1));
+        }
+        assert_true(scores[0].accuracy == scores[1].accuracy && scores[0].recall == scores[1].recall);
+        gpunn_loader_destroy(loader);
+    }
+}
+
 /* Counts, shares and areas as their definitions have them, sample by sample and pair by pair. */
 static void test_classes(void **state)
 {
@@ -617,6 +644,7 @@ static void test_classes(void **state)
         ((float[]){scores.accuracy, scores.precision, scores.recall, scores.f1, scores.auc}),
         ((float[]){(float)(hits / VALIDATION), (float)precision, (float)recall, (float)f1, (float)areas}), 5,
         1e-6, 1e-6);
+    check_class_labels(&s, &plain);
     FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.loss, truth, &scores), GPUNN_ERR_SHAPE,
           "[n, classes]");
     FAILS(s.dev, gpunn_evaluate_classes(s.validation, NULL, truth, &scores), GPUNN_ERR_ARGUMENT,

@@ -1125,6 +1125,46 @@ static void headers(void **state)
     FAILS(f->dev, gpunn_read_header(f->dev, path, &text), GPUNN_ERR_IO, "w.gguf");
 }
 
+/* The values of a GGUF file of each type, the least of signed ones. */
+static void types_of_values(void **state)
+{
+    static const struct {
+        int         type, bytes;
+        uint64_t    bits;
+        const char *text;
+    } values[] = {{0, 1, 0xFE, "254"},
+                  {1, 1, 0x80, "-128"},
+                  {2, 2, 0xFFFE, "65534"},
+                  {3, 2, 0x8000, "-32768"},
+                  {4, 4, 0xFFFFFFFE, "4294967294"},
+                  {5, 4, 0x80000000, "-2147483648"},
+                  {6, 4, 0x3F000000, "0.5"},
+                  {7, 1, 0, "false"},
+                  {7, 1, 1, "true"},
+                  {10, 8, UINT64_MAX, "18446744073709551615"},
+                  {11, 8, UINT64_C(1) << 63, "-9223372036854775808"},
+                  {12, 8, UINT64_C(0x3FD0000000000000), "0.25"}};
+    fixture    *f = *state;
+    const char *path = test_path(f, "w.gguf");
+    gpunn_array text;
+    gguf        g = {.size = 0};
+    char        wanted[1024] = "{\"__metadata__\":{";
+    put(&g, 0x46554747, 4), put(&g, 3, 4), put(&g, 0, 8), put(&g, COUNT(values), 8);
+    for (int i = 0; i < COUNT(values); i++) {
+        const char   name[] = {(char)('a' + i), 0};
+        const size_t used = strlen(wanted);
+        put_string(&g, name, 1);
+        put(&g, (uint64_t)values[i].type, 4), put(&g, values[i].bits, values[i].bytes);
+        (void)snprintf(wanted + used, sizeof wanted - used, "\"%s\":%s%s", name, values[i].text,
+                       i + 1 < COUNT(values) ? "," : "}}");
+    }
+    file_write(path, g.at, g.size);
+    OK(f->dev, gpunn_read_header(f->dev, path, &text));
+    assert_string_equal(text.data, wanted);
+    gpunn_array_free(f->dev, &text);
+    assert_int_equal(unlink(path), 0);
+}
+
 /* Files that are cut, that differ in one byte, and that make false claims. */
 static void hostile_gguf(void **state)
 {
@@ -1208,6 +1248,7 @@ int main(void)
         test_with_device(gguf_weights),
         test_with_device(gguf_blocks),
         test_with_device(headers),
+        test_with_device(types_of_values),
         test_with_device(hostile_gguf),
         test_with_device(loaded_in_pieces),
         test_with_device(beyond_4_gib),

@@ -527,6 +527,44 @@ static void test_torchvision(void **state)
     golden_close(&g);
 }
 
+/* A grey image of one channel changes as one of three equal channels, but for their weights' sum of 0.9999. */
+static void test_grey(void **state)
+{
+    enum { IMAGES_GREY = 5, CELLS = 12 };
+    fixture      *f = *state;
+    unsigned char grey[IMAGES_GREY][CELLS], colour[IMAGES_GREY][3][CELLS];
+    float         one[IMAGES_GREY][CELLS], three[IMAGES_GREY][3][CELLS];
+    bool          changes = false;
+    gpunn_tensor *x = MADE(f->dev,
+                           gpunn_input(f->model, "grey", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 3, 4)));
+    gpunn_tensor *y = MADE(f->dev,
+                           gpunn_input(f->model, "colour", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 3, 4)));
+    for (int i = 0; i < IMAGES_GREY * CELLS; i++) {
+        grey[i / CELLS][i % CELLS] = (unsigned char)(i * 37);
+        for (int c = 0; c < 3; c++) colour[i / CELLS][c][i % CELLS] = (unsigned char)(i * 37);
+    }
+    gpunn_loader_args args = {.count = IMAGES_GREY, .batch_size = IMAGES_GREY, .seed = 5};
+    args.fields[0] = (gpunn_field){
+        .dtype = GPUNN_U8, .brightness = 0.4f, .contrast = 0.5f, .saturation = 1.5f};
+    args.fields[0].hue = 0.3f;
+    args.fields[0].input = x, args.fields[0].samples = grey;
+    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
+    assert_true(gpunn_next(loader));
+    OK(f->dev, gpunn_read(x, one, sizeof one));
+    gpunn_loader_destroy(loader);
+    args.fields[0].input = y, args.fields[0].samples = colour;
+    loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
+    assert_true(gpunn_next(loader));
+    OK(f->dev, gpunn_read(y, three, sizeof three));
+    gpunn_loader_destroy(loader);
+    for (int i = 0; i < IMAGES_GREY; i++)
+        for (int k = 0; k < CELLS; k++) {
+            assert_true(fabsf(one[i][k] - three[i][1][k]) <= 1e-3f);
+            changes = changes || fabsf(one[i][k] - (float)grey[i][k] / 255) > 0.1f;
+        }
+    assert_true(changes);
+}
+
 /* ---- callbacks ---- */
 typedef struct source {
     int64_t fail_at; /* this sample cannot be read */
@@ -1201,6 +1239,7 @@ int main(void)
                                        test_with_device(test_many_workers),
                                        test_with_device(test_no_allocation),
                                        test_with_device(test_torchvision),
+                                       test_with_device(test_grey),
                                        test_with_device(test_errors),
                                        test_with_device(test_lengths),
                                        test_with_device(test_bad_lengths),

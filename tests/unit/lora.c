@@ -497,6 +497,23 @@ static void test_bad_files(void **state)
         {"adapter_config.json", "\"r\": 3", "\"r\": 0", false, GPUNN_ERR_FORMAT, "\"r\""},
         {"adapter_config.json", "\"r\": 3", "\"q\": 3", false, GPUNN_ERR_FORMAT, "\"r\""},
         {"adapter_config.json", "\"r\": 3", "\"r\": .", false, GPUNN_ERR_FORMAT, "adapter_config.json:"},
+        {"adapter_config.json", "\"r\": 3,\n ", "\"r\": 2.5,", false, GPUNN_ERR_FORMAT, "\"r\""},
+        {"adapter_config.json", "\"r\": 3,\n ", "\"r\": 3e9,", false, GPUNN_ERR_FORMAT, "\"r\""},
+        {"adapter_config.json", "\"r\": 3,\n ", "\"r\": \"3\",", false, GPUNN_ERR_FORMAT, "\"r\""},
+        {"adapter_config.json", "\"lora_alpha\": 5,\n  ", "\"lora_alpha\": 1e39,", false, GPUNN_ERR_FORMAT,
+         "\"lora_alpha\""},
+        {"adapter_config.json", "\"lora_alpha\": 5,\n", "\"lora_alpha\": [],", false, GPUNN_ERR_FORMAT,
+         "\"lora_alpha\""},
+        {"adapter_config.json", "\"lora_dropout\": 0.0", "\"lora_dropout\": -1 ", false, GPUNN_ERR_FORMAT,
+         "\"lora_dropout\""},
+        {"adapter_config.json", "\"bias\": \"none\"", "\"bias\": \"all\" ", false, GPUNN_ERR_UNSUPPORTED,
+         "\"bias\""},
+        {"adapter_config.json", "\"rank_pattern\": {},\n  ", "\"rank_pattern\":{\"\":1},", false,
+         GPUNN_ERR_UNSUPPORTED, "rank_pattern"},
+        {"adapter_config.json", "\"modules_to_save\": null", "\"modules_to_save\": [1] ", false,
+         GPUNN_ERR_UNSUPPORTED, "modules_to_save"},
+        {"adapter_model.safetensors", "\"shape\":[9,3]", "\"shape\":[27 ]", false, GPUNN_ERR_SHAPE,
+         "is not [9, 3]"},
         {"adapter_config.json", "\"lora_dropout\": 0.0", "\"lora_dropout\": 1.0", false, GPUNN_ERR_FORMAT,
          "\"lora_dropout\""},
         {"adapter_config.json", "\"r\": 3", "", true, GPUNN_ERR_FORMAT, "adapter_config.json:"},
@@ -529,6 +546,12 @@ static void test_bad_files(void **state)
     check_close(after, before, ROWS * CLASSES, 0, 0);
     OK(f->dev,
        gpunn_lora_load(f->model, altered(f, "adapter_config.json", "lora_dropout", "lora_unknown", false)));
+    OK(f->dev, gpunn_lora_merge(f->model));
+    network_run(f->dev, n, before);
+    OK(f->dev, gpunn_lora_load(f->model, altered(f, "adapter_config.json", "\"lora_alpha\": 5",
+                                                 "\"lora_alpha\": 0", false)));
+    network_run(f->dev, n, after); /* an adapter of factor 0 */
+    check_close(after, before, ROWS * CLASSES, 1e-6, 1e-6);
     OK(f->dev, gpunn_lora_merge(f->model));
     assert_int_equal(remove(test_path(f, "adapter_model.safetensors")), 0);
     FAILS(f->dev, gpunn_lora_load(f->model, f->folder), GPUNN_ERR_IO, "adapter_model.safetensors");

@@ -1313,7 +1313,7 @@ static void test_pad_of_dtypes(void **state)
     static const gpunn_dtype dtypes[] = {GPUNN_U8, GPUNN_BOOL, GPUNN_I32, GPUNN_I64};
     fixture                 *f = *state;
     const float              x = 1, values[] = {0, 1, 3};
-    gpunn_tensor            *in = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1));
+    gpunn_tensor            *in = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1, 1));
     OK(f->dev, gpunn_write(in, &x, sizeof x));
     for (int d = 0; d < COUNT(dtypes); d++)
         for (int i = 0; i < COUNT(values); i++) {

@@ -97,7 +97,13 @@ static void test_stream(void **state)
                                                        .dilation = 2, .groups = 2, .padding = 4,
                                                        .weight = gpunn_find(f->model, "conv.weight"),
                                                        .bias = gpunn_find(f->model, "conv.bias")));
-    gpunn_tensor    *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    /* the same in lists */
+    gpunn_tensor *twin = MADE(f->dev,
+                              gpunn_conv1d(x, "twin", .out_channels = OUT, .kernel_shape = {3},
+                                           .dilations = {2}, .strides = {1}, .groups = 2, .stateful = true,
+                                           .weight = gpunn_find(f->model, "conv.weight"),
+                                           .bias = gpunn_find(f->model, "conv.bias")));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(y, twin), GPUNN_ALL, false)), *both[] = {y, twin};
     float all[N * IN * LENGTH], part[N * IN * LENGTH], wanted[N * OUT * PADDED], got[N * OUT * LENGTH];
     for (int i = 0; i < COUNT(all); i++) all[i] = sinf(1.3f * (float)i);
     OK(f->dev, gpunn_write_shape(x, all, GPUNN_SHAPE(N, IN, LENGTH)));
@@ -109,11 +115,12 @@ static void test_stream(void **state)
         for (int row = 0; row < N * IN; row++)
             memcpy(part + row * size, all + row * LENGTH + begin, (size_t)size * sizeof *part);
         OK(f->dev, gpunn_write_shape(x, part, GPUNN_SHAPE(N, IN, size)));
-        OK(f->dev, round % 2 ? gpunn_backward(loss) : gpunn_forward(&y, 1)); /* both continue the stream */
-        if (round % 2) continue;
-        OK(f->dev, gpunn_read(y, got, (size_t)(N * OUT * size) * sizeof *got));
-        for (int i = 0; i < N * OUT * size; i++)
-            assert_true(fabsf(got[i] - wanted[i / size * PADDED + begin + i % size]) <= 2e-6f);
+        OK(f->dev, round % 2 ? gpunn_backward(loss) : gpunn_forward(both, 2)); /* both continue the stream */
+        for (int k = 0; k < 2 && round % 2 == 0; k++) {
+            OK(f->dev, gpunn_read(both[k], got, (size_t)(N * OUT * size) * sizeof *got));
+            for (int i = 0; i < N * OUT * size; i++)
+                assert_true(fabsf(got[i] - wanted[i / size * PADDED + begin + i % size]) <= 2e-6f);
+        }
     }
 }
 
@@ -542,6 +549,95 @@ static void test_stateful(void **state)
     assert_null(gpunn_find(f->model, "g.h"));
 }
 
+/* The same in two directions and with projections. The final states are results too. */
+static void test_stateful_projections(void **state)
+{
+    fixture *f = *state;
+    enum { LENGTH = 3, HIDDEN = 5, WIDTH = 2, N = 2, ROWS = 4, PARTS = 5 * ROWS };
+    float         input[LENGTH * N * 3], h[ROWS * N * WIDTH] = {0}, c[ROWS * N * HIDDEN] = {0};
+    float         one[LENGTH * N * 2 * WIDTH], other[COUNT(one)];
+    gpunn_tensor *weights[PARTS], *last[2][2];
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(LENGTH, N, 3))),
+                 *h_0 = MADE(f->dev, gpunn_input(f->model, "h_0", GPUNN_F32, GPUNN_SHAPE(ROWS, N, WIDTH))),
+                 *c_0 = MADE(f->dev, gpunn_input(f->model, "c_0", GPUNN_F32, GPUNN_SHAPE(ROWS, N, HIDDEN)));
+    gpunn_rnn_args args = {.hidden_size = HIDDEN, .num_layers = 2, .proj_size = WIDTH, .bidirectional = true};
+    args.stateful = true, args.h_n = &last[0][0], args.c_n = &last[0][1];
+    gpunn_tensor *y = MADE(f->dev, gpunn_lstm_(x, "rnn", args));
+    assert_int_equal(gpunn_parameter_count(f->model), PARTS);
+    for (int i = 0; i < PARTS; i++) weights[i] = gpunn_parameter_at(f->model, i);
+    args.stateful = false, args.h_n = &last[1][0], args.c_n = &last[1][1];
+    args.h_0 = h_0, args.c_0 = c_0, args.weights = weights;
+    gpunn_tensor *z = MADE(f->dev, gpunn_lstm_(x, NULL, args));
+    gpunn_tensor *all[] = {z, last[1][0], last[1][1]}, *own[] = {y, last[0][0], last[0][1]};
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT(input); i++) input[i] = (float)sin(round * 100 + i);
+        OK(f->dev, gpunn_write(x, input, sizeof input));
+        OK(f->dev, gpunn_write(h_0, h, sizeof h));
+        OK(f->dev, gpunn_write(c_0, c, sizeof c));
+        OK(f->dev, gpunn_forward(all, 3));
+        OK(f->dev, gpunn_read(z, one, sizeof one));
+        OK(f->dev, gpunn_read(last[1][0], h, sizeof h));
+        OK(f->dev, gpunn_read(last[1][1], c, sizeof c));
+        OK(f->dev, gpunn_forward(own, 3));
+        OK(f->dev, gpunn_read(y, other, sizeof other));
+        for (int i = 0; i < COUNT(one); i++) assert_true(fabsf(one[i] - other[i]) <= 1e-6f);
+        expect(f, last[0][0], h, COUNT(h));
+        expect(f, last[0][1], c, COUNT(c));
+        expect(f, gpunn_find(f->model, "rnn.h"), h, COUNT(h));
+        expect(f, gpunn_find(f->model, "rnn.c"), c, COUNT(c));
+    }
+}
+
+/* Weights computed from parameters: evaluation follows when these change, and gradients reach them. */
+static void test_computed_weights(void **state)
+{
+    enum { LENGTH = 3, N = 2, IN = 4, HIDDEN = 5, GATES = 3 * HIDDEN };
+    fixture      *f = *state;
+    float         input[LENGTH * N * IN], one[LENGTH * N * HIDDEN], other[COUNT(one)], scaled[GATES * IN];
+    float         plain_gradient[GATES * IN], gradient[GATES * IN];
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(LENGTH, N, IN)));
+    gpunn_tensor *y = MADE(f->dev, gpunn_gru(x, "plain", .hidden_size = HIDDEN));
+    gpunn_tensor *weights[4], *plain = gpunn_parameter_at(f->model, 0);
+    for (int i = 0; i < 4; i++) weights[i] = gpunn_parameter_at(f->model, i);
+    gpunn_tensor *base = MADE(f->dev, gpunn_parameter(f->model, "base", GPUNN_SHAPE(GATES, IN), fives)),
+                 *scale = MADE(f->dev, gpunn_parameter(f->model, "scale", GPUNN_SHAPE(1), fives));
+    weights[0] = MADE(
+        f->dev, gpunn_mul(base, gpunn_mul(scale, gpunn_constant(f->model, GPUNN_SHAPE(1), FLOATS(0.5f)))));
+    gpunn_tensor *z = MADE(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .weights = weights));
+    gpunn_tensor *loss[2] = {MADE(f->dev, gpunn_sum(gpunn_square(y), GPUNN_ALL, false)),
+                             MADE(f->dev, gpunn_sum(gpunn_square(z), GPUNN_ALL, false))};
+    gpunn_tensor *both[] = {y, z};
+    for (int i = 0; i < COUNT(input); i++) input[i] = (float)sin(i);
+    OK(f->dev, gpunn_write(x, input, sizeof input));
+    for (int round = 0; round < 6; round++) {
+        float      *values = test_randoms(GATES * IN, (uint32_t)(round / 2), 1);
+        const float factor = (float)(1 + round % 2) * 0.25f, twice = 2 * factor;
+        OK(f->dev, gpunn_write(base, values, sizeof scaled));
+        OK(f->dev, gpunn_write(scale, &twice, sizeof twice));
+        for (int i = 0; i < GATES * IN; i++) scaled[i] = factor * values[i];
+        OK(f->dev, gpunn_write(plain, scaled, sizeof scaled));
+        OK(f->dev, gpunn_forward(both, 2));
+        OK(f->dev, gpunn_read(y, one, sizeof one));
+        OK(f->dev, gpunn_read(z, other, sizeof other));
+        for (int i = 0; i < COUNT(one); i++) assert_true(fabsf(one[i] - other[i]) <= 1e-6f);
+        for (int i = 0; i < 2 && round == 3; i++) {
+            OK(f->dev, gpunn_zero_grad(f->model));
+            OK(f->dev, gpunn_backward(loss[i]));
+            OK(f->dev, gpunn_read_grad(i ? base : plain, i ? gradient : plain_gradient, sizeof gradient));
+        }
+        for (int i = 0; i < GATES * IN && round == 3; i++)
+            assert_true(fabsf(gradient[i] - factor * plain_gradient[i]) <= 1e-5f);
+        free(values);
+    }
+    weights[0] = gpunn_add(base, gpunn_rand_like(base));
+    FAILS_NULL(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .weights = weights), GPUNN_ERR_ARGUMENT,
+               "parameter");
+    weights[0] = gpunn_constant(f->model, GPUNN_SHAPE(GATES, IN), scaled);
+    weights[0] = gpunn_neg(weights[0]); /* of no parameter */
+    FAILS_NULL(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .weights = weights), GPUNN_ERR_ARGUMENT,
+               "parameter");
+}
+
 /* A run starts the sequences anew that its mask names, and continues the others: as one that is given their
  * states, with zeros in the rows of the mask. */
 static void test_reset(void **state)
@@ -948,6 +1044,8 @@ int main(void)
                 {"stream", test_stream},
                 {"bad streams", test_bad_streams},
                 {"stateful", test_stateful},
+                {"stateful projections", test_stateful_projections},
+                {"computed weights", test_computed_weights},
                 {"reset", test_reset},
                 {"reset of steps", test_reset_steps},
                 {"lengths", test_lengths},
