@@ -931,6 +931,15 @@ static void test_recurrent(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "gru 'l': .states is not used with several layers, batch_first, h_n or c_n; leave it out",
             gpunn_gru(steps, "l", .hidden_size = 3, .states = true, .h_n = &h));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "lstm 'l': .states is not used with several layers, batch_first, h_n or c_n; leave it out",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .states = true, .c_n = &c));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "gru 'l': .states is not used with several layers, batch_first, h_n or c_n; leave it out",
+            gpunn_gru(steps, "l", .hidden_size = 3, .states = true, .num_layers = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "gru 'l': .states is not used with several layers, batch_first, h_n or c_n; leave it out",
+            gpunn_gru(sequences, "l", .hidden_size = 3, .states = true, .batch_first = true));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "lstm 'l': .h_0 is [4, batch, 3], but [num_layers * directions, n, hidden_size], [1, batch, 3], "
             "is needed",

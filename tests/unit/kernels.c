@@ -597,6 +597,11 @@ static void test_decline(void **state)
     most_batch = BATCH - 1;
     compare(f->dev, twice_tanh, &set, false);
     assert_int_equal(calls[TWICE_TANH][GPUNN_KERNEL_FORWARD], 0);
+    gpunn_kernel without = kernels[TWICE_TANH]; /* a kernel that has no C text */
+    for (int k = 0; k < COUNT(without.program); k++) without.program[k].cpu = NULL;
+    set = set_of(TWICE_TANH, TWICE_TANH);
+    set.kernels = &without;
+    compare(f->dev, twice_tanh, &set, false);
 }
 
 /* y = tanh(2 exp(a)), in evaluation alone: the same last node as TWICE_TANH has. Its cache holds what weights

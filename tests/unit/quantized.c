@@ -459,7 +459,7 @@ static void test_extremes(void **state)
     gpunn_device *dev = ((fixture *)*state)->dev;
     const uint8_t x[1] = {10};
     const float   weight[OUT] = {NAN, 1, 1, INFINITY, -INFINITY}, ones[OUT] = {1, 1, 1, 1, 1};
-    const float   bias[OUT] = {0, 1e30f, -1e30f, 0, 0};
+    const float   bias[OUT] = {0, 1e30f, -1e30f, 0, 0}, zeros[OUT] = {0};
     uint8_t       y[OUT];
     if (!on_cpu()) skip();
     gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
@@ -468,10 +468,20 @@ static void test_extremes(void **state)
                                                parameter(model, "s", GPUNN_SHAPE(OUT), ones, OUT),
                                                parameter(model, "b", GPUNN_SHAPE(OUT), bias, OUT),
                                                .x_scale = 1, .scale = 100, .zero_point = 50);
+    gpunn_tensor *tb = parameter(model, "zeros", GPUNN_SHAPE(OUT), zeros, OUT);
     OK(dev, gpunn_write(tx, x, sizeof x));
     OK(dev, gpunn_forward(&out, 1));
     OK(dev, gpunn_read(out, y, sizeof y));
     assert_memory_equal(y, ((const uint8_t[OUT]){50, 255, 0, 50 + 13, 50 - 13}), sizeof y);
+    const float   ends[2] = {-1.5f, 253.5f}; /* from -2 to 254 after rounding, which is more than a byte */
+    gpunn_tensor *tf = MADE(dev, gpunn_input(model, "floats", GPUNN_F32, GPUNN_SHAPE(2, 1)));
+    gpunn_tensor *all = MADE(
+        dev, gpunn_quantized_linear_dynamic(tf, gpunn_find(model, "w"), gpunn_find(model, "s"), tb));
+    float found[2][OUT];
+    OK(dev, gpunn_write(tf, ends, sizeof ends));
+    OK(dev, gpunn_forward(&all, 1));
+    OK(dev, gpunn_read(all, found, sizeof found));
+    assert_true(found[0][1] == -2 && found[1][1] == 253);
     gpunn_model_destroy(model);
 }
 

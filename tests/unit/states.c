@@ -676,7 +676,8 @@ static void test_reset(void **state)
         expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
         expect(f, gpunn_find(f->model, "rnn.c"), c, SIZE);
     }
-    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .reset = mask), GPUNN_ERR_ARGUMENT, "set both");
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .reset = mask), GPUNN_ERR_ARGUMENT,
+               "reset of sequences is for layers with .stateful; set both, or give it a value for each step");
     FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .stateful = true, .reset = h_0), GPUNN_ERR_SHAPE,
                "reset is [1, 3, 3]; give [3]");
     assert_null(gpunn_find(f->model, "g.h"));
@@ -782,7 +783,7 @@ static void test_capacity(void **state)
           "the state 'rnn.h' has 4 places along axis 1, but this run assigns 5");
     expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
     FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .capacity = 4), GPUNN_ERR_ARGUMENT,
-               "capacity is for layers with .stateful");
+               "capacity is for layers with .stateful; set both");
     FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .stateful = true, .capacity = -1), GPUNN_ERR_SHAPE,
                "capacity -1");
     FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = 3, .stateful = true, .reset = h_0, .capacity = 4),
