@@ -53,12 +53,18 @@ def _blocks(x, format_name):
     return BlockArray(format_name, x.shape[:-1] + (x.shape[-1] // block.bytes * block.length,), x.encoded())
 
 
+def _shape(given):
+    """A shape that a file gives."""
+    if not all(type(size) is int and size >= 0 for size in given):
+        raise ValueError("the shape %.80s has other sizes than whole numbers" % (given,))
+    return tuple(given)
+
+
 def _tensor(file, start, size, one):
     begin, end = one["data_offsets"]
-    kind, shape = _KINDS[one["dtype"]], [int(dim) for dim in one["shape"]]
-    if (not 0 <= begin <= end <= size - start or any(dim < 0 for dim in shape) or
-        end - begin != product(shape) * item_size(kind)):
-        raise ValueError("a tensor of %s lies outside the file or has not its size" % shape)
+    kind, shape = _KINDS[one["dtype"]], _shape(one["shape"])
+    if not 0 <= begin <= end <= size - start or end - begin != product(shape) * item_size(kind):
+        raise ValueError("a tensor of %s lies outside the file or has not its size" % list(shape))
     file.seek(start + begin)
     return Array(kind, shape, raw=file.read(end - begin))
 
@@ -82,7 +88,7 @@ def read_npy(data, name):
         length = struct.unpack("<I" if wide else "<H", data[8:12 if wide else 10])[0]
         start = (12 if wide else 10) + length
         head = ast.literal_eval(data[start - length:start].decode("latin-1").strip())
-        kind, shape = numpy_kind(head["descr"]), tuple(int(dim) for dim in head["shape"])
+        kind, shape = numpy_kind(head["descr"]), _shape(head["shape"])
         if len(data) - start != product(shape) * item_size(kind):
             raise ValueError("it is cut off")
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, SyntaxError, IndexError,

@@ -985,11 +985,15 @@ class Files(Import):
         head = b"{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }\n"
         npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack("<6f", *range(6))
         self.assertEqual(tensor_files.read_npy(npy, "x").values, [0.0, 2.0, 4.0, 1.0, 3.0, 5.0])
-        for bad in (npy[:-1], npy[:9], b"\x93NUMPY" + bytes(20), npy.replace(b"<f4", b"|O4")):
+        for bad in (npy[:-1], npy[:9], b"\x93NUMPY" + bytes(20), npy.replace(b"<f4", b"|O4"),
+                    npy.replace(b"(2, 3), }", b"(9e999,)}"), npy.replace(b"(2, 3)", b"(6.0,)")):
             with self.assertRaises(tensor_files.FileError):
                 tensor_files.read_npy(bad, "x")
+        sizes = [b'{"a": {"dtype": "U8", "shape": [%s], "data_offsets": [0, 1]}}' % size
+                 for size in (b"1e999", b"1.0", b"-1", b"true")]
         for bad in (b"", struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]",
-                    struct.pack("<Q", 8) + b'{"a": 1}'):
+                    struct.pack("<Q", 8) + b'{"a": 1}',
+                    *(struct.pack("<Q", len(one)) + one + b"\0" for one in sizes)):
             with self.assertRaises(tensor_files.FileError):
                 tensor_files.read_safetensors(self.write(bad, "bad"))
 
