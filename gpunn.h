@@ -30977,37 +30977,38 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 #define GPUNN__HOLD(x)
 #endif
 
-#define GPUNN__VECTOR_SUMS(isa, TARGET, LANES)                                          \
-    /* 0 where x <= 0, so NaN stays */                                                  \
-    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
-    {                                                                                   \
-        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
-    }                                                                                   \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(                               \
-        gpunn__##isa v) /* sums every fourth lane: four sums */                         \
-    {                                                                                   \
-        union {                                                                         \
-            gpunn__##isa v;                                                             \
-            gpunn__quad  quad[LANES / 4];                                               \
-        } u;                                                                            \
-        u.v = v;                                                                        \
-        gpunn__quad s = u.quad[0];                                                      \
-        GPUNN__UNROLL                                                                   \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                             \
-        return s;                                                                       \
-    }                                                                                   \
-    /* the sums of four vectors */                                                      \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_totals(const gpunn__##isa v[4])     \
-    {                                                                                   \
-        gpunn__quad q[4];                                                               \
-        GPUNN__UNROLL                                                                   \
-        for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(v[i]);                   \
-        gpunn__transpose4(q);                                                           \
-        return (q[0] + q[2]) + (q[1] + q[3]);                                           \
+#define GPUNN__VECTOR_SUMS(isa, TARGET, LANES)                                        \
+    /* min(relu(x), most); 0 where x <= 0, so NaN stays */                            \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x, float most) \
+    {                                                                                 \
+        x = (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0));  \
+        return gpunn__##isa##_min(gpunn__##isa##_set(most), x);                       \
+    }                                                                                 \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(                             \
+        gpunn__##isa v) /* sums every fourth lane: four sums */                       \
+    {                                                                                 \
+        union {                                                                       \
+            gpunn__##isa v;                                                           \
+            gpunn__quad  quad[LANES / 4];                                             \
+        } u;                                                                          \
+        u.v = v;                                                                      \
+        gpunn__quad s = u.quad[0];                                                    \
+        GPUNN__UNROLL                                                                 \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                           \
+        return s;                                                                     \
+    }                                                                                 \
+    /* the sums of four vectors */                                                    \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_totals(const gpunn__##isa v[4])   \
+    {                                                                                 \
+        gpunn__quad q[4];                                                             \
+        GPUNN__UNROLL                                                                 \
+        for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(v[i]);                 \
+        gpunn__transpose4(q);                                                         \
+        return (q[0] + q[2]) + (q[1] + q[3]);                                         \
     }
 
-/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
- * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats, each
+/* Each vector type provides unaligned memory, set, fma, min, max, load, store, gather, half and transpose. min
+ * and max return b where a or b is NaN. load and store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats, each
  * group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes each
  * 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
@@ -31021,6 +31022,14 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
 {
     return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_min(gpunn__v16 a, gpunn__v16 b)
+{
+    return (gpunn__v16)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_max(gpunn__v16 a, gpunn__v16 b)
+{
+    return (gpunn__v16)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
 }
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count)
 {
@@ -31070,6 +31079,14 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
 {
     return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_min(gpunn__v8 a, gpunn__v8 b)
+{
+    return (gpunn__v8)_mm256_min_ps((__m256)a, (__m256)b);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_max(gpunn__v8 a, gpunn__v8 b)
+{
+    return (gpunn__v8)_mm256_max_ps((__m256)a, (__m256)b);
 }
 GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
 {
@@ -31131,6 +31148,11 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_fma(gpunn__v4 a, gpunn__v4 b, gpunn__v4 c)
 #else
     return a * b + c;
 #endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_min(gpunn__v4 a, gpunn__v4 b)
+{
+    const gpunn__v4_bits less = a < b;
+    return (gpunn__v4)(((gpunn__v4_bits)a & less) | ((gpunn__v4_bits)b & ~less));
 }
 GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
 {
@@ -31196,6 +31218,10 @@ GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
 {
     return a * b + c;
 }
+GPUNN__INLINE float gpunn__v1_min(float a, float b)
+{
+    return a < b ? a : b;
+}
 GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
 {
     return count ? *p : 0;
@@ -31204,9 +31230,9 @@ GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
 {
     if (count) *p = x;
 }
-GPUNN__INLINE float gpunn__v1_relu(float x)
+GPUNN__INLINE float gpunn__v1_relu(float x, float most)
 {
-    return x <= 0 ? 0 : x;
+    return gpunn__v1_min(most, x <= 0 ? 0 : x);
 }
 #endif
 
@@ -33974,9 +34000,10 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     int64_t      c_row; /* C(i, j) = c[i * c_row + j] */
     bool         accumulate;
     /* Epilogue, in this order: c = c * scale + shift per row and per column (each may be NULL); + residual
-     * (strides of C); relu. */
+     * (strides of C); relu, and no more than `most` unless that is 0. */
     const float *scale_row, *shift_row, *scale_col, *shift_col, *residual;
     bool         relu;
+    float        most;
     /* multiply BF16, accumulate in F32; A needs contiguous rows or columns. See gpunn__gemm_rounds */
     bool bf16;
     /* panels of B that fit the scratch of gpunn__gemm_block; 0 means 1. gpunn__gemm_run sets it */
@@ -33992,10 +34019,23 @@ typedef struct gpunn__panel { /* one panel of C (at most 3 vectors wide) for one
     float       *c;
     int64_t      c_row;
     bool         add, relu;
+    float        most;                  /* of the relu */
     const float *shift_row, *shift_col; /* initial values of the sums; NULL: 0 */
     /* next panel of B, to prefetch from memory; NULL: already in the cache */
     const float *ahead;
 } gpunn__panel;
+
+/* The most that the relu of the epilogue returns. */
+GPUNN__INLINE float gpunn__gemm_most(const gpunn__gemm *g)
+{
+    return g->most > 0 ? g->most : INFINITY;
+}
+
+GPUNN__INLINE float gpunn__relu_to(float x, float most)
+{
+    const float y = x <= 0 ? 0 : x; /* NaN stays */
+    return y > most ? most : y;
+}
 
 /* Rounds n up to a multiple of lanes, a power of two. */
 GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
@@ -34227,6 +34267,10 @@ GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_fma(gpunn__b16 a, gpunn__
 {
     return (gpunn__b16)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
 }
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_min(gpunn__b16 a, gpunn__b16 b)
+{
+    return gpunn__v16_min(a, b);
+}
 GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_load(const float *p, int count)
 {
     return gpunn__v16_load(p, count);
@@ -34333,8 +34377,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], 
         }
         if (t->relu) {
             GPUNN__UNROLL
-            for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */
-                sum[i][v] = (GPUNN__VECTOR)((GPUNN__V(_bits))sum[i][v] & ~(GPUNN__V(_bits))(sum[i][v] <= 0));
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_relu)(sum[i][v], t->most);
         }
         GPUNN__UNROLL
         for (int v = 0; v < V - 1; v++) *(GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES) = sum[i][v];
@@ -34542,7 +34585,7 @@ GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i
             if (t->shift_row) sum += gpunn__v16_set(t->shift_row[i + x]);
             if (t->shift_col) sum += gpunn__v16_load(t->shift_col + j, lanes);
             if (t->add) sum += gpunn__v16_load(c, lanes);
-            if (t->relu) sum = (gpunn__v16)((gpunn__b16_bits)sum & ~(gpunn__b16_bits)(sum <= 0));
+            if (t->relu) sum = gpunn__v16_relu(sum, t->most);
             gpunn__v16_store(c, lanes, sum);
         }
 }
@@ -34799,8 +34842,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], 
         }
         if (t->relu) {
             GPUNN__UNROLL
-            for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */
-                sum[i][v] = (GPUNN__VECTOR)((GPUNN__V(_bits))sum[i][v] & ~(GPUNN__V(_bits))(sum[i][v] <= 0));
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_relu)(sum[i][v], t->most);
         }
         GPUNN__UNROLL
         for (int v = 0; v < V - 1; v++) *(GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES) = sum[i][v];
@@ -35153,8 +35195,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], 
         }
         if (t->relu) {
             GPUNN__UNROLL
-            for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */
-                sum[i][v] = (GPUNN__VECTOR)((GPUNN__V(_bits))sum[i][v] & ~(GPUNN__V(_bits))(sum[i][v] <= 0));
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_relu)(sum[i][v], t->most);
         }
         GPUNN__UNROLL
         for (int v = 0; v < V - 1; v++) *(GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES) = sum[i][v];
@@ -35515,8 +35556,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], 
         }
         if (t->relu) {
             GPUNN__UNROLL
-            for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */
-                sum[i][v] = (GPUNN__VECTOR)((GPUNN__V(_bits))sum[i][v] & ~(GPUNN__V(_bits))(sum[i][v] <= 0));
+            for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_relu)(sum[i][v], t->most);
         }
         GPUNN__UNROLL
         for (int v = 0; v < V - 1; v++) *(GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES) = sum[i][v];
@@ -35673,7 +35713,7 @@ static void gpunn__plain_panel(const gpunn__panel *t)
         float *c = t->c + i * t->c_row;
         for (int64_t j = 0; j < t->columns; j++) {
             float x = t->add ? c[j] + sum[j] : sum[j];
-            c[j] = t->relu && x <= 0 ? 0 : x;
+            c[j] = t->relu ? gpunn__relu_to(x, t->most) : x;
         }
     }
 }
@@ -35978,6 +36018,7 @@ GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 GPUNN__VECTORIZED(gpunn__gemm_finish, (const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1),
                   (g, i0, i1, j0, j1))
 {
+    const float most = gpunn__gemm_most(g);
     for (int64_t i = i0; i < i1; i++) {
         float *GPUNN__RESTRICT c = g->c + i * g->c_row;
         const float scale = g->scale_row ? g->scale_row[i] : 1, shift = g->shift_row ? g->shift_row[i] : 0;
@@ -35990,7 +36031,7 @@ GPUNN__VECTORIZED(gpunn__gemm_finish, (const gpunn__gemm *g, int64_t i0, int64_t
         if (g->residual)
             for (int64_t j = j0; j < j1; j++) c[j] += g->residual[i * g->c_row + j];
         if (g->relu)
-            for (int64_t j = j0; j < j1; j++) c[j] = c[j] <= 0 ? 0 : c[j];
+            for (int64_t j = j0; j < j1; j++) c[j] = gpunn__relu_to(c[j], most);
     }
 }
 
@@ -36013,7 +36054,7 @@ GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__ge
     const int64_t depth = gpunn__gemm_depth(g);
     const bool    late = g->scale_row || g->scale_col || g->residual; /* the epilogue runs after the sums */
     gpunn__panel  t;
-    t.c_row = g->c_row;
+    t.c_row = g->c_row, t.most = gpunn__gemm_most(g);
     for (int64_t p = 0; p < g->k; p += depth) {
         const bool    first = p == 0, last = g->k - p <= depth;
         const int64_t k = last ? g->k - p : depth;
@@ -36465,6 +36506,7 @@ typedef struct gpunn__conv {
     float       *scale, *shift;
     const float *residual;
     bool         relu;
+    float        most; /* of the relu; 0: any. Depthwise and pointwise, with channels last */
     /* an op that follows, with channels last; NULL: none. cpu: computes it on the calling thread */
     const gpunn__operation *activation;
     const gpunn_attributes *activation_attr;
@@ -36551,6 +36593,7 @@ typedef struct gpunn__depthwise {
     const float *shift, *residual; /* NULL: 0 */
     float       *y;
     bool         relu;
+    float        most;                   /* of the relu */
     int64_t      channels, rows, width;  /* width: of the image */
     int64_t      x_row, x_column, w_row; /* distances */
     int64_t      left;    /* column of the first cell of the tile; negative: left of the image */
@@ -36579,7 +36622,7 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
 {
     if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
     if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
-    return d->relu ? GPUNN__V(_relu)(v) : v;
+    return d->relu ? GPUNN__V(_relu)(v, d->most) : v;
 }
 
 /* A vector of channels from c on. */
@@ -36719,7 +36762,7 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
 {
     if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
     if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
-    return d->relu ? GPUNN__V(_relu)(v) : v;
+    return d->relu ? GPUNN__V(_relu)(v, d->most) : v;
 }
 
 /* A vector of channels from c on. */
@@ -36859,7 +36902,7 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
 {
     if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
     if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
-    return d->relu ? GPUNN__V(_relu)(v) : v;
+    return d->relu ? GPUNN__V(_relu)(v, d->most) : v;
 }
 
 /* A vector of channels from c on. */
@@ -36999,7 +37042,7 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
 {
     if (d->residual) v += GPUNN__V(_load)(d->residual + at, lanes);
     if (d->shift) v += GPUNN__V(_load)(d->shift + c, lanes);
-    return d->relu ? GPUNN__V(_relu)(v) : v;
+    return d->relu ? GPUNN__V(_relu)(v, d->most) : v;
 }
 
 /* A vector of channels from c on. */
@@ -37202,7 +37245,8 @@ GPUNN__INTERNAL void gpunn__depthwise_line(const gpunn__conv *v, const float *pa
     gpunn__depthwise d;
     gpunn__depthwise_inside(top, v->kh, v->dh, v->h, &first, &last);
     memset(&d, 0, sizeof d);
-    d.shift = v->shift, d.relu = v->relu, d.channels = v->c, d.rows = last - first, d.width = v->w;
+    d.shift = v->shift, d.relu = v->relu, d.most = v->most > 0 ? v->most : INFINITY;
+    d.channels = v->c, d.rows = last - first, d.width = v->w;
     d.x_row = v->dh * v->w * v->c, d.x_column = v->dw * v->c, d.w_row = v->kw * v->c;
     d.x = v->x + (image * v->h + top + first * v->dh - v->x_first) * v->w * v->c;
     d.w = packed + first * d.w_row;
@@ -37446,18 +37490,7 @@ static void gpunn__lowered_in_place(const gpunn__conv *v, int64_t p, int64_t gro
     g->c = v->y + at, g->c_row = v->oc;
     g->shift_col = v->shift ? v->shift + group * v->og : NULL;
     g->residual = v->residual ? v->residual + at : NULL;
-    g->relu = v->relu;
-}
-
-GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_t count)
-{
-    if (v->activation == NULL) return;
-    gpunn_value value;
-    memset(&value, 0, sizeof value);
-    value.data = y, value.dtype = GPUNN_F32, value.rank = 1, value.dim[0] = value.count = count;
-    gpunn_step step = gpunn__activation_step(v->activation->op, &value, &value, NULL, v->activation_attr,
-                                             NULL);
-    (void)v->activation->cpu(v->cpu, &step, GPUNN__FORWARD); /* cannot fail */
+    g->relu = v->relu, g->most = v->most;
 }
 
 /* Stores columns [c, c_end) of a group's results, pixels [p, p + count), to the planes of y. */
@@ -37508,7 +37541,7 @@ GPUNN__INTERNAL void gpunn__pointwise_rows(const gpunn__conv *v, float *packed, 
     g.a = v->x + (begin - v->x_first) * v->w * v->c, g.a_row = v->c, g.a_col = 1;
     g.packed_b = packed;
     g.c = v->y + (begin - v->y_first) * v->ow * v->oc, g.c_row = v->oc;
-    g.shift_col = v->shift, g.relu = v->relu;
+    g.shift_col = v->shift, g.relu = v->relu, g.most = v->most;
     g.residual = v->residual ? v->residual + begin * v->ow * v->oc : NULL;
     gpunn__gemm_block(&g, gpunn__gemm_choose(), 0, pixels, 0, v->oc, NULL);
     gpunn__conv_activate(v, g.c, pixels * v->oc);
@@ -37671,6 +37704,7 @@ typedef struct gpunn__conv_kernels {
     void (*gradient)(const gpunn__direct_job *d, int rows);
     void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift,
                    bool add, bool relu);
+    void (*silu)(float *y, int64_t n); /* in place; NULL: not faster */
 } gpunn__conv_kernels;
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -37881,15 +37915,45 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, c
         GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
         if (add) v += GPUNN__V(_load)(y + i, lanes);
         if (residual) v += GPUNN__V(_load)(residual + i, lanes);
-        if (relu) v = GPUNN__V(_relu)(v);
+        if (relu) v = GPUNN__V(_relu)(v, INFINITY);
         GPUNN__V(_store)(y + i, lanes, v);
     }
 }
 
+#if GPUNN__VECTOR_LANES >= 8
+/* y * sigmoid(y) = (min(y, 0) e + max(y, 0)) / (1 + e) with e = exp(-|y|), computed as in base/math.h. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
+{
+    const GPUNN__VECTOR zero = GPUNN__V(_set)(0), one = GPUNN__V(_set)(1), least = GPUNN__V(_set)(-88);
+    const GPUNN__VECTOR whole = GPUNN__V(_set)(12582912.0f); /* 1.5 * 2^23: sums with it are rounded */
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int           lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        const GPUNN__VECTOR x = GPUNN__V(_load)(y + i, lanes);
+        const GPUNN__VECTOR below = GPUNN__V(_max)(least, GPUNN__V(_min)(x, -x));
+        const GPUNN__VECTOR sum = GPUNN__V(_fma)(below, GPUNN__V(_set)(1.44269504f), whole), k = sum - whole;
+        GPUNN__VECTOR       r = GPUNN__V(_fma)(k, GPUNN__V(_set)(-0.693359375f), below);
+        r = GPUNN__V(_fma)(k, GPUNN__V(_set)(2.12194440e-4f), r);
+        const GPUNN__VECTOR square = r * r;
+        const GPUNN__VECTOR high = GPUNN__V(_fma)(GPUNN__V(_set)(0.00139465544f), r,
+                                                  GPUNN__V(_set)(0.00836664438f));
+        GPUNN__VECTOR       p = GPUNN__V(_fma)(GPUNN__V(_set)(0.0416662805f), r, GPUNN__V(_set)(0.16666542f));
+        p = GPUNN__V(_fma)(GPUNN__V(_fma)(high, square, p), r, GPUNN__V(_set)(0.5f));
+        p = GPUNN__V(_fma)(p, square, r);
+        const GPUNN__VECTOR power = (GPUNN__VECTOR)(((GPUNN__V(_bits))sum << 23) + (GPUNN__V(_bits))one);
+        const GPUNN__VECTOR e = GPUNN__V(_fma)(p, power, power);
+        const GPUNN__VECTOR top = GPUNN__V(_fma)(GPUNN__V(_min)(zero, x), e, GPUNN__V(_max)(zero, x));
+        GPUNN__V(_store)(y + i, lanes, top / (one + e));
+    }
+}
+#define GPUNN__DIRECT_SILU GPUNN__V(_silu)
+#else
+#define GPUNN__DIRECT_SILU NULL
+#endif
+
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
     GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
     GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -37900,6 +37964,7 @@ static const gpunn__conv_kernels GPUNN__V(_conv) = {
 #undef GPUNN__DIRECT_VW
 #undef GPUNN__DIRECT_ROWS
 #undef GPUNN__DIRECT_WINOGRAD
+#undef GPUNN__DIRECT_SILU
 #endif
 #if defined(GPUNN__AVX2)
 #define GPUNN__VECTOR gpunn__v8
@@ -38108,15 +38173,45 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, c
         GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
         if (add) v += GPUNN__V(_load)(y + i, lanes);
         if (residual) v += GPUNN__V(_load)(residual + i, lanes);
-        if (relu) v = GPUNN__V(_relu)(v);
+        if (relu) v = GPUNN__V(_relu)(v, INFINITY);
         GPUNN__V(_store)(y + i, lanes, v);
     }
 }
 
+#if GPUNN__VECTOR_LANES >= 8
+/* y * sigmoid(y) = (min(y, 0) e + max(y, 0)) / (1 + e) with e = exp(-|y|), computed as in base/math.h. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
+{
+    const GPUNN__VECTOR zero = GPUNN__V(_set)(0), one = GPUNN__V(_set)(1), least = GPUNN__V(_set)(-88);
+    const GPUNN__VECTOR whole = GPUNN__V(_set)(12582912.0f); /* 1.5 * 2^23: sums with it are rounded */
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int           lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        const GPUNN__VECTOR x = GPUNN__V(_load)(y + i, lanes);
+        const GPUNN__VECTOR below = GPUNN__V(_max)(least, GPUNN__V(_min)(x, -x));
+        const GPUNN__VECTOR sum = GPUNN__V(_fma)(below, GPUNN__V(_set)(1.44269504f), whole), k = sum - whole;
+        GPUNN__VECTOR       r = GPUNN__V(_fma)(k, GPUNN__V(_set)(-0.693359375f), below);
+        r = GPUNN__V(_fma)(k, GPUNN__V(_set)(2.12194440e-4f), r);
+        const GPUNN__VECTOR square = r * r;
+        const GPUNN__VECTOR high = GPUNN__V(_fma)(GPUNN__V(_set)(0.00139465544f), r,
+                                                  GPUNN__V(_set)(0.00836664438f));
+        GPUNN__VECTOR       p = GPUNN__V(_fma)(GPUNN__V(_set)(0.0416662805f), r, GPUNN__V(_set)(0.16666542f));
+        p = GPUNN__V(_fma)(GPUNN__V(_fma)(high, square, p), r, GPUNN__V(_set)(0.5f));
+        p = GPUNN__V(_fma)(p, square, r);
+        const GPUNN__VECTOR power = (GPUNN__VECTOR)(((GPUNN__V(_bits))sum << 23) + (GPUNN__V(_bits))one);
+        const GPUNN__VECTOR e = GPUNN__V(_fma)(p, power, power);
+        const GPUNN__VECTOR top = GPUNN__V(_fma)(GPUNN__V(_min)(zero, x), e, GPUNN__V(_max)(zero, x));
+        GPUNN__V(_store)(y + i, lanes, top / (one + e));
+    }
+}
+#define GPUNN__DIRECT_SILU GPUNN__V(_silu)
+#else
+#define GPUNN__DIRECT_SILU NULL
+#endif
+
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
     GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
     GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -38127,6 +38222,7 @@ static const gpunn__conv_kernels GPUNN__V(_conv) = {
 #undef GPUNN__DIRECT_VW
 #undef GPUNN__DIRECT_ROWS
 #undef GPUNN__DIRECT_WINOGRAD
+#undef GPUNN__DIRECT_SILU
 #endif
 #if defined(GPUNN__BASELINE) && defined(__aarch64__)
 #define GPUNN__VECTOR gpunn__v4
@@ -38335,15 +38431,45 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, c
         GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
         if (add) v += GPUNN__V(_load)(y + i, lanes);
         if (residual) v += GPUNN__V(_load)(residual + i, lanes);
-        if (relu) v = GPUNN__V(_relu)(v);
+        if (relu) v = GPUNN__V(_relu)(v, INFINITY);
         GPUNN__V(_store)(y + i, lanes, v);
     }
 }
 
+#if GPUNN__VECTOR_LANES >= 8
+/* y * sigmoid(y) = (min(y, 0) e + max(y, 0)) / (1 + e) with e = exp(-|y|), computed as in base/math.h. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
+{
+    const GPUNN__VECTOR zero = GPUNN__V(_set)(0), one = GPUNN__V(_set)(1), least = GPUNN__V(_set)(-88);
+    const GPUNN__VECTOR whole = GPUNN__V(_set)(12582912.0f); /* 1.5 * 2^23: sums with it are rounded */
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int           lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        const GPUNN__VECTOR x = GPUNN__V(_load)(y + i, lanes);
+        const GPUNN__VECTOR below = GPUNN__V(_max)(least, GPUNN__V(_min)(x, -x));
+        const GPUNN__VECTOR sum = GPUNN__V(_fma)(below, GPUNN__V(_set)(1.44269504f), whole), k = sum - whole;
+        GPUNN__VECTOR       r = GPUNN__V(_fma)(k, GPUNN__V(_set)(-0.693359375f), below);
+        r = GPUNN__V(_fma)(k, GPUNN__V(_set)(2.12194440e-4f), r);
+        const GPUNN__VECTOR square = r * r;
+        const GPUNN__VECTOR high = GPUNN__V(_fma)(GPUNN__V(_set)(0.00139465544f), r,
+                                                  GPUNN__V(_set)(0.00836664438f));
+        GPUNN__VECTOR       p = GPUNN__V(_fma)(GPUNN__V(_set)(0.0416662805f), r, GPUNN__V(_set)(0.16666542f));
+        p = GPUNN__V(_fma)(GPUNN__V(_fma)(high, square, p), r, GPUNN__V(_set)(0.5f));
+        p = GPUNN__V(_fma)(p, square, r);
+        const GPUNN__VECTOR power = (GPUNN__VECTOR)(((GPUNN__V(_bits))sum << 23) + (GPUNN__V(_bits))one);
+        const GPUNN__VECTOR e = GPUNN__V(_fma)(p, power, power);
+        const GPUNN__VECTOR top = GPUNN__V(_fma)(GPUNN__V(_min)(zero, x), e, GPUNN__V(_max)(zero, x));
+        GPUNN__V(_store)(y + i, lanes, top / (one + e));
+    }
+}
+#define GPUNN__DIRECT_SILU GPUNN__V(_silu)
+#else
+#define GPUNN__DIRECT_SILU NULL
+#endif
+
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
     GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
     GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -38354,6 +38480,7 @@ static const gpunn__conv_kernels GPUNN__V(_conv) = {
 #undef GPUNN__DIRECT_VW
 #undef GPUNN__DIRECT_ROWS
 #undef GPUNN__DIRECT_WINOGRAD
+#undef GPUNN__DIRECT_SILU
 #elif defined(GPUNN__BASELINE)
 /* no Winograd: its tile does not fit 16 registers of 4 lanes, and the code would be long */
 #define GPUNN__VECTOR gpunn__v4
@@ -38479,15 +38606,45 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, c
         GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
         if (add) v += GPUNN__V(_load)(y + i, lanes);
         if (residual) v += GPUNN__V(_load)(residual + i, lanes);
-        if (relu) v = GPUNN__V(_relu)(v);
+        if (relu) v = GPUNN__V(_relu)(v, INFINITY);
         GPUNN__V(_store)(y + i, lanes, v);
     }
 }
 
+#if GPUNN__VECTOR_LANES >= 8
+/* y * sigmoid(y) = (min(y, 0) e + max(y, 0)) / (1 + e) with e = exp(-|y|), computed as in base/math.h. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
+{
+    const GPUNN__VECTOR zero = GPUNN__V(_set)(0), one = GPUNN__V(_set)(1), least = GPUNN__V(_set)(-88);
+    const GPUNN__VECTOR whole = GPUNN__V(_set)(12582912.0f); /* 1.5 * 2^23: sums with it are rounded */
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int           lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        const GPUNN__VECTOR x = GPUNN__V(_load)(y + i, lanes);
+        const GPUNN__VECTOR below = GPUNN__V(_max)(least, GPUNN__V(_min)(x, -x));
+        const GPUNN__VECTOR sum = GPUNN__V(_fma)(below, GPUNN__V(_set)(1.44269504f), whole), k = sum - whole;
+        GPUNN__VECTOR       r = GPUNN__V(_fma)(k, GPUNN__V(_set)(-0.693359375f), below);
+        r = GPUNN__V(_fma)(k, GPUNN__V(_set)(2.12194440e-4f), r);
+        const GPUNN__VECTOR square = r * r;
+        const GPUNN__VECTOR high = GPUNN__V(_fma)(GPUNN__V(_set)(0.00139465544f), r,
+                                                  GPUNN__V(_set)(0.00836664438f));
+        GPUNN__VECTOR       p = GPUNN__V(_fma)(GPUNN__V(_set)(0.0416662805f), r, GPUNN__V(_set)(0.16666542f));
+        p = GPUNN__V(_fma)(GPUNN__V(_fma)(high, square, p), r, GPUNN__V(_set)(0.5f));
+        p = GPUNN__V(_fma)(p, square, r);
+        const GPUNN__VECTOR power = (GPUNN__VECTOR)(((GPUNN__V(_bits))sum << 23) + (GPUNN__V(_bits))one);
+        const GPUNN__VECTOR e = GPUNN__V(_fma)(p, power, power);
+        const GPUNN__VECTOR top = GPUNN__V(_fma)(GPUNN__V(_min)(zero, x), e, GPUNN__V(_max)(zero, x));
+        GPUNN__V(_store)(y + i, lanes, top / (one + e));
+    }
+}
+#define GPUNN__DIRECT_SILU GPUNN__V(_silu)
+#else
+#define GPUNN__DIRECT_SILU NULL
+#endif
+
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
     GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
     GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -38498,6 +38655,7 @@ static const gpunn__conv_kernels GPUNN__V(_conv) = {
 #undef GPUNN__DIRECT_VW
 #undef GPUNN__DIRECT_ROWS
 #undef GPUNN__DIRECT_WINOGRAD
+#undef GPUNN__DIRECT_SILU
 #endif
 #else
 #define GPUNN__VECTOR gpunn__v1
@@ -38706,15 +38864,45 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_finish)(const float *x, float *y, c
         GPUNN__VECTOR v = GPUNN__V(_load)(x + i, lanes) * scale + shift;
         if (add) v += GPUNN__V(_load)(y + i, lanes);
         if (residual) v += GPUNN__V(_load)(residual + i, lanes);
-        if (relu) v = GPUNN__V(_relu)(v);
+        if (relu) v = GPUNN__V(_relu)(v, INFINITY);
         GPUNN__V(_store)(y + i, lanes, v);
     }
 }
 
+#if GPUNN__VECTOR_LANES >= 8
+/* y * sigmoid(y) = (min(y, 0) e + max(y, 0)) / (1 + e) with e = exp(-|y|), computed as in base/math.h. */
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
+{
+    const GPUNN__VECTOR zero = GPUNN__V(_set)(0), one = GPUNN__V(_set)(1), least = GPUNN__V(_set)(-88);
+    const GPUNN__VECTOR whole = GPUNN__V(_set)(12582912.0f); /* 1.5 * 2^23: sums with it are rounded */
+    for (int64_t i = 0; i < n; i += GPUNN__VECTOR_LANES) {
+        const int           lanes = n - i < GPUNN__VECTOR_LANES ? (int)(n - i) : GPUNN__VECTOR_LANES;
+        const GPUNN__VECTOR x = GPUNN__V(_load)(y + i, lanes);
+        const GPUNN__VECTOR below = GPUNN__V(_max)(least, GPUNN__V(_min)(x, -x));
+        const GPUNN__VECTOR sum = GPUNN__V(_fma)(below, GPUNN__V(_set)(1.44269504f), whole), k = sum - whole;
+        GPUNN__VECTOR       r = GPUNN__V(_fma)(k, GPUNN__V(_set)(-0.693359375f), below);
+        r = GPUNN__V(_fma)(k, GPUNN__V(_set)(2.12194440e-4f), r);
+        const GPUNN__VECTOR square = r * r;
+        const GPUNN__VECTOR high = GPUNN__V(_fma)(GPUNN__V(_set)(0.00139465544f), r,
+                                                  GPUNN__V(_set)(0.00836664438f));
+        GPUNN__VECTOR       p = GPUNN__V(_fma)(GPUNN__V(_set)(0.0416662805f), r, GPUNN__V(_set)(0.16666542f));
+        p = GPUNN__V(_fma)(GPUNN__V(_fma)(high, square, p), r, GPUNN__V(_set)(0.5f));
+        p = GPUNN__V(_fma)(p, square, r);
+        const GPUNN__VECTOR power = (GPUNN__VECTOR)(((GPUNN__V(_bits))sum << 23) + (GPUNN__V(_bits))one);
+        const GPUNN__VECTOR e = GPUNN__V(_fma)(p, power, power);
+        const GPUNN__VECTOR top = GPUNN__V(_fma)(GPUNN__V(_min)(zero, x), e, GPUNN__V(_max)(zero, x));
+        GPUNN__V(_store)(y + i, lanes, top / (one + e));
+    }
+}
+#define GPUNN__DIRECT_SILU GPUNN__V(_silu)
+#else
+#define GPUNN__DIRECT_SILU NULL
+#endif
+
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
     GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
     GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish)};
+    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -38725,6 +38913,7 @@ static const gpunn__conv_kernels GPUNN__V(_conv) = {
 #undef GPUNN__DIRECT_VW
 #undef GPUNN__DIRECT_ROWS
 #undef GPUNN__DIRECT_WINOGRAD
+#undef GPUNN__DIRECT_SILU
 #endif
 
 GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
@@ -38742,6 +38931,21 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #else
     return &gpunn__v4_conv;
 #endif
+}
+
+GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_t count)
+{
+    if (v->activation == NULL) return;
+    if (v->activation->op == GPUNN_OP_SILU && gpunn__conv_choose()->silu) {
+        gpunn__conv_choose()->silu(y, count);
+        return;
+    }
+    gpunn_value value;
+    memset(&value, 0, sizeof value);
+    value.data = y, value.dtype = GPUNN_F32, value.rank = 1, value.dim[0] = value.count = count;
+    gpunn_step step = gpunn__activation_step(v->activation->op, &value, &value, NULL, v->activation_attr,
+                                             NULL);
+    (void)v->activation->cpu(v->cpu, &step, GPUNN__FORWARD); /* cannot fail */
 }
 
 /* One Winograd convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. The unit of work is a row of tiles,
@@ -39411,6 +39615,20 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
     }
 }
 
+/* Lets the kernels that can do so apply an activation that clamps to [0, most]. */
+static void gpunn__conv_clamp(gpunn__conv *v)
+{
+    const bool able = v->last && !v->planes &&
+                      (gpunn__conv_is_depthwise(v) || (gpunn__conv_is_pointwise(v) && v->groups == 1));
+    if (v->activation == NULL || !able) return;
+    const gpunn_op op = v->activation->op;
+    const float   *range = v->activation_attr->value, most = op == GPUNN_OP_RELU6 ? 6 : range[1];
+    if (op != GPUNN_OP_RELU6 && !((op == GPUNN_OP_HARDTANH || op == GPUNN_OP_CLAMP) && range[0] == 0)) return;
+    if (!(most > 0)) return;
+    v->relu = true, v->most = most;
+    v->activation = NULL;
+}
+
 GPUNN__INTERNAL gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
@@ -39450,6 +39668,7 @@ GPUNN__INTERNAL gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn
         *(transposed ? &v.dx : &v.y) = (float *)out->data;
         v.relu = step->fused->relu, v.residual = (const float *)step->fused->residual.data;
         v.activation = step->fused->activation, v.activation_attr = step->fused->activation_attr;
+        gpunn__conv_clamp(&v);
     }
     return v;
 }

@@ -136,6 +136,10 @@ static gpunn_tensor *slim(gpunn_tensor *h, int n)
     X(depthwise_few, slim(h, 3))                                                                        \
     X(hardswish, gpunn_hardswish(CONV(.out_channels = 40, .kernel_size = 1)))                           \
     X(relu6, gpunn_relu6(NORMED("bn")))                                                                 \
+    X(relu6_pointwise, gpunn_relu6(CONV(.out_channels = 33, .kernel_size = 1)))                         \
+    X(clamped, gpunn_hardtanh(DEPTHWISE(5, .padding = 2, .stride = 2), 0, 0.3f))                        \
+    X(hardtanh, gpunn_hardtanh(CONV(.out_channels = 33, .kernel_size = 1), -0.2f, 0.3f))                \
+    X(clamped_sum, gpunn_hardtanh(gpunn_add(CONV(.out_channels = 40, .kernel_size = 1), h), 0, 0.3f))   \
     X(gelu_tanh, gpunn_gelu_tanh(CONV(.out_channels = 33, .kernel_size = 3)))                           \
     X(leaky, gpunn_leaky_relu(DEPTHWISE(3, .stride = 1), 0.2f))                                         \
     X(norm_pointwise, NORMED_OF(.out_channels = 33, .kernel_size = 1, .no_bias = true))                 \
@@ -146,6 +150,7 @@ static gpunn_tensor *slim(gpunn_tensor *h, int n)
       gpunn_mul_scalar(gpunn_batch_norm2d(gpunn_tanh(gpunn_max_pool2d(h, .kernel_size = 2)), "bn"), 2)) \
     X(residual_relu, residual(h, false, gpunn_relu))                                                    \
     X(residual_silu, residual(h, false, gpunn_silu))                                                    \
+    X(residual_relu6, residual(h, true, gpunn_relu6))                                                   \
     X(residual_depthwise, residual(h, true, gpunn_gelu))                                                \
     X(gate, gated(h, false))                                                                            \
     X(gate_of_all, gated(h, true))                                                                      \
@@ -300,14 +305,66 @@ static void test_chain(void **state)
     }
 }
 
+/* Activations that convolutions with channels last apply themselves. */
+static gpunn_tensor *relu2(gpunn_tensor *x)
+{
+    return gpunn_hardtanh(x, 0, 2.5f);
+}
+
+static gpunn_tensor *clamp3(gpunn_tensor *x)
+{
+    return gpunn_clamp(x, 0, 3);
+}
+
+static gpunn_tensor *clamp_below(gpunn_tensor *x)
+{
+    return gpunn_clamp(x, 0, -1);
+}
+
+typedef struct activation_case {
+    const char *name;
+    gpunn_tensor *(*of)(gpunn_tensor *x);
+} activation_case;
+static const activation_case activations[] = {{"relu_of_all", gpunn_relu},      {"relu6_of_all", gpunn_relu6},
+                                              {"hardtanh_of_all", relu2},       {"clamp_of_all", clamp3},
+                                              {"clamp_below_all", clamp_below}, {"silu_of_all", gpunn_silu}};
+
+/* The same as the op by itself, for numbers of every kind. */
+static void test_activation(void **state)
+{
+    enum { COLUMNS = 37, NUMBERS = CHANNELS * COLUMNS };
+    static const float     edges[] = {0,   -0.0f, 1e-30f, -1e-30f, 6,      6.0001f,  -87.5f,    88,
+                                      -88, 100,   -100,   1e30f,   -3e38f, INFINITY, -INFINITY, NAN};
+    fixture               *f = *state;
+    const activation_case *c = f->data;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, 1, COLUMNS));
+    gpunn_tensor *same = gpunn_conv2d(x, "same", .out_channels = CHANNELS, .groups = CHANNELS,
+                                      .kernel_size = 1, .no_bias = true);
+    gpunn_tensor *y[2] = {MADE(f->dev, c->of(same)), MADE(f->dev, c->of(x))};
+    float         ones[CHANNELS], *values = test_randoms(NUMBERS, 3, 9);
+    for (int i = 0; i < CHANNELS; i++) ones[i] = 1;
+    for (int i = 0; i < NUMBERS; i += 3) values[i] = edges[i / 3 % COUNT(edges)];
+    OK(f->dev, write_floats(gpunn_parameter_at(f->model, 0), ones, CHANNELS));
+    OK(f->dev, write_floats(x, values, NUMBERS));
+    OK(f->dev, gpunn_forward(y, 2));
+    float *merged = read_floats(f->dev, y[0], NULL), *alone = read_floats(f->dev, y[1], NULL);
+    for (int i = 0; i < NUMBERS; i++)
+        if (!(fabsf(merged[i] - alone[i]) <= 1e-6f * fabsf(alone[i]) + 1e-30f) && merged[i] != alone[i] &&
+            !(isnan(merged[i]) && isnan(alone[i])))
+            fail_msg("%s(%g) is %.9g, by itself %.9g", c->name, values[i], merged[i], alone[i]);
+    free(values), free(merged), free(alone);
+}
+
 int main(void)
 {
-    static struct CMUnitTest tests[4 * (COUNT(cases) + COUNT(chains))];
+    static struct CMUnitTest tests[4 * (COUNT(cases) + COUNT(chains) + COUNT(activations))];
     int                      count = 0;
     for (int i = 0; i < COUNT(cases); i++)
         count += each_backend(tests + count, cases[i].name, test_layout, &cases[i]);
     for (int i = 0; i < COUNT(chains); i++)
         count += each_backend(tests + count, chains[i].name, test_chain, &chains[i]);
+    for (int i = 0; i < COUNT(activations); i++)
+        count += each_backend(tests + count, activations[i].name, test_activation, &activations[i]);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("layouts", tests, (size_t)count, NULL, NULL);
 }

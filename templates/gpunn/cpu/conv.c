@@ -210,18 +210,7 @@ static void gpunn__lowered_in_place(const gpunn__conv *v, int64_t p, int64_t gro
     g->c = v->y + at, g->c_row = v->oc;
     g->shift_col = v->shift ? v->shift + group * v->og : NULL;
     g->residual = v->residual ? v->residual + at : NULL;
-    g->relu = v->relu;
-}
-
-GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_t count)
-{
-    if (v->activation == NULL) return;
-    gpunn_value value;
-    memset(&value, 0, sizeof value);
-    value.data = y, value.dtype = GPUNN_F32, value.rank = 1, value.dim[0] = value.count = count;
-    gpunn_step step = gpunn__activation_step(v->activation->op, &value, &value, NULL, v->activation_attr,
-                                             NULL);
-    (void)v->activation->cpu(v->cpu, &step, GPUNN__FORWARD); /* cannot fail */
+    g->relu = v->relu, g->most = v->most;
 }
 
 /* Stores columns [c, c_end) of a group's results, pixels [p, p + count), to the planes of y. */
@@ -272,7 +261,7 @@ GPUNN__INTERNAL void gpunn__pointwise_rows(const gpunn__conv *v, float *packed, 
     g.a = v->x + (begin - v->x_first) * v->w * v->c, g.a_row = v->c, g.a_col = 1;
     g.packed_b = packed;
     g.c = v->y + (begin - v->y_first) * v->ow * v->oc, g.c_row = v->oc;
-    g.shift_col = v->shift, g.relu = v->relu;
+    g.shift_col = v->shift, g.relu = v->relu, g.most = v->most;
     g.residual = v->residual ? v->residual + begin * v->ow * v->oc : NULL;
     gpunn__gemm_block(&g, gpunn__gemm_choose(), 0, pixels, 0, v->oc, NULL);
     gpunn__conv_activate(v, g.c, pixels * v->oc);
@@ -435,6 +424,7 @@ typedef struct gpunn__conv_kernels {
     void (*gradient)(const gpunn__direct_job *d, int rows);
     void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift,
                    bool add, bool relu);
+    void (*silu)(float *y, int64_t n); /* in place; NULL: not faster */
 } gpunn__conv_kernels;
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -518,6 +508,21 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #else
     return &gpunn__v4_conv;
 #endif
+}
+
+GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_t count)
+{
+    if (v->activation == NULL) return;
+    if (v->activation->op == GPUNN_OP_SILU && gpunn__conv_choose()->silu) {
+        gpunn__conv_choose()->silu(y, count);
+        return;
+    }
+    gpunn_value value;
+    memset(&value, 0, sizeof value);
+    value.data = y, value.dtype = GPUNN_F32, value.rank = 1, value.dim[0] = value.count = count;
+    gpunn_step step = gpunn__activation_step(v->activation->op, &value, &value, NULL, v->activation_attr,
+                                             NULL);
+    (void)v->activation->cpu(v->cpu, &step, GPUNN__FORWARD); /* cannot fail */
 }
 
 /* One Winograd convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. The unit of work is a row of tiles,
@@ -1187,6 +1192,20 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
     }
 }
 
+/* Lets the kernels that can do so apply an activation that clamps to [0, most]. */
+static void gpunn__conv_clamp(gpunn__conv *v)
+{
+    const bool able = v->last && !v->planes &&
+                      (gpunn__conv_is_depthwise(v) || (gpunn__conv_is_pointwise(v) && v->groups == 1));
+    if (v->activation == NULL || !able) return;
+    const gpunn_op op = v->activation->op;
+    const float   *range = v->activation_attr->value, most = op == GPUNN_OP_RELU6 ? 6 : range[1];
+    if (op != GPUNN_OP_RELU6 && !((op == GPUNN_OP_HARDTANH || op == GPUNN_OP_CLAMP) && range[0] == 0)) return;
+    if (!(most > 0)) return;
+    v->relu = true, v->most = most;
+    v->activation = NULL;
+}
+
 GPUNN__INTERNAL gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
@@ -1226,6 +1245,7 @@ GPUNN__INTERNAL gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn
         *(transposed ? &v.dx : &v.y) = (float *)out->data;
         v.relu = step->fused->relu, v.residual = (const float *)step->fused->residual.data;
         v.activation = step->fused->activation, v.activation_attr = step->fused->activation_attr;
+        gpunn__conv_clamp(&v);
     }
     return v;
 }

@@ -19,6 +19,7 @@ typedef struct gpunn__conv {
     float       *scale, *shift;
     const float *residual;
     bool         relu;
+    float        most; /* of the relu; 0: any. Depthwise and pointwise, with channels last */
     /* an op that follows, with channels last; NULL: none. cpu: computes it on the calling thread */
     const gpunn__operation *activation;
     const gpunn_attributes *activation_attr;

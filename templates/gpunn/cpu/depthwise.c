@@ -13,6 +13,7 @@ typedef struct gpunn__depthwise {
     const float *shift, *residual; /* NULL: 0 */
     float       *y;
     bool         relu;
+    float        most;                   /* of the relu */
     int64_t      channels, rows, width;  /* width: of the image */
     int64_t      x_row, x_column, w_row; /* distances */
     int64_t      left;    /* column of the first cell of the tile; negative: left of the image */
@@ -128,7 +129,8 @@ GPUNN__INTERNAL void gpunn__depthwise_line(const gpunn__conv *v, const float *pa
     gpunn__depthwise d;
     gpunn__depthwise_inside(top, v->kh, v->dh, v->h, &first, &last);
     memset(&d, 0, sizeof d);
-    d.shift = v->shift, d.relu = v->relu, d.channels = v->c, d.rows = last - first, d.width = v->w;
+    d.shift = v->shift, d.relu = v->relu, d.most = v->most > 0 ? v->most : INFINITY;
+    d.channels = v->c, d.rows = last - first, d.width = v->w;
     d.x_row = v->dh * v->w * v->c, d.x_column = v->dw * v->c, d.w_row = v->kw * v->c;
     d.x = v->x + (image * v->h + top + first * v->dh - v->x_first) * v->w * v->c;
     d.w = packed + first * d.w_row;

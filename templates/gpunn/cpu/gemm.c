@@ -32,6 +32,10 @@ GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_fma(gpunn__b16 a, gpunn__
 {
     return (gpunn__b16)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
 }
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_min(gpunn__b16 a, gpunn__b16 b)
+{
+    return gpunn__v16_min(a, b);
+}
 GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_load(const float *p, int count)
 {
     return gpunn__v16_load(p, count);
@@ -138,7 +142,7 @@ GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i
             if (t->shift_row) sum += gpunn__v16_set(t->shift_row[i + x]);
             if (t->shift_col) sum += gpunn__v16_load(t->shift_col + j, lanes);
             if (t->add) sum += gpunn__v16_load(c, lanes);
-            if (t->relu) sum = (gpunn__v16)((gpunn__b16_bits)sum & ~(gpunn__b16_bits)(sum <= 0));
+            if (t->relu) sum = gpunn__v16_relu(sum, t->most);
             gpunn__v16_store(c, lanes, sum);
         }
 }
@@ -246,7 +250,7 @@ static void gpunn__plain_panel(const gpunn__panel *t)
         float *c = t->c + i * t->c_row;
         for (int64_t j = 0; j < t->columns; j++) {
             float x = t->add ? c[j] + sum[j] : sum[j];
-            c[j] = t->relu && x <= 0 ? 0 : x;
+            c[j] = t->relu ? gpunn__relu_to(x, t->most) : x;
         }
     }
 }
@@ -551,6 +555,7 @@ GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 GPUNN__VECTORIZED(gpunn__gemm_finish, (const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1),
                   (g, i0, i1, j0, j1))
 {
+    const float most = gpunn__gemm_most(g);
     for (int64_t i = i0; i < i1; i++) {
         float *GPUNN__RESTRICT c = g->c + i * g->c_row;
         const float scale = g->scale_row ? g->scale_row[i] : 1, shift = g->shift_row ? g->shift_row[i] : 0;
@@ -563,7 +568,7 @@ GPUNN__VECTORIZED(gpunn__gemm_finish, (const gpunn__gemm *g, int64_t i0, int64_t
         if (g->residual)
             for (int64_t j = j0; j < j1; j++) c[j] += g->residual[i * g->c_row + j];
         if (g->relu)
-            for (int64_t j = j0; j < j1; j++) c[j] = c[j] <= 0 ? 0 : c[j];
+            for (int64_t j = j0; j < j1; j++) c[j] = gpunn__relu_to(c[j], most);
     }
 }
 
@@ -586,7 +591,7 @@ GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__ge
     const int64_t depth = gpunn__gemm_depth(g);
     const bool    late = g->scale_row || g->scale_col || g->residual; /* the epilogue runs after the sums */
     gpunn__panel  t;
-    t.c_row = g->c_row;
+    t.c_row = g->c_row, t.most = gpunn__gemm_most(g);
     for (int64_t p = 0; p < g->k; p += depth) {
         const bool    first = p == 0, last = g->k - p <= depth;
         const int64_t k = last ? g->k - p : depth;

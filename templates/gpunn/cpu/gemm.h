@@ -26,9 +26,10 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     int64_t      c_row; /* C(i, j) = c[i * c_row + j] */
     bool         accumulate;
     /* Epilogue, in this order: c = c * scale + shift per row and per column (each may be NULL); + residual
-     * (strides of C); relu. */
+     * (strides of C); relu, and no more than `most` unless that is 0. */
     const float *scale_row, *shift_row, *scale_col, *shift_col, *residual;
     bool         relu;
+    float        most;
     /* multiply BF16, accumulate in F32; A needs contiguous rows or columns. See gpunn__gemm_rounds */
     bool bf16;
     /* panels of B that fit the scratch of gpunn__gemm_block; 0 means 1. gpunn__gemm_run sets it */
@@ -44,10 +45,23 @@ typedef struct gpunn__panel { /* one panel of C (at most 3 vectors wide) for one
     float       *c;
     int64_t      c_row;
     bool         add, relu;
+    float        most;                  /* of the relu */
     const float *shift_row, *shift_col; /* initial values of the sums; NULL: 0 */
     /* next panel of B, to prefetch from memory; NULL: already in the cache */
     const float *ahead;
 } gpunn__panel;
+
+/* The most that the relu of the epilogue returns. */
+GPUNN__INLINE float gpunn__gemm_most(const gpunn__gemm *g)
+{
+    return g->most > 0 ? g->most : INFINITY;
+}
+
+GPUNN__INLINE float gpunn__relu_to(float x, float most)
+{
+    const float y = x <= 0 ? 0 : x; /* NaN stays */
+    return y > most ? most : y;
+}
 
 /* Rounds n up to a multiple of lanes, a power of two. */
 GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)

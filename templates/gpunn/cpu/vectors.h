@@ -55,37 +55,38 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 #define GPUNN__HOLD(x)
 #endif
 
-#define GPUNN__VECTOR_SUMS(isa, TARGET, LANES)                                          \
-    /* 0 where x <= 0, so NaN stays */                                                  \
-    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
-    {                                                                                   \
-        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
-    }                                                                                   \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(                               \
-        gpunn__##isa v) /* sums every fourth lane: four sums */                         \
-    {                                                                                   \
-        union {                                                                         \
-            gpunn__##isa v;                                                             \
-            gpunn__quad  quad[LANES / 4];                                               \
-        } u;                                                                            \
-        u.v = v;                                                                        \
-        gpunn__quad s = u.quad[0];                                                      \
-        GPUNN__UNROLL                                                                   \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                             \
-        return s;                                                                       \
-    }                                                                                   \
-    /* the sums of four vectors */                                                      \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_totals(const gpunn__##isa v[4])     \
-    {                                                                                   \
-        gpunn__quad q[4];                                                               \
-        GPUNN__UNROLL                                                                   \
-        for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(v[i]);                   \
-        gpunn__transpose4(q);                                                           \
-        return (q[0] + q[2]) + (q[1] + q[3]);                                           \
+#define GPUNN__VECTOR_SUMS(isa, TARGET, LANES)                                        \
+    /* min(relu(x), most); 0 where x <= 0, so NaN stays */                            \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x, float most) \
+    {                                                                                 \
+        x = (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0));  \
+        return gpunn__##isa##_min(gpunn__##isa##_set(most), x);                       \
+    }                                                                                 \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(                             \
+        gpunn__##isa v) /* sums every fourth lane: four sums */                       \
+    {                                                                                 \
+        union {                                                                       \
+            gpunn__##isa v;                                                           \
+            gpunn__quad  quad[LANES / 4];                                             \
+        } u;                                                                          \
+        u.v = v;                                                                      \
+        gpunn__quad s = u.quad[0];                                                    \
+        GPUNN__UNROLL                                                                 \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                           \
+        return s;                                                                     \
+    }                                                                                 \
+    /* the sums of four vectors */                                                    \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_totals(const gpunn__##isa v[4])   \
+    {                                                                                 \
+        gpunn__quad q[4];                                                             \
+        GPUNN__UNROLL                                                                 \
+        for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(v[i]);                 \
+        gpunn__transpose4(q);                                                         \
+        return (q[0] + q[2]) + (q[1] + q[3]);                                         \
     }
 
-/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
- * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats, each
+/* Each vector type provides unaligned memory, set, fma, min, max, load, store, gather, half and transpose. min
+ * and max return b where a or b is NaN. load and store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats, each
  * group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes each
  * 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
@@ -99,6 +100,14 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
 {
     return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_min(gpunn__v16 a, gpunn__v16 b)
+{
+    return (gpunn__v16)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_max(gpunn__v16 a, gpunn__v16 b)
+{
+    return (gpunn__v16)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
 }
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count)
 {
@@ -148,6 +157,14 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
 {
     return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_min(gpunn__v8 a, gpunn__v8 b)
+{
+    return (gpunn__v8)_mm256_min_ps((__m256)a, (__m256)b);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_max(gpunn__v8 a, gpunn__v8 b)
+{
+    return (gpunn__v8)_mm256_max_ps((__m256)a, (__m256)b);
 }
 GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
 {
@@ -209,6 +226,11 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_fma(gpunn__v4 a, gpunn__v4 b, gpunn__v4 c)
 #else
     return a * b + c;
 #endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_min(gpunn__v4 a, gpunn__v4 b)
+{
+    const gpunn__v4_bits less = a < b;
+    return (gpunn__v4)(((gpunn__v4_bits)a & less) | ((gpunn__v4_bits)b & ~less));
 }
 GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
 {
@@ -274,6 +296,10 @@ GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
 {
     return a * b + c;
 }
+GPUNN__INLINE float gpunn__v1_min(float a, float b)
+{
+    return a < b ? a : b;
+}
 GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
 {
     return count ? *p : 0;
@@ -282,9 +308,9 @@ GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
 {
     if (count) *p = x;
 }
-GPUNN__INLINE float gpunn__v1_relu(float x)
+GPUNN__INLINE float gpunn__v1_relu(float x, float most)
 {
-    return x <= 0 ? 0 : x;
+    return gpunn__v1_min(most, x <= 0 ? 0 : x);
 }
 #endif
 
