@@ -2565,7 +2565,7 @@ GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, f
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype);
 
 /* -- 8-bit numbers, for evaluation: q of dtype U8 stands for (q - zero_point) scale. No gradient: a training
- * run is refused. On the CPU -- */
+ * run is refused. On a GPU layers need compute capability 7.5; results are the CPU's -- */
 typedef struct gpunn_quantize_args {
     int   args_;
     float scale;      /* required, above 0 */
@@ -5260,6 +5260,9 @@ typedef int64_t  gpunn__extent;
 typedef uint64_t gpunn__unsigned;
 enum { GPUNN__ARENA_ALIGN = 64 };
 #endif
+
+/* Products of 8-bit numbers in a sum: 255 * 128 times that, and a bias of 2^30, fit 32 bits. */
+enum { GPUNN__MOST_PRODUCTS = 32768 };
 
 /* A buffer handed out in aligned pieces. With base NULL it only adds up their sizes. */
 typedef struct gpunn__arena {
@@ -41100,8 +41103,6 @@ static int gpunn__int8_threads(const gpunn__cpu *cpu, const gpunn__int8 *g)
                                   (double)gpunn__int8_rows(g) * (double)g->out * (1 + (double)g->k / 64));
 }
 
-enum { GPUNN__MOST_PRODUCTS = 32768 }; /* 255 * 128 times that, and a bias of 2^30, fit 32 bits */
-
 static GPUNN__STATUS gpunn__check_products(gpunn__cpu *cpu, const gpunn__int8 *g)
 {
     if (g->k <= GPUNN__MOST_PRODUCTS) return GPUNN_OK;
@@ -58696,8 +58697,8 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 gpunn_transpose, .reset and .capacity of recurrent layers, and streaming convolutions
  *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead. gpunn_grad
  *                 differentiates attention, pools, interpolate, and ops whose sizes vary. Ops of 8-bit
- *                 numbers on the CPU: gpunn_quantize_per_tensor, gpunn_quantized_conv2d and others;
- *                 import_onnx makes them of quantised models.
+ *                 numbers: gpunn_quantize_per_tensor, gpunn_quantized_conv2d and others; import_onnx makes
+ *                 them of quantised models.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
  *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.
  *       weights   Evaluation models, and the frozen weights below adapters, are stored in GGUF's blocks of 4

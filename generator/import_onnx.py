@@ -8,8 +8,8 @@ This writes NAME.json and NAME.safetensors. Weights, inputs and outputs keep the
 the file leaves open is the batch. Fix other open axes with --size, or let them vary under their names with
 --dynamic. If gpunn cannot express something, one error lists all of it, and nothing is written. Files from
 ONNX Runtime's optimizer contain ops of its domain com.microsoft; they are read up to ORT_ENABLE_EXTENDED.
-A model that ONNX has quantised to 8 bits runs on the CPU with 8-bit numbers, elsewhere with --floats; other
-weights of 8 bits or less become floats. Only --check needs the packages onnx and numpy: it runs the model and
+A model that ONNX has quantised to 8 bits runs with 8-bit numbers, in plain C with --floats; other weights of
+8 bits or less become floats. Only --check needs the packages onnx and numpy: it runs the model and
 compares it with ONNX's reference evaluator."""
 import argparse
 import json
@@ -98,7 +98,7 @@ def main(arguments=None):
                         help="name of the batch axis, or a fixed size for it (default: the first axis that "
                         "the file leaves open)")
     parser.add_argument("--floats", action="store_true",
-                        help="make a quantised model one of floats that round to 8 bits, for GPUs, exporters "
+                        help="make a quantised model one of floats that round to 8 bits, for exporters "
                         "and plain C (default: ops of 8-bit numbers)")
     parser.add_argument("--fix", metavar="X", help="file (.npz or .safetensors) of inputs with fixed values, "
                         "which become constants")

@@ -105,6 +105,11 @@ void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[
                   const char *file, int line);
 #define GPUNN__MMA(instruction, sum, a, b) emulator_mma((instruction), (sum), (a), (b), __FILE__, __LINE__)
 
+/* mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32: sum += a b, by a warp. */
+void emulator_mma_bytes(int (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char *file,
+                        int line);
+#define GPUNN__MMA_BYTES(sum, a, b) emulator_mma_bytes((sum), (a), (b), __FILE__, __LINE__)
+
 template <typename To, typename From> static inline To emulator_bits(From from)
 {
     static_assert(sizeof(To) == sizeof(From), "the same bits");
@@ -142,6 +147,19 @@ static inline unsigned long long atomicMax(unsigned long long *at, unsigned long
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
+}
+/* Rounded to the nearest, and never contracted. */
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
 }
 #define __expf expf
 static inline float __fdividef(float a, float b)

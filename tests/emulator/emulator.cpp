@@ -579,6 +579,27 @@ void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[
     }
 }
 
+/* The same of bytes, those of B with a sign, and of sums that wrap around. Word w of a row of A, of 8, is in
+ * register w / 4 * 2 of lane w % 4, or in the next register for rows from 8 on; of a column of B in w / 4. */
+void emulator_mma_bytes(int (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char *file,
+                        int line)
+{
+    const unsigned group = block.thread % 32 / 4 * 4, column = block.thread % 4 * 8;
+    const unsigned own[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    unsigned       all[32][6];
+    if (architecture() < 75) {
+        fault("%s: code for sm_%d has no products of bytes", block.kernel->name, architecture());
+        return;
+    }
+    memcpy(all, exchanged(0xFFFFFFFFu, own, sizeof own, file, line), sizeof all);
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 32; k++) {
+            const unsigned x = all[group + k / 4 % 4][k / 16 * 2 + i / 2] >> 8 * (k % 4) & 255,
+                           w = all[column + i % 2 * 4 + k / 4 % 4][4 + k / 16] >> 8 * (k % 4);
+            sum[i] = (int)((unsigned)sum[i] + x * (unsigned)(signed char)w);
+        }
+}
+
 /* What kept the threads that have not ended. */
 static void report_stuck(void)
 {

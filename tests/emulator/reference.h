@@ -33,7 +33,8 @@ static std::vector<double> reference_matrix(const void *data, gpunn_dtype dtype,
     std::vector<double> matrix((size_t)(rows * columns));
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) {
-            float x = gpunn__load(data, dtype, first + (transposed ? c * ld + r : r * ld + c));
+            const int64_t at = first + (transposed ? c * ld + r : r * ld + c);
+            float         x = dtype == GPUNN_U8 ? ((const int8_t *)data)[at] : gpunn__load(data, dtype, at);
             if (tf32 && x - x == 0) x = __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xFFFFE000u);
             matrix[(size_t)(r * columns + c)] = x;
         }
@@ -71,6 +72,10 @@ static void reference_product(const gpunn__product p)
             for (int64_t j = 0; j < p.n; j++) {
                 int64_t at = batch * p.stride_d + i * p.ldd + j;
                 float   y = (float)row[(size_t)j];
+                if (p.d_dtype == GPUNN_I32) {
+                    ((int32_t *)p.d)[at] = (int32_t)row[(size_t)j];
+                    continue;
+                }
                 if (p.bias) y += gpunn__load(p.bias, p.bias_dtype, j);
                 if (p.residual) y += gpunn__load(p.residual, p.d_dtype, at);
                 if (p.activation == GPUNN__RELU) y = (float)reference_relu(y);
@@ -107,6 +112,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, cons
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no mask");
     if (p->aux && p->ldd % 8)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "rows of what gelu is applied to");
+    if (p->dtype == GPUNN_U8 && (p->transpose_a || !p->transpose_b || p->n % 4 || p->k % 4 || p->bias ||
+                                 p->residual || p->accumulate || p->d_dtype != GPUNN_I32))
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a product of bytes in another form");
     if (p->bias && p->bias_dtype != p->d_dtype)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a bias of another dtype");
     return GPUNN_OK;

@@ -701,7 +701,7 @@ GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, f
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype);
 
 /* -- 8-bit numbers, for evaluation: q of dtype U8 stands for (q - zero_point) scale. No gradient: a training
- * run is refused. On the CPU -- */
+ * run is refused. On a GPU layers need compute capability 7.5; results are the CPU's -- */
 typedef struct gpunn_quantize_args {
     int   args_;
     float scale;      /* required, above 0 */

@@ -104,6 +104,9 @@ typedef uint64_t gpunn__unsigned;
 enum { GPUNN__ARENA_ALIGN = 64 };
 #endif
 
+/* Products of 8-bit numbers in a sum: 255 * 128 times that, and a bias of 2^30, fit 32 bits. */
+enum { GPUNN__MOST_PRODUCTS = 32768 };
+
 /* A buffer handed out in aligned pieces. With base NULL it only adds up their sizes. */
 typedef struct gpunn__arena {
     char  *base;

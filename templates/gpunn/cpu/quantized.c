@@ -736,8 +736,6 @@ static int gpunn__int8_threads(const gpunn__cpu *cpu, const gpunn__int8 *g)
                                   (double)gpunn__int8_rows(g) * (double)g->out * (1 + (double)g->k / 64));
 }
 
-enum { GPUNN__MOST_PRODUCTS = 32768 }; /* 255 * 128 times that, and a bias of 2^30, fit 32 bits */
-
 static GPUNN__STATUS gpunn__check_products(gpunn__cpu *cpu, const gpunn__int8 *g)
 {
     if (g->k <= GPUNN__MOST_PRODUCTS) return GPUNN_OK;

@@ -58,6 +58,7 @@ typedef struct gpunn__cuda {
     bool                 plain;     /* GPUNN_PLAIN: no capture; wait after each step */
     gpunn__mark_at      *marks;     /* gpunn_profile: [steps + 2]; NULL: not profiling */
     bool                 overlaps;  /* kernels are launched with programmatic dependent launch */
+    bool                 replayed;  /* the program has captured a run; a replay may change weights unseen */
     gpunn_status         dead;      /* sticky: after a device fault every call returns this */
     char                 text[512]; /* message of the last failure */
     cudaMemPool_t        pool;
@@ -134,6 +135,9 @@ GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64
 /* Blocks of which each thread does `each` elements once. Loads of the next block then begin before the last
  * one's stores have ended: up to 1.08 times as fast for what only moves memory. */
 GPUNN__INTERNAL unsigned gpunn__single_blocks(int64_t n, int64_t each);
+
+/* Whether what the step keeps of its weights is not that of the present ones. */
+GPUNN__INTERNAL bool gpunn__cuda_is_stale(const gpunn__cuda *cuda, const gpunn_step *step);
 
 /* Bytes of cuda->counters. */
 GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda);

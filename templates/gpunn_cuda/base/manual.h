@@ -41,7 +41,7 @@
  *     cuda/loss        cross_entropy, nll, ctc_loss
  *     cuda/attention   scaled_dot_product_attention: cuDNN's, or products and a separate kernel
  *     cuda/recurrent   rnn, lstm, gru: cuDNN's, or products and a kernel for each step
- *     cuda/quantized   refuses ops of 8-bit numbers
+ *     cuda/quantized   ops of 8-bit numbers: tensor cores, cuBLASLt for large products
  *     cuda/short       consecutive steps that share a launch because each is too short for its own
  *     cuda/optimizers  updates, norms of gradients, the loss scale
  *     run/run          whole runs: plain, captured, replayed

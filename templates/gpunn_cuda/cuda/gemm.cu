@@ -89,6 +89,8 @@ static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t st
 
 static cudaDataType_t gpunn__lt_type(int64_t dtype)
 {
+    if (dtype == GPUNN_U8) return CUDA_R_8I;
+    if (dtype == GPUNN_I32) return CUDA_R_32I;
     if (dtype == GPUNN_F32) return CUDA_R_32F;
     return dtype == GPUNN_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
@@ -118,11 +120,13 @@ static gpunn_status gpunn__algorithms_layout(gpunn__cuda *cuda, cublasLtMatrixLa
 static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__product_key *key,
                                                gpunn__algorithms *all)
 {
-    const cublasComputeType_t compute = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
-                                            ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                            : CUBLAS_COMPUTE_32F;
+    const cublasComputeType_t floats = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
+                                           ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                           : CUBLAS_COMPUTE_32F;
     const bool                ta = key->transpose_a, tb = key->transpose_b, bias = key->bias_dtype >= 0;
-    GPUNN__LT(cublasLtMatmulDescCreate(&all->operation, compute, CUDA_R_32F));
+    const bool                integers = key->dtype == GPUNN_U8;
+    GPUNN__LT(cublasLtMatmulDescCreate(&all->operation, integers ? CUBLAS_COMPUTE_32I : floats,
+                                       integers ? CUDA_R_32I : CUDA_R_32F));
     GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->a, key->dtype, tb ? key->k : key->n, tb ? key->n : key->k,
                                         key->ldb, key->batch, key->stride_b));
     GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->b, key->dtype, ta ? key->m : key->k, ta ? key->k : key->m,
@@ -232,8 +236,11 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
 static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all,
                                           int algorithm)
 {
-    const float one = 1, beta = p->accumulate || p->residual ? 1 : 0;
-    GPUNN__LT(cublasLtMatmul(cuda->libraries->lt, all->operation, &one, p->b, all->a, p->a, all->b, &beta,
+    const bool    integers = p->dtype == GPUNN_U8;
+    const int32_t unit = 1, none = 0;
+    const float   one = 1, beta = p->accumulate || p->residual ? 1 : 0;
+    GPUNN__LT(cublasLtMatmul(cuda->libraries->lt, all->operation, integers ? (const void *)&unit : &one, p->b,
+                             all->a, p->a, all->b, integers ? (const void *)&none : &beta,
                              p->residual ? p->residual : p->d, all->d, p->d, all->d,
                              &all->algorithm[algorithm], cuda->libraries->lt_workspace,
                              cuda->libraries->lt_workspace_bytes, cuda->stream));

@@ -336,6 +336,7 @@ struct gpunn__captured {
     gpunn_run        run;   /* the run that this entry belongs to; its updates follow this struct */
     bool             warm;  /* has run once, kernel by kernel, which loads the kernels */
     bool             plain; /* cannot or must not be captured */
+    bool             keeps; /* some step keeps packed weights, which a graph does not renew */
     cudaGraphExec_t  graph; /* NULL: not captured */
 };
 
@@ -387,6 +388,21 @@ static bool gpunn__needs_host(const gpunn_run *run)
     return waits;
 }
 
+static bool gpunn__keeps_weights(const gpunn_run *run)
+{
+    bool keeps = false;
+    for (int i = 0; i < run->step_count && !keeps; i++) keeps = run->steps[i].cache_bytes > 0;
+    return keeps;
+}
+
+static bool gpunn__has_stale(const gpunn__cuda *cuda, const gpunn_run *run)
+{
+    bool stale = false;
+    for (int i = 0; i < run->step_count && !stale; i++)
+        stale = run->steps[i].cache_bytes > 0 && gpunn__cuda_is_stale(cuda, &run->steps[i]);
+    return stale;
+}
+
 /* Finds or creates the entry of this run and moves it to the front of the list. Returns NULL if memory runs
  * out. */
 static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
@@ -406,6 +422,7 @@ static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
         captured->run = *run;
         captured->run.updates = updates;
         captured->plain = cuda->plain || gpunn__needs_host(run);
+        captured->keeps = gpunn__keeps_weights(run);
     }
     if (captured) {
         captured->next = first;
@@ -463,7 +480,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     if (gpunn__takes_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     if (gpunn__cuda_capturing(cuda)) {
         if (cuda->plain) return gpunn__outside_capture(cuda, "wait for each step (GPUNN_PLAIN)");
-        run->captured_only = true;
+        run->captured_only = cuda->replayed = true;
         GPUNN__TRY(gpunn__run_numbers(cuda, run, true));
         return gpunn__run_launch(cuda, run);
     }
@@ -472,7 +489,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     if (captured == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__TRY(gpunn__run_numbers(cuda, run, false));
     GPUNN__TRY(gpunn__plain_wait(cuda, "what ran before this"));
-    if (captured->warm && captured->graph == NULL && !captured->plain &&
+    const bool stale = captured->keeps && gpunn__has_stale(cuda, run);
+    if (captured->warm && captured->graph == NULL && !captured->plain && !stale &&
         gpunn__run_capture_overlapping(cuda, captured, run) != GPUNN_OK) {
         char text[sizeof cuda->text + 128];
         if (cuda->dead) return cuda->dead;
@@ -483,7 +501,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
         captured->plain = true;
         run->failed = NULL;
     }
-    if (captured->graph)
+    if (captured->graph && !stale)
         GPUNN__CUDA(cuda, cudaGraphLaunch(captured->graph, cuda->stream));
     else
         GPUNN__TRY(gpunn__run_launch(cuda, run));
