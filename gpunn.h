@@ -21,6 +21,7 @@
  *     data     loaders
  *     files    weights, checkpoints, dataset readers
  *     lora     low-rank adapters, for fine-tuning
+ *     quantization  from a trained model, one of 8-bit integers
  *     spec     models as JSON
  *     fit      the training loop, progress, history
  *     profile  where the time of a run goes
@@ -40,7 +41,7 @@
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
  *               gemm depthwise conv strips quantized pool sampling norm softmax loss attention recurrent
  *               optimizers cpu
- *     train/    optimizer step ranks schedule lora loader fit profile
+ *     train/    optimizer step ranks schedule lora loader calibrate quantize fit profile
  *     io/       files elements safetensors load checkpoint save adapters gguf spec_writer spec_reader
  *               model_file datasets
  *
@@ -645,6 +646,12 @@
  *     formats: .weights of gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses
  *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
  *     gpunn_lora freezes can be stored so, too, without this rounding; adapters train above them.
+ *     On a CPU a trained model can become one that computes with 8-bit integers. Samples show the ranges of
+ *     its values. Each layer's error can be reported, and layers that lose too much can stay F32.
+ *         gpunn_calibrate(model, .outputs = {y}); // on the batch that x holds; more batches add to it
+ *         gpunn_model *small = gpunn_quantize(model);
+ *         gpunn_model_save(small, "net_int8.safetensors");
+ *         gpunn_model_destroy(small);
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
  *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works
@@ -3980,6 +3987,62 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
  * .keep_blocks), or another op, such as a derivative, reads an adapter. No weight has changed then. */
 GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model);
 
+/* ==== >>quantization ===================================================================================== *
+ * Post-training quantisation: a trained model becomes one that computes linear layers, convolutions of images
+ * and sums with 8-bit integers. Not thread-safe per device. */
+typedef struct gpunn_calibrate_args {
+    int args_;
+    /* the network's results, without losses; list ends at the first NULL; default: those of the spec */
+    gpunn_tensor *outputs[8];
+    gpunn_loader *loader;  /* runs its batches; NULL: one run of the inputs as they are */
+    int64_t       batches; /* most batches of the loader; 0: an epoch */
+} gpunn_calibrate_args;
+/* Evaluates the network on samples and records the ranges and histograms of what linear layers, convolutions
+ * and sums read and compute. Calls with the same outputs add up. They begin anew if the weights have changed
+ * since. A hundred samples like those of later use are usually enough. The values of a batch are all held at
+ * once. States advance as in gpunn_forward, and the loader is rewound.
+ * GPUNN_ERR_NUMERIC: a value is NaN or infinite. GPUNN_ERR_STATE: the model has ops of 8-bit numbers or
+ * adapters of gpunn_lora. GPUNN_ERR_UNSUPPORTED: nothing can be quantised. */
+GPUNN_API gpunn_status gpunn_calibrate_(gpunn_model *model, gpunn_calibrate_args args);
+#define gpunn_calibrate(...) gpunn_calibrate_(GPUNN_NAMED(gpunn_calibrate_args, __VA_ARGS__))
+/* How the range of a value follows from its numbers. */
+typedef enum gpunn_range_method {
+    GPUNN_RANGE_MIN_MAX = 0, /* from the least to the greatest */
+    GPUNN_RANGE_ENTROPY      /* clips rare large ones: the least Kullback-Leibler divergence, as TensorRT's */
+} gpunn_range_method;
+/* A layer of gpunn_quantize's report. */
+typedef struct gpunn_quantized_layer {
+    const char *op, *layer; /* "conv2d", "conv1"; layer "": it has no name */
+    const char *wide;       /* NULL: it is quantised; else why it stays F32: "named" or "error" */
+    float       low, high;  /* range of its result */
+    /* Signal-to-noise ratio of its result, 10 log10(sum y^2 / sum (y - y_float)^2), in decibels: with only
+     * this layer quantised, and in the model as it has become. Infinite if they are equal. 6 decibels are a
+     * bit of precision; 30 are usual. NaN for a layer that is "named", which was not tried. */
+    double snr, total_snr;
+} gpunn_quantized_layer;
+typedef struct gpunn_quantization_args {
+    int                args_;
+    gpunn_range_method method;
+    float              min_snr; /* in decibels: a layer whose own result has less stays F32; 0: no bound */
+    /* patterns of names of layers that stay F32, as those of gpunn_lora; ends at NULL */
+    const char *const *wide;
+    void (*report)(void *user, const gpunn_quantized_layer *layer); /* called for each layer; NULL: not */
+    void *user;                                                     /* first argument of report */
+} gpunn_quantization_args;
+/* Makes a model for evaluation (.inference) from a calibrated one, which stays as it is. It computes the
+ * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs and named values keep their names, the
+ * other ops, and values between them, stay F32. gpunn_model_save writes it to one file.
+ * Activations have one scale and zero point per tensor, weights a scale for each output channel. A batch norm
+ * is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its result; dropout is
+ * left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each result, and sums of
+ * two values of one shape, of which one is quantised. The errors are measured in one run of each model, on
+ * the inputs as they are: those of the last batch of the calibration.
+ * Returns NULL on failure. GPUNN_ERR_STATE: the model has no calibration of these weights, or has ops of
+ * 8-bit numbers or adapters. GPUNN_ERR_ARGUMENT: no layer is left that may be quantised, or a pattern is
+ * wrong. GPUNN_ERR_UNSUPPORTED: the device is a GPU. */
+GPUNN_API gpunn_model *gpunn_quantize_(gpunn_model *model, gpunn_quantization_args args);
+#define gpunn_quantize(...) gpunn_quantize_(GPUNN_NAMED(gpunn_quantization_args, __VA_ARGS__))
+
 /* ==== >>spec ============================================================================================= *
  * A model as JSON (generator/model.schema.json), for the code generator, other programs and imported
  * models. */
@@ -6538,7 +6601,8 @@ struct gpunn_tensor {
     gpunn__compact   compact;
 };
 
-typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
+typedef struct gpunn__plan        gpunn__plan;        /* >>plan/plan */
+typedef struct gpunn__calibration gpunn__calibration; /* >>train/calibrate */
 
 /* What a spec contains beside tensors (>>io/spec_reader). */
 typedef struct gpunn__recipe {
@@ -6675,6 +6739,7 @@ struct gpunn_model {
     int                     enabled;  /* 1 + the index of the enabled adapter; 0: none */
     bool                    has_base; /* some tensor is or was `base` */
     gpunn__spec             spec;
+    gpunn__calibration     *calibration; /* by gpunn_calibrate; NULL: none */
 };
 
 /* the most that a parameter can have: rule.state, and its average */
@@ -6851,6 +6916,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype fo
                                                  size_t bytes);
 /* Freezes a parameter, which then has neither gradient nor optimizer state. See graph/tensors.c. */
 GPUNN__INTERNAL void gpunn__freeze(gpunn_tensor *parameter);
+/* Frees what gpunn_calibrate has recorded; NULL is allowed. See train/calibrate.c. */
+GPUNN__INTERNAL void gpunn__calibration_free(gpunn_device *dev, gpunn__calibration *c);
 /* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) \
     ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
@@ -9591,6 +9658,7 @@ GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
     gpunn__free(dev, model->spec.metadata,
                 (size_t)model->spec.metadata_capacity * sizeof *model->spec.metadata);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
+    gpunn__calibration_free(dev, model->calibration);
     gpunn__free(dev, model, sizeof *model);
     gpunn__device_release(dev);
 }
@@ -48894,6 +48962,12 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
  * Low-rank adapters: gpunn_lora adds nodes to a built graph, gpunn_lora_merge removes them. The tensor by
  * which the program knows a layer's result stays the result, with the adapter's part in it. */
 
+/* Whether the pattern matches a layer's name, or the end of it that follows a dot. */
+GPUNN__INTERNAL bool gpunn__pattern_wants(const void *pattern, const char *layer);
+
+/* What is wrong with a pattern; NULL: nothing. */
+GPUNN__INTERNAL const char *gpunn__pattern_fault(const char *pattern);
+
 /* Which layers get an adapter. */
 typedef struct gpunn__lora_wanted {
     bool (*wants)(const void *what, const char *layer);
@@ -48956,8 +49030,7 @@ static bool gpunn__glob(const char *pattern, const char *text)
     return found;
 }
 
-/* Whether the pattern matches a layer's name, or the end of it that follows a dot. */
-static bool gpunn__pattern_wants(const void *pattern, const char *layer)
+GPUNN__INTERNAL bool gpunn__pattern_wants(const void *pattern, const char *layer)
 {
     const char *at = layer, *dot;
     while (!gpunn__glob((const char *)pattern, at)) {
@@ -48967,8 +49040,7 @@ static bool gpunn__pattern_wants(const void *pattern, const char *layer)
     return true;
 }
 
-/* What is wrong with a pattern; NULL: nothing. */
-static const char *gpunn__pattern_fault(const char *pattern)
+GPUNN__INTERNAL const char *gpunn__pattern_fault(const char *pattern)
 {
     const char *open = NULL;
     if (*pattern == 0) return "it is empty";
@@ -51666,6 +51738,1189 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
 #pragma GCC push_options
 #pragma GCC optimize("Og", "inline-functions-called-once")
 #endif
+/* ==== >>train/calibrate ================================================================================== *
+ * Finds what of a network can be computed in 8 bits, and records the ranges of its values. */
+enum { GPUNN__SIDE_BINS = 4096, GPUNN__BYTE_MAX = 255 }; /* GPUNN__SIDE_BINS: bins of one sign */
+
+/* A histogram of a value over all runs so far. Zeros are not counted: every range represents them exactly. */
+typedef struct gpunn__observed {
+    gpunn_tensor *of;
+    float         low, high;                  /* the least and the greatest number, and 0 */
+    double        width;                      /* of a bin, a power of 2; 0: only zeros so far */
+    int64_t       bins[2 * GPUNN__SIDE_BINS]; /* bin GPUNN__SIDE_BINS begins at 0 */
+} gpunn__observed;
+
+struct gpunn__calibration {
+    uint64_t         version; /* of the weights */
+    int              output_count, count;
+    gpunn_tensor   **outputs;  /* [output_count] */
+    gpunn__observed *observed; /* [count] */
+};
+
+/* A linear layer, a convolution or a sum, with the ops behind it that become part of it. */
+typedef struct gpunn__node_unit {
+    gpunn_tensor *first;
+    gpunn_tensor *norm;      /* batch norm of a product; NULL: none */
+    gpunn_tensor *end;       /* the last of its ops */
+    float         low, high; /* bounds of its result: those of a relu, for example */
+} gpunn__node_unit;
+
+/* The part of a model that computes its outputs. */
+typedef struct gpunn__network {
+    gpunn_model *model;
+    /* [tensor_count]; shown: the units read or compute it, so that its range counts */
+    bool *needed, *shown;
+    int  *reader; /* [tensor_count]: id of the only tensor that reads it; negative: none, or several */
+    gpunn__node_unit *units; /* [unit_count], by rising ids of `first`; room for tensor_count */
+    int               unit_count;
+} gpunn__network;
+
+/* Fails if gpunn_lora's adapters or ops of 8-bit numbers stand in the way. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_floats(const gpunn_model *model, const char *function);
+
+/* Free it after a failure, too. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__network_find(gpunn_model *model, gpunn_tensor *const *outputs, int count,
+                                                  gpunn__network *network);
+GPUNN__INTERNAL void          gpunn__network_free(gpunn__network *network);
+
+/* Number of operands of a unit that are values of 8 bits. */
+GPUNN__INTERNAL int gpunn__unit_operands(const gpunn__node_unit *unit);
+
+/* Whether the op moves elements of its first operand, so that bytes can be moved in their place. */
+GPUNN__INTERNAL bool gpunn__moves_elements(const gpunn_tensor *t);
+
+/* The tensor whose range is that of t: t itself, or what t takes its elements from. */
+GPUNN__INTERNAL const gpunn_tensor *gpunn__range_root(const gpunn_tensor *t);
+
+/* Evaluates all values that are shown, so that they can be read. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__run_shown(const gpunn__network *network);
+
+/* The floats of a tensor in host memory, to be freed with gpunn__free. NULL on failure. */
+GPUNN__INTERNAL float *gpunn__read_floats(gpunn_tensor *t, int64_t *count);
+
+/* The record of a tensor's range, in a model with a calibration; NULL: there is none. */
+GPUNN__INTERNAL const gpunn__observed *gpunn__observed_of(const gpunn_model *model, const gpunn_tensor *t);
+
+/* Whether there is a calibration of these weights. */
+GPUNN__INTERNAL bool gpunn__is_calibrated(const gpunn_model *model);
+
+/* The bound t for which rounding what is clipped to -t .. t loses the least information: the smallest
+ * Kullback-Leibler divergence. */
+GPUNN__INTERNAL double gpunn__entropy_bound(const gpunn__observed *o);
+
+/* ---- histograms ---------------------------------------------------------------------------------------- */
+
+/* Makes the bins twice as wide. */
+static void gpunn__merge_bins(gpunn__observed *o)
+{
+    int64_t *above = o->bins + GPUNN__SIDE_BINS, *below = above - 1;
+    for (int i = 0; i < GPUNN__SIDE_BINS; i++) {
+        const bool old = 2 * i < GPUNN__SIDE_BINS;
+        above[i] = old ? above[2 * i] + above[2 * i + 1] : 0;
+        below[-i] = old ? below[-2 * i] + below[-2 * i - 1] : 0;
+    }
+    o->width *= 2;
+}
+
+/* Makes the bins wide enough for the range. */
+static void gpunn__fit_bins(gpunn__observed *o)
+{
+    int power;
+    (void)frexp(o->high > -o->low ? (double)o->high : -(double)o->low, &power);
+    const double width = ldexp(1.0 / GPUNN__SIDE_BINS, power);
+    if (o->width == 0) o->width = width;
+    while (o->width < width) gpunn__merge_bins(o);
+}
+
+/* Adds n numbers. False if one of them is not finite; the record is then of no use. */
+static bool gpunn__observe(gpunn__observed *o, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) return false;
+        o->low = x[i] < o->low ? x[i] : o->low;
+        o->high = x[i] > o->high ? x[i] : o->high;
+    }
+    if (o->low == o->high) return true;
+    gpunn__fit_bins(o);
+    const double inverse = 1 / o->width;
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] != 0) o->bins[GPUNN__SIDE_BINS + (int)floor((double)x[i] * inverse)]++;
+    return true;
+}
+
+/* The Kullback-Leibler divergence sum p log(p / q) between the histogram p of the numbers clipped to the
+ * range of the bins [first, first + n), and what is left of them on GPUNN__BYTE_MAX levels: q is level where p
+ * is not 0. As in NVIDIA's 8-bit inference with TensorRT (Migacz, 2017), q lacks what is clipped. A small
+ * share of a uniform distribution is mixed into q, so that q is nowhere 0. */
+static double gpunn__divergence(const gpunn__observed *o, int first, int n)
+{
+    const int64_t *bins = o->bins + first;
+    const double   share = 1e-3;
+    int64_t        left = 0, right = 0, inside = 0;
+    double         sum = 0;
+    for (int i = 0; i < first; i++) left += o->bins[i];
+    for (int i = first + n; i < 2 * GPUNN__SIDE_BINS; i++) right += o->bins[i];
+    for (int i = 0; i < n; i++) inside += bins[i];
+    if (inside == 0) return HUGE_VAL;
+    for (int level = 0, i = 0; level < GPUNN__BYTE_MAX; level++) {
+        const int end = (level + 1) * n / GPUNN__BYTE_MAX;
+        int64_t   count = 0, used = 0;
+        for (int k = i; k < end; k++) count += bins[k], used += bins[k] > 0;
+        for (; i < end; i++) {
+            const int64_t whole = bins[i] + (i == 0 ? left : 0) + (i == n - 1 ? right : 0);
+            const double  p = (double)whole / (double)(left + inside + right);
+            const double  q = bins[i] ? (double)count / (double)used / (double)inside : 0;
+            if (whole) sum += p * log(p / ((1 - share) * q + share / n));
+        }
+    }
+    return sum;
+}
+
+GPUNN__INTERNAL double gpunn__entropy_bound(const gpunn__observed *o)
+{
+    const double most = o->high > -o->low ? (double)o->high : -(double)o->low;
+    const int    below = o->width > 0 ? (int)ceil(-(double)o->low / o->width) : 0,
+              above = o->width > 0 && o->high > 0 ? (int)floor((double)o->high / o->width) + 1 : 0;
+    const int all = below > above ? below : above;
+    double    least = HUGE_VAL, bound = most;
+    const int step = all / 128 + 1;
+    for (int i = all; i > 0; i -= step) {
+        const int    a = i < below ? i : below, b = i < above ? i : above;
+        const double found = a + b > GPUNN__BYTE_MAX ? gpunn__divergence(o, GPUNN__SIDE_BINS - a, a + b)
+                                                     : HUGE_VAL;
+        if (found >= least) continue;
+        least = found;
+        bound = i == all ? most : i * o->width;
+    }
+    return bound;
+}
+
+/* ---- what can be computed in 8 bits -------------------------------------------------------------------- */
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_floats(const gpunn_model *model, const char *function)
+{
+    if (model->adapter_count)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s: the model has adapters of gpunn_lora; merge them first with gpunn_lora_merge",
+                           function);
+    for (int id = 0; id < model->tensor_count; id++)
+        if (gpunn__op_is(model->tensors[id]->op, GPUNN__INTEGER))
+            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                               "%s: the model has ops of 8-bit numbers already, such as %s; use the model of "
+                               "floats from which it was made",
+                               function, gpunn_op_name(model->tensors[id]->op));
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL bool gpunn__moves_elements(const gpunn_tensor *t)
+{
+    return t->op == GPUNN_OP_RESHAPE || t->op == GPUNN_OP_PERMUTE || t->op == GPUNN_OP_SLICE ||
+           t->op == GPUNN_OP_DROPOUT;
+}
+
+GPUNN__INTERNAL const gpunn_tensor *gpunn__range_root(const gpunn_tensor *t)
+{
+    while (t->kind == GPUNN__VALUE && (gpunn__moves_elements(t) || t->op == GPUNN_OP_MAX_POOL2D ||
+                                       t->op == GPUNN_OP_ADAPTIVE_MAX_POOL2D))
+        t = t->inputs[0];
+    return t;
+}
+
+GPUNN__INTERNAL int gpunn__unit_operands(const gpunn__node_unit *unit)
+{
+    return unit->first->op == GPUNN_OP_ADD ? 2 : 1;
+}
+
+/* Whether a value that varies between runs. */
+static bool gpunn__varies(const gpunn_tensor *t)
+{
+    const gpunn__kind kind = gpunn__range_root(t)->kind;
+    return t->dtype == GPUNN_F32 && (kind == GPUNN__VALUE || kind == GPUNN__INPUT);
+}
+
+static bool gpunn__is_parameter(const gpunn_tensor *t, bool optional)
+{
+    return t ? t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER : optional;
+}
+
+enum { GPUNN__LONGEST_SUM = 32768 }; /* products, see gpunn_quantized_linear */
+
+static bool gpunn__is_unit(const gpunn_tensor *t)
+{
+    const gpunn_tensor *x = t->kind == GPUNN__VALUE ? t->inputs[0] : NULL;
+    if (t->op == GPUNN_OP_ADD)
+        return t->dtype == GPUNN_F32 && gpunn__same_shape(x, t) && gpunn__same_shape(t->inputs[1], t) &&
+               gpunn__varies(x) && gpunn__varies(t->inputs[1]);
+    if ((t->op != GPUNN_OP_LINEAR && t->op != GPUNN_OP_CONV2D) || !gpunn__varies(x) ||
+        !gpunn__is_parameter(t->inputs[1], false) || !gpunn__is_parameter(t->inputs[2], true) ||
+        gpunn__fan_in(t->inputs[1]) > GPUNN__LONGEST_SUM)
+        return false;
+    return t->op == GPUNN_OP_LINEAR || (x->dim[1] > 0 && x->dim[2] > 0 && x->dim[3] > 0);
+}
+
+/* Whether t is a batch norm with running statistics of the channels of `product`. */
+static bool gpunn__is_norm_of(const gpunn_tensor *t, const gpunn_tensor *product)
+{
+    bool whole = t->op == GPUNN_OP_BATCH_NORM && t->input_count == 5 && t->inputs[0] == product &&
+                 (product->op == GPUNN_OP_CONV2D || (product->op == GPUNN_OP_LINEAR && product->rank == 2));
+    for (int i = 1; whole && i < 5; i++) whole = gpunn__is_parameter(t->inputs[i], i < 3);
+    return whole;
+}
+
+/* Takes the bounds of a relu, for example. */
+static bool gpunn__take_bounds(gpunn__node_unit *unit, const gpunn_tensor *t)
+{
+    if (t->op != GPUNN_OP_RELU && t->op != GPUNN_OP_RELU6 && t->op != GPUNN_OP_HARDTANH &&
+        t->op != GPUNN_OP_CLAMP)
+        return false;
+    const bool own = t->op == GPUNN_OP_HARDTANH || t->op == GPUNN_OP_CLAMP;
+    unit->low = own ? t->attr.value[0] : 0;
+    unit->high = own ? t->attr.value[1] : t->op == GPUNN_OP_RELU6 ? 6 : INFINITY;
+    return true;
+}
+
+/* The unit that begins with a tensor. */
+static gpunn__node_unit gpunn__unit_of(const gpunn__network *network, gpunn_tensor *t)
+{
+    gpunn_tensor *const *tensors = network->model->tensors;
+    gpunn__node_unit     unit = {t, NULL, t, -INFINITY, INFINITY};
+    int                  next = network->reader[t->id];
+    if (next >= 0 && t->op != GPUNN_OP_ADD && gpunn__is_norm_of(tensors[next], t)) {
+        unit.norm = unit.end = tensors[next];
+        next = network->reader[next];
+    }
+    if (next >= 0 && gpunn__take_bounds(&unit, tensors[next])) unit.end = tensors[next];
+    return unit;
+}
+
+/* Finds the only readers. A result has none, as the program reads it. */
+static void gpunn__find_readers(gpunn__network *network, gpunn_tensor *const *outputs, int count)
+{
+    enum { NONE = -1, SEVERAL = -2 };
+    const gpunn_model *model = network->model;
+    int               *reader = network->reader;
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        reader[id] = NONE;
+        for (int i = 0; network->needed[id] && i < t->input_count; i++)
+            if (t->inputs[i]) {
+                int *of = &reader[t->inputs[i]->id];
+                *of = *of == NONE ? id : SEVERAL;
+            }
+    }
+    for (int i = 0; i < count; i++) reader[outputs[i]->id] = SEVERAL;
+}
+
+GPUNN__INTERNAL void gpunn__network_free(gpunn__network *network)
+{
+    gpunn_device *dev = network->model->dev;
+    const size_t  count = (size_t)network->model->tensor_count;
+    gpunn__free(dev, network->needed, count * sizeof *network->needed);
+    gpunn__free(dev, network->shown, count * sizeof *network->shown);
+    gpunn__free(dev, network->reader, count * sizeof *network->reader);
+    gpunn__free(dev, network->units, count * sizeof *network->units);
+}
+
+/* Marks what a unit reads and computes. */
+static void gpunn__show_unit(const gpunn__node_unit *unit, bool *shown)
+{
+    shown[unit->end->id] = true;
+    for (int i = 0; i < gpunn__unit_operands(unit); i++)
+        shown[unit->first->inputs[i]->id] = shown[gpunn__range_root(unit->first->inputs[i])->id] = true;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__network_find(gpunn_model *model, gpunn_tensor *const *outputs, int count,
+                                                  gpunn__network *network)
+{
+    const size_t  tensors = (size_t)model->tensor_count;
+    gpunn_device *dev = model->dev;
+    memset(network, 0, sizeof *network);
+    network->model = model;
+    network->needed = (bool *)gpunn__calloc(dev, tensors * sizeof(bool));
+    network->shown = (bool *)gpunn__calloc(dev, tensors * sizeof(bool));
+    network->reader = (int *)gpunn__calloc(dev, tensors * sizeof(int));
+    network->units = (gpunn__node_unit *)gpunn__calloc(dev, tensors * sizeof(gpunn__node_unit));
+    if (!network->needed || !network->shown || !network->reader || !network->units) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < count; i++) network->needed[outputs[i]->id] = true;
+    gpunn__mark_operands(model, network->needed);
+    gpunn__mark_assigns(model, false, network->needed, network->shown);
+    gpunn__find_readers(network, outputs, count);
+    memset(network->shown, 0, tensors * sizeof(bool));
+    for (int id = 0; id < model->tensor_count; id++)
+        if (network->needed[id] && gpunn__is_unit(model->tensors[id]))
+            network->units[network->unit_count++] = gpunn__unit_of(network, model->tensors[id]);
+    for (int i = 0; i < network->unit_count; i++) gpunn__show_unit(&network->units[i], network->shown);
+    return GPUNN_OK;
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------------- */
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__run_shown(const gpunn__network *network)
+{
+    gpunn_model   *model = network->model;
+    const size_t   bytes = (size_t)model->tensor_count * sizeof(gpunn_tensor *);
+    gpunn_tensor **list = (gpunn_tensor **)gpunn__realloc(model->dev, NULL, 0, bytes);
+    int            count = 0;
+    if (list == NULL) return GPUNN_ERR_MEMORY;
+    for (int id = 0; id < model->tensor_count; id++)
+        if (network->shown[id] && model->tensors[id]->kind == GPUNN__VALUE)
+            list[count++] = model->tensors[id];
+    const gpunn_status status = gpunn_forward(list, count);
+    gpunn__free(model->dev, list, bytes);
+    return status;
+}
+
+GPUNN__INTERNAL float *gpunn__read_floats(gpunn_tensor *t, int64_t *count)
+{
+    gpunn_device *dev = t->model->dev;
+    *count = (int64_t)(gpunn_tensor_bytes(t) / gpunn_dtype_size(gpunn_tensor_dtype(t)));
+    const size_t bytes = (size_t)*count * sizeof(float);
+    float       *values = (float *)gpunn__realloc(dev, NULL, 0, bytes);
+    if (values == NULL || gpunn_read_as(t, GPUNN_F32, values, bytes) == GPUNN_OK) return values;
+    gpunn__free(dev, values, bytes);
+    return NULL;
+}
+
+GPUNN__INTERNAL const gpunn__observed *gpunn__observed_of(const gpunn_model *model, const gpunn_tensor *t)
+{
+    const gpunn__calibration *c = model->calibration;
+    for (int i = 0; i < c->count; i++)
+        if (c->observed[i].of == t) return &c->observed[i];
+    return NULL;
+}
+
+GPUNN__INTERNAL bool gpunn__is_calibrated(const gpunn_model *model)
+{
+    /* each run may have other weights if they are in the program's memory */
+    return model->calibration &&
+           (model->user_weights || model->calibration->version == model->state.weights_version);
+}
+
+GPUNN__INTERNAL void gpunn__calibration_free(gpunn_device *dev, gpunn__calibration *c)
+{
+    if (c == NULL) return;
+    gpunn__free(dev, c->outputs, (size_t)c->output_count * sizeof *c->outputs);
+    gpunn__free(dev, c->observed, (size_t)c->count * sizeof *c->observed);
+    gpunn__free(dev, c, sizeof *c);
+}
+
+/* Whether what was recorded before still counts. */
+static bool gpunn__continues(const gpunn_model *model, gpunn_tensor *const *outputs, int count)
+{
+    const gpunn__calibration *old = model->calibration;
+    return gpunn__is_calibrated(model) && old->output_count == count &&
+           memcmp(old->outputs, outputs, (size_t)count * sizeof *outputs) == 0;
+}
+
+/* A calibration with what was recorded before, or with empty records. NULL: failed. */
+static gpunn__calibration *gpunn__calibration_make(const gpunn__network *network,
+                                                   gpunn_tensor *const *outputs, int count)
+{
+    gpunn_model        *model = network->model;
+    const bool          continues = gpunn__continues(model, outputs, count);
+    gpunn__calibration *c = (gpunn__calibration *)gpunn__calloc(model->dev, sizeof *c);
+    if (c == NULL) return NULL;
+    for (int id = 0; id < model->tensor_count; id++) c->count += network->shown[id];
+    c->output_count = count;
+    c->outputs = (gpunn_tensor **)gpunn__calloc(model->dev, (size_t)count * sizeof *c->outputs);
+    c->observed = (gpunn__observed *)gpunn__calloc(model->dev, (size_t)c->count * sizeof *c->observed);
+    if (c->outputs == NULL || c->observed == NULL) {
+        gpunn__calibration_free(model->dev, c);
+        return NULL;
+    }
+    memcpy(c->outputs, outputs, (size_t)count * sizeof *outputs);
+    gpunn__observed *o = c->observed;
+    for (int id = 0; id < model->tensor_count; id++) {
+        if (!network->shown[id]) continue;
+        const gpunn__observed *old = continues ? gpunn__observed_of(model, model->tensors[id]) : NULL;
+        if (old) *o = *old;
+        o++->of = model->tensors[id];
+    }
+    return c;
+}
+
+/* Adds the values of a run. */
+static GPUNN__STATUS gpunn__record_run(const gpunn__network *network, gpunn__calibration *c)
+{
+    gpunn_device *dev = network->model->dev;
+    gpunn_status  status = gpunn__run_shown(network);
+    for (int i = 0; status == GPUNN_OK && i < c->count; i++) {
+        gpunn_tensor *t = c->observed[i].of;
+        char          layer[GPUNN__ERROR_SIZE];
+        int64_t       count;
+        float        *values = gpunn__read_floats(t, &count);
+        if (values == NULL)
+            status = dev->error.status;
+        else if (!gpunn__observe(&c->observed[i], values, count))
+            status = gpunn__fail(dev, GPUNN_ERR_NUMERIC,
+                                 "gpunn_calibrate: %s%s has a NaN or infinite number, for which there is no "
+                                 "range; leave such samples out",
+                                 t->kind == GPUNN__INPUT ? "input" : gpunn_op_name(t->op),
+                                 gpunn__quoted(t->layer ? t->layer : t->name, layer));
+        gpunn__free(dev, values, (size_t)count * sizeof *values);
+    }
+    return status;
+}
+
+/* Adds the values of the loader's batches. */
+static GPUNN__STATUS gpunn__record_batches(const gpunn__network *network, gpunn__calibration *c,
+                                           gpunn_loader *loader, int64_t batches)
+{
+    gpunn_device *dev = network->model->dev;
+#ifdef GPUNN_NO_LOADERS
+    (void)c, (void)loader, (void)batches;
+    return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                       "gpunn_calibrate: this build has no loaders; write each batch and call it without "
+                       ".loader");
+#else
+    const int64_t all = gpunn_loader_batches(loader), most = batches && batches < all ? batches : all;
+    int64_t       batch = 0;
+    gpunn_status  status = GPUNN_OK;
+    if (loader->model != network->model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_calibrate: .loader belongs to another model; use one of this model");
+    gpunn_loader_rewind(loader);
+    for (; status == GPUNN_OK && batch < most && gpunn_next(loader); batch++)
+        status = gpunn__record_run(network, c);
+    if (status == GPUNN_OK && batch < most) status = gpunn_last_status(dev);
+    gpunn_loader_rewind(loader);
+    return status;
+#endif
+}
+
+/* Fails unless the outputs are values of the model. */
+static GPUNN__STATUS gpunn__check_results(const gpunn_model *model, gpunn_tensor *const *outputs, int count)
+{
+    if (count == 0)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_calibrate: there are no outputs; name the network's results in .outputs");
+    for (int i = 0; i < count; i++)
+        if (outputs[i]->model != model || outputs[i]->kind != GPUNN__VALUE)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_calibrate: output %d is not a computed value of this model; name the "
+                               "network's results",
+                               i);
+    return GPUNN_OK;
+}
+
+/* Records the runs, all or nothing. */
+static GPUNN__STATUS gpunn__calibrate(const gpunn__network *network, gpunn_tensor *const *outputs, int count,
+                                      const gpunn_calibrate_args *args)
+{
+    gpunn_model *model = network->model;
+    if (network->unit_count == 0)
+        return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
+                           "gpunn_calibrate: the outputs depend on no linear layer, conv2d or sum of values "
+                           "that 8 bits can compute; name other .outputs");
+    gpunn__calibration *c = gpunn__calibration_make(network, outputs, count);
+    if (c == NULL) return GPUNN_ERR_MEMORY;
+    const gpunn_status  status = args->loader ? gpunn__record_batches(network, c, args->loader, args->batches)
+                                              : gpunn__record_run(network, c);
+    gpunn__calibration *unused = status == GPUNN_OK ? model->calibration : c;
+    c->version = model->state.weights_version;
+    if (status == GPUNN_OK) model->calibration = c;
+    gpunn__calibration_free(model->dev, unused);
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_calibrate_(gpunn_model *model, gpunn_calibrate_args args)
+{
+    static const char    caller[] = "gpunn_calibrate";
+    gpunn_tensor *const *outputs = args.outputs;
+    int                  count = 0;
+    gpunn__network       network;
+    if (model == NULL) return gpunn__fail_null(NULL, caller, "model");
+    while (count < 8 && args.outputs[count]) count++;
+    if (count == 0) outputs = model->spec.outputs, count = model->spec.output_count;
+    gpunn_status status = gpunn__check_results(model, outputs, count);
+    if (status == GPUNN_OK) status = gpunn__check_floats(model, caller);
+    if (status == GPUNN_OK && args.batches < 0)
+        status = gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                             "gpunn_calibrate: .batches is %lld; use 1 or more, or 0 for all",
+                             (long long)args.batches);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__network_find(model, outputs, count, &network);
+    if (status == GPUNN_OK) status = gpunn__calibrate(&network, outputs, count, &args);
+    gpunn__network_free(&network);
+    return status;
+}
+
+/* ==== >>train/quantize =================================================================================== *
+ * Makes a model of 8-bit integers from a calibrated one. Each unit is tried alone first, in a small model.
+ * Then the graph is copied. A tensor of the graph becomes one of floats, one of bytes, or both. */
+
+/* What the bytes of a tensor stand for. */
+typedef struct gpunn__byte_range {
+    float low, high, scale;
+    int   zero;
+} gpunn__byte_range;
+
+/* A unit, and what becomes of it. */
+typedef struct gpunn__quantized_unit {
+    const gpunn__node_unit *unit;
+    gpunn_tensor           *weight, *scale, *bias, *result; /* in the new model; weight NULL: a sum */
+    bool                    apart;                          /* a sum of floats only, which is left alone */
+    gpunn_quantized_layer   report;
+} gpunn__quantized_unit;
+
+/* What becomes of a tensor. */
+typedef struct gpunn__converted {
+    gpunn_tensor          *wide, *bytes; /* in the new model; NULL: not wanted there */
+    gpunn__byte_range      range;        /* of a tensor that is shown */
+    gpunn__quantized_unit *unit;         /* that begins here */
+    bool                   native;       /* it is computed as bytes */
+    bool                   inside;       /* a quantised unit that began before computes it */
+    bool                   wants_wide, wants_bytes;
+} gpunn__converted;
+
+typedef struct gpunn__conversion {
+    const gpunn_quantization_args *args;
+    gpunn__network                 network;
+    gpunn_model                   *from, *to;
+    gpunn__quantized_unit         *units; /* [network.unit_count] */
+    gpunn__converted              *at;    /* [tensor_count] of `from` */
+} gpunn__conversion;
+
+/* ---- ranges -------------------------------------------------------------------------------------------- */
+
+/* The scale is one that rounds 0 to itself. */
+static gpunn__byte_range gpunn__range_between(double low, double high)
+{
+    gpunn__byte_range range = {(float)low, (float)high, (float)((high - low) / GPUNN__BYTE_MAX), 0};
+    if (!(range.scale >= 1e-30f)) range.scale = 1.0f / GPUNN__BYTE_MAX; /* zeros only */
+    range.zero = (int)nearbyint(fmin(-low / (double)range.scale, GPUNN__BYTE_MAX));
+    return range;
+}
+
+static gpunn__byte_range gpunn__range_of_record(const gpunn__observed *o, gpunn_range_method method)
+{
+    const double bound = method == GPUNN_RANGE_ENTROPY ? gpunn__entropy_bound(o) : HUGE_VAL;
+    return gpunn__range_between(fmax((double)o->low, -bound), fmin((double)o->high, bound));
+}
+
+static GPUNN__STATUS gpunn__find_ranges(gpunn__conversion *c)
+{
+    for (int id = 0; id < c->from->tensor_count; id++) {
+        if (!c->network.shown[id]) continue;
+        const gpunn__observed *o = gpunn__observed_of(c->from, c->from->tensors[id]);
+        if (o == NULL)
+            return gpunn__fail(c->from->dev, GPUNN_ERR_STATE,
+                               "gpunn_quantize: the graph has changed since the calibration; call "
+                               "gpunn_calibrate again");
+        c->at[id].range = gpunn__range_of_record(o, c->args->method);
+    }
+    return GPUNN_OK;
+}
+
+static const gpunn__byte_range *gpunn__range_of(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    return &c->at[gpunn__range_root(t)->id].range;
+}
+
+/* A bound of floats as a byte. */
+static int gpunn__bound_byte(float x, const gpunn__byte_range *range, int usual)
+{
+    if (!isfinite(x)) return usual;
+    const double byte = nearbyint((double)x / (double)range->scale) + range->zero;
+    return (int)fmin(fmax(byte, 0), GPUNN__BYTE_MAX);
+}
+
+/* A value of a field whose 0 means a default. */
+static int gpunn__or_zero(int value)
+{
+    return value ? value : GPUNN_ZERO;
+}
+
+/* ---- ops of bytes -------------------------------------------------------------------------------------- */
+
+static gpunn_tensor *gpunn__to_bytes(gpunn_tensor *x, const gpunn__byte_range *range)
+{
+    const gpunn_quantize_args args = {0, range->scale, range->zero};
+    return gpunn_quantize_per_tensor_(x, args);
+}
+
+static gpunn_tensor *gpunn__to_floats(gpunn_tensor *x, const gpunn__byte_range *range)
+{
+    const gpunn_quantize_args args = {0, range->scale, range->zero};
+    return gpunn_dequantize_(x, args);
+}
+
+/* Makes a parameter with a name that neither model has yet, but that may be the weight's own. */
+static gpunn_tensor *gpunn__quantized_parameter(const gpunn__conversion *c, gpunn_model *to,
+                                                const gpunn_tensor *weight, const char *suffix, int rank)
+{
+    char        name[GPUNN__NAME_SIZE];
+    gpunn_shape shape;
+    memset(&shape, 0, sizeof shape);
+    memcpy(shape.dim, weight->dim, (size_t)rank * sizeof *shape.dim);
+    (void)snprintf(name, sizeof name, "%.200s%s", weight->name, suffix);
+    for (int n = 2; gpunn_find(to, name) || (gpunn_find(c->from, name) && strcmp(name, weight->name) != 0);
+         n++)
+        (void)snprintf(name, sizeof name, "%.200s%s_%d", weight->name, suffix, n);
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    return gpunn_parameter(to, name, shape, zeros);
+}
+
+static gpunn_tensor *gpunn__quantized_sum(const gpunn__conversion *c, const gpunn__node_unit *unit,
+                                          gpunn_tensor *const *x, const gpunn__byte_range *y, int low,
+                                          int high)
+{
+    const gpunn__byte_range *a = gpunn__range_of(c, unit->first->inputs[0]),
+                            *b = gpunn__range_of(c, unit->first->inputs[1]);
+    const gpunn_quantized_add_args args = {0,        a->scale, b->scale, a->zero, b->zero,
+                                           y->scale, y->zero,  low,      high};
+    return gpunn_quantized_add_(x[0], x[1], args);
+}
+
+static gpunn_tensor *gpunn__quantized_product(const gpunn__conversion *c, const gpunn__quantized_unit *q,
+                                              gpunn_tensor *x, const gpunn__byte_range *y, int low, int high)
+{
+    const gpunn_tensor               *first = q->unit->first;
+    const gpunn__byte_range          *of_x = gpunn__range_of(c, first->inputs[0]);
+    const gpunn_quantized_linear_args linear = {0, of_x->scale, of_x->zero, y->scale, y->zero, low, high};
+    gpunn_quantized_conv_args         conv;
+    if (first->op == GPUNN_OP_LINEAR) return gpunn_quantized_linear_(x, q->weight, q->scale, q->bias, linear);
+    memset(&conv, 0, sizeof conv);
+    memcpy(conv.strides, first->attr.stride, 2 * sizeof(int));
+    memcpy(conv.paddings, first->attr.padding, 2 * sizeof(int));
+    memcpy(conv.dilations, first->attr.dilation, 2 * sizeof(int));
+    conv.groups = first->attr.groups;
+    conv.x_scale = of_x->scale, conv.x_zero_point = of_x->zero;
+    conv.scale = y->scale, conv.zero_point = y->zero;
+    conv.quant_min = low, conv.quant_max = high;
+    return gpunn_quantized_conv2d_(x, q->weight, q->scale, q->bias, conv);
+}
+
+/* Makes the unit's op, with its parameters, from operands of bytes. False on failure. */
+static bool gpunn__make_unit(const gpunn__conversion *c, gpunn_model *to, gpunn__quantized_unit *q,
+                             gpunn_tensor *const *x)
+{
+    const gpunn__node_unit  *unit = q->unit;
+    const gpunn__byte_range *y = gpunn__range_of(c, unit->end);
+    const int                low = gpunn__bound_byte(unit->low, y, 0),
+              high = gpunn__or_zero(gpunn__bound_byte(unit->high, y, GPUNN__BYTE_MAX));
+    if (unit->first->op == GPUNN_OP_ADD) {
+        q->result = gpunn__quantized_sum(c, unit, x, y, low, high);
+        return q->result != NULL;
+    }
+    const gpunn_tensor *weight = unit->first->inputs[1];
+    q->weight = gpunn__quantized_parameter(c, to, weight, "", weight->rank);
+    q->scale = gpunn__quantized_parameter(c, to, weight, "_scale", 1);
+    q->bias = gpunn__quantized_parameter(c, to, weight, "_bias", 1);
+    q->result = gpunn__quantized_product(c, q, x[0], y, low, high);
+    return q->result != NULL;
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------- */
+
+typedef struct gpunn__weight_rows { /* of a weight, of whose elements there are out * each */
+    float  *weight, *bias, *scale;
+    int64_t out, each;
+} gpunn__weight_rows;
+
+/* Folds y = (x - mean) / sqrt(var + eps) gamma + beta into the rows. */
+static GPUNN__STATUS gpunn__fold_batch_norm(const gpunn_tensor *norm, const gpunn__weight_rows *rows)
+{
+    gpunn_device *dev = norm->model->dev;
+    float        *part[4] = {NULL, NULL, NULL, NULL}; /* gamma, beta, mean, var */
+    int64_t       count;
+    gpunn_status  status = GPUNN_OK;
+    for (int i = 0; i < 4 && status == GPUNN_OK; i++)
+        if (norm->inputs[1 + i] && (part[i] = gpunn__read_floats(norm->inputs[1 + i], &count)) == NULL)
+            status = dev->error.status;
+    for (int64_t o = 0; o < rows->out && status == GPUNN_OK; o++) {
+        const double factor = (part[0] ? (double)part[0][o] : 1) /
+                              sqrt((double)part[3][o] + (double)norm->attr.eps);
+        const double beta = part[1] ? (double)part[1][o] : 0;
+        for (int64_t k = 0; k < rows->each; k++)
+            rows->weight[o * rows->each + k] = (float)((double)rows->weight[o * rows->each + k] * factor);
+        rows->bias[o] = (float)(((double)rows->bias[o] - (double)part[2][o]) * factor + beta);
+    }
+    for (int i = 0; i < 4; i++) gpunn__free(dev, part[i], (size_t)rows->out * sizeof *part[i]);
+    return status;
+}
+
+/* Rounds each row to multiples of its scale, from -127 to 127 times it. The scale is large enough for the
+ * bias, which is rounded to multiples of x_scale scale: those up to 2^22 are exact. */
+static void gpunn__round_rows(const gpunn__weight_rows *rows, float x_scale)
+{
+    for (int64_t o = 0; o < rows->out; o++) {
+        float *row = rows->weight + o * rows->each, most = 0;
+        for (int64_t k = 0; k < rows->each; k++) most = fmaxf(most, fabsf(row[k]));
+        const float least = fabsf(rows->bias[o]) / ((float)(1 << 22) * x_scale), scale = most / 127;
+        rows->scale[o] = scale > least ? scale : least;
+        if (!(rows->scale[o] > 0)) rows->scale[o] = 1;
+        for (int64_t k = 0; k < rows->each; k++)
+            row[k] = nearbyintf(row[k] / rows->scale[o]) * rows->scale[o];
+    }
+}
+
+/* Takes a layer's weight and bias, with its batch norm folded in. */
+static GPUNN__STATUS gpunn__read_rows(const gpunn__node_unit *unit, gpunn__weight_rows *rows)
+{
+    gpunn_device *dev = unit->first->model->dev;
+    gpunn_tensor *weight = unit->first->inputs[1], *bias = unit->first->inputs[2];
+    int64_t       count;
+    rows->out = weight->dim[0];
+    rows->each = gpunn__fan_in(weight);
+    const size_t bytes = (size_t)rows->out * sizeof(float);
+    rows->weight = gpunn__read_floats(weight, &count);
+    rows->scale = (float *)gpunn__calloc(dev, bytes);
+    rows->bias = bias ? gpunn__read_floats(bias, &count) : (float *)gpunn__calloc(dev, bytes);
+    if (!rows->weight || !rows->scale || !rows->bias) return dev->error.status;
+    return unit->norm ? gpunn__fold_batch_norm(unit->norm, rows) : GPUNN_OK;
+}
+
+/* Writes the parameters of a unit. */
+static GPUNN__STATUS gpunn__write_unit(const gpunn__conversion *c, const gpunn__quantized_unit *q)
+{
+    gpunn__weight_rows rows;
+    if (q->weight == NULL) return GPUNN_OK;
+    memset(&rows, 0, sizeof rows);
+    gpunn_status status = gpunn__read_rows(q->unit, &rows);
+    const size_t bytes = (size_t)rows.out * sizeof(float), all = (size_t)rows.each * bytes;
+    if (status == GPUNN_OK) {
+        gpunn__round_rows(&rows, gpunn__range_of(c, q->unit->first->inputs[0])->scale);
+        status = gpunn_write_as(q->weight, GPUNN_F32, rows.weight, all);
+    }
+    if (status == GPUNN_OK) status = gpunn_write_as(q->scale, GPUNN_F32, rows.scale, bytes);
+    if (status == GPUNN_OK) status = gpunn_write_as(q->bias, GPUNN_F32, rows.bias, bytes);
+    gpunn__free(c->from->dev, rows.weight, all);
+    gpunn__free(c->from->dev, rows.scale, bytes);
+    gpunn__free(c->from->dev, rows.bias, bytes);
+    return status;
+}
+
+/* ---- errors -------------------------------------------------------------------------------------------- */
+
+/* The signal-to-noise ratio of a result, in decibels: `made` of bytes or floats instead of `exact`. */
+static GPUNN__STATUS gpunn__measure_noise(const gpunn__conversion *c, gpunn_tensor *exact, gpunn_tensor *made,
+                                          double *decibels)
+{
+    const gpunn__byte_range *range = gpunn__range_of(c, exact);
+    const double             zero = made->dtype == GPUNN_U8 ? range->zero : 0,
+                 scale = made->dtype == GPUNN_U8 ? (double)range->scale : 1;
+    gpunn_device *dev = c->from->dev;
+    int64_t       count = 0, same = 0;
+    float        *y = gpunn__read_floats(exact, &count), *found = gpunn__read_floats(made, &same);
+    double        signal = 0, noise = 0;
+    for (int64_t i = 0; y && found && i < count; i++) {
+        const double error = ((double)found[i] - zero) * scale - (double)y[i];
+        signal += (double)y[i] * (double)y[i];
+        noise += error * error;
+    }
+    *decibels = noise > 0 ? 10 * log10(signal / noise) : HUGE_VAL;
+    const gpunn_status status = y && found ? GPUNN_OK : dev->error.status;
+    gpunn__free(dev, y, (size_t)count * sizeof *y);
+    gpunn__free(dev, found, (size_t)same * sizeof *found);
+    return status;
+}
+
+/* Copies what an input or value holds now to an input of the same dtype. */
+static GPUNN__STATUS gpunn__copy_input(gpunn_tensor *from, gpunn_tensor *to)
+{
+    gpunn_device *dev = from->model->dev;
+    const size_t  bytes = gpunn_tensor_bytes(from);
+    void         *host = gpunn__realloc(dev, NULL, 0, bytes);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    const gpunn_dtype dtype = gpunn_tensor_dtype(from);
+    gpunn_status      status = gpunn_read_as(from, dtype, host, bytes);
+    if (status == GPUNN_OK)
+        status = gpunn__write_shape_as(to, "gpunn_quantize", dtype, host, gpunn_tensor_sizes(from));
+    gpunn__free(dev, host, bytes);
+    return status;
+}
+
+/* Runs a unit alone, in a model of its own, on what its operands hold now. */
+static GPUNN__STATUS gpunn__try_unit(const gpunn__conversion *c, gpunn_model *alone, gpunn__quantized_unit *q)
+{
+    static const char *const names[] = {"a", "b"};
+    gpunn_tensor *input[2], *x[2], *const *operands = q->unit->first->inputs;
+    const int count = gpunn__unit_operands(q->unit);
+    for (int i = 0; i < count; i++) {
+        input[i] = gpunn_input(alone, names[i], gpunn_tensor_dtype(operands[i]),
+                               gpunn_tensor_sizes(operands[i]));
+        x[i] = gpunn__to_bytes(input[i], gpunn__range_of(c, operands[i]));
+        if (x[i] == NULL) return c->from->dev->error.status;
+    }
+    gpunn_status status = gpunn__make_unit(c, alone, q, x) ? gpunn__write_unit(c, q)
+                                                           : c->from->dev->error.status;
+    for (int i = 0; i < count && status == GPUNN_OK; i++) status = gpunn__copy_input(operands[i], input[i]);
+    if (status == GPUNN_OK) status = gpunn_forward(&q->result, 1);
+    return status == GPUNN_OK ? gpunn__measure_noise(c, q->unit->end, q->result, &q->report.snr) : status;
+}
+
+static GPUNN__STATUS gpunn__measure_unit(const gpunn__conversion *c, gpunn__quantized_unit *q)
+{
+    gpunn_model_args args;
+    memset(&args, 0, sizeof args);
+    args.inference = true;
+    gpunn_model *alone = gpunn_model_create_(c->from->dev, args);
+    if (alone == NULL) return c->from->dev->error.status;
+    const gpunn_status status = gpunn__try_unit(c, alone, q);
+    gpunn_model_destroy(alone);
+    return status;
+}
+
+/* ---- which units are quantised ------------------------------------------------------------------------- */
+
+static bool gpunn__is_named(const gpunn_quantization_args *args, const char *layer)
+{
+    for (int i = 0; args->wide && args->wide[i]; i++)
+        if (gpunn__pattern_wants(args->wide[i], layer)) return true;
+    return false;
+}
+
+static void gpunn__take_unit(gpunn__conversion *c, gpunn__quantized_unit *q)
+{
+    const gpunn__node_unit *unit = q->unit;
+    c->at[unit->first->id].unit = q;
+    if (unit->norm) c->at[unit->norm->id].inside = true;
+    c->at[unit->end->id].inside = unit->end != unit->first;
+    c->at[unit->end->id].native = true;
+}
+
+/* Decides about a unit, whose operands have been decided. */
+static GPUNN__STATUS gpunn__decide_unit(gpunn__conversion *c, gpunn__quantized_unit *q)
+{
+    const gpunn_tensor *first = q->unit->first;
+    q->apart = first->op == GPUNN_OP_ADD && !c->at[first->inputs[0]->id].native &&
+               !c->at[first->inputs[1]->id].native;
+    if (q->apart) return GPUNN_OK;
+    if (gpunn__is_named(c->args, q->report.layer)) {
+        q->report.wide = "named";
+        return GPUNN_OK;
+    }
+    const gpunn_status status = gpunn__measure_unit(c, q);
+    if (c->args->min_snr != 0 && !(q->report.snr >= (double)c->args->min_snr))
+        q->report.wide = "error";
+    else if (status == GPUNN_OK)
+        gpunn__take_unit(c, q);
+    return status;
+}
+
+static void gpunn__begin_unit(const gpunn__conversion *c, const gpunn__node_unit *unit,
+                              gpunn__quantized_unit *q)
+{
+    const gpunn_tensor      *first = unit->first;
+    const gpunn__byte_range *range = gpunn__range_of(c, unit->end);
+    q->unit = unit;
+    q->report.op = gpunn_op_name(first->op);
+    q->report.layer = first->layer ? first->layer : first->name ? first->name : "";
+    q->report.low = range->low, q->report.high = range->high;
+    q->report.snr = q->report.total_snr = NAN;
+}
+
+/* Decides about all units. What moves bytes is native, too. */
+static GPUNN__STATUS gpunn__decide(gpunn__conversion *c)
+{
+    gpunn_status status = GPUNN_OK;
+    int          next = 0;
+    for (int id = 0; id < c->from->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = c->from->tensors[id];
+        if (next < c->network.unit_count && c->network.units[next].first == t) {
+            gpunn__begin_unit(c, &c->network.units[next], &c->units[next]);
+            status = gpunn__decide_unit(c, &c->units[next++]);
+        } else if (t->kind == GPUNN__VALUE && gpunn__moves_elements(t))
+            c->at[id].native = c->at[t->inputs[0]->id].native;
+    }
+    return status;
+}
+
+/* Fails if no unit is quantised. */
+static GPUNN__STATUS gpunn__check_some(const gpunn__conversion *c)
+{
+    int named = 0, errors = 0;
+    for (int i = 0; i < c->network.unit_count; i++) {
+        const gpunn__quantized_unit *q = &c->units[i];
+        if (!q->apart && q->report.wide == NULL) return GPUNN_OK;
+        if (q->report.wide) *(strcmp(q->report.wide, "named") == 0 ? &named : &errors) += 1;
+    }
+    return gpunn__fail(c->from->dev, GPUNN_ERR_ARGUMENT,
+                       "gpunn_quantize: no layer is left to quantise: %d are named in .wide, and %d have "
+                       "less than .min_snr; name fewer, or lower it",
+                       named, errors);
+}
+
+/* ---- the new model ------------------------------------------------------------------------------------- */
+
+/* Finds in which forms each tensor is wanted. */
+static void gpunn__find_wants(gpunn__conversion *c)
+{
+    const gpunn__calibration *calibration = c->from->calibration;
+    for (int i = 0; i < calibration->output_count; i++) c->at[calibration->outputs[i]->id].wants_wide = true;
+    for (int id = c->from->tensor_count - 1; id >= 0; id--) {
+        const gpunn_tensor *t = c->from->tensors[id];
+        gpunn__converted   *at = &c->at[id];
+        const bool          moves = t->kind == GPUNN__VALUE && gpunn__moves_elements(t),
+                   drops = t->op == GPUNN_OP_DROPOUT,
+                   wanted = at->wants_wide || at->wants_bytes ||
+                            (c->network.needed[id] && t->op == GPUNN_OP_ASSIGN);
+        if (at->inside || !(wanted || at->unit)) continue;
+        for (int i = 0; i < (at->unit ? gpunn__unit_operands(at->unit->unit) : t->input_count); i++) {
+            gpunn__converted *in = t->inputs[i] ? &c->at[t->inputs[i]->id] : NULL;
+            const bool        bytes = drops ? at->wants_bytes : at->unit || (moves && at->native);
+            const bool        wide = drops ? at->wants_wide : !bytes;
+            if (in) in->wants_bytes |= bytes, in->wants_wide |= wide;
+        }
+    }
+}
+
+/* Copies the table of sizes, so that dimensions mean the same in both models. */
+static GPUNN__STATUS gpunn__copy_sizes(const gpunn_model *from, gpunn_model *to)
+{
+    for (int i = GPUNN__BATCH_ATOM + 1; i < from->size_count; i++) {
+        gpunn__size size = from->sizes[i];
+        size.name = size.name ? gpunn__strdup(to->dev, size.name) : NULL;
+        size.text = size.text ? gpunn__strdup(to->dev, size.text) : NULL;
+        size.found_by = NULL;
+        const bool whole = !from->sizes[i].name == !size.name && !from->sizes[i].text == !size.text;
+        if (whole && gpunn__size_append(to, &size) != 0) continue;
+        gpunn__free_text(to->dev, size.name);
+        gpunn__free_text(to->dev, size.text);
+        return to->dev->error.status;
+    }
+    return GPUNN_OK;
+}
+
+/* Copies a tensor that no op computes. */
+static gpunn_tensor *gpunn__copy_source(const gpunn__call *call, const gpunn_tensor *t)
+{
+    gpunn_tensor *copy;
+    if (t->kind == GPUNN__CONSTANT) return gpunn_constant(call->model, gpunn_tensor_shape(t), t->constant);
+    if (t->kind == GPUNN__INPUT)
+        return gpunn_input(call->model, t->name, gpunn_tensor_dtype(t), gpunn_tensor_shape(t));
+    copy = gpunn__set_layer(call, gpunn__weight(call, t->kind, t->name, t->rank, t->dim, t->init));
+    if (copy) copy->state = t->state, copy->saved = t->saved;
+    return copy;
+}
+
+/* Copies a tensor whose operands have been copied. bytes: computes it with bytes. */
+static gpunn_tensor *gpunn__copy_tensor(const gpunn__conversion *c, const gpunn_tensor *t, bool bytes)
+{
+    const gpunn__call call = gpunn__call_of(c->to, "gpunn_quantize", t->layer);
+    gpunn_tensor     *operands[GPUNN_MAX_OPERANDS];
+    if (t->kind != GPUNN__VALUE) return gpunn__copy_source(&call, t);
+    for (int i = 0; i < t->input_count; i++) {
+        const gpunn__converted *in = t->inputs[i] ? &c->at[t->inputs[i]->id] : NULL;
+        operands[i] = in ? bytes ? in->bytes : in->wide : NULL;
+    }
+    gpunn_tensor *copy = gpunn__node(&call, t->operation, &t->attr, operands, t->input_count);
+    if (copy) copy->built_by = t->built_by;
+    return copy;
+}
+
+/* Names the floats of a tensor as before, or else its bytes. */
+static bool gpunn__keep_name(const gpunn__converted *at, const char *name)
+{
+    gpunn_tensor *t = at->wide ? at->wide : at->bytes;
+    return name == NULL || t->name || gpunn_set_name(t, name) != NULL;
+}
+
+/* Makes the other form of a tensor, if both are wanted, and names it. False on failure. */
+static bool gpunn__complete(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    gpunn__converted        *at = &c->at[t->id];
+    const gpunn__byte_range *range = gpunn__range_of(c, t);
+    if (at->bytes && at->wants_wide && (at->wide = gpunn__to_floats(at->bytes, range)) == NULL) return false;
+    if (!at->bytes && at->wants_bytes && (at->bytes = gpunn__to_bytes(at->wide, range)) == NULL) return false;
+    return gpunn__keep_name(at, t->name);
+}
+
+/* Gives the bytes of a layer its name, for reports and specs, if it is free. */
+static bool gpunn__name_unit(const gpunn__conversion *c, const gpunn__quantized_unit *q)
+{
+    const char *layer = q->unit->first->layer;
+    return layer == NULL || gpunn_find(c->from, layer) || gpunn_find(c->to, layer) ||
+           gpunn_set_name(q->result, layer) != NULL;
+}
+
+/* Makes the unit that begins here. */
+static bool gpunn__convert_unit(const gpunn__conversion *c, gpunn__quantized_unit *q)
+{
+    gpunn_tensor *x[2] = {NULL, NULL};
+    for (int i = 0; i < gpunn__unit_operands(q->unit); i++) x[i] = c->at[q->unit->first->inputs[i]->id].bytes;
+    if (!gpunn__make_unit(c, c->to, q, x) || !gpunn__name_unit(c, q)) return false;
+    c->at[q->unit->end->id].bytes = q->result;
+    return gpunn__complete(c, q->unit->end);
+}
+
+/* Makes what becomes of a tensor. False on failure. */
+static bool gpunn__convert_tensor(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    gpunn__converted *at = &c->at[t->id];
+    const bool        assigns = c->network.needed[t->id] && t->op == GPUNN_OP_ASSIGN,
+               moves = t->kind == GPUNN__VALUE && gpunn__moves_elements(t);
+    if (at->unit) return gpunn__convert_unit(c, at->unit);
+    if (at->inside || !(at->wants_wide || at->wants_bytes || assigns)) return true;
+    if (t->op == GPUNN_OP_DROPOUT) {
+        at->wide = c->at[t->inputs[0]->id].wide;
+        at->bytes = c->at[t->inputs[0]->id].bytes;
+        return gpunn__keep_name(at, t->name);
+    }
+    gpunn_tensor *copy = gpunn__copy_tensor(c, t, moves && at->native);
+    if (copy) *(moves && at->native ? &at->bytes : &at->wide) = copy;
+    return copy && gpunn__complete(c, t);
+}
+
+/* Copies the values of weights, or of states alone. */
+static GPUNN__STATUS gpunn__copy_values(const gpunn__conversion *c, bool states)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int id = 0; id < c->from->tensor_count && status == GPUNN_OK; id++) {
+        gpunn_tensor *t = c->from->tensors[id], *to = c->at[id].wide;
+        if (to == NULL || (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER) || (states && !t->state))
+            continue;
+        int64_t      count;
+        float       *values = gpunn__read_floats(t, &count);
+        const size_t bytes = (size_t)count * sizeof *values;
+        status = values ? gpunn_write_as(to, GPUNN_F32, values, bytes) : c->from->dev->error.status;
+        gpunn__free(c->from->dev, values, bytes);
+    }
+    return status;
+}
+
+/* Makes the calibrated outputs those of the new model's spec. */
+static GPUNN__STATUS gpunn__set_results(const gpunn__conversion *c)
+{
+    const gpunn__calibration *calibration = c->from->calibration;
+    gpunn__spec              *spec = &c->to->spec;
+    spec->outputs = (gpunn_tensor **)gpunn__calloc(c->to->dev,
+                                                   (size_t)calibration->output_count * sizeof *spec->outputs);
+    if (spec->outputs == NULL) return GPUNN_ERR_MEMORY;
+    spec->output_capacity = calibration->output_count;
+    for (; spec->output_count < calibration->output_count; spec->output_count++)
+        spec->outputs[spec->output_count] = c->at[calibration->outputs[spec->output_count]->id].wide;
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__build_quantized(gpunn__conversion *c)
+{
+    gpunn_device *dev = c->from->dev;
+    gpunn_status  status = gpunn__copy_sizes(c->from, c->to);
+    gpunn__find_wants(c);
+    for (int id = 0; id < c->from->tensor_count && status == GPUNN_OK; id++)
+        if (!gpunn__convert_tensor(c, c->from->tensors[id])) status = dev->error.status;
+    for (int i = 0; i < c->network.unit_count && status == GPUNN_OK; i++)
+        if (c->at[c->units[i].unit->first->id].unit) status = gpunn__write_unit(c, &c->units[i]);
+    if (status == GPUNN_OK) status = gpunn__copy_values(c, false);
+    return status == GPUNN_OK ? gpunn__set_results(c) : status;
+}
+
+/* The result of a unit in the new model. */
+static gpunn_tensor *gpunn__unit_result(const gpunn__conversion *c, const gpunn__quantized_unit *q)
+{
+    const gpunn__converted *at = &c->at[q->unit->end->id];
+    return at->native ? at->bytes : at->wide;
+}
+
+/* Runs the new model on the same inputs, and measures all units. list: room for unit_count tensors. */
+static GPUNN__STATUS gpunn__measure_all(gpunn__conversion *c, gpunn_tensor **list)
+{
+    gpunn_status status = GPUNN_OK;
+    int          count = 0;
+    for (int id = 0; id < c->from->tensor_count && status == GPUNN_OK; id++)
+        if (c->from->tensors[id]->kind == GPUNN__INPUT && c->at[id].wide)
+            status = gpunn__copy_input(c->from->tensors[id], c->at[id].wide);
+    for (int i = 0; i < c->network.unit_count; i++)
+        if (!c->units[i].apart) list[count++] = gpunn__unit_result(c, &c->units[i]);
+    if (status == GPUNN_OK) status = gpunn_forward(list, count);
+    for (int i = 0; i < c->network.unit_count && status == GPUNN_OK; i++) {
+        gpunn__quantized_unit *q = &c->units[i];
+        if (!q->apart)
+            status = gpunn__measure_noise(c, q->unit->end, gpunn__unit_result(c, q), &q->report.total_snr);
+    }
+    return status == GPUNN_OK ? gpunn__copy_values(c, true) : status;
+}
+
+static GPUNN__STATUS gpunn__check_wide(const gpunn_model *model, const char *const *wide)
+{
+    for (int i = 0; wide && wide[i]; i++) {
+        const char *fault = gpunn__pattern_fault(wide[i]);
+        if (fault)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_quantize: '%.64s' in .wide is no pattern: %s", wide[i], fault);
+    }
+    return GPUNN_OK;
+}
+
+/* Fails if the model or the arguments do not allow it. */
+static GPUNN__STATUS gpunn__check_quantize(const gpunn_model *model, const gpunn_quantization_args *args)
+{
+    const gpunn_status status = gpunn__check_floats(model, "gpunn_quantize");
+    if (status != GPUNN_OK) return status;
+    if (!gpunn__is_calibrated(model))
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "gpunn_quantize: %s; call gpunn_calibrate with samples first",
+                           model->calibration ? "the weights have changed since the calibration"
+                                              : "there are no ranges of the model's values");
+    if ((int)args->method < GPUNN_RANGE_MIN_MAX || args->method > GPUNN_RANGE_ENTROPY ||
+        args->min_snr != args->min_snr)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_quantize: .method %d or .min_snr %g is not possible; use a "
+                           "gpunn_range_method, and a number",
+                           (int)args->method, (double)args->min_snr);
+    return gpunn__check_wide(model, args->wide);
+}
+
+/* Decides, builds and measures. list: room for unit_count tensors. */
+static GPUNN__STATUS gpunn__quantize_network(gpunn__conversion *c, gpunn_tensor **list)
+{
+    gpunn_status status = gpunn__find_ranges(c);
+    if (status == GPUNN_OK) status = gpunn__run_shown(&c->network);
+    if (status == GPUNN_OK) status = gpunn__decide(c);
+    if (status == GPUNN_OK) status = gpunn__check_some(c);
+    if (status == GPUNN_OK) status = gpunn__build_quantized(c);
+    if (status == GPUNN_OK) status = gpunn__measure_all(c, list);
+    for (int i = 0; i < c->network.unit_count && status == GPUNN_OK; i++)
+        if (c->args->report && !c->units[i].apart) c->args->report(c->args->user, &c->units[i].report);
+    return status;
+}
+
+/* Allocates what the conversion of a network needs, and makes it. */
+static GPUNN__STATUS gpunn__quantize_found(gpunn__conversion *c)
+{
+    gpunn_device *dev = c->from->dev;
+    const size_t  tensors = (size_t)c->from->tensor_count * sizeof *c->at,
+                 count = (size_t)c->network.unit_count, units = count * sizeof *c->units;
+    gpunn_tensor **list = (gpunn_tensor **)gpunn__calloc(dev, count * sizeof(gpunn_tensor *));
+    gpunn_status   status = GPUNN_ERR_MEMORY;
+    c->at = (gpunn__converted *)gpunn__calloc(dev, tensors);
+    c->units = (gpunn__quantized_unit *)gpunn__calloc(dev, units);
+    if (list && c->at && c->units) status = gpunn__quantize_network(c, list);
+    gpunn__free(dev, list, count * sizeof(gpunn_tensor *));
+    gpunn__free(dev, c->at, tensors);
+    gpunn__free(dev, c->units, units);
+    return status;
+}
+
+static GPUNN__STATUS gpunn__quantize_into(gpunn__conversion *c)
+{
+    const gpunn__calibration *calibration = c->from->calibration;
+    gpunn_status status = gpunn__network_find(c->from, calibration->outputs, calibration->output_count,
+                                              &c->network);
+    if (status == GPUNN_OK) status = gpunn__quantize_found(c);
+    gpunn__network_free(&c->network);
+    return status;
+}
+
+GPUNN_API gpunn_model *gpunn_quantize_(gpunn_model *model, gpunn_quantization_args args)
+{
+    gpunn__conversion c;
+    gpunn_model_args  inference;
+    memset(&c, 0, sizeof c);
+    memset(&inference, 0, sizeof inference);
+    inference.inference = true;
+    if (model == NULL) (void)gpunn__fail_null(NULL, "gpunn_quantize", "model");
+    if (model == NULL || gpunn__check_quantize(model, &args) != GPUNN_OK) return NULL;
+    c.args = &args;
+    c.from = model;
+    c.to = gpunn_model_create_(model->dev, inference);
+    if (c.to && gpunn__quantize_into(&c) == GPUNN_OK) return c.to;
+    gpunn_model_destroy(c.to);
+    return NULL;
+}
+
 /* ==== >>io/elements ====================================================================================== *
  * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number, GGUF's number).
  * dtype is the type that an element is read as by default; GPUNN_DTYPE_DEFAULT: none. All but C64 can also be

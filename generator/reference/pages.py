@@ -19,6 +19,7 @@ TITLES = {
     "data": "Loaders",
     "files": "Files",
     "lora": "Low-rank adapters",
+    "quantization": "Quantisation",
     "spec": "Models as JSON",
     "group": "Several ranks",
     "profile": "Profile",

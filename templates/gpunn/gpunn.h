@@ -227,6 +227,9 @@ extern "C" {
 #pragma GCC push_options
 #pragma GCC optimize("Og", "inline-functions-called-once")
 #endif
+#include "train/calibrate.h"
+#include "train/calibrate.c"
+#include "train/quantize.c"
 #include "io/elements.h"
 #include "io/elements.c"
 #include "io/safetensors.h"

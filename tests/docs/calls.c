@@ -364,6 +364,31 @@ static void bytes(gpunn_model *model)
     (void)gpunn_forward(&z, 1);
 }
 
+static void tell(void *user, const gpunn_quantized_layer *layer)
+{
+    (void)user;
+    printf("%s %s: %s, %.1f dB\n", layer->op, layer->layer, layer->wide ? layer->wide : "8 bits",
+           layer->total_snr);
+}
+
+static void quantization(gpunn_device *dev)
+{
+    static const char *const wide[] = {"head", NULL};
+    static float             samples[32][16];
+    gpunn_model             *model = gpunn_model_create(dev);
+    gpunn_tensor            *x = floats(model, "x", GPUNN_SHAPE(GPUNN_BATCH, 16));
+    gpunn_tensor            *y = gpunn_relu(gpunn_linear(x, "fc", .out_features = 8));
+    y = gpunn_linear(y, "head", .out_features = 2);
+    for (int i = 0; i < 32 * 16; i++) samples[i / 16][i % 16] = (float)(i % 7) - 3;
+    gpunn_write(x, samples, sizeof samples);
+    gpunn_calibrate(model, .outputs = {y}); /* and again for other samples */
+    gpunn_model *small = gpunn_quantize(model, .method = GPUNN_RANGE_ENTROPY, .min_snr = 20, .wide = wide,
+                                        .report = tell);
+    gpunn_model_save(small, "small.safetensors");
+    gpunn_model_destroy(small);
+    gpunn_model_destroy(model);
+}
+
 int main(void)
 {
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
@@ -383,6 +408,7 @@ int main(void)
     train(dev);
     optimizers(dev);
     lora(dev);
+    quantization(dev);
     if (gpunn_last_status(dev) != GPUNN_OK) printf("GPUNN_ERR: %s\n", gpunn_error(dev));
     gpunn_model_destroy(model);
     gpunn_device_close(dev);

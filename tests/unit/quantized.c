@@ -1,4 +1,5 @@
-/* Ops of 8-bit numbers against plain loops of exact integers, and what is refused. */
+/* Ops of 8-bit numbers against plain loops of exact integers, models of floats that become such ops, and what
+ * is refused. */
 #include "../test.h"
 
 /* ---- plain loops ---- */
@@ -448,7 +449,6 @@ static void test_extremes(void **state)
     const float   weight[OUT] = {NAN, 1, 1, INFINITY, -INFINITY}, ones[OUT] = {1, 1, 1, 1, 1};
     const float   bias[OUT] = {0, 1e30f, -1e30f, 0, 0}, zeros[OUT] = {0};
     uint8_t       y[OUT];
-    if (!on_cpu()) skip();
     gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
     gpunn_tensor *tx = MADE(dev, gpunn_input(model, "x", GPUNN_U8, GPUNN_SHAPE(1, 1)));
     gpunn_tensor *out = gpunn_quantized_linear(tx, parameter(model, "w", GPUNN_SHAPE(OUT, 1), weight, OUT),
@@ -546,15 +546,477 @@ static void test_long_sums(void **state)
     gpunn_model_destroy(model);
 }
 
+/* ---- models of floats that are quantised ---- */
+enum { LAYERS = 16 };
+typedef struct report {
+    int                   count;
+    gpunn_quantized_layer layers[LAYERS];
+    char                  names[LAYERS][32];
+} report;
+
+static void take_layer(void *user, const gpunn_quantized_layer *layer)
+{
+    report *r = user;
+    assert_true(r->count < LAYERS);
+    (void)snprintf(r->names[r->count], sizeof r->names[0], "%s %s", layer->op, layer->layer);
+    r->layers[r->count++] = *layer;
+}
+
+static float *parameter_values(gpunn_device *dev, gpunn_model *model, const char *name, int count)
+{
+    float *values = malloc((size_t)count * sizeof *values);
+    OK(dev, gpunn_read(MADE(dev, gpunn_find(model, name)), values, (size_t)count * sizeof *values));
+    return values;
+}
+
+static double decibels(const float *exact, const float *found, int count)
+{
+    double signal = 0, noise = 0;
+    for (int i = 0; i < count; i++) {
+        signal += (double)exact[i] * (double)exact[i];
+        noise += ((double)found[i] - (double)exact[i]) * ((double)found[i] - (double)exact[i]);
+    }
+    return 10 * log10(signal / noise);
+}
+
+/* A linear layer with a relu, whose scales, zero points and results are computed here by the formulas. */
+static void test_quantize_linear(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    enum { ROWS = 5, IN = 4, OUT = 3 };
+    if (!on_cpu()) skip();
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, IN));
+    gpunn_tensor *y = MADE(dev, gpunn_relu(gpunn_linear(x, "fc", .out_features = OUT)));
+    float         in[ROWS * IN], weight[OUT * IN], bias[OUT] = {0.1f, -0.2f, 3}, out[ROWS * OUT], most = 0;
+    for (int i = 0; i < ROWS * IN; i++) in[i] = (float)((i * 7) % 20) * 0.1f - 0.5f; /* -0.5 to 1.4 */
+    for (int i = 0; i < OUT * IN; i++) weight[i] = (float)((i * 5) % 12) * 0.07f - 0.3f;
+    OK(dev, gpunn_write(gpunn_find(model, "fc.weight"), weight, sizeof weight));
+    OK(dev, gpunn_write(gpunn_find(model, "fc.bias"), bias, sizeof bias));
+    OK(dev, gpunn_write(x, in, sizeof in));
+    OK(dev, gpunn_calibrate(model, .outputs = {y}));
+    gpunn_model *small = MADE(dev, gpunn_quantize(model));
+    for (int i = 0; i < ROWS; i++)
+        for (int o = 0; o < OUT; o++) {
+            float sum = bias[o];
+            for (int k = 0; k < IN; k++) sum += in[i * IN + k] * weight[o * IN + k];
+            out[i * OUT + o] = fmaxf(sum, 0);
+            most = fmaxf(most, sum);
+        }
+    const scales  q = {1.9f / 255, most / 255, 67 /* 0.5 / 1.9 255 */, 0, 0, 255};
+    float        *scale = parameter_values(dev, small, "fc.weight_scale", OUT), found[ROWS * OUT];
+    gpunn_tensor *result = MADE(dev, gpunn_spec_output(small, 0));
+    OK(dev, gpunn_write(gpunn_find(small, "x"), in, sizeof in));
+    OK(dev, gpunn_forward(&result, 1));
+    OK(dev, gpunn_read(result, found, sizeof found));
+    for (int o = 0; o < OUT; o++) {
+        float largest = 0;
+        for (int k = 0; k < IN; k++) largest = fmaxf(largest, fabsf(weight[o * IN + k]));
+        assert_true(fabsf(scale[o] - largest / 127) <= 1e-6f * largest);
+        for (int i = 0; i < ROWS; i++) {
+            double sum = nearbyint((double)(bias[o] / (q.x_scale * scale[o])));
+            for (int k = 0; k < IN; k++)
+                sum += (saturated((double)(in[i * IN + k] / q.x_scale), q.x_zero, 0, 255) - q.x_zero) *
+                       rounded_weight(weight[o * IN + k], scale[o]);
+            const int byte = saturated(sum * (double)(q.x_scale * scale[o] / q.scale), 0, 0, 255);
+            assert_true(fabsf(found[i * OUT + o] - (float)byte * q.scale) <= 1e-5f);
+            assert_true(fabsf(found[i * OUT + o] - out[i * OUT + o]) <= 0.03f);
+        }
+    }
+    assert_int_equal(gpunn_tensor_dtype(gpunn_find(small, "fc")), GPUNN_U8);
+    free(scale);
+    gpunn_model_destroy(small);
+}
+
+/* Convolutions with batch norms and relus, a residual sum, a pool, dropout, and what stays F32. */
+typedef struct classifier {
+    gpunn_tensor *x, *y, *label, *loss;
+} classifier;
+enum { IMAGES = 32, SIDE = 8, PIXELS = 2 * SIDE * SIDE, CLASSES = 4 };
+
+static classifier classifier_make(gpunn_device *dev, gpunn_model *model)
+{
+    classifier n;
+    n.x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, SIDE, SIDE));
+    n.label = gpunn_input(model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *h = gpunn_conv2d(n.x, "conv1", .out_channels = 8, .kernel_size = 3, .padding = 1);
+    h = gpunn_max_pool2d(gpunn_relu(gpunn_batch_norm2d(h, "bn1")), .kernel_size = 2);
+    gpunn_tensor *r = gpunn_relu6(
+        gpunn_conv2d(h, "conv2", .out_channels = 8, .kernel_size = 3, .padding = 1, .stride = 1));
+    r = gpunn_conv2d(r, "conv3", .out_channels = 8, .kernel_size = 3, .padding = 1, .groups = 8,
+                     .no_bias = true);
+    h = gpunn_relu(gpunn_add(gpunn_batch_norm2d(r, "bn3"), h));
+    h = gpunn_linear(gpunn_dropout(gpunn_flatten(h), 0.3f), "fc1", .out_features = 16);
+    n.y = gpunn_linear(gpunn_gelu(h), "fc2", .out_features = CLASSES);
+    n.loss = MADE(dev, gpunn_cross_entropy(n.y, n.label));
+    return n;
+}
+
+/* Stripes, whose direction and phase are the class. */
+static void classifier_write(gpunn_device *dev, classifier n, uint32_t seed, int64_t *labels)
+{
+    static float images[IMAGES][PIXELS];
+    numbers      random = {seed};
+    for (int i = 0; i < IMAGES; i++) {
+        labels[i] = next(&random) % CLASSES;
+        for (int p = 0; p < PIXELS; p++) {
+            const int at = labels[i] % 2 ? p % SIDE : p / SIDE % SIDE;
+            const int on = (at + p / (SIDE * SIDE) * (labels[i] > 1)) % 2;
+            images[i][p] = (float)on + (float)(next(&random) % 1000) * 0.002f - 1;
+        }
+    }
+    OK(dev, gpunn_write(n.x, images, sizeof images));
+    if (n.label) OK(dev, gpunn_write(n.label, labels, IMAGES * sizeof *labels));
+}
+
+static void classifier_train(gpunn_device *dev, gpunn_model *model, classifier n)
+{
+    gpunn_optimizer *opt = MADE(dev, gpunn_adam(model, .lr = 0.01f));
+    int64_t          labels[IMAGES];
+    for (uint32_t step = 0; step < 40; step++) {
+        classifier_write(dev, n, 100 + step, labels);
+        OK(dev, gpunn_train_step(opt, n.loss));
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
+static void classifier_calibrate(gpunn_device *dev, gpunn_model *model, classifier n)
+{
+    int64_t labels[IMAGES];
+    for (uint32_t batch = 0; batch < 3; batch++) {
+        classifier_write(dev, n, 50 + batch, labels);
+        OK(dev, gpunn_calibrate(model, .outputs = {n.y}));
+    }
+}
+
+/* Runs a model on images of 4 batches; logits [4 IMAGES][CLASSES]. Returns how many classes are right. */
+static int classify(gpunn_device *dev, gpunn_tensor *x, gpunn_tensor *y, float logits[][CLASSES])
+{
+    const classifier n = {x, y, NULL, NULL};
+    int64_t          labels[IMAGES];
+    int              right = 0;
+    for (uint32_t batch = 0; batch < 4; batch++, logits += IMAGES) {
+        classifier_write(dev, n, 1000 + batch, labels);
+        OK(dev, gpunn_forward(&y, 1));
+        OK(dev, gpunn_read(y, logits, IMAGES * sizeof *logits));
+        for (int i = 0; i < IMAGES; i++) {
+            int best = 0;
+            for (int k = 1; k < CLASSES; k++) best = logits[i][k] > logits[i][best] ? k : best;
+            right += best == labels[i];
+        }
+    }
+    return right;
+}
+
+static void check_report(const report *r, const char *const *names, int count)
+{
+    assert_int_equal(r->count, count);
+    for (int i = 0; i < count; i++) assert_string_equal(r->names[i], names[i]);
+}
+
+/* The model, written to one file and read from it. */
+static gpunn_model *reloaded(gpunn_device *dev, gpunn_model *model)
+{
+    gpunn_array file;
+    OK(dev, gpunn_model_save_memory(model, &file));
+    gpunn_model *loaded = MADE(dev, gpunn_model_load_memory(dev, file.data, file.bytes, .inference = true));
+    gpunn_array_free(dev, &file);
+    return loaded;
+}
+
+static void test_quantize_classifier(void **state)
+{
+    static const char *const names[] = {"conv2d conv1", "conv2d conv2", "conv2d conv3",
+                                        "add ",         "linear fc1",   "linear fc2"};
+    static float  exact[4 * IMAGES][CLASSES], found[4 * IMAGES][CLASSES], again[4 * IMAGES][CLASSES];
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    report        r = {0};
+    if (!on_cpu()) skip();
+    const classifier n = classifier_make(dev, model);
+    classifier_train(dev, model, n);
+    classifier_calibrate(dev, model, n);
+    gpunn_model  *small = MADE(dev, gpunn_quantize(model, .report = take_layer, .user = &r));
+    gpunn_tensor *y = MADE(dev, gpunn_spec_output(small, 0));
+    check_report(&r, names, COUNT(names));
+    for (int i = 0; i < r.count; i++) {
+        assert_null(r.layers[i].wide);
+        assert_true(r.layers[i].snr > 28 && r.layers[i].total_snr > 25 && r.layers[i].total_snr < 60);
+        assert_true(r.layers[i].low < r.layers[i].high);
+    }
+    assert_true(r.layers[1].low == 0 && r.layers[1].high <= 6); /* a relu6 */
+    const int right = classify(dev, n.x, n.y, exact),
+              rounded = classify(dev, gpunn_find(small, "x"), y, found);
+    assert_true(right >= 120 && rounded >= right - 3);
+    assert_true(decibels(exact[0], found[0], 4 * IMAGES * CLASSES) > 22);
+    assert_null(gpunn_find(small, "label"));
+
+    gpunn_model *loaded = reloaded(dev, small);
+    gpunn_model_destroy(small);
+    (void)classify(dev, gpunn_find(loaded, "x"), gpunn_spec_output(loaded, 0), again);
+    assert_memory_equal(found, again, sizeof found);
+    gpunn_model_destroy(loaded);
+}
+
+/* Layers that are named, or that lose too much, stay as they are. */
+static void test_quantize_wide(void **state)
+{
+    static const char *const wide[] = {"conv{1,3}", "fc2", NULL}, *const all[] = {"*", NULL};
+    static const char *const names[] = {"conv2d conv1", "conv2d conv2", "conv2d conv3", "linear fc1",
+                                        "linear fc2"};
+    static float             exact[4 * IMAGES][CLASSES], found[4 * IMAGES][CLASSES];
+    gpunn_device            *dev = ((fixture *)*state)->dev;
+    gpunn_model             *model = ((fixture *)*state)->model;
+    report                   r = {0}, bounded = {0};
+    if (!on_cpu()) skip();
+    const classifier n = classifier_make(dev, model);
+    classifier_calibrate(dev, model, n);
+    gpunn_model *small = MADE(dev, gpunn_quantize(model, .wide = wide, .report = take_layer, .user = &r));
+    check_report(&r, names, COUNT(names)); /* the sum of floats is left alone */
+    for (int i = 0; i < r.count; i++) {
+        const bool named = i == 0 || i == 2 || i == 4;
+        assert_true(named ? strcmp(r.layers[i].wide, "named") == 0 : r.layers[i].wide == NULL);
+        assert_true((r.layers[i].snr != r.layers[i].snr) == named);
+        assert_true(r.layers[i].total_snr > 25);
+    }
+    (void)classify(dev, n.x, n.y, exact);
+    (void)classify(dev, gpunn_find(small, "x"), gpunn_spec_output(small, 0), found);
+    assert_true(decibels(exact[0], found[0], 4 * IMAGES * CLASSES) > 25);
+    assert_non_null(gpunn_find(small, "bn3.running_var"));
+    gpunn_model_destroy(small);
+
+    const float bound = (float)(r.layers[1].snr + r.layers[3].snr) / 2; /* between the two */
+    small = MADE(
+        dev, gpunn_quantize(model, .wide = wide, .min_snr = bound, .report = take_layer, .user = &bounded));
+    for (int i = 1; i <= 3; i += 2)
+        if (r.layers[i].snr < (double)bound)
+            assert_string_equal(bounded.layers[i].wide, "error");
+        else
+            assert_null(bounded.layers[i].wide);
+    gpunn_model_destroy(small);
+    FAILS_NULL(dev, gpunn_quantize(model, .min_snr = 200), GPUNN_ERR_ARGUMENT,
+               "gpunn_quantize: no layer is left to quantise: 0 are named in .wide, and 5 have less than "
+               ".min_snr; name fewer, or lower it");
+    FAILS_NULL(dev, gpunn_quantize(model, .wide = all), GPUNN_ERR_ARGUMENT, "5 are named in .wide, and 0");
+}
+
+/* A rare large number: the range of the least divergence clips it, and rounds the others more finely. */
+static void test_quantize_entropy(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    enum { COUNT_ = 4096 };
+    float  *x = malloc(COUNT_ * sizeof *x), one = 1, zero = 0;
+    numbers random = {3};
+    report  r[2] = {{0}, {0}};
+    if (!on_cpu()) skip();
+    gpunn_tensor *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *y = MADE(dev, gpunn_linear(in, "fc", .out_features = 1));
+    OK(dev, gpunn_write(gpunn_find(model, "fc.weight"), &one, sizeof one));
+    OK(dev, gpunn_write(gpunn_find(model, "fc.bias"), &zero, sizeof zero));
+    for (int i = 0; i < COUNT_; i++) { /* a sum of four: nearly normal, from -2 to 2 */
+        x[i] = -2;
+        for (int k = 0; k < 4; k++) x[i] += (float)(next(&random) % 1000) * 0.001f;
+    }
+    for (int outlier = 0; outlier < 2; outlier++) {
+        if (outlier) x[17] = 60;
+        OK(dev, gpunn_write(in, x, COUNT_ * sizeof *x));
+        OK(dev, gpunn_calibrate(model, .outputs = {y}));
+        for (int method = 0; method < 2; method++) {
+            r[method].count = 0;
+            gpunn_model_destroy(MADE(dev, gpunn_quantize(model, .method = (gpunn_range_method)method,
+                                                         .report = take_layer, .user = &r[method])));
+        }
+        assert_true(r[0].layers[0].high == (outlier ? 60 : r[0].layers[0].high));
+        assert_true(r[1].layers[0].high >= 1.2f && r[1].layers[0].high <= 4);
+        assert_true(r[1].layers[0].low <= -1.2f && r[1].layers[0].low >= -2);
+    }
+    free(x);
+}
+
+/* The batches of a loader are recorded as those that are written. */
+static void test_calibrate_loader(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    float         samples[10][2], batch[4][2];
+    report        r[3] = {{0}, {0}, {0}};
+    if (!on_cpu()) skip();
+    for (int i = 0; i < 20; i++) samples[i / 2][i % 2] = (float)(i * i) - 9;
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *y = MADE(dev, gpunn_linear(x, "fc", .out_features = 3));
+    gpunn_loader *loader = MADE(dev, gpunn_loader_create(model, .fields = {{.input = x, .samples = samples}},
+                                                         .count = 10, .batch_size = 4));
+    assert_true(gpunn_next(loader)); /* it is rewound */
+    for (int i = 0; i < 3; i++) {
+        const float one[3 * 2] = {1, 2, -3, 4, 5, -6};
+        OK(dev, gpunn_write(gpunn_find(model, "fc.weight"), one, sizeof one)); /* begins anew */
+        if (i < 2) OK(dev, gpunn_calibrate(model, .outputs = {y}, .loader = loader, .batches = i ? 2 : 0));
+        for (int k = 0; k < 10 && i == 2; k += 4) {
+            memcpy(batch, samples[k], (size_t)(k < 8 ? 4 : 2) * sizeof *batch);
+            OK(dev, gpunn_write(x, batch, (size_t)(k < 8 ? 4 : 2) * sizeof *batch));
+            OK(dev, gpunn_calibrate(model, .outputs = {y}));
+        }
+        gpunn_model_destroy(MADE(dev, gpunn_quantize(model, .report = take_layer, .user = &r[i])));
+    }
+    assert_memory_equal(&r[0].layers[0].low, &r[2].layers[0].low, 2 * sizeof(float));
+    assert_true(r[0].layers[0].high > r[1].layers[0].high || r[0].layers[0].low < r[1].layers[0].low);
+    for (int k = 0; k < 3; k++) assert_true(gpunn_next(loader));
+    assert_false(gpunn_next(loader));
+    gpunn_loader_destroy(loader);
+}
+
+/* What stands between quantised layers is copied: sizes that vary, shared tables, norms, states. */
+static void test_quantize_copies(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    enum { LENGTH = 6, WIDTH = 8, WORDS = 11 };
+    const float half[WIDTH] = {0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f}, counted[1] = {7};
+    int64_t     tokens[2 * LENGTH];
+    float       exact[2 * LENGTH * WORDS], found[2 * LENGTH * WORDS];
+    if (!on_cpu()) skip();
+    for (int i = 0; i < 2 * LENGTH; i++) tokens[i] = i * 5 % WORDS;
+    gpunn_tensor *x = gpunn_input(model, "tokens", GPUNN_I64,
+                                  GPUNN_SHAPE(GPUNN_BATCH, gpunn_size(model, "T", .max = 9)));
+    gpunn_tensor *h = gpunn_embedding(x, "table", .num_embeddings = WORDS, .embedding_dim = WIDTH);
+    gpunn_tensor *runs = gpunn_state(model, "runs", GPUNN_SHAPE(1), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    h = gpunn_layer_norm(gpunn_add(h, gpunn_constant(model, GPUNN_SHAPE(WIDTH), half)), "norm");
+    h = gpunn_add(h, gpunn_mul_scalar(runs, 0.01f));
+    h = gpunn_add(h, gpunn_linear(gpunn_silu(gpunn_linear(h, "up", .out_features = 12)), "down",
+                                  .out_features = WIDTH, .no_bias = true));
+    gpunn_tensor *y = MADE(dev, gpunn_linear(gpunn_lstm(h, "lstm", .hidden_size = WIDTH, .batch_first = true),
+                                             "head", .weight = gpunn_find(model, "table.weight"),
+                                             .no_bias = true));
+    MADE(dev, gpunn_assign(runs, gpunn_add_scalar(runs, 1)));
+    MADE(dev, gpunn_set_name(y, "scores"));
+    OK(dev, gpunn_write_shape(x, tokens, GPUNN_SHAPE(2, LENGTH)));
+    OK(dev, gpunn_write(runs, counted, sizeof counted));
+    OK(dev, gpunn_calibrate(model, .outputs = {y}));
+    gpunn_model  *small = MADE(dev, gpunn_quantize(model));
+    gpunn_tensor *result = MADE(dev, gpunn_find(small, "scores"));
+    assert_ptr_equal(result, gpunn_spec_output(small, 0));
+    const float now = gpunn_item(runs);
+    assert_true(now == 9 && gpunn_item(gpunn_find(small, "runs")) == now);
+    assert_int_equal(gpunn_tensor_dtype(result), GPUNN_F32);
+    OK(dev, gpunn_write_shape(gpunn_find(small, "tokens"), tokens, GPUNN_SHAPE(3, 4)));
+    OK(dev, gpunn_write_shape(x, tokens, GPUNN_SHAPE(3, 4)));
+    OK(dev, gpunn_forward(&result, 1));
+    OK(dev, gpunn_forward(&y, 1));
+    OK(dev, gpunn_read(result, found, sizeof found));
+    OK(dev, gpunn_read(y, exact, sizeof exact));
+    assert_true(decibels(exact, found, COUNT(found)) > 25);
+    gpunn_model *loaded = reloaded(dev, small);
+    result = gpunn_spec_output(loaded, 0);
+    OK(dev, gpunn_write(gpunn_find(loaded, "runs"), &now, sizeof now)); /* files do not hold it */
+    OK(dev, gpunn_write_shape(gpunn_find(loaded, "tokens"), tokens, GPUNN_SHAPE(3, 4)));
+    OK(dev, gpunn_forward(&result, 1));
+    OK(dev, gpunn_read(result, exact, sizeof exact));
+    assert_memory_equal(exact, found, sizeof found);
+    gpunn_model_destroy(loaded);
+    gpunn_model_destroy(small);
+}
+
+static void test_quantize_refused(void **state)
+{
+    gpunn_device     *dev = ((fixture *)*state)->dev;
+    gpunn_model      *model = ((fixture *)*state)->model;
+    const char *const bad[] = {"a{b", NULL};
+    float             x[2][4] = {{1, 2, 3, 4}, {-1, NAN, 0, 2}};
+    gpunn_tensor     *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4)), *y, *loss;
+    y = MADE(dev, gpunn_linear(gpunn_relu(in), "fc", .out_features = 3));
+    loss = gpunn_mean(gpunn_square(y), GPUNN_ALL, false);
+    FAILS_NULL(dev, gpunn_quantize(model), GPUNN_ERR_STATE,
+               "gpunn_quantize: there are no ranges of the model's values; call gpunn_calibrate with samples "
+               "first");
+    FAILS(dev, gpunn_calibrate(model), GPUNN_ERR_ARGUMENT,
+          "gpunn_calibrate: there are no outputs; name the network's results in .outputs");
+    FAILS(dev, gpunn_calibrate(model, .outputs = {in}), GPUNN_ERR_ARGUMENT,
+          "gpunn_calibrate: output 0 is not a computed value of this model");
+    FAILS(dev, gpunn_calibrate(model, .outputs = {gpunn_relu(in)}), GPUNN_ERR_UNSUPPORTED,
+          "the outputs depend on no linear layer, conv2d or sum of values");
+    FAILS(dev, gpunn_calibrate(model, .outputs = {y}, .batches = -1), GPUNN_ERR_ARGUMENT,
+          "gpunn_calibrate: .batches is -1; use 1 or more, or 0 for all");
+    FAILS(dev, gpunn_calibrate(model, .outputs = {y}), GPUNN_ERR_STATE, "input 'x' has not been written");
+    OK(dev, gpunn_write(in, x, sizeof x));
+    FAILS(
+        dev, gpunn_calibrate(model, .outputs = {y}), GPUNN_ERR_NUMERIC,
+        "gpunn_calibrate: relu has a NaN or infinite number, for which there is no range; leave such samples "
+        "out");
+    x[1][1] = 0;
+    OK(dev, gpunn_write(in, x, sizeof x));
+    OK(dev, gpunn_calibrate(model, .outputs = {y}));
+    FAILS_NULL(dev, gpunn_quantize(model, .wide = bad), GPUNN_ERR_ARGUMENT,
+               "gpunn_quantize: 'a{b' in .wide is no pattern: its braces do not come in pairs");
+    FAILS_NULL(dev, gpunn_quantize(model, .method = (gpunn_range_method)2), GPUNN_ERR_ARGUMENT,
+               "gpunn_quantize: .method 2 or .min_snr 0 is not possible");
+    if (!on_cpu()) {
+        FAILS_NULL(dev, gpunn_quantize(model), GPUNN_ERR_UNSUPPORTED,
+                   "8-bit numbers are computed on the CPU only");
+        return;
+    }
+    gpunn_model     *small = MADE(dev, gpunn_quantize(model));
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f));
+    FAILS_NULL(dev, gpunn_sgd(small, .lr = 0.1f), GPUNN_ERR_STATE, "inference");
+    FAILS(dev, gpunn_calibrate(small), GPUNN_ERR_STATE,
+          "gpunn_calibrate: the model has ops of 8-bit numbers already, such as quantize_per_tensor; use the "
+          "model of floats from which it was made");
+    FAILS_NULL(dev, gpunn_quantize(small), GPUNN_ERR_STATE, "the model has ops of 8-bit numbers already");
+    OK(dev, gpunn_train_step(opt, loss));
+    FAILS_NULL(dev, gpunn_quantize(model), GPUNN_ERR_STATE,
+               "gpunn_quantize: the weights have changed since the calibration");
+    gpunn_optimizer_destroy(opt);
+    OK(dev, gpunn_lora(model, "fc"));
+    FAILS(dev, gpunn_calibrate(model, .outputs = {y}), GPUNN_ERR_STATE,
+          "the model has adapters of gpunn_lora; merge them first with gpunn_lora_merge");
+    gpunn_model_destroy(small);
+}
+
+/* Whichever allocation fails, nothing leaks, and the next call works. */
+static void test_quantize_memory(void **state)
+{
+    fixture     *f = *state;
+    float        x[4] = {1, 2, -3, 4};
+    gpunn_model *small = NULL;
+    if (!on_cpu()) skip();
+    gpunn_tensor *in = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4));
+    gpunn_tensor *h = gpunn_batch_norm1d(gpunn_linear(in, "fc", .out_features = 4), "bn");
+    gpunn_tensor *y = MADE(f->dev, gpunn_linear(gpunn_add(h, in), "fc2", .out_features = 2));
+    OK(f->dev, gpunn_write(in, x, sizeof x));
+    OK(f->dev, gpunn_forward(&y, 1));
+    for (int n = 1; small == NULL; n++) {
+        f->memory.fail_at = f->memory.calls + n;
+        if (gpunn_calibrate(f->model, .outputs = {y}) == GPUNN_OK) small = gpunn_quantize(f->model);
+        f->memory.fail_at = 0;
+        if (small == NULL) assert_int_equal(gpunn_last_status(f->dev), GPUNN_ERR_MEMORY);
+        gpunn_clear_error(f->dev);
+        assert_true(n < 2000);
+    }
+    gpunn_model_destroy(small);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),      cmocka_unit_test(test_conv),
-        test_with_device(test_elementwise), test_with_device(test_layouts),
-        test_with_device(test_dynamic),     test_with_device(test_nan),
-        test_with_device(test_refused),     test_with_device(test_new_weights),
-        test_with_device(test_long_sums),   test_with_device(test_computed_weights),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_conv),
+        test_with_device(test_elementwise),
+        test_with_device(test_layouts),
+        test_with_device(test_dynamic),
+        test_with_device(test_nan),
+        test_with_device(test_refused),
+        test_with_device(test_new_weights),
+        test_with_device(test_long_sums),
+        test_with_device(test_computed_weights),
         test_with_device(test_extremes),
+        test_with_device(test_quantize_linear),
+        test_with_device(test_quantize_classifier),
+        test_with_device(test_quantize_wide),
+        test_with_device(test_quantize_entropy),
+        test_with_device(test_calibrate_loader),
+        test_with_device(test_quantize_copies),
+        test_with_device(test_quantize_refused),
+        test_with_device(test_quantize_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

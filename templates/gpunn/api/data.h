@@ -296,6 +296,62 @@ GPUNN_API gpunn_status gpunn_lora_load_(gpunn_model *model, const char *folder, 
  * .keep_blocks), or another op, such as a derivative, reads an adapter. No weight has changed then. */
 GPUNN_API gpunn_status gpunn_lora_merge(gpunn_model *model);
 
+/* ==== >>quantization ===================================================================================== *
+ * Post-training quantisation: a trained model becomes one that computes linear layers, convolutions of images
+ * and sums with 8-bit integers. Not thread-safe per device. */
+typedef struct gpunn_calibrate_args {
+    int args_;
+    /* the network's results, without losses; list ends at the first NULL; default: those of the spec */
+    gpunn_tensor *outputs[8];
+    gpunn_loader *loader;  /* runs its batches; NULL: one run of the inputs as they are */
+    int64_t       batches; /* most batches of the loader; 0: an epoch */
+} gpunn_calibrate_args;
+/* Evaluates the network on samples and records the ranges and histograms of what linear layers, convolutions
+ * and sums read and compute. Calls with the same outputs add up. They begin anew if the weights have changed
+ * since. A hundred samples like those of later use are usually enough. The values of a batch are all held at
+ * once. States advance as in gpunn_forward, and the loader is rewound.
+ * GPUNN_ERR_NUMERIC: a value is NaN or infinite. GPUNN_ERR_STATE: the model has ops of 8-bit numbers or
+ * adapters of gpunn_lora. GPUNN_ERR_UNSUPPORTED: nothing can be quantised. */
+GPUNN_API gpunn_status gpunn_calibrate_(gpunn_model *model, gpunn_calibrate_args args);
+#define gpunn_calibrate(...) gpunn_calibrate_(GPUNN_NAMED(gpunn_calibrate_args, __VA_ARGS__))
+/* How the range of a value follows from its numbers. */
+typedef enum gpunn_range_method {
+    GPUNN_RANGE_MIN_MAX = 0, /* from the least to the greatest */
+    GPUNN_RANGE_ENTROPY      /* clips rare large ones: the least Kullback-Leibler divergence, as TensorRT's */
+} gpunn_range_method;
+/* A layer of gpunn_quantize's report. */
+typedef struct gpunn_quantized_layer {
+    const char *op, *layer; /* "conv2d", "conv1"; layer "": it has no name */
+    const char *wide;       /* NULL: it is quantised; else why it stays F32: "named" or "error" */
+    float       low, high;  /* range of its result */
+    /* Signal-to-noise ratio of its result, 10 log10(sum y^2 / sum (y - y_float)^2), in decibels: with only
+     * this layer quantised, and in the model as it has become. Infinite if they are equal. 6 decibels are a
+     * bit of precision; 30 are usual. NaN for a layer that is "named", which was not tried. */
+    double snr, total_snr;
+} gpunn_quantized_layer;
+typedef struct gpunn_quantization_args {
+    int                args_;
+    gpunn_range_method method;
+    float              min_snr; /* in decibels: a layer whose own result has less stays F32; 0: no bound */
+    /* patterns of names of layers that stay F32, as those of gpunn_lora; ends at NULL */
+    const char *const *wide;
+    void (*report)(void *user, const gpunn_quantized_layer *layer); /* called for each layer; NULL: not */
+    void *user;                                                     /* first argument of report */
+} gpunn_quantization_args;
+/* Makes a model for evaluation (.inference) from a calibrated one, which stays as it is. It computes the
+ * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs and named values keep their names, the
+ * other ops, and values between them, stay F32. gpunn_model_save writes it to one file.
+ * Activations have one scale and zero point per tensor, weights a scale for each output channel. A batch norm
+ * is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its result; dropout is
+ * left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each result, and sums of
+ * two values of one shape, of which one is quantised. The errors are measured in one run of each model, on
+ * the inputs as they are: those of the last batch of the calibration.
+ * Returns NULL on failure. GPUNN_ERR_STATE: the model has no calibration of these weights, or has ops of
+ * 8-bit numbers or adapters. GPUNN_ERR_ARGUMENT: no layer is left that may be quantised, or a pattern is
+ * wrong. GPUNN_ERR_UNSUPPORTED: the device is a GPU. */
+GPUNN_API gpunn_model *gpunn_quantize_(gpunn_model *model, gpunn_quantization_args args);
+#define gpunn_quantize(...) gpunn_quantize_(GPUNN_NAMED(gpunn_quantization_args, __VA_ARGS__))
+
 /* ==== >>spec ============================================================================================= *
  * A model as JSON (generator/model.schema.json), for the code generator, other programs and imported
  * models. */

@@ -21,6 +21,7 @@
  *     data     loaders
  *     files    weights, checkpoints, dataset readers
  *     lora     low-rank adapters, for fine-tuning
+ *     quantization  from a trained model, one of 8-bit integers
  *     spec     models as JSON
  *     fit      the training loop, progress, history
  *     profile  where the time of a run goes
@@ -40,7 +41,7 @@
  *     cpu/      threads levels context elementwise initial vectors pixels move reduce indexing blocks
  *               gemm depthwise conv strips quantized pool sampling norm softmax loss attention recurrent
  *               optimizers cpu
- *     train/    optimizer step ranks schedule lora loader fit profile
+ *     train/    optimizer step ranks schedule lora loader calibrate quantize fit profile
  *     io/       files elements safetensors load checkpoint save adapters gguf spec_writer spec_reader
  *               model_file datasets
  *
@@ -645,6 +646,12 @@
  *     formats: .weights of gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses
  *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
  *     gpunn_lora freezes can be stored so, too, without this rounding; adapters train above them.
+ *     On a CPU a trained model can become one that computes with 8-bit integers. Samples show the ranges of
+ *     its values. Each layer's error can be reported, and layers that lose too much can stay F32.
+ *         gpunn_calibrate(model, .outputs = {y}); // on the batch that x holds; more batches add to it
+ *         gpunn_model *small = gpunn_quantize(model);
+ *         gpunn_model_save(small, "net_int8.safetensors");
+ *         gpunn_model_destroy(small);
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
  *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works

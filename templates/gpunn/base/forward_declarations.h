@@ -80,6 +80,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__bind_blocks(gpunn_tensor *t, gpunn_dtype fo
                                                  size_t bytes);
 /* Freezes a parameter, which then has neither gradient nor optimizer state. See graph/tensors.c. */
 GPUNN__INTERNAL void gpunn__freeze(gpunn_tensor *parameter);
+/* Frees what gpunn_calibrate has recorded; NULL is allowed. See train/calibrate.c. */
+GPUNN__INTERNAL void gpunn__calibration_free(gpunn_device *dev, gpunn__calibration *c);
 /* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) \
     ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))

@@ -232,6 +232,7 @@ GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
     gpunn__free(dev, model->spec.metadata,
                 (size_t)model->spec.metadata_capacity * sizeof *model->spec.metadata);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
+    gpunn__calibration_free(dev, model->calibration);
     gpunn__free(dev, model, sizeof *model);
     gpunn__device_release(dev);
 }

@@ -140,7 +140,8 @@ struct gpunn_tensor {
     gpunn__compact   compact;
 };
 
-typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
+typedef struct gpunn__plan        gpunn__plan;        /* >>plan/plan */
+typedef struct gpunn__calibration gpunn__calibration; /* >>train/calibrate */
 
 /* What a spec contains beside tensors (>>io/spec_reader). */
 typedef struct gpunn__recipe {
@@ -277,6 +278,7 @@ struct gpunn_model {
     int                     enabled;  /* 1 + the index of the enabled adapter; 0: none */
     bool                    has_base; /* some tensor is or was `base` */
     gpunn__spec             spec;
+    gpunn__calibration     *calibration; /* by gpunn_calibrate; NULL: none */
 };
 
 /* the most that a parameter can have: rule.state, and its average */

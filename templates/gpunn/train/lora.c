@@ -42,8 +42,7 @@ static bool gpunn__glob(const char *pattern, const char *text)
     return found;
 }
 
-/* Whether the pattern matches a layer's name, or the end of it that follows a dot. */
-static bool gpunn__pattern_wants(const void *pattern, const char *layer)
+GPUNN__INTERNAL bool gpunn__pattern_wants(const void *pattern, const char *layer)
 {
     const char *at = layer, *dot;
     while (!gpunn__glob((const char *)pattern, at)) {
@@ -53,8 +52,7 @@ static bool gpunn__pattern_wants(const void *pattern, const char *layer)
     return true;
 }
 
-/* What is wrong with a pattern; NULL: nothing. */
-static const char *gpunn__pattern_fault(const char *pattern)
+GPUNN__INTERNAL const char *gpunn__pattern_fault(const char *pattern)
 {
     const char *open = NULL;
     if (*pattern == 0) return "it is empty";

@@ -6,6 +6,12 @@
  * Low-rank adapters: gpunn_lora adds nodes to a built graph, gpunn_lora_merge removes them. The tensor by
  * which the program knows a layer's result stays the result, with the adapter's part in it. */
 
+/* Whether the pattern matches a layer's name, or the end of it that follows a dot. */
+GPUNN__INTERNAL bool gpunn__pattern_wants(const void *pattern, const char *layer);
+
+/* What is wrong with a pattern; NULL: nothing. */
+GPUNN__INTERNAL const char *gpunn__pattern_fault(const char *pattern);
+
 /* Which layers get an adapter. */
 typedef struct gpunn__lora_wanted {
     bool (*wants)(const void *what, const char *layer);
