@@ -2,7 +2,7 @@
  * the other 10,000.
  *
  * Shows: readers, loaders, gpunn_fit with progress, curves and early results, accuracy per class, saving
- *        and loading, fused kernels of two models.
+ *        and loading, fused kernels of two models, quantisation to 8-bit integers.
  * First: python3 -m generator examples/kernels/fashion_mnist_simple.json \
  *             -o examples/kernels/fashion_mnist_simple
  *        python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
@@ -13,6 +13,7 @@
  *             examples/kernels/fashion_mnist_deep_kernels.cu gpunn_cuda.cu -o fashion_mnist -lz
  * Data:  apt-get install dataset-fashion-mnist     (or --data FOLDER with the four idx files, .gz or not)
  * Run:   ./fashion_mnist [--model simple|deep] [--epochs N]    (--help explains all options)
+ *        --quantize also makes and tests a model of 8-bit integers, on the CPU.
  *        --spec FILE only writes the model's spec, examples/kernels/fashion_mnist_simple.json or _deep.json.
  *        Several processes: build with mpicc -DGPUNN_MPI in the place of cc, and mpirun -n 2 ./fashion_mnist.
  * Expect: about 90 % for the simple network, 91.5 % for the deep one; curves, the worst mistakes, history and
@@ -42,6 +43,7 @@ static const char *const class_names[CLASSES] = {"T-shirt", "Trouser", "Pullover
 typedef struct options {
     const char *data, *out, *spec;
     int         deep, epochs, batch, threads;
+    bool        quantize;
 } options;
 
 typedef struct network {
@@ -112,15 +114,59 @@ static gpunn_status show_mistakes(const network *net, gpunn_loader *loader, cons
     return GPUNN_ERR_IO;
 }
 
+static void print_layer(void *user, const gpunn_quantized_layer *layer)
+{
+    (void)user;
+    printf("%-8s %-6s %-6s %8.2f to %5.2f %8.1f dB, of its own %.1f dB\n", layer->op, layer->layer,
+           layer->wide ? "f32" : "8 bits", (double)layer->low, (double)layer->high, layer->total_snr,
+           layer->snr);
+}
+
+/* The accuracy of a quantised model. */
+static gpunn_status test_quantized(gpunn_model *model, const gpunn_array *images, const gpunn_array *labels,
+                                   float *accuracy)
+{
+    float   loss;
+    network net = {
+        .model = model, .image = gpunn_find(model, "image"), .logits = gpunn_spec_output(model, 0)};
+    net.label = gpunn_input(model, "label", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH));
+    net.loss = gpunn_cross_entropy(net.logits, net.label);
+    net.accuracy = gpunn_accuracy(net.logits, net.label);
+    gpunn_loader *tester = make_loader(&net, images, labels, 1000, NULL);
+    gpunn_status  status = tester ? gpunn_evaluate(tester, net.loss, net.accuracy, &loss, accuracy)
+                                  : GPUNN_ERR_STATE;
+    gpunn_loader_destroy(tester);
+    return status;
+}
+
+/* Makes a model of 8-bit integers: training images show the ranges of the network's values. */
+static gpunn_status quantize(const network *net, gpunn_loader *trainer, const gpunn_array *images,
+                             const gpunn_array *labels, const char *path)
+{
+    float        accuracy = 0;
+    gpunn_status status = gpunn_calibrate(net->model, .outputs = {net->logits}, .loader = trainer,
+                                          .batches = 4);
+    if (status != GPUNN_OK) return status;
+    gpunn_model *small = gpunn_quantize(net->model, .report = print_layer);
+    if (small == NULL) return GPUNN_ERR_STATE;
+    status = gpunn_model_save(small, path);
+    if (status == GPUNN_OK) status = test_quantized(small, images, labels, &accuracy);
+    if (status == GPUNN_OK)
+        printf("test accuracy in 8 bits %.2f %%; wrote %s\n", 100 * (double)accuracy, path);
+    gpunn_model_destroy(small);
+    return status;
+}
+
 static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_array data[4])
 {
     const gpunn_array *images = &data[0], *labels = &data[1], *test_images = &data[2],
                       *test_labels = &data[3];
-    char drawn[1024], history[1024], mistakes[1024], weights[1024];
+    char drawn[1024], history[1024], mistakes[1024], weights[1024], small[1024];
     snprintf(drawn, sizeof drawn, "%s/fashion_mnist_curves.svg", opt->out);
     snprintf(mistakes, sizeof mistakes, "%s/fashion_mnist_mistakes.svg", opt->out);
     snprintf(history, sizeof history, "%s/fashion_mnist_history.csv", opt->out);
     snprintf(weights, sizeof weights, "%s/fashion_mnist.safetensors", opt->out);
+    snprintf(small, sizeof small, "%s/fashion_mnist_int8.safetensors", opt->out);
 
     /* the second one takes the saved weights */
     network net = build(dev, opt->deep), copy = build(dev, opt->deep);
@@ -164,6 +210,8 @@ static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_arr
                accuracy == again ? "" : " (NOT the same)");
         printf("wrote %s\n      %s\n      %s\n      %s\n", drawn, history, mistakes, weights);
     }
+    if (status == GPUNN_OK && first && opt->quantize)
+        status = quantize(&net, trainer, test_images, test_labels, small);
     gpunn_loader_destroy(trainer);
     gpunn_loader_destroy(tester);
     gpunn_loader_destroy(copy_tester);
@@ -202,18 +250,20 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* in a log, in step with the progress on stderr */
-    options      opt = {FASHION_FOLDER, "out", NULL, 0, 5, 128, 0};
+    options      opt = {FASHION_FOLDER, "out", NULL, 0, 5, 128, 0, false};
     const option known[] = {
         {"--model simple|deep", "one convolution, or two with batch norm and dropout", .choice = &opt.deep},
         {"--epochs N", "passes over the training images", .number = &opt.epochs, .lowest = 1},
         {"--batch N", "images of a step", .number = &opt.batch, .lowest = 1},
         {"--threads N", "of the CPU; default: all processors", .number = &opt.threads, .lowest = 1},
+        {"--quantize", "also makes and tests a model of 8-bit integers, on the CPU", .flag = &opt.quantize},
         {"--data FOLDER", "folder of the four idx files, .gz or not", .text = &opt.data},
         {"--out FOLDER", "folder for curves, history and weights, made where there is none",
          .text = &opt.out},
         {"--spec FILE", "only writes the model's spec, for python3 -m generator", .text = &opt.spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
-    gpunn_device *dev = gpunn_device_open(.index = GPUNN_LOCAL_RANK, .seed = 1, .threads = opt.threads,
+    gpunn_device *dev = gpunn_device_open(.type = opt.quantize ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO,
+                                          .index = GPUNN_LOCAL_RANK, .seed = 1, .threads = opt.threads,
                                           .log_fn = log_line);
     if (dev == NULL) {
         fprintf(stderr, "%s\n", gpunn_error(NULL));

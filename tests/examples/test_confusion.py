@@ -73,9 +73,10 @@ class Confusion(unittest.TestCase):
         return [(i % 10, bytes(self.random.randrange(150) + 10 * (i % 10) for _ in range(size)))
                 for i in range(count)]
 
-    def check(self, name, names, tested, height, channels):
-        done = subprocess.run([program(name), "--data", self.folder, "--out", self.folder, "--epochs", "1"],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def check(self, name, names, tested, height, channels, *options):
+        """Runs an example. Returns its accuracy in percent and what it prints."""
+        done = subprocess.run([program(name), "--data", self.folder, "--out", self.folder, "--epochs", "1",
+                               *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertLessEqual(max(map(len,
                                      re.search(r"\n  class .*?\n\n", done.stdout, re.S)[0].splitlines())), 80)
@@ -88,6 +89,7 @@ class Confusion(unittest.TestCase):
         self.assertAlmostEqual(said, 100 * right / TESTED, delta=0.051)
         self.picture(os.path.join(self.folder, name + "_mistakes.svg"), names, tested, height, channels,
                      TESTED - right)
+        return said, done.stdout
 
     def picture(self, path, names, tested, height, channels, wrong):
         root = xml.parse(path).getroot()
@@ -112,7 +114,13 @@ class Confusion(unittest.TestCase):
                        b"".join(data for _, data in samples))
             self.write(part + "-labels-idx1-ubyte",
                        struct.pack(">2I", 0x801, len(samples)) + bytes(label for label, _ in samples))
-        self.check("fashion_mnist", FASHION, samples, 28, 1)
+        accuracy, printed = self.check("fashion_mnist", FASHION, samples, 28, 1, "--quantize")
+        self.assertEqual(re.findall(r"^(\w+) +(\w+) +8 bits ", printed, re.M),
+                         [("conv2d", "conv1"), ("linear", "fc")])
+        rounded = re.search(r"^test accuracy in 8 bits ([\d.]+) %; wrote (.*)$", printed, re.M)
+        self.assertAlmostEqual(float(rounded[1]), accuracy, delta=3)
+        with open(rounded[2], "rb") as file:
+            self.assertIn(b"quantized_conv2d", file.read())
         name = "fashion_mnist_mistakes.svg"  # that of the guides is as fresh
         self.assertEqual(form(ROOT, "examples", "guides", name), form(self.folder, name))
 
