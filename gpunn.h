@@ -643,8 +643,8 @@
  *     values between layers are 16-bit too: adding an F32 input or an embedding does not make the sum F32, as
  *     after torch's net.half().
  *     Such a model can store the weights of linear layers and embeddings as blocks of 4 to 8 bits, in GGUF's
- *     formats: .weights of gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses
- *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
+ *     formats or NF4: .weights of gpunn_model_create, or gpunn_set_storage for one. gpunn_bind_as uses blocks
+ *     where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
  *     gpunn_lora freezes can be stored so, too, without this rounding; adapters train above them.
  *     On a CPU a trained model can become one that computes with 8-bit integers. Samples show the ranges of
  *     its values. Each layer's error can be reported, and layers that lose too much can stay F32.
@@ -1127,17 +1127,19 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_F64, "f64", "F64", 8) /* of the program's values only: nothing is computed in it */
 
 /* Formats of quantised weights, bit for bit those of GGUF files. Consecutive numbers in a block share scales.
- * X(id, GGUF's name, numbers in a block, bytes of a block) */
-#define GPUNN_BLOCK_LIST(X)         \
-    X(GPUNN_Q8_0, "Q8_0", 32, 34)   \
-    X(GPUNN_Q4_0, "Q4_0", 32, 18)   \
-    X(GPUNN_Q4_1, "Q4_1", 32, 20)   \
-    X(GPUNN_Q5_0, "Q5_0", 32, 22)   \
-    X(GPUNN_Q5_1, "Q5_1", 32, 24)   \
-    X(GPUNN_Q4_K, "Q4_K", 256, 144) \
-    X(GPUNN_Q5_K, "Q5_K", 256, 176) \
-    X(GPUNN_Q6_K, "Q6_K", 256, 210) \
-    X(GPUNN_IQ4_NL, "IQ4_NL", 32, 18)
+ * NF4, QLoRA's 4-bit NormalFloat, has the numbers of bitsandbytes in blocks of 64; GGUF files do not have it.
+ * X(id, name, numbers in a block, bytes of a block) */
+#define GPUNN_BLOCK_LIST(X)           \
+    X(GPUNN_Q8_0, "Q8_0", 32, 34)     \
+    X(GPUNN_Q4_0, "Q4_0", 32, 18)     \
+    X(GPUNN_Q4_1, "Q4_1", 32, 20)     \
+    X(GPUNN_Q5_0, "Q5_0", 32, 22)     \
+    X(GPUNN_Q5_1, "Q5_1", 32, 24)     \
+    X(GPUNN_Q4_K, "Q4_K", 256, 144)   \
+    X(GPUNN_Q5_K, "Q5_K", 256, 176)   \
+    X(GPUNN_Q6_K, "Q6_K", 256, 210)   \
+    X(GPUNN_IQ4_NL, "IQ4_NL", 32, 18) \
+    X(GPUNN_NF4, "NF4", 64, 36)
 
 /* clang-format off */
 typedef enum gpunn_dtype {
@@ -1208,8 +1210,9 @@ typedef struct gpunn_model_args {
      * whose rows are no multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as
      * above. gpunn_set_storage chooses for a single weight.
      * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
-     * 32 numbers. Products with more rows compute in F32. A GPU does not round the rows. With more than 16
-     * rows it unpacks the whole weight first, in the dtype of the rows, to memory that all layers share.
+     * 32 numbers. Products with more rows, and those with NF4, compute in F32. A GPU does not round the rows.
+     * With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory that all
+     * layers share.
      * Without .inference these are the weights that gpunn_lora freezes. Adapters are trained, blocks are not,
      * so call gpunn_lora before weights are written, loaded or run; training without it is GPUNN_ERR_STATE.
      * No rows are rounded then. The gradient of a layer's input unpacks the weight again: on a CPU part by
@@ -3823,11 +3826,12 @@ typedef struct gpunn_load_args {
     /* Ends at {NULL, NULL}. The first entry that matches a name renames it. Two tensors of one name are an
      * error. skip and report use the new names. */
     const gpunn_rename *map;
-    /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters that only linear
-     * layers and embeddings read. They are frozen then; gpunn_lora adds adapters, which are trained. Other
-     * tensors become floats as without it. On a CPU the file is mapped, where the system can, until the model
-     * is destroyed: replace it, but do not write into it. From .io or memory, and to a GPU, the blocks are
-     * copied. GPUNN_ERR_STATE: the model has weights already. */
+    /* Blocks of a file stay as they are, as gpunn_bind_as binds them: for parameters that only linear layers
+     * and embeddings read. GGUF files have them, and safetensors files of generator.quantize. They are frozen
+     * then; gpunn_lora adds adapters, which are trained. Other tensors become floats as without it. On a CPU
+     * the file is mapped, where the system can, until the model is destroyed: replace it, but do not write
+     * into it. From .io or memory, and to a GPU, the blocks are copied. GPUNN_ERR_STATE: the model has
+     * weights already. */
     bool keep_blocks;
 } gpunn_load_args;
 /* Loads weights, all or nothing: after an error no weight has changed. If the model has not run and no weight
@@ -3945,7 +3949,7 @@ typedef struct gpunn_lora_args {
  * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
  * precision BF16 or F16, frozen weights that only products and embeddings read are stored in 16 bits only, if
  * they have no values yet: call it before gpunn_load. They can also stay in blocks of 4 to 8 bits: by
- * .weights of gpunn_model_create, or those of a GGUF file by .keep_blocks of gpunn_load.
+ * .weights of gpunn_model_create, or those of a file by .keep_blocks of gpunn_load.
  * GPUNN_ERR_ARGUMENT: no layer matches, or the model has an adapter of that name. GPUNN_ERR_STATE: there is
  * an optimizer, gpunn_recompute was called, or the weights of a model with .weights have values already.
  * GPUNN_ERR_UNSUPPORTED: another op reads a layer's weight. */
@@ -6331,12 +6335,38 @@ GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *s
  * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
  * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
  * each half of a group. IQ4_NL stores indices of 4 bits into a table of numbers q. scale q is exact in F32,
- * except in Q6_K, so that all backends give the same bits. */
+ * except in Q6_K, so that all backends give the same bits.
+ * A block of NF4 has two groups: a scale in F32, then indices of 4 bits into a table of floats, the first of
+ * two in the upper half of a byte (Dettmers et al., 2023, arXiv 2305.14314; bitsandbytes). */
 enum { GPUNN__GROUP = 32 };
 
 /* q + 128 of the indices 0 to 7 and 8 to 15 of IQ4_NL, a byte each: kvalues_iq4nl of ggml. */
 #define GPUNN__IQ4_NL_LOW 0x766A5D4F3F2D1801u
 #define GPUNN__IQ4_NL_HIGH 0xF1D9C5B5A6998D81u
+
+/* The numbers of NF4, the quantiles of a normal distribution, from the paper's appendix E. */
+GPUNN__SHARED const float *gpunn__nf4_numbers(void)
+{
+    static const float numbers[16] = {
+        -1.0f,
+        -0.6961928009986877f,
+        -0.5250730514526367f,
+        -0.39491748809814453f,
+        -0.28444138169288635f,
+        -0.18477343022823334f,
+        -0.09105003625154495f,
+        0.0f,
+        0.07958029955625534f,
+        0.16093020141124725f,
+        0.24611230194568634f,
+        0.33791524171829224f,
+        0.44070982933044434f,
+        0.5626170039176941f,
+        0.7229568362236023f,
+        1.0f,
+    };
+    return numbers;
+}
 
 /* Whether the dtype is a format of blocks. */
 GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
@@ -6408,6 +6438,22 @@ GPUNN__SHARED uint32_t gpunn__four_bytes(const uint8_t *at)
 #endif
 }
 
+/* The scale of a block of NF4. */
+GPUNN__SHARED float gpunn__nf4_scale(const uint8_t *block)
+{
+    const uint32_t bits = gpunn__four_bytes(block);
+    float          scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale;
+}
+
+/* gpunn__unpack4 for group j of a block of NF4. */
+GPUNN__SHARED uint32_t gpunn__unpack4_of_nf4(const uint8_t *block, int j, int i)
+{
+    const uint8_t *at = block + 4 + 16 * j + 2 * i;
+    return (uint32_t)at[0] >> 4 | (at[0] & 15u) << 8 | (uint32_t)(at[1] >> 4) << 16 | (at[1] & 15u) << 24;
+}
+
 /* q + 128 for an index of IQ4_NL. */
 GPUNN__SHARED uint32_t gpunn__iq4_nl_byte(uint32_t index)
 {
@@ -6443,6 +6489,7 @@ GPUNN__SHARED uint32_t gpunn__unpack4_of_256(gpunn_dtype format, const uint8_t *
  * gpunn__block_bias. */
 GPUNN__SHARED uint32_t gpunn__unpack4(gpunn_dtype format, const uint8_t *block, int j, int i)
 {
+    if (format == GPUNN_NF4) return gpunn__unpack4_of_nf4(block, j, i);
     return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__unpack4_of_32(format, block, i)
                                                        : gpunn__unpack4_of_256(format, block, j, i);
 }
@@ -6457,6 +6504,18 @@ GPUNN__SHARED int gpunn__block_bias(gpunn_dtype format)
 {
     if (gpunn__block_is_bytes(format)) return 128;
     return format == GPUNN_Q6_K ? 32 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+}
+
+/* Whether the numbers q are integers, of which kernels make products. */
+GPUNN__SHARED bool gpunn__block_has_integers(gpunn_dtype format)
+{
+    return format != GPUNN_NF4;
+}
+
+/* The number by which the scale is multiplied. Of NF4, q is its index. */
+GPUNN__SHARED float gpunn__block_number(gpunn_dtype format, int q)
+{
+    return gpunn__block_has_integers(format) ? (float)q : gpunn__nf4_numbers()[q];
 }
 
 #undef GPUNN__COMPANION
@@ -7565,7 +7624,7 @@ GPUNN__INLINE size_t gpunn__block_bytes(gpunn_dtype format, int64_t n)
     return (size_t)(n / gpunn__block_length(format) * gpunn__block_size(format));
 }
 
-/* An unpacked group: scale q + minimum. */
+/* An unpacked group: scale gpunn__block_number(q) + minimum. */
 typedef struct gpunn__group {
     int8_t q[GPUNN__GROUP];
     float  scale[2]; /* of each half */
@@ -7582,9 +7641,9 @@ GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *bloc
 /* Writes the numbers of n / length blocks. n is a multiple of the block's length. */
 GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, float *values, int64_t n);
 
-/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref; of 256 and
- * IQ4_NL, with its search for scales but not its bits. A block with a NaN gets the scale NaN, and one with an
- * infinity an infinite scale. */
+/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref, and to NF4 as
+ * bitsandbytes; to blocks of 256 and IQ4_NL with ggml's search for scales but not its bits. A block with a
+ * NaN gets the scale NaN, and one with an infinity an infinite scale. */
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n);
 
 /* Stores n values as a dtype of 16 bits or as blocks. `to` may be the memory of values. */
@@ -7955,6 +8014,35 @@ static void gpunn__quantize_searched(gpunn_dtype format, const float *values, ui
     if (!finite) gpunn__round_floats(GPUNN_F16, &scale, 1, block + gpunn__block_scale_at(format));
 }
 
+/* ---- rounding to NF4 ----------------------------------------------------------------------------------- */
+
+/* The index of the number that is nearest to y, the lower one of two, and 15 for NaN. */
+static int gpunn__nearest_nf4(float y)
+{
+    const float *number = gpunn__nf4_numbers();
+    int          found = 0;
+    for (int half = 8; half > 0; half /= 2) {
+        const float middle = (number[found + half - 1] + number[found + half]) / 2;
+        found += half * !(y <= middle);
+    }
+    return found;
+}
+
+/* The largest size of a number is the scale. Sizes below 1e-38 are as 1e-38 to the indices. The scale is
+ * written last, because block may be the memory of x. */
+static void gpunn__quantize_nf4(const float *x, uint8_t *block)
+{
+    float most = 0;
+    for (int i = 0; i < 64; i++) most = gpunn__max(most, fabsf(x[i]));
+    const float inverse = 1 / gpunn__max(most, 1e-38f);
+    for (int i = 0; i < 32; i++) {
+        const int first = gpunn__nearest_nf4(x[2 * i] * inverse),
+                  second = gpunn__nearest_nf4(x[2 * i + 1] * inverse);
+        block[4 + i] = (uint8_t)(first << 4 | second);
+    }
+    memcpy(block, &most, sizeof most);
+}
+
 /* ---- all formats --------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index)
@@ -7962,7 +8050,7 @@ GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void 
     const int64_t  groups = gpunn__block_length(format) / GPUNN__GROUP;
     const uint8_t *block = (const uint8_t *)blocks + index / groups * gpunn__block_size(format),
                   *scale = block + gpunn__block_scale_at(format);
-    const float d = gpunn__block_half(scale),
+    const float d = format == GPUNN_NF4 ? gpunn__nf4_scale(block) : gpunn__block_half(scale),
                 m = gpunn__block_has_minimums(format) ? gpunn__block_half(scale + 2) : 0;
     const int    j = (int)(index % groups);
     gpunn__group group = {{0}, {d, d}, m};
@@ -7984,7 +8072,7 @@ GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *bloc
     for (int64_t i = 0; i < n; i += GPUNN__GROUP) {
         const gpunn__group group = gpunn__unpack_group(format, blocks, (at + i) / GPUNN__GROUP);
         for (int k = 0; k < GPUNN__GROUP; k++)
-            values[i + k] = group.scale[k / 16] * (float)group.q[k] + group.minimum;
+            values[i + k] = group.scale[k / 16] * gpunn__block_number(format, group.q[k]) + group.minimum;
     }
 }
 
@@ -7998,7 +8086,9 @@ GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, vo
     const int64_t length = gpunn__block_length(format);
     for (int64_t i = 0; i < n; i += length) {
         uint8_t *block = (uint8_t *)blocks + gpunn__block_bytes(format, i);
-        if (length == 32 && format != GPUNN_IQ4_NL)
+        if (format == GPUNN_NF4)
+            gpunn__quantize_nf4(values + i, block);
+        else if (length == 32 && format != GPUNN_IQ4_NL)
             gpunn__quantize32(gpunn__block32_of(format), values + i, block);
         else
             gpunn__quantize_searched(format, values + i, block);
@@ -33322,7 +33412,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_searchsorted(gpunn__cpu *cpu, gpunn_ste
 
 /* ==== >>cpu/blocks ======================================================================================= *
  * Products of few rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers,
- * as in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. */
+ * as in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. NF4, whose
+ * numbers are floats, has no such products. */
 typedef struct gpunn__rounded { /* a group of A: scale q */
     float   scale, sum;         /* sum: of the rounded numbers */
     int32_t shift;              /* -zero times the sum of q; see gpunn__block_zero */
@@ -33378,7 +33469,8 @@ static int gpunn__block_zero(gpunn_dtype format)
  * blocks of 32 numbers without minimums, whose numbers are signed. */
 GPUNN__INLINE bool gpunn__block_fits(gpunn_dtype format, bool saturates)
 {
-    return saturates || (gpunn__block_length(format) == GPUNN__GROUP && !gpunn__block_has_minimums(format));
+    return gpunn__block_has_integers(format) &&
+           (saturates || (gpunn__block_length(format) == GPUNN__GROUP && !gpunn__block_has_minimums(format)));
 }
 
 /* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */
@@ -33570,10 +33662,32 @@ GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int6
 }
 
 #if GPUNN__SATURATES
+/* Numbers of group j of a block of NF4. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(nf4_numbers)(const uint8_t *block, int j, float *to)
+{
+    const float  *table = gpunn__nf4_numbers();
+    const __m256  low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
+    const __m256  scale = _mm256_set1_ps(gpunn__nf4_scale(block));
+    const __m256i shifts = _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24);
+    GPUNN__UNROLL
+    for (int i = 0; i < 4; i++) {
+        const uint32_t packed = gpunn__four_bytes(block + 4 + 16 * j + 4 * i);
+        const __m256i  index = _mm256_srlv_epi32(_mm256_set1_epi32((int)packed), shifts);
+        const __m256   upper = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)); /* bit 3 is the sign */
+        const __m256   number = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index),
+                                                 _mm256_permutevar8x32_ps(high, index), upper);
+        _mm256_storeu_ps(to + 8 * i, _mm256_mul_ps(number, scale));
+    }
+}
+
 /* Numbers of group j of a block. The product with a scale is exact, or there is no minimum. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__B(numbers)(const gpunn_dtype format, const uint8_t *block, int j,
                                                    float *to)
 {
+    if (format == GPUNN_NF4) {
+        GPUNN__B(nf4_numbers)(block, j, to);
+        return;
+    }
     float         minimum = -0.0f;
     const int     zero = gpunn__block_is_bytes(format) ? 0 : gpunn__block_zero(format);
     const __m256  scale = GPUNN__B(scales)(format, block, j, &minimum);
@@ -33798,10 +33912,32 @@ GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int6
 }
 
 #if GPUNN__SATURATES
+/* Numbers of group j of a block of NF4. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(nf4_numbers)(const uint8_t *block, int j, float *to)
+{
+    const float  *table = gpunn__nf4_numbers();
+    const __m256  low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
+    const __m256  scale = _mm256_set1_ps(gpunn__nf4_scale(block));
+    const __m256i shifts = _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24);
+    GPUNN__UNROLL
+    for (int i = 0; i < 4; i++) {
+        const uint32_t packed = gpunn__four_bytes(block + 4 + 16 * j + 4 * i);
+        const __m256i  index = _mm256_srlv_epi32(_mm256_set1_epi32((int)packed), shifts);
+        const __m256   upper = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)); /* bit 3 is the sign */
+        const __m256   number = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index),
+                                                 _mm256_permutevar8x32_ps(high, index), upper);
+        _mm256_storeu_ps(to + 8 * i, _mm256_mul_ps(number, scale));
+    }
+}
+
 /* Numbers of group j of a block. The product with a scale is exact, or there is no minimum. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__B(numbers)(const gpunn_dtype format, const uint8_t *block, int j,
                                                    float *to)
 {
+    if (format == GPUNN_NF4) {
+        GPUNN__B(nf4_numbers)(block, j, to);
+        return;
+    }
     float         minimum = -0.0f;
     const int     zero = gpunn__block_is_bytes(format) ? 0 : gpunn__block_zero(format);
     const __m256  scale = GPUNN__B(scales)(format, block, j, &minimum);
@@ -34181,7 +34317,8 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
-    if (gpunn__is_blocks(g->b_dtype)) return g->rounds_a && g->m <= GPUNN__NARROW_ROWS;
+    if (gpunn__is_blocks(g->b_dtype))
+        return g->rounds_a && g->m <= GPUNN__NARROW_ROWS && gpunn__block_has_integers(g->b_dtype);
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
@@ -52925,7 +53062,7 @@ GPUNN_API gpunn_model *gpunn_quantize_(gpunn_model *model, gpunn_quantization_ar
  * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number, GGUF's number).
  * dtype is the type that an element is read as by default; GPUNN_DTYPE_DEFAULT: none. All but C64 can also be
  * read as floats. GGUF's -1: it has no such type. The last ones are blocks in the order of GPUNN_BLOCK_LIST,
- * which only GGUF has. Their bytes are those of a block. */
+ * which GGUF has and the metadata of a safetensors file may name. Their bytes are those of a block. */
 #define GPUNN__ENCODINGS(X)                            \
     X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D, 0)         \
     X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E, 28)        \
@@ -52951,7 +53088,8 @@ GPUNN_API gpunn_model *gpunn_quantize_(gpunn_model *model, gpunn_quantization_ar
     X(Q4_K, 144, GPUNN_F32, "Q4_K", "", 0, 12)         \
     X(Q5_K, 176, GPUNN_F32, "Q5_K", "", 0, 13)         \
     X(Q6_K, 210, GPUNN_F32, "Q6_K", "", 0, 14)         \
-    X(IQ4_NL, 18, GPUNN_F32, "IQ4_NL", "", 0, 20)
+    X(IQ4_NL, 18, GPUNN_F32, "IQ4_NL", "", 0, 20)      \
+    X(NF4, 36, GPUNN_F32, "NF4", "", 0, -1)
 
 /* clang-format off */
 typedef enum gpunn__encoding_id {
@@ -54010,6 +54148,10 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
         gpunn__mismatch(m, GPUNN_ERR_STATE, "%s%s: bound to blocks, which are only read", prefix, shown);
     else if (item == NULL)
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
+    else if (gpunn__table_find(&a->tensors, t->name, ".quant_state.bitsandbytes__nf4"))
+        gpunn__mismatch(m, GPUNN_ERR_UNSUPPORTED,
+                        "%s%s: NF4 of bitsandbytes, which generator.quantize --to nf4 converts", prefix,
+                        shown);
     else if (!gpunn__reads_as(item->encoding, dtype))
         gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown,
                         gpunn__printable(&item->text, type), gpunn_dtype_name(dtype));

@@ -6935,16 +6935,17 @@ __device__ __forceinline__ void gpunn__block_load8(const void *blocks, int64_t i
     const uint8_t        *block = (const uint8_t *)blocks + i / length * gpunn__block_size(format);
     const int             j = (int)within / GPUNN__GROUP, at = (int)within % GPUNN__GROUP;
     const unsigned short *factors = (const unsigned short *)(block + gpunn__block_scale_at(format));
-    float                 scale = gpunn__from_half(factors[0], GPUNN_F16),
+    float scale = format == GPUNN_NF4 ? gpunn__nf4_scale(block) : gpunn__from_half(factors[0], GPUNN_F16),
           minimum = gpunn__block_has_minimums(format) ? gpunn__from_half(factors[1], GPUNN_F16) : 0;
     gpunn__group_factors(format, block, j, at / 16, &scale, &minimum);
 #pragma unroll
     for (int part = 0; part < 2; part++) {
         const uint32_t four = gpunn__unpack4(format, block, j, at / 4 + part);
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            v[4 * part + k] = scale * (float)((int)(four >> 8 * k & 255) - gpunn__block_bias(format)) +
-                              minimum;
+        for (int k = 0; k < 4; k++) {
+            const int q = (int)(four >> 8 * k & 255) - gpunn__block_bias(format);
+            v[4 * part + k] = scale * gpunn__block_number(format, q) + minimum;
+        }
     }
 }
 

@@ -346,7 +346,7 @@ static void parse(int argc, char **argv, lora_options *o)
         {"--temperature X", "of the text; 0: always the likeliest token", .real = &l->sample.temperature},
         {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how frozen weights are kept",
          .choice = &l->precision},
-        {"--weights as-they-are|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k|q5_k|q6_k|iq4_nl",
+        {"--weights as-they-are|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k|q5_k|q6_k|iq4_nl|nf4",
          "the blocks to which frozen weights are rounded; those of a .gguf stay as they are",
          .choice = &o->weights},
         {"--widen", "quantised weights of a .gguf become floats", .flag = &l->widen},

@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
-"""Writes the weights of a .safetensors or .npz file as a .gguf with fewer bits.
+"""Writes the weights of a .safetensors or .npz file as a .gguf or .safetensors with fewer bits.
 
     python3 -m generator.quantize W.safetensors --to q4_0 -o W.gguf [--keep PATTERN]
+    python3 -m generator.quantize FOLDER/model.safetensors.index.json --to nf4 -o W.safetensors
 
 In C, gpunn_load(model, "W.gguf") loads it. Names are kept. Matrices and larger tensors are rounded. Q4_0 to
-Q8_0 have the bits of ggml's reference. Vectors, tensors whose rows are no whole number of blocks, integers,
-and what --keep names stay as they are. A million weights take about 0.3 seconds, and 6 for Q4_K, Q5_K, Q6_K
-and IQ4_NL, whose scales are searched for."""
+Q8_0 have the bits of ggml's reference, NF4 those of bitsandbytes. Vectors, tensors whose rows are no whole
+number of blocks, integers, and what --keep names stay as they are. A million weights take about 0.3 seconds,
+and 6 for Q4_K, Q5_K, Q6_K and IQ4_NL, whose scales are searched for.
+
+GGUF has no NF4, so that it needs a .safetensors. Weights that bitsandbytes has stored in NF4 keep their bits
+there, also with double quantisation: the scales are F32, as they are where it computes."""
 import argparse
 import array
 import fnmatch
 import struct
 import sys
 
-from .exchange import gguf, tensor_files
+from .exchange import bitsandbytes, gguf, tensor_files
 from .exchange.arrays import FLOATS, Array, item_size
-from .exchange.blocks import FORMATS, half
-from .exchange.spec_writer import Refused, product
-from .exchange.tensor_files import FileError
+from .exchange.blocks import FORMATS, BlockArray, half
+from .exchange.header import BLOCKS_KEY
+from .exchange.spec_writer import Refused, product, save_safetensors
+from .exchange.tensor_files import DTYPES, FileError
 
 PIECE = 1 << 18  # numbers that are rounded at a time, a multiple of any block's length
 NUMBERS = {kind: number for number, kind in gguf.PLAIN.items()}
@@ -68,34 +73,62 @@ def as_it_is(x):
     return 0, x.shape, x.f32_bytes()
 
 
+def save_blocks(path, tensors, kept, to):
+    """Writes tensors that are rounded, as names with shapes and bytes, and others as they are."""
+    block, metadata, out = FORMATS.get(to.upper()), {}, {}
+    for name, (shape, data) in tensors.items():
+        row = shape[-1] if block is None else shape[-1] // block.length * block.bytes
+        out[name] = "U8" if block else to.upper(), (*shape[:-1], row), data
+        metadata.update({BLOCKS_KEY + name: to.upper()} if block else {})
+    out.update((name, (DTYPES[x.kind], x.shape, x.encoded())) for name, x in kept.items())
+    # blocks last, so that the others stay aligned
+    save_safetensors(path, dict(sorted(out.items(), key=lambda item: item[1][0] == "U8")), metadata)
+
+
+def save(path, tensors, kept, to):
+    if path.endswith(".safetensors"):
+        save_blocks(path, tensors, kept, to)
+        return
+    number = TARGETS[to].number
+    if number is None:
+        raise Refused("GGUF has no %s; write a .safetensors: -o %s" % (to.upper(), "W.safetensors"))
+    gguf.write(path, {**{name: (number, *one) for name, one in tensors.items()},
+                      **{name: as_it_is(x) for name, x in kept.items()}}, {})
+
+
 def convert(path, output, to, keep=()):
     """Writes the file. Returns a line for the user."""
-    target, before, count = TARGETS[to], 0, 0
-    tensors = {}
-    for name, x in tensor_files.read(path).items():
-        before += product(x.shape) * x.item_size()
+    target, tensors, kept = TARGETS[to], {}, {}
+    found = bitsandbytes.joined(path, tensor_files.read(path))
+    for name, x in found.items():
         if stays(name, x, target, keep):
-            tensors[name] = as_it_is(x)
+            kept[name] = x
         else:
-            tensors[name] = target.number, x.shape, rounded(x, target)
-            count += 1
-    gguf.write(output, tensors, {})
-    after = sum(len(chunk) for _, _, chunk in tensors.values())
-    return "%d of %d tensors are %s; %.1f MB were %.1f MB" % (count, len(tensors), to, after / 1e6,
+            same = isinstance(x, BlockArray) and x.format == to.upper()
+            tensors[name] = x.shape, x.data if same else rounded(x, target)
+    save(output, tensors, kept, to)
+    before = sum(product(x.shape) * x.item_size() for x in found.values())
+    after = (sum(len(data) for _, data in tensors.values()) +
+             sum(product(x.shape) * x.item_size() for x in kept.values()))
+    return "%d of %d tensors are %s; %.1f MB were %.1f MB" % (len(tensors), len(found), to, after / 1e6,
                                                              before / 1e6)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="python3 -m generator.quantize", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Writes the weights of a .safetensors or .npz file as a .gguf with fewer bits. A million "
-        "weights take\nabout 0.3 seconds, and 6 for q4_k, q5_k, q6_k and iq4_nl.",
-        epilog="example:\n  python3 -m generator.quantize W.safetensors --to q4_0 -o W.gguf --keep '*embed*'")
-    parser.add_argument("file", metavar="W.safetensors", help="weights")
+        description="Writes the weights of a .safetensors or .npz file as a .gguf or .safetensors with "
+        "fewer bits. A\nmillion weights take about 0.3 seconds, and 6 for q4_k, q5_k, q6_k and iq4_nl. "
+        "Weights that\nbitsandbytes has stored in NF4 keep their bits with --to nf4.",
+        epilog="examples:\n"
+        "  python3 -m generator.quantize W.safetensors --to q4_0 -o W.gguf --keep '*embed*'\n"
+        "  python3 -m generator.quantize FOLDER/model.safetensors.index.json --to nf4 -o W.safetensors")
+    parser.add_argument("file", metavar="W.safetensors", help="weights, or an index of files")
     parser.add_argument("--to", choices=TARGETS, default="q8_0", help="type of the rounded tensors")
     parser.add_argument("--keep", action="append", default=[], metavar="PATTERN",
                         help="names of tensors that stay as they are; may be repeated")
-    parser.add_argument("-o", dest="output", required=True, metavar="W.gguf", help="file to write")
+    parser.add_argument("-o", dest="output", required=True, metavar="W.gguf",
+                        help="file to write: .gguf or .safetensors")
     options = parser.parse_args(arguments)
     try:
         print(convert(options.file, options.output, options.to, options.keep), file=sys.stderr)

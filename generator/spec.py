@@ -270,9 +270,10 @@ class Loader:
 
     def check_storage(self, settings, parameter):
         row = parameter.shape[-1] if parameter.shape else 1
-        if row % (1 if parameter.storage == "f32" else 256 if parameter.storage.endswith("_K") else 32):
+        storage = parameter.storage
+        if row % {"f32": 1, "NF4": 64}.get(storage, 256 if storage.endswith("_K") else 32):
             self.fail(settings.value_at["storage"], "a row of %d numbers is no whole number of blocks of %s" %
-                      (row, parameter.storage))
+                      (row, storage))
 
     def apply_settings(self, entry, made):
         """Applies the settings of parameters, from a parameter's own entry or from a layer's."""

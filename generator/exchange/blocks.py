@@ -1,6 +1,6 @@
-"""GGUF's blocks of quantised numbers. In a block of 32 a number q stands for d q, in Q4_1 and Q5_1 for
-d q + m, where d and m are F16. templates/gpunn/base/blocks.c is the same in C, bit for bit. Blocks of 256 and
-IQ4_NL are encoded by the search of ggml's make_qkx2_quants and make_qx_quants, in doubles."""
+"""GGUF's blocks of quantised numbers, and NF4. In a block of 32 a number q stands for d q, in Q4_1 and Q5_1
+for d q + m, where d and m are F16. templates/gpunn/base/blocks.c is the same in C, bit for bit. Blocks of 256
+and IQ4_NL are encoded by the search of ggml's make_qkx2_quants and make_qx_quants, in doubles."""
 import array
 import math
 import struct
@@ -12,6 +12,12 @@ from ..floats import f32
 from .arrays import Array, floats32
 
 IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # ggml's kvalues_iq4nl
+# QLoRA's quantiles of a normal distribution (arXiv 2305.14314, appendix E)
+NF4_NUMBERS = floats32([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+                        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+                        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+                        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0])
+NF4_MIDDLES = [f32(a + b) / 2 for a, b in zip(NF4_NUMBERS, NF4_NUMBERS[1:])]
 IQ4_NL_MIDDLES = list(map(add, IQ4_NL, IQ4_NL[1:]))  # twice the middles between two numbers
 
 
@@ -292,9 +298,31 @@ class IQ4NL:
         return half(d if scale is None else scale) + bytes([a | b << 4 for a, b in zip(q, q[16:])])
 
 
+class NF4:
+    """QLoRA's NormalFloat: the largest size of 64 numbers in F32, and indices into a table of floats, two a
+    byte, the first in its upper half. bitsandbytes has the same bits. GGUF has no number for it."""
+    number, length, bytes = None, 64, 36
+
+    def decode(self, data):
+        result = array.array("f")
+        for scale, packed in struct.iter_unpack("<f32s", data):
+            result.extend([scale * NF4_NUMBERS[q] for byte in packed for q in (byte >> 4, byte & 15)])
+        return result
+
+    def encode(self, values):
+        return b"".join([self.block(values[i:i + 64].tolist()) for i in range(0, len(values), 64)])
+
+    def block(self, x):
+        scale = max(map(abs, x)) if all(value == value for value in x) else math.nan
+        inverse = f32(1 / max(scale, f32(1e-38)))
+        q = [bisect_left(NF4_MIDDLES, y) if y == y else 15
+             for y in floats32([value * inverse for value in x])]
+        return struct.pack("<f", scale) + bytes([a << 4 | b for a, b in zip(q[::2], q[1::2])])
+
+
 FORMATS = {"Q4_0": Block32(2, 4), "Q4_1": Block32(3, 4, True), "Q5_0": Block32(6, 5),
            "Q5_1": Block32(7, 5, True), "Q8_0": Block32(8, 8), "Q4_K": Q4K(12, 4), "Q5_K": Q4K(13, 5),
-           "Q6_K": Q6K(), "IQ4_NL": IQ4NL()}
+           "Q6_K": Q6K(), "IQ4_NL": IQ4NL(), "NF4": NF4()}
 
 
 class BlockArray(Array):

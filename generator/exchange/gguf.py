@@ -17,8 +17,9 @@ VALUES = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # struct fo
 STRING, LIST = 8, 9
 
 
-BLOCKS = {one.number: one for one in FORMATS.values()}
-NAMES.update((one.number, name) for name, one in FORMATS.items())
+GGUF_FORMATS = {name: one for name, one in FORMATS.items() if one.number is not None}
+BLOCKS = {one.number: one for one in GGUF_FORMATS.values()}
+NAMES.update((one.number, name) for name, one in GGUF_FORMATS.items())
 
 
 class Reader:
@@ -68,7 +69,7 @@ def tensor(data, start, shape, kind):
         size = product(shape) // block.length * block.bytes
     else:
         raise ValueError("a tensor is of %s; F32, F16, BF16, %s are possible" %
-                         (NAMES.get(kind, "type %d" % kind), ", ".join(FORMATS)))
+                         (NAMES.get(kind, "type %d" % kind), ", ".join(GGUF_FORMATS)))
     if start + size > len(data):
         raise ValueError("a tensor of %s lies outside the file" % list(shape))
     raw = data[start:start + size]

@@ -1,5 +1,7 @@
 """Files of tensors: safetensors and NumPy's .npy and .npz. Files are treated as hostile."""
 import ast
+import json
+import os
 import re
 import struct
 import zipfile
@@ -114,9 +116,26 @@ def read_npz(path):
             raise FileError("%s: this is no .npz file: %s" % (path, error)) from None
 
 
+def read_shards(path):
+    """The tensors of the safetensors files that an index names. They lie beside it."""
+    found = {}
+    try:
+        with open(path, "rb") as file:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+        if any(os.path.basename(name) != name for name in names):
+            raise ValueError("a file is not beside it")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError("%s: this is no index of safetensors files: %s" % (path, error)) from None
+    for name in names:
+        found.update(read_safetensors(os.path.join(os.path.dirname(path), name)))
+    return found
+
+
 def read(path):
     """The tensors of a file by name. The format follows from the file's extension."""
     check_no_text(path)
+    if path.endswith(".json"):
+        return read_shards(path)
     return read_npz(path) if path.endswith(".npz") else read_safetensors(path)
 
 

@@ -1,9 +1,11 @@
-"""generator.quantize: blocks against those of GGUF's own package (tests/golden/blocks.safetensors, and, where
-it is installed, the package), which tensors stay as they are, and wrong arguments."""
+"""generator.quantize: blocks against those of GGUF's own package and of bitsandbytes, which
+tests/golden/blocks.py has written, and, where it is installed, GGUF's package. Which tensors stay as they
+are, and wrong arguments."""
 import array
 import contextlib
 import importlib.util
 import io
+import json
 import math
 import os
 import random
@@ -12,11 +14,13 @@ import tempfile
 import unittest
 
 from generator import quantize
-from generator.exchange import gguf as files
+from generator.exchange import gguf as files, tensor_files
 from generator.exchange.blocks import FORMATS
 from generator.floats import bf16
 from tests import tensor_file
 
+BITSANDBYTES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden",
+                            "bitsandbytes.safetensors")
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden",
                       "blocks.safetensors")
 SHORT = [name for name in FORMATS if name[-1] in "01"]  # their bits are known
@@ -54,6 +58,9 @@ class Blocks(unittest.TestCase):
                                (3e38, math.isinf)):
                 block = one.encode(array.array("f", [1.0] * (one.length - 1) + [bad]))
                 self.assertEqual(len(block), one.bytes)
+                if name == "NF4":  # its scale is F32
+                    self.assertEqual(scale(struct.unpack_from("<f", block)[0]), bad != 3e38)
+                    continue
                 at = one.bytes - 2 if name == "Q6_K" else 0
                 self.assertTrue(scale(struct.unpack_from("<e", block, at)[0]), (name, bad))
 
@@ -121,6 +128,72 @@ class Command(unittest.TestCase):
         for to in "f16", "bf16", "q8_0":
             self.run_command("--to", to)
             self.assertEqual(files.read(self.path("w.gguf"))["bias"].encoded(), tensors["bias"][2])
+
+    def saved(self, name):
+        """The tensors that bitsandbytes saved for one weight, whose numbers come with them."""
+        found = {key: x for key, x in tensor_file.load(BITSANDBYTES).items() if key.split(".")[0] == name}
+        return found, tensor_file.values(tensor_file.load(BITSANDBYTES)["values/" + name])
+
+    def test_weights_of_bitsandbytes(self):
+        """All its numbers come back from a .safetensors; its own blocks of 64 stay as they are."""
+        tensors = tensor_file.load(BITSANDBYTES)
+        values = {name: tensor_file.values(tensors.pop("values/" + name))
+                  for name in ("plain", "double", "wide", "odd")}
+        names = list(tensors)
+        for part, keys in ("a", names[:7]), ("b", names[7:]):
+            tensor_file.save(self.path(part + ".safetensors"), {key: tensors[key] for key in keys})
+        with open(self.path("w.index.json"), "w", encoding="utf-8") as file:
+            json.dump({"weight_map": {key: "ab"[key in names[7:]] + ".safetensors" for key in names}}, file)
+        with contextlib.redirect_stderr(io.StringIO()):
+            quantize.main([self.path("w.index.json"), "--to", "nf4", "-o", self.path("out.safetensors")])
+        found = tensor_files.read(self.path("out.safetensors"))
+        self.assertEqual(sorted(found), ["bias", "double", "odd", "plain", "wide"])
+        for name, wanted in values.items():
+            self.assertEqual(found[name].f32_bytes(), wanted.tobytes(), name)
+            self.assertEqual(getattr(found[name], "format", None), None if name == "odd" else "NF4")
+        packed = tensors["plain"][2]
+        self.assertEqual(b"".join([found["plain"].data[i + 4:i + 36] for i in range(0, 12 * 36, 36)]), packed)
+
+    def test_damaged_weights_of_bitsandbytes(self):
+        def state(**changes):
+            key = "double.quant_state.bitsandbytes__nf4"
+            text = json.dumps({**json.loads(tensors[key][2]), **changes}).encode()
+            return key, ("U8", [len(text)], text)
+        tensors, _ = self.saved("double")
+        half = "U8", [150], bytes(150)
+        for key, one in (state(shape=[5, 64]), state(shape=5), state(blocksize=0), state(blocksize=32),
+                         state(nested_blocksize=0), state(nested_offset=[]), ("double.absmax", half),
+                         ("double.quant_map", tensors["double.nested_quant_map"]),
+                         ("double.nested_absmax", ("F32", [1], bytes(4))), ("double.nested_quant_map", None),
+                         ("double.quant_state.bitsandbytes__nf4", half)):
+            changed = {**tensors, key: one}
+            tensor_file.save(self.path("w.safetensors"), {name: x for name, x in changed.items() if x})
+            with self.assertRaisesRegex(SystemExit, "w.safetensors: its 4-bit weights are not"):
+                self.run_command("--to", "q8_0")
+        tensors["double.quant_state.bitsandbytes__fp4"] = half
+        tensor_file.save(self.path("w.safetensors"), tensors)
+        with self.assertRaisesRegex(SystemExit, "'double' is FP4; quantise the model again"):
+            self.run_command("--to", "q8_0")
+        for text in "{}", "[]", '{"weight_map": {"a": "/etc/passwd"}}', '{"weight_map": {"a": 3}}':
+            with open(self.path("w.index.json"), "w", encoding="utf-8") as file:
+                file.write(text)
+            with self.assertRaisesRegex(SystemExit, "w.index.json: this is no index of safetensors"):
+                quantize.main([self.path("w.index.json"), "-o", self.path("w.gguf")])
+
+    def test_blocks_in_safetensors(self):
+        values = random_floats(6 * 64)
+        tensor_file.save(self.path("w.safetensors"), {
+            "w": ("F32", [6, 64], values.tobytes()), "bias": ("BF16", [3], bytes(range(6)))})
+        with self.assertRaisesRegex(SystemExit, "GGUF has no NF4; write a .safetensors"):
+            self.run_command("--to", "nf4")
+        for to in "nf4", "q4_0", "bf16":
+            quantize.convert(self.path("w.safetensors"), self.path("out.safetensors"), to)
+            found = tensor_files.read(self.path("out.safetensors"))
+            self.assertEqual(found["bias"].encoded(), bytes(range(6)))
+            if to == "bf16":
+                self.assertEqual(found["w"].encoded(), quantize.to_bf16(values))
+            else:
+                self.assertEqual(found["w"].data, FORMATS[to.upper()].encode(values))
 
     def test_wrong_arguments(self):
         with self.assertRaisesRegex(SystemExit, "No such file"):

@@ -118,6 +118,8 @@ class Models(unittest.TestCase):
         self.assertEqual(made([3], storage="f32").tensors[0].storage, "f32")
         with self.assertRaisesRegex(SpecError, "a row of 32 numbers is no whole number of blocks of Q4_K"):
             made([256, 32], storage="Q4_K")
+        with self.assertRaisesRegex(SpecError, "a row of 96 numbers is no whole number of blocks of NF4"):
+            made([64, 96], storage="NF4")
         with self.assertRaisesRegex(SpecError, "one of f32, Q8_0"):
             made([256, 32], storage="Q9_K")
         linear = model_of(dict(X, shape=["N", 32]), {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes blocks.safetensors: blocks of quantised numbers by GGUF's own package (gguf 0.17 or later), which is
-tested against ggml. python3 tests/golden/blocks.py
+tested against ggml, and NF4 by bitsandbytes (0.50 or later). Writes bitsandbytes.safetensors: weights NAME
+as bitsandbytes saves them, and values/NAME, the numbers for which they stand. python3 tests/golden/blocks.py
 
     values             numbers to round
     FORMAT/blocks      their blocks, for the formats that the package rounds to; for others random blocks
@@ -10,6 +11,7 @@ import array
 import os
 import sys
 
+import bitsandbytes.functional as bitsandbytes
 import gguf
 import numpy
 import torch
@@ -43,6 +45,28 @@ def random_blocks(name, count=3):
     return blocks
 
 
+def nf4(values):
+    """Blocks of NF4 as gpunn stores them: the F32 scale, then bitsandbytes' bytes."""
+    packed, state = bitsandbytes.quantize_4bit(torch.tensor(values), blocksize=64, quant_type="nf4")
+    blocks = torch.cat([state.absmax.view(torch.uint8).reshape(-1, 4), packed.reshape(-1, 32)], 1)
+    return blocks, bitsandbytes.dequantize_4bit(packed, state)
+
+
+def saved_by_bitsandbytes():
+    out, draw = {}, torch.Generator().manual_seed(3)
+    for name, shape, double, size in (("plain", (6, 128), False, 64), ("double", (5, 64 * 60), True, 64),
+                                      ("wide", (2, 256), False, 128), ("odd", (4, 48), True, 64)):
+        values = torch.randn(shape, generator=draw) * torch.logspace(-3, 0, shape[0])[:, None]
+        packed, state = bitsandbytes.quantize_4bit(values, blocksize=size, quant_type="nf4",
+                                                   compress_statistics=double)
+        out[name] = packed
+        out.update((f"{name}.{part}", x) for part, x in state.as_dict(packed=True).items())
+        state.shape = torch.Size((1, values.numel()))  # on a CPU version 0.50 takes each row for whole blocks
+        out[f"values/{name}"] = bitsandbytes.dequantize_4bit(packed, state).reshape(shape)
+    out["bias"] = torch.randn(7, generator=draw)
+    return out
+
+
 def whole(values, length):
     return values.flatten()[:values.size // length * length].tolist()
 
@@ -58,7 +82,10 @@ def main():
         rounded = FORMATS[name].encode(array.array("f", whole(values, FORMATS[name].length)))
         out[f"{name}/rounded"] = torch.frombuffer(bytearray(rounded), dtype=torch.uint8)
         assert name in READ or bytes(rounded) == blocks.tobytes()
+    out["NF4/blocks"], out["NF4/values"] = nf4(whole(values, 64))
+    out["NF4/rounded"] = out["NF4/blocks"].flatten()
     save("blocks.safetensors", out)
+    save("bitsandbytes.safetensors", saved_by_bitsandbytes())
 
 
 if __name__ == "__main__":

@@ -81,6 +81,20 @@ static void layer_run(layer *l, const float *x, int m, int k, float *y, int n)
     OK(l->dev, gpunn_read(l->y, y, (size_t)(m * n) * sizeof *y));
 }
 
+/* Where F16 scales stand in a block, 2 bytes each. An F32 scale has its exponent in its last 2. */
+static int scale_of(int f)
+{
+    return formats[f].dtype == GPUNN_Q6_K ? 208 : formats[f].dtype == GPUNN_NF4 ? 2 : 0;
+}
+
+/* The scale of block b becomes NaN. */
+static void spoil(int f, unsigned char *blocks, int64_t b)
+{
+    unsigned char *scale = blocks + (size_t)b * formats[f].bytes + scale_of(f);
+    scale[0] = formats[f].dtype == GPUNN_NF4 ? 0xc0 : 0;
+    scale[1] = formats[f].dtype == GPUNN_NF4 ? 0x7f : 0x7e;
+}
+
 /* Blocks of random bits, with scales of about 2^-7. */
 static unsigned char *random_blocks(int f, int64_t count, uint32_t seed)
 {
@@ -88,9 +102,10 @@ static unsigned char *random_blocks(int f, int64_t count, uint32_t seed)
     unsigned char *blocks = malloc(size + 1); /* at an odd address below */
     for (size_t i = 0; i < size; i++) blocks[i] = (unsigned char)(128 + 127 * test_random(&seed));
     for (unsigned char *b = blocks; b < blocks + size; b += bytes) {
-        unsigned char *scale = formats[f].dtype == GPUNN_Q6_K ? b + 208 : b;
+        unsigned char *scale = b + scale_of(f);
         for (int i = 1; i < (scale == b && (formats[f].length == 256 || bytes % 4 == 0) ? 4 : 2); i += 2)
             scale[i] = (unsigned char)(0x1c | (scale[i] & 0x83));
+        if (formats[f].dtype == GPUNN_NF4) scale[1] = 0x3c; /* 2^-7 to 2^-6 */
     }
     return blocks;
 }
@@ -138,7 +153,8 @@ static void check_product(int f, int m, int k, int n)
     assert_memory_equal(y, shared, (size_t)(m * n) * sizeof *y);
     OK(one.dev, gpunn_read(one.weight, w, (size_t)(n * k) * sizeof *w));
     OK(one.dev, gpunn_read(gpunn_find(one.model, "l.bias"), bias, (size_t)n * sizeof *bias));
-    expected_product(x, w, bias, m, k, n, m <= 16 && on_cpu(), expected, allowed);
+    expected_product(x, w, bias, m, k, n, m <= 16 && on_cpu() && formats[f].dtype != GPUNN_NF4, expected,
+                     allowed);
     for (int i = 0; i < m * n; i++)
         if (!(fabs((double)y[i] - expected[i]) <= allowed[i]))
             fail_msg("%s, m %d, k %d, n %d: [%d] is %g, expected %g within %g",
@@ -157,7 +173,7 @@ static void products(void **state)
     (void)state;
     for (int f = 0; f < COUNT(formats); f++) {
         for (int i = 0; i < COUNT(sizes); i++) check_product(f, sizes[i][0], sizes[i][1], sizes[i][2]);
-        for (int k = 32; k <= 96 && formats[f].length == 32; k += 32)
+        for (int k = (int)formats[f].length; k <= 192 && formats[f].length < 256; k += k)
             for (int m = 1; m <= 17; m += 8) check_product(f, m, k, 9);
     }
 }
@@ -192,10 +208,8 @@ static void not_finite(void **state)
                 layer          l = layer_open(1, GPUNN_DTYPE_DEFAULT, K, N);
                 unsigned char *blocks = random_blocks(f, K * N, 9);
                 const size_t   size = (size_t)(K / formats[f].length * N) * formats[f].bytes;
-                unsigned char *scale = blocks + 2 * (size / N) + (formats[f].dtype == GPUNN_Q6_K ? 208 : 0);
                 float         *x = test_randoms(m * K, 7, 2), y[18 * N];
-                scale[0] = 0;
-                scale[1] = 0x7e; /* NaN in the third row of the weight */
+                spoil(f, blocks, 2 * K / formats[f].length); /* in the third row of the weight */
                 x[3 * K + 11] = bad[e];
                 void *const lent = lend(blocks, size);
                 OK(l.dev, gpunn_bind_as(l.weight, formats[f].dtype, lent, size));
@@ -622,7 +636,7 @@ static void tuned_train(const tuned *t, bool thorough, float *losses)
 /* Ten steps give the losses of a model whose F32 weights are the numbers of the blocks. */
 static void check_tuned(int f, gpunn_precision precision, bool thorough, double tolerance)
 {
-    const int      width = formats[f].length == 256 ? 256 : 96;
+    const int      width = formats[f].length == 32 ? 96 : (int)formats[f].length;
     unsigned char *blocks[4];
     void          *lent[4];
     float          losses[2][TUNED_STEPS];
@@ -663,7 +677,9 @@ static void tuning_differences(void **state)
     static const char *const names[] = {"embed.lora_embedding_B.default.weight", "up.lora_A.default.weight",
                                         "head.lora_B.default.weight"};
     (void)state;
-    for (int f = 0; f < COUNT(formats); f += 5) { /* Q8_0 and Q4_K */
+    for (int f = 0; f < COUNT(formats); f++) {
+        if (formats[f].dtype != GPUNN_Q8_0 && formats[f].dtype != GPUNN_Q4_K && formats[f].dtype != GPUNN_NF4)
+            continue;
         unsigned char *blocks[4];
         void          *lent[4];
         tuned          t = tuned_open(GPUNN_DTYPE_DEFAULT, GPUNN_PRECISION_F32, 1, 256);
@@ -773,6 +789,24 @@ static void tuning_refused(void **state)
 }
 
 /* ---- what is refused ---- */
+/* A file as bitsandbytes writes it is not taken for one of integers. */
+static void weights_of_bitsandbytes(void **state)
+{
+    static const char *const names[] = {"l.weight", "l.weight.quant_state.bitsandbytes__nf4"};
+    unsigned char            packed[128] = {0};
+    const gpunn_array        arrays[] = {
+               {.dtype = GPUNN_U8, .rank = 2, .dim = {128, 1}, .data = packed, .bytes = 128},
+               {.dtype = GPUNN_U8, .rank = 1, .dim = {2}, .data = packed, .bytes = 2}};
+    fixture    *f = *state;
+    const char *path = test_path(f, "b.safetensors");
+    layer       l = layer_open(1, GPUNN_NF4, 64, 4);
+    OK(l.dev, gpunn_write_safetensors(l.dev, path, names, arrays, 2));
+    FAILS(l.dev, gpunn_load(l.model, path), GPUNN_ERR_UNSUPPORTED, "l.weight", "bitsandbytes",
+          "generator.quantize --to nf4");
+    assert_int_equal(unlink(path), 0);
+    layer_close(&l);
+}
+
 /* With pointers to the GPU's memory. bound, stored: layers of 64 to 4; blocks: 272 bytes there. */
 static void on_device(layer *bound, layer *stored, void *blocks)
 {
@@ -856,6 +890,7 @@ int main(void)
         cmocka_unit_test(specs),
         test_with_device(attention),
         test_with_device(refused),
+        test_with_device(weights_of_bitsandbytes),
         test_with_device(epilogues),
         cmocka_unit_test(half),
         cmocka_unit_test(tuning),

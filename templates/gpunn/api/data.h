@@ -132,11 +132,12 @@ typedef struct gpunn_load_args {
     /* Ends at {NULL, NULL}. The first entry that matches a name renames it. Two tensors of one name are an
      * error. skip and report use the new names. */
     const gpunn_rename *map;
-    /* Blocks of a GGUF file stay as they are, as gpunn_bind_as binds them: for parameters that only linear
-     * layers and embeddings read. They are frozen then; gpunn_lora adds adapters, which are trained. Other
-     * tensors become floats as without it. On a CPU the file is mapped, where the system can, until the model
-     * is destroyed: replace it, but do not write into it. From .io or memory, and to a GPU, the blocks are
-     * copied. GPUNN_ERR_STATE: the model has weights already. */
+    /* Blocks of a file stay as they are, as gpunn_bind_as binds them: for parameters that only linear layers
+     * and embeddings read. GGUF files have them, and safetensors files of generator.quantize. They are frozen
+     * then; gpunn_lora adds adapters, which are trained. Other tensors become floats as without it. On a CPU
+     * the file is mapped, where the system can, until the model is destroyed: replace it, but do not write
+     * into it. From .io or memory, and to a GPU, the blocks are copied. GPUNN_ERR_STATE: the model has
+     * weights already. */
     bool keep_blocks;
 } gpunn_load_args;
 /* Loads weights, all or nothing: after an error no weight has changed. If the model has not run and no weight
@@ -254,7 +255,7 @@ typedef struct gpunn_lora_args {
  * before derivatives (gpunn_grad) of these layers. Runs may have come before; gradients are dropped. With
  * precision BF16 or F16, frozen weights that only products and embeddings read are stored in 16 bits only, if
  * they have no values yet: call it before gpunn_load. They can also stay in blocks of 4 to 8 bits: by
- * .weights of gpunn_model_create, or those of a GGUF file by .keep_blocks of gpunn_load.
+ * .weights of gpunn_model_create, or those of a file by .keep_blocks of gpunn_load.
  * GPUNN_ERR_ARGUMENT: no layer matches, or the model has an adapter of that name. GPUNN_ERR_STATE: there is
  * an optimizer, gpunn_recompute was called, or the weights of a model with .weights have values already.
  * GPUNN_ERR_UNSUPPORTED: another op reads a layer's weight. */

@@ -643,8 +643,8 @@
  *     values between layers are 16-bit too: adding an F32 input or an embedding does not make the sum F32, as
  *     after torch's net.half().
  *     Such a model can store the weights of linear layers and embeddings as blocks of 4 to 8 bits, in GGUF's
- *     formats: .weights of gpunn_model_create, or gpunn_set_storage for a single one. gpunn_bind_as uses
- *     blocks where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
+ *     formats or NF4: .weights of gpunn_model_create, or gpunn_set_storage for one. gpunn_bind_as uses blocks
+ *     where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
  *     gpunn_lora freezes can be stored so, too, without this rounding; adapters train above them.
  *     On a CPU a trained model can become one that computes with 8-bit integers. Samples show the ranges of
  *     its values. Each layer's error can be reported, and layers that lose too much can stay F32.

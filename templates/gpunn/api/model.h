@@ -168,17 +168,19 @@ typedef struct gpunn_loader    gpunn_loader;
     X(GPUNN_F64, "f64", "F64", 8) /* of the program's values only: nothing is computed in it */
 
 /* Formats of quantised weights, bit for bit those of GGUF files. Consecutive numbers in a block share scales.
- * X(id, GGUF's name, numbers in a block, bytes of a block) */
-#define GPUNN_BLOCK_LIST(X)         \
-    X(GPUNN_Q8_0, "Q8_0", 32, 34)   \
-    X(GPUNN_Q4_0, "Q4_0", 32, 18)   \
-    X(GPUNN_Q4_1, "Q4_1", 32, 20)   \
-    X(GPUNN_Q5_0, "Q5_0", 32, 22)   \
-    X(GPUNN_Q5_1, "Q5_1", 32, 24)   \
-    X(GPUNN_Q4_K, "Q4_K", 256, 144) \
-    X(GPUNN_Q5_K, "Q5_K", 256, 176) \
-    X(GPUNN_Q6_K, "Q6_K", 256, 210) \
-    X(GPUNN_IQ4_NL, "IQ4_NL", 32, 18)
+ * NF4, QLoRA's 4-bit NormalFloat, has the numbers of bitsandbytes in blocks of 64; GGUF files do not have it.
+ * X(id, name, numbers in a block, bytes of a block) */
+#define GPUNN_BLOCK_LIST(X)           \
+    X(GPUNN_Q8_0, "Q8_0", 32, 34)     \
+    X(GPUNN_Q4_0, "Q4_0", 32, 18)     \
+    X(GPUNN_Q4_1, "Q4_1", 32, 20)     \
+    X(GPUNN_Q5_0, "Q5_0", 32, 22)     \
+    X(GPUNN_Q5_1, "Q5_1", 32, 24)     \
+    X(GPUNN_Q4_K, "Q4_K", 256, 144)   \
+    X(GPUNN_Q5_K, "Q5_K", 256, 176)   \
+    X(GPUNN_Q6_K, "Q6_K", 256, 210)   \
+    X(GPUNN_IQ4_NL, "IQ4_NL", 32, 18) \
+    X(GPUNN_NF4, "NF4", 64, 36)
 
 /* clang-format off */
 typedef enum gpunn_dtype {
@@ -249,8 +251,9 @@ typedef struct gpunn_model_args {
      * whose rows are no multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as
      * above. gpunn_set_storage chooses for a single weight.
      * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
-     * 32 numbers. Products with more rows compute in F32. A GPU does not round the rows. With more than 16
-     * rows it unpacks the whole weight first, in the dtype of the rows, to memory that all layers share.
+     * 32 numbers. Products with more rows, and those with NF4, compute in F32. A GPU does not round the rows.
+     * With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory that all
+     * layers share.
      * Without .inference these are the weights that gpunn_lora freezes. Adapters are trained, blocks are not,
      * so call gpunn_lora before weights are written, loaded or run; training without it is GPUNN_ERR_STATE.
      * No rows are rounded then. The gradient of a layer's input unpacks the weight again: on a CPU part by

@@ -363,6 +363,35 @@ static void gpunn__quantize_searched(gpunn_dtype format, const float *values, ui
     if (!finite) gpunn__round_floats(GPUNN_F16, &scale, 1, block + gpunn__block_scale_at(format));
 }
 
+/* ---- rounding to NF4 ----------------------------------------------------------------------------------- */
+
+/* The index of the number that is nearest to y, the lower one of two, and 15 for NaN. */
+static int gpunn__nearest_nf4(float y)
+{
+    const float *number = gpunn__nf4_numbers();
+    int          found = 0;
+    for (int half = 8; half > 0; half /= 2) {
+        const float middle = (number[found + half - 1] + number[found + half]) / 2;
+        found += half * !(y <= middle);
+    }
+    return found;
+}
+
+/* The largest size of a number is the scale. Sizes below 1e-38 are as 1e-38 to the indices. The scale is
+ * written last, because block may be the memory of x. */
+static void gpunn__quantize_nf4(const float *x, uint8_t *block)
+{
+    float most = 0;
+    for (int i = 0; i < 64; i++) most = gpunn__max(most, fabsf(x[i]));
+    const float inverse = 1 / gpunn__max(most, 1e-38f);
+    for (int i = 0; i < 32; i++) {
+        const int first = gpunn__nearest_nf4(x[2 * i] * inverse),
+                  second = gpunn__nearest_nf4(x[2 * i + 1] * inverse);
+        block[4 + i] = (uint8_t)(first << 4 | second);
+    }
+    memcpy(block, &most, sizeof most);
+}
+
 /* ---- all formats --------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void *blocks, int64_t index)
@@ -370,7 +399,7 @@ GPUNN__INTERNAL gpunn__group gpunn__unpack_group(gpunn_dtype format, const void 
     const int64_t  groups = gpunn__block_length(format) / GPUNN__GROUP;
     const uint8_t *block = (const uint8_t *)blocks + index / groups * gpunn__block_size(format),
                   *scale = block + gpunn__block_scale_at(format);
-    const float d = gpunn__block_half(scale),
+    const float d = format == GPUNN_NF4 ? gpunn__nf4_scale(block) : gpunn__block_half(scale),
                 m = gpunn__block_has_minimums(format) ? gpunn__block_half(scale + 2) : 0;
     const int    j = (int)(index % groups);
     gpunn__group group = {{0}, {d, d}, m};
@@ -392,7 +421,7 @@ GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *bloc
     for (int64_t i = 0; i < n; i += GPUNN__GROUP) {
         const gpunn__group group = gpunn__unpack_group(format, blocks, (at + i) / GPUNN__GROUP);
         for (int k = 0; k < GPUNN__GROUP; k++)
-            values[i + k] = group.scale[k / 16] * (float)group.q[k] + group.minimum;
+            values[i + k] = group.scale[k / 16] * gpunn__block_number(format, group.q[k]) + group.minimum;
     }
 }
 
@@ -406,7 +435,9 @@ GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, vo
     const int64_t length = gpunn__block_length(format);
     for (int64_t i = 0; i < n; i += length) {
         uint8_t *block = (uint8_t *)blocks + gpunn__block_bytes(format, i);
-        if (length == 32 && format != GPUNN_IQ4_NL)
+        if (format == GPUNN_NF4)
+            gpunn__quantize_nf4(values + i, block);
+        else if (length == 32 && format != GPUNN_IQ4_NL)
             gpunn__quantize32(gpunn__block32_of(format), values + i, block);
         else
             gpunn__quantize_searched(format, values + i, block);

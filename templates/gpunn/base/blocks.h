@@ -13,7 +13,7 @@ GPUNN__INLINE size_t gpunn__block_bytes(gpunn_dtype format, int64_t n)
     return (size_t)(n / gpunn__block_length(format) * gpunn__block_size(format));
 }
 
-/* An unpacked group: scale q + minimum. */
+/* An unpacked group: scale gpunn__block_number(q) + minimum. */
 typedef struct gpunn__group {
     int8_t q[GPUNN__GROUP];
     float  scale[2]; /* of each half */
@@ -30,9 +30,9 @@ GPUNN__INTERNAL void gpunn__dequantize_from(gpunn_dtype format, const void *bloc
 /* Writes the numbers of n / length blocks. n is a multiple of the block's length. */
 GPUNN__INTERNAL void gpunn__dequantize(gpunn_dtype format, const void *blocks, float *values, int64_t n);
 
-/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref; of 256 and
- * IQ4_NL, with its search for scales but not its bits. A block with a NaN gets the scale NaN, and one with an
- * infinity an infinite scale. */
+/* Rounds n values, a multiple of the block's length, to blocks, as ggml's quantize_row_*_ref, and to NF4 as
+ * bitsandbytes; to blocks of 256 and IQ4_NL with ggml's search for scales but not its bits. A block with a
+ * NaN gets the scale NaN, and one with an infinity an infinite scale. */
 GPUNN__INTERNAL void gpunn__quantize(gpunn_dtype format, const float *values, void *blocks, int64_t n);
 
 /* Stores n values as a dtype of 16 bits or as blocks. `to` may be the memory of values. */

@@ -8,12 +8,38 @@
  * its scale and, in Q4_1 and Q5_1, its minimum in F16. A block of 256 numbers has 8 groups; its two F16
  * numbers are multiplied by scales and minimums of 6 bits. Q6_K has no minimums, and scales of 8 bits for
  * each half of a group. IQ4_NL stores indices of 4 bits into a table of numbers q. scale q is exact in F32,
- * except in Q6_K, so that all backends give the same bits. */
+ * except in Q6_K, so that all backends give the same bits.
+ * A block of NF4 has two groups: a scale in F32, then indices of 4 bits into a table of floats, the first of
+ * two in the upper half of a byte (Dettmers et al., 2023, arXiv 2305.14314; bitsandbytes). */
 enum { GPUNN__GROUP = 32 };
 
 /* q + 128 of the indices 0 to 7 and 8 to 15 of IQ4_NL, a byte each: kvalues_iq4nl of ggml. */
 #define GPUNN__IQ4_NL_LOW 0x766A5D4F3F2D1801u
 #define GPUNN__IQ4_NL_HIGH 0xF1D9C5B5A6998D81u
+
+/* The numbers of NF4, the quantiles of a normal distribution, from the paper's appendix E. */
+GPUNN__SHARED const float *gpunn__nf4_numbers(void)
+{
+    static const float numbers[16] = {
+        -1.0f,
+        -0.6961928009986877f,
+        -0.5250730514526367f,
+        -0.39491748809814453f,
+        -0.28444138169288635f,
+        -0.18477343022823334f,
+        -0.09105003625154495f,
+        0.0f,
+        0.07958029955625534f,
+        0.16093020141124725f,
+        0.24611230194568634f,
+        0.33791524171829224f,
+        0.44070982933044434f,
+        0.5626170039176941f,
+        0.7229568362236023f,
+        1.0f,
+    };
+    return numbers;
+}
 
 /* Whether the dtype is a format of blocks. */
 GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
@@ -85,6 +111,22 @@ GPUNN__SHARED uint32_t gpunn__four_bytes(const uint8_t *at)
 #endif
 }
 
+/* The scale of a block of NF4. */
+GPUNN__SHARED float gpunn__nf4_scale(const uint8_t *block)
+{
+    const uint32_t bits = gpunn__four_bytes(block);
+    float          scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale;
+}
+
+/* gpunn__unpack4 for group j of a block of NF4. */
+GPUNN__SHARED uint32_t gpunn__unpack4_of_nf4(const uint8_t *block, int j, int i)
+{
+    const uint8_t *at = block + 4 + 16 * j + 2 * i;
+    return (uint32_t)at[0] >> 4 | (at[0] & 15u) << 8 | (uint32_t)(at[1] >> 4) << 16 | (at[1] & 15u) << 24;
+}
+
 /* q + 128 for an index of IQ4_NL. */
 GPUNN__SHARED uint32_t gpunn__iq4_nl_byte(uint32_t index)
 {
@@ -120,6 +162,7 @@ GPUNN__SHARED uint32_t gpunn__unpack4_of_256(gpunn_dtype format, const uint8_t *
  * gpunn__block_bias. */
 GPUNN__SHARED uint32_t gpunn__unpack4(gpunn_dtype format, const uint8_t *block, int j, int i)
 {
+    if (format == GPUNN_NF4) return gpunn__unpack4_of_nf4(block, j, i);
     return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__unpack4_of_32(format, block, i)
                                                        : gpunn__unpack4_of_256(format, block, j, i);
 }
@@ -134,6 +177,18 @@ GPUNN__SHARED int gpunn__block_bias(gpunn_dtype format)
 {
     if (gpunn__block_is_bytes(format)) return 128;
     return format == GPUNN_Q6_K ? 32 : format == GPUNN_Q5_0 ? 16 : format == GPUNN_Q4_0 ? 8 : 0;
+}
+
+/* Whether the numbers q are integers, of which kernels make products. */
+GPUNN__SHARED bool gpunn__block_has_integers(gpunn_dtype format)
+{
+    return format != GPUNN_NF4;
+}
+
+/* The number by which the scale is multiplied. Of NF4, q is its index. */
+GPUNN__SHARED float gpunn__block_number(gpunn_dtype format, int q)
+{
+    return gpunn__block_has_integers(format) ? (float)q : gpunn__nf4_numbers()[q];
 }
 
 #endif /* GPUNN__COMMON_BLOCKS_H */

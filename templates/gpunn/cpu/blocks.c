@@ -34,7 +34,8 @@ static int gpunn__block_zero(gpunn_dtype format)
  * blocks of 32 numbers without minimums, whose numbers are signed. */
 GPUNN__INLINE bool gpunn__block_fits(gpunn_dtype format, bool saturates)
 {
-    return saturates || (gpunn__block_length(format) == GPUNN__GROUP && !gpunn__block_has_minimums(format));
+    return gpunn__block_has_integers(format) &&
+           (saturates || (gpunn__block_length(format) == GPUNN__GROUP && !gpunn__block_has_minimums(format)));
 }
 
 /* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */

@@ -5,7 +5,8 @@
 
 /* ==== >>cpu/blocks ======================================================================================= *
  * Products of few rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers,
- * as in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. */
+ * as in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. NF4, whose
+ * numbers are floats, has no such products. */
 typedef struct gpunn__rounded { /* a group of A: scale q */
     float   scale, sum;         /* sum: of the rounded numbers */
     int32_t shift;              /* -zero times the sum of q; see gpunn__block_zero */

@@ -136,7 +136,8 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
-    if (gpunn__is_blocks(g->b_dtype)) return g->rounds_a && g->m <= GPUNN__NARROW_ROWS;
+    if (gpunn__is_blocks(g->b_dtype))
+        return g->rounds_a && g->m <= GPUNN__NARROW_ROWS && gpunn__block_has_integers(g->b_dtype);
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&

@@ -6,7 +6,7 @@
  * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number, GGUF's number).
  * dtype is the type that an element is read as by default; GPUNN_DTYPE_DEFAULT: none. All but C64 can also be
  * read as floats. GGUF's -1: it has no such type. The last ones are blocks in the order of GPUNN_BLOCK_LIST,
- * which only GGUF has. Their bytes are those of a block. */
+ * which GGUF has and the metadata of a safetensors file may name. Their bytes are those of a block. */
 #define GPUNN__ENCODINGS(X)                            \
     X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D, 0)         \
     X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E, 28)        \
@@ -32,7 +32,8 @@
     X(Q4_K, 144, GPUNN_F32, "Q4_K", "", 0, 12)         \
     X(Q5_K, 176, GPUNN_F32, "Q5_K", "", 0, 13)         \
     X(Q6_K, 210, GPUNN_F32, "Q6_K", "", 0, 14)         \
-    X(IQ4_NL, 18, GPUNN_F32, "IQ4_NL", "", 0, 20)
+    X(IQ4_NL, 18, GPUNN_F32, "IQ4_NL", "", 0, 20)      \
+    X(NF4, 36, GPUNN_F32, "NF4", "", 0, -1)
 
 /* clang-format off */
 typedef enum gpunn__encoding_id {

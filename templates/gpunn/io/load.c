@@ -72,6 +72,10 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
         gpunn__mismatch(m, GPUNN_ERR_STATE, "%s%s: bound to blocks, which are only read", prefix, shown);
     else if (item == NULL)
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
+    else if (gpunn__table_find(&a->tensors, t->name, ".quant_state.bitsandbytes__nf4"))
+        gpunn__mismatch(m, GPUNN_ERR_UNSUPPORTED,
+                        "%s%s: NF4 of bitsandbytes, which generator.quantize --to nf4 converts", prefix,
+                        shown);
     else if (!gpunn__reads_as(item->encoding, dtype))
         gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown,
                         gpunn__printable(&item->text, type), gpunn_dtype_name(dtype));
