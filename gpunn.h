@@ -3841,7 +3841,8 @@ typedef struct gpunn_load_args {
  * each to the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. GGUF's blocks
  * (GPUNN_BLOCK_LIST) become the floats for which they stand. Other types are GPUNN_ERR_DTYPE.
  * The file is safetensors or GGUF, whichever its first bytes say. A GGUF file's shapes are read as PyTorch's,
- * the last dimension varies fastest.
+ * the last dimension varies fastest. Of a model that llama.cpp has split, NAME-00001-of-00003.gguf is loaded
+ * with the other parts beside it.
  * A path ending in ".json" is an index of sharded weights, like Hugging Face's model.safetensors.index.json.
  * All shards, which are files beside it, are loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
@@ -6669,10 +6670,10 @@ typedef struct gpunn__recipe {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
-typedef struct gpunn__kept { /* by gpunn_load */
-    void  *at;               /* NULL: none */
-    size_t bytes;
-    bool   mapped; /* a whole file; false: memory for the blocks alone */
+typedef struct gpunn__kept { /* of a file, by gpunn_load */
+    char  *at;               /* NULL: none */
+    size_t bytes, used;      /* used: by tensors so far */
+    bool   mapped;           /* a whole file; false: memory for the blocks alone */
 } gpunn__kept;
 typedef struct gpunn__metadata { /* by the program: gpunn_set_metadata */
     char *key, *value;
@@ -6737,7 +6738,8 @@ struct gpunn_model {
     gpunn_precision  precision;
     bool             inference;
     gpunn_dtype      storage;    /* .weights of gpunn_model_create */
-    gpunn__kept      kept;       /* blocks of a file to which parameters are bound */
+    gpunn__kept     *kept;       /* blocks of files to which parameters are bound */
+    int              kept_count; /* number of files */
     bool             has_sparse; /* some tensor is sparse */
     gpunn_optimizer *optimizers; /* linked list */
     int              children;   /* number of loaders and sessions */
@@ -6968,6 +6970,8 @@ GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHA
 /* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
 typedef struct gpunn__archive gpunn__archive;
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
+/* The integer of a key of a GGUF file's metadata, or `none`. */
+GPUNN__INTERNAL int64_t gpunn__gguf_integer(const gpunn__archive *a, const char *key, int64_t none);
 /* Frees the blocks that gpunn_load has kept (>>io/load). */
 GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model);
 /* Binds a parameter to blocks, which runs only read. See run/bind.c. */
@@ -53307,7 +53311,7 @@ struct gpunn__archive {
     char            *header, *names; /* names: memory of renamed tensors' names */
     size_t           header_bytes, names_bytes;
     gpunn__table     tensors, notes;
-    gpunn__archive **shards; /* of an index */
+    gpunn__archive **shards; /* of an index, or the parts of a GGUF file */
     int              shard_count, shard_capacity;
     int              number; /* index among the shards */
     char            *path;   /* of a shard; NULL: the caller owns it */
@@ -53743,6 +53747,17 @@ static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, co
     return status;
 }
 
+/* Fails if two shards have a tensor of one name. Sorts the tensors by name. */
+static GPUNN__STATUS gpunn__check_shards(gpunn__archive *a)
+{
+    char                shown[128];
+    const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
+    if (twice == NULL) return GPUNN_OK;
+    return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                       "'%s' has the tensor '%s', which another shard has too; download them again",
+                       gpunn__tail(twice->file->path), gpunn__printable(&twice->name, shown));
+}
+
 /* Opens every shard that the weight_map names. Checks that each tensor is in the shard that the map says, and
  * in no other. */
 static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
@@ -53769,12 +53784,8 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
                                name->at ? gpunn__printable(name, shown) : "no string");
         if (gpunn__shard_find(a, name) == NULL) status = gpunn__shard_open(a, io, name->at);
     }
+    if (status == GPUNN_OK) status = gpunn__check_shards(a);
     if (status != GPUNN_OK) return status;
-    const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
-    if (twice)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' has the tensor '%s', which another shard has too; download them again",
-                           gpunn__tail(twice->file->path), gpunn__printable(&twice->name, shown));
     for (int i = map + 1; i < item[map].next; i = item[i + 1].next) {
         const gpunn__entry *entry = gpunn__table_find(&a->tensors, "", item[i].text.at);
         if (entry == NULL || entry->file != gpunn__shard_find(a, &item[i + 1].text))
@@ -53785,6 +53796,57 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
     }
     return GPUNN_OK;
 }
+
+#ifndef GPUNN_NO_GGUF
+/* Opens part `number` of `count`, counted from 0. `length`: of the name before the numbers. */
+static GPUNN__STATUS gpunn__part_open(gpunn__archive *a, const gpunn_io *io, int length, int64_t number,
+                                      int64_t count)
+{
+    const char *path = a->reader.path;
+    char        name[512];
+    (void)snprintf(name, sizeof name, "%.*s%05lld-of-%05lld.gguf", length, gpunn__file_name(path),
+                   (long long)number + 1, (long long)count);
+    gpunn_status status = gpunn__shard_open(a, io, name);
+    if (status != GPUNN_OK) return status;
+    const gpunn__archive *part = a->shards[a->shard_count - 1];
+    const int64_t         own = part->gguf ? gpunn__gguf_integer(part, "split.no", 0) : -1;
+    if (own == number && gpunn__gguf_integer(part, "split.count", 1) == count) return GPUNN_OK;
+    return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                       "'%s' is not part %lld of the %lld parts of '%s', as its name says; download it again",
+                       gpunn__tail(part->path), (long long)number + 1, (long long)count, gpunn__tail(path));
+}
+
+/* llama.cpp splits a model over files NAME-00001-of-00003.gguf. The archive is the first of `count`, with the
+ * metadata. It becomes one of all parts. */
+static GPUNN__STATUS gpunn__parts_open(gpunn__archive *a, const gpunn_io *io, int64_t count)
+{
+    gpunn_device *dev = a->reader.dev;
+    const char   *path = gpunn__tail(a->reader.path), *name = gpunn__file_name(a->reader.path);
+    const int64_t tensors = gpunn__gguf_integer(a, "split.tensors.count", -1);
+    char          end[40];
+    const int     length = snprintf(end, sizeof end, "00001-of-%05lld.gguf", (long long)count);
+    const size_t  before = strlen(name) < (size_t)length ? 0 : strlen(name) - (size_t)length;
+    gpunn_status  status = GPUNN_OK;
+    if (gpunn__gguf_integer(a, "split.no", 0) != 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "'%s' is a later one of the %lld parts of a model; load its first part", path,
+                           (long long)count);
+    if (before > 400 || strcmp(name + before, end) != 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "'%s' is the first of %lld parts, but its name does not end in %s, by which the "
+                           "others are found; rename it",
+                           path, (long long)count, end);
+    gpunn__reader_close(&a->reader);
+    a->tensors.count = 0;
+    for (int64_t i = 0; i < count && status == GPUNN_OK; i++)
+        status = gpunn__part_open(a, io, (int)before, i, count);
+    if (status == GPUNN_OK) status = gpunn__check_shards(a);
+    if (status != GPUNN_OK || tensors < 0 || tensors == a->tensors.count) return status;
+    return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                       "'%s' says that its parts have %lld tensors, but they have %d; download them again",
+                       path, (long long)tensors, a->tensors.count);
+}
+#endif
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path,
                                                   gpunn__archive *a)
@@ -53803,6 +53865,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn
     } else {
         status = gpunn__reader_open(dev, io, path, false, &a->reader);
         if (status == GPUNN_OK) status = gpunn__archive_header(a);
+#ifndef GPUNN_NO_GGUF
+        const int64_t parts = status == GPUNN_OK && a->gguf ? gpunn__gguf_integer(a, "split.count", 1) : 1;
+        if (parts > 1) status = gpunn__parts_open(a, io, parts);
+#endif
     }
     if (status != GPUNN_OK) gpunn__archive_close(a);
     return status;
@@ -54360,12 +54426,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
 /* ---- blocks that stay as they are in the file ---------------------------------------------------------- */
 GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model)
 {
-    gpunn__kept *kept = &model->kept;
-    if (kept->at && kept->mapped)
-        gpunn__unmap(kept->at, kept->bytes);
-    else
-        gpunn__device_free(model->dev, kept->at, kept->bytes);
-    memset(kept, 0, sizeof *kept);
+    for (int i = 0; i < model->kept_count; i++) {
+        const gpunn__kept *kept = &model->kept[i];
+        if (kept->mapped)
+            gpunn__unmap(kept->at, kept->bytes);
+        else if (kept->at)
+            gpunn__device_free(model->dev, kept->at, kept->bytes);
+    }
+    gpunn__free(model->dev, model->kept, (size_t)model->kept_count * sizeof *model->kept);
+    model->kept = NULL;
+    model->kept_count = 0;
 }
 
 /* The parameters become as they were before gpunn__keep_blocks. */
@@ -54395,10 +54465,9 @@ static size_t gpunn__kept_size(const gpunn__entry *item)
     return ((size_t)(item->end - item->begin) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
 }
 
-/* Marks the file's blocks that parameters can be bound to. Returns the bytes of a copy. */
-static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
+/* Marks the blocks that parameters can be bound to. Adds the bytes of a copy to those of each file. */
+static void gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
 {
-    size_t bytes = 0;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         gpunn__slice        name = {t->name, t->name ? strlen(t->name) : 0};
@@ -54408,33 +54477,47 @@ static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, co
         item->kept = item->as && item->rank == t->rank &&
                      memcmp(item->dim, t->dim, (size_t)t->rank * sizeof *t->dim) == 0 &&
                      gpunn__takes_blocks(t);
-        if (item->kept) bytes += gpunn__kept_size(item);
+        if (item->kept) model->kept[item->file->number].bytes += gpunn__kept_size(item);
     }
-    return bytes;
+}
+
+/* Maps a file or, where that is not possible, allocates memory for kept->bytes bytes of its blocks. */
+static GPUNN__STATUS gpunn__keep_file(gpunn_device *dev, const gpunn__archive *file, gpunn__kept *kept)
+{
+    void *mapped = dev->backend->reaches || kept->bytes == 0 ? NULL : gpunn__reader_map(&file->reader);
+    if (kept->bytes == 0) return GPUNN_OK;
+    kept->mapped = mapped != NULL;
+    kept->at = (char *)(mapped ? mapped : gpunn__device_alloc(dev, kept->bytes));
+    if (mapped) kept->bytes = (size_t)file->reader.limit;
+    return kept->at ? GPUNN_OK : dev->error.status;
+}
+
+/* Binds a parameter to the blocks of the file, or to memory into which they will be read. */
+static GPUNN__STATUS gpunn__keep_tensor(gpunn_tensor *t, gpunn__entry *item, gpunn__kept *kept)
+{
+    const uint64_t begin = item->file->reader.limit - item->file->bytes + item->begin;
+    char *const    at = kept->at + (kept->mapped ? begin : kept->used);
+    if (!kept->mapped) item->to = at;
+    kept->used += gpunn__kept_size(item);
+    return gpunn__bind_blocks(t, item->as, at, (size_t)(item->end - item->begin));
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a,
                                                  const gpunn_load_args *args)
 {
-    gpunn__kept   *kept = &model->kept;
-    gpunn_status   status = GPUNN_OK;
-    const size_t   bytes = gpunn__find_blocks(model, a, args);
-    const uint64_t header = a->reader.limit - a->bytes;
-    if (bytes == 0) return GPUNN_OK;
-    kept->at = model->dev->backend->reaches ? NULL : gpunn__reader_map(&a->reader);
-    kept->mapped = kept->at != NULL;
-    kept->bytes = kept->mapped ? (size_t)a->reader.limit : bytes;
-    if (!kept->mapped) kept->at = gpunn__device_alloc(model->dev, bytes);
-    if (kept->at == NULL) return model->dev->error.status;
-    char *at = (char *)kept->at;
+    gpunn_status status = GPUNN_OK;
+    const int    files = a->shard_count ? a->shard_count : 1;
+    model->kept = (gpunn__kept *)gpunn__calloc(model->dev, (size_t)files * sizeof *model->kept);
+    if (model->kept == NULL) return GPUNN_ERR_MEMORY;
+    model->kept_count = files;
+    gpunn__find_blocks(model, a, args);
+    for (int i = 0; i < files && status == GPUNN_OK; i++)
+        status = gpunn__keep_file(model->dev, a->shard_count ? a->shards[i] : a, &model->kept[i]);
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         gpunn_tensor *t = model->tensors[i];
         gpunn__entry *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
         if (item == NULL || !item->kept || t->kind != GPUNN__PARAMETER) continue;
-        const size_t size = (size_t)(item->end - item->begin);
-        if (!kept->mapped) item->to = at;
-        status = gpunn__bind_blocks(t, item->as, kept->mapped ? at + header + item->begin : at, size);
-        if (!kept->mapped) at += gpunn__kept_size(item);
+        status = gpunn__keep_tensor(t, item, &model->kept[item->file->number]);
     }
     return status;
 }
@@ -54455,7 +54538,7 @@ static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, con
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args)
 {
     if (model == NULL) return gpunn__fail_null(NULL, "gpunn_load", "model");
-    if (args.keep_blocks && model->weight_count)
+    if (args.keep_blocks && (model->weight_count || model->kept))
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
             "gpunn_load: with .keep_blocks a model must have no weights yet; load it before it "
@@ -56030,6 +56113,14 @@ static bool gpunn__gguf_walk(gpunn__gguf *g, bool second)
     for (uint64_t i = 0; i < values && good; i++) good = gpunn__gguf_pair(g);
     for (uint64_t i = 0; i < tensors && good; i++) good = gpunn__gguf_tensor(g);
     return good;
+}
+
+GPUNN__INTERNAL int64_t gpunn__gguf_integer(const gpunn__archive *a, const char *key, int64_t none)
+{
+    static const unsigned char integer[GPUNN__GGUF_TYPES] = {1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0};
+    const gpunn__entry        *note = gpunn__table_find(&a->notes, "", key);
+    if (note == NULL || !integer[note->type]) return none;
+    return (int64_t)gpunn__little(note->text.at, gpunn__gguf_sizes[note->type]);
 }
 
 /* general.alignment, or 0 if it is no power of two. */

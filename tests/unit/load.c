@@ -1087,6 +1087,108 @@ static void gguf_blocks(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+enum { PARTS = 3, PART_BYTES = 288 };
+typedef struct gguf_part {
+    unsigned char at[PART_BYTES];
+    size_t        size;
+    const char   *path; /* of a copy */
+} gguf_part;
+
+/* Reads the parts that tests/golden/gguf_parts.py has written. */
+static void parts_read(fixture *f, gguf_part parts[PARTS])
+{
+    for (int i = 0; i < PARTS; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "tests/golden/gguf_parts-0000%d-of-00003.gguf", i + 1);
+        unsigned char *file = file_read(name, &parts[i].size);
+        assert_in_range(parts[i].size, 1, PART_BYTES);
+        memcpy(parts[i].at, file, parts[i].size);
+        free(file);
+        parts[i].path = test_path(f, strrchr(name, '/') + 1);
+        file_write(parts[i].path, parts[i].at, parts[i].size);
+    }
+}
+
+/* The byte behind the first place of a text in a file. */
+static unsigned char *part_behind(gguf_part *part, const char *text)
+{
+    unsigned char *at = part->at;
+    while (memcmp(at, text, strlen(text)) != 0) at++;
+    return at + strlen(text);
+}
+
+/* Changes a byte of a part's copy, sees that loading fails so, and changes it back. */
+#define PART_FAILS(part, byte, value, ...)                                              \
+    do {                                                                                \
+        const unsigned char was = *(byte);                                              \
+        *(byte) = (value);                                                              \
+        file_write((part)->path, (part)->at, (part)->size);                             \
+        FAILS(f->dev, gpunn_load(model, parts[0].path), GPUNN_ERR_FORMAT, __VA_ARGS__); \
+        *(byte) = was;                                                                  \
+        file_write((part)->path, (part)->at, (part)->size);                             \
+    } while (0)
+
+/* A model that is split over files is one: mapped, or as floats. */
+static void gguf_parts(void **state)
+{
+    fixture      *f = *state;
+    gguf_part     parts[PARTS];
+    gpunn_tensor *x, *y;
+    unsigned char blocks[36];
+    gpunn_array   header;
+    parts_read(f, parts);
+    const char *first = parts[0].path;
+    for (int evaluated = 0; evaluated < 2; evaluated++) {
+        gpunn_model *model = evaluated ? evaluated_gguf(f, &x, &y) : gguf_model(f);
+        OK(f->dev, gpunn_load(model, first, .keep_blocks = evaluated));
+        check_gguf(f, model);
+        if (evaluated) OK(f->dev, gpunn_read_as(gpunn_find(model, "c"), GPUNN_Q4_0, blocks, sizeof blocks));
+        if (evaluated) assert_memory_equal(blocks, parts[2].at + 160, sizeof blocks);
+        gpunn_model_destroy(model);
+    }
+    OK(f->dev, gpunn_read_header(f->dev, first, &header));
+    assert_non_null(strstr(header.data, "\"general.name\":\"parts\""));
+    assert_non_null(strstr(header.data, "\"c\":{\"dtype\":\"Q4_0\",\"shape\":[2,32]}"));
+    gpunn_array_free(f->dev, &header);
+    for (long n = 1, done = 0; !done; n++) { /* what fails leaves nothing */
+        gpunn_model *model = evaluated_gguf(f, &x, &y);
+        const size_t held = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_load(model, first, .keep_blocks = true) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        assert_true(done || f->memory.bytes == held);
+        gpunn_model_destroy(model);
+    }
+    for (int i = 0; i < PARTS; i++) assert_int_equal(unlink(parts[i].path), 0);
+}
+
+/* Parts that are missing, have other names or belong to other models. */
+static void damaged_parts(void **state)
+{
+    fixture     *f = *state;
+    gguf_part    parts[PARTS];
+    gpunn_model *model = gguf_model(f);
+    const char  *renamed = test_path(f, "w.gguf");
+    parts_read(f, parts);
+    FAILS(f->dev, gpunn_load(model, parts[1].path), GPUNN_ERR_ARGUMENT, "00002-of-00003", "first part");
+    FAILS(f->dev, gpunn_load_memory(model, parts[0].at, parts[0].size), GPUNN_ERR_ARGUMENT, "'memory'",
+          "00001-of-00003.gguf");
+    file_write(renamed, parts[0].at, parts[0].size);
+    FAILS(f->dev, gpunn_load(model, renamed), GPUNN_ERR_ARGUMENT, "w.gguf", "00001-of-00003.gguf", "rename");
+    PART_FAILS(&parts[0], part_behind(&parts[0], "split.tensors.count") + 4, 4, "4 tensors, but they have 3");
+    PART_FAILS(&parts[2], part_behind(&parts[2], "split.no") + 4, 1, "00003-of-00003", "not part 3 of the 3");
+    PART_FAILS(&parts[2], part_behind(&parts[2], "split.count") + 4, 4, "not part 3 of the 3 parts");
+    PART_FAILS(&parts[2], part_behind(&parts[2], "split.tensors.count") + 16, 'b', "'b'", "another shard");
+    assert_int_equal(unlink(parts[2].path), 0);
+    FAILS(f->dev, gpunn_load(model, parts[0].path), GPUNN_ERR_IO, "gguf_parts-00003-of-00003.gguf");
+    file_write(parts[2].path, parts[1].at, parts[1].size);
+    FAILS(f->dev, gpunn_load(model, parts[0].path), GPUNN_ERR_FORMAT, "not part 3 of the 3 parts");
+    for (int i = 0; i < PARTS; i++) assert_int_equal(unlink(parts[i].path), 0);
+    assert_int_equal(unlink(renamed), 0);
+    gpunn_model_destroy(model);
+}
+
 static void headers(void **state)
 {
     fixture    *f = *state;
@@ -1247,6 +1349,8 @@ int main(void)
         test_with_device(shards_in_pak),
         test_with_device(gguf_weights),
         test_with_device(gguf_blocks),
+        test_with_device(gguf_parts),
+        test_with_device(damaged_parts),
         test_with_device(headers),
         test_with_device(types_of_values),
         test_with_device(hostile_gguf),

@@ -147,7 +147,8 @@ typedef struct gpunn_load_args {
  * each to the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. GGUF's blocks
  * (GPUNN_BLOCK_LIST) become the floats for which they stand. Other types are GPUNN_ERR_DTYPE.
  * The file is safetensors or GGUF, whichever its first bytes say. A GGUF file's shapes are read as PyTorch's,
- * the last dimension varies fastest.
+ * the last dimension varies fastest. Of a model that llama.cpp has split, NAME-00001-of-00003.gguf is loaded
+ * with the other parts beside it.
  * A path ending in ".json" is an index of sharded weights, like Hugging Face's model.safetensors.index.json.
  * All shards, which are files beside it, are loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);

@@ -73,6 +73,8 @@ GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHA
 /* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
 typedef struct gpunn__archive gpunn__archive;
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
+/* The integer of a key of a GGUF file's metadata, or `none`. */
+GPUNN__INTERNAL int64_t gpunn__gguf_integer(const gpunn__archive *a, const char *key, int64_t none);
 /* Frees the blocks that gpunn_load has kept (>>io/load). */
 GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model);
 /* Binds a parameter to blocks, which runs only read. See run/bind.c. */

@@ -149,10 +149,10 @@ typedef struct gpunn__recipe {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
-typedef struct gpunn__kept { /* by gpunn_load */
-    void  *at;               /* NULL: none */
-    size_t bytes;
-    bool   mapped; /* a whole file; false: memory for the blocks alone */
+typedef struct gpunn__kept { /* of a file, by gpunn_load */
+    char  *at;               /* NULL: none */
+    size_t bytes, used;      /* used: by tensors so far */
+    bool   mapped;           /* a whole file; false: memory for the blocks alone */
 } gpunn__kept;
 typedef struct gpunn__metadata { /* by the program: gpunn_set_metadata */
     char *key, *value;
@@ -217,7 +217,8 @@ struct gpunn_model {
     gpunn_precision  precision;
     bool             inference;
     gpunn_dtype      storage;    /* .weights of gpunn_model_create */
-    gpunn__kept      kept;       /* blocks of a file to which parameters are bound */
+    gpunn__kept     *kept;       /* blocks of files to which parameters are bound */
+    int              kept_count; /* number of files */
     bool             has_sparse; /* some tensor is sparse */
     gpunn_optimizer *optimizers; /* linked list */
     int              children;   /* number of loaders and sessions */

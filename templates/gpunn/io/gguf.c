@@ -244,6 +244,14 @@ static bool gpunn__gguf_walk(gpunn__gguf *g, bool second)
     return good;
 }
 
+GPUNN__INTERNAL int64_t gpunn__gguf_integer(const gpunn__archive *a, const char *key, int64_t none)
+{
+    static const unsigned char integer[GPUNN__GGUF_TYPES] = {1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0};
+    const gpunn__entry        *note = gpunn__table_find(&a->notes, "", key);
+    if (note == NULL || !integer[note->type]) return none;
+    return (int64_t)gpunn__little(note->text.at, gpunn__gguf_sizes[note->type]);
+}
+
 /* general.alignment, or 0 if it is no power of two. */
 static uint64_t gpunn__gguf_alignment(const gpunn__archive *a)
 {

@@ -284,12 +284,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
 /* ---- blocks that stay as they are in the file ---------------------------------------------------------- */
 GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model)
 {
-    gpunn__kept *kept = &model->kept;
-    if (kept->at && kept->mapped)
-        gpunn__unmap(kept->at, kept->bytes);
-    else
-        gpunn__device_free(model->dev, kept->at, kept->bytes);
-    memset(kept, 0, sizeof *kept);
+    for (int i = 0; i < model->kept_count; i++) {
+        const gpunn__kept *kept = &model->kept[i];
+        if (kept->mapped)
+            gpunn__unmap(kept->at, kept->bytes);
+        else if (kept->at)
+            gpunn__device_free(model->dev, kept->at, kept->bytes);
+    }
+    gpunn__free(model->dev, model->kept, (size_t)model->kept_count * sizeof *model->kept);
+    model->kept = NULL;
+    model->kept_count = 0;
 }
 
 /* The parameters become as they were before gpunn__keep_blocks. */
@@ -319,10 +323,9 @@ static size_t gpunn__kept_size(const gpunn__entry *item)
     return ((size_t)(item->end - item->begin) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
 }
 
-/* Marks the file's blocks that parameters can be bound to. Returns the bytes of a copy. */
-static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
+/* Marks the blocks that parameters can be bound to. Adds the bytes of a copy to those of each file. */
+static void gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, const gpunn_load_args *args)
 {
-    size_t bytes = 0;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         gpunn__slice        name = {t->name, t->name ? strlen(t->name) : 0};
@@ -332,33 +335,47 @@ static size_t gpunn__find_blocks(const gpunn_model *model, gpunn__archive *a, co
         item->kept = item->as && item->rank == t->rank &&
                      memcmp(item->dim, t->dim, (size_t)t->rank * sizeof *t->dim) == 0 &&
                      gpunn__takes_blocks(t);
-        if (item->kept) bytes += gpunn__kept_size(item);
+        if (item->kept) model->kept[item->file->number].bytes += gpunn__kept_size(item);
     }
-    return bytes;
+}
+
+/* Maps a file or, where that is not possible, allocates memory for kept->bytes bytes of its blocks. */
+static GPUNN__STATUS gpunn__keep_file(gpunn_device *dev, const gpunn__archive *file, gpunn__kept *kept)
+{
+    void *mapped = dev->backend->reaches || kept->bytes == 0 ? NULL : gpunn__reader_map(&file->reader);
+    if (kept->bytes == 0) return GPUNN_OK;
+    kept->mapped = mapped != NULL;
+    kept->at = (char *)(mapped ? mapped : gpunn__device_alloc(dev, kept->bytes));
+    if (mapped) kept->bytes = (size_t)file->reader.limit;
+    return kept->at ? GPUNN_OK : dev->error.status;
+}
+
+/* Binds a parameter to the blocks of the file, or to memory into which they will be read. */
+static GPUNN__STATUS gpunn__keep_tensor(gpunn_tensor *t, gpunn__entry *item, gpunn__kept *kept)
+{
+    const uint64_t begin = item->file->reader.limit - item->file->bytes + item->begin;
+    char *const    at = kept->at + (kept->mapped ? begin : kept->used);
+    if (!kept->mapped) item->to = at;
+    kept->used += gpunn__kept_size(item);
+    return gpunn__bind_blocks(t, item->as, at, (size_t)(item->end - item->begin));
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__keep_blocks(gpunn_model *model, gpunn__archive *a,
                                                  const gpunn_load_args *args)
 {
-    gpunn__kept   *kept = &model->kept;
-    gpunn_status   status = GPUNN_OK;
-    const size_t   bytes = gpunn__find_blocks(model, a, args);
-    const uint64_t header = a->reader.limit - a->bytes;
-    if (bytes == 0) return GPUNN_OK;
-    kept->at = model->dev->backend->reaches ? NULL : gpunn__reader_map(&a->reader);
-    kept->mapped = kept->at != NULL;
-    kept->bytes = kept->mapped ? (size_t)a->reader.limit : bytes;
-    if (!kept->mapped) kept->at = gpunn__device_alloc(model->dev, bytes);
-    if (kept->at == NULL) return model->dev->error.status;
-    char *at = (char *)kept->at;
+    gpunn_status status = GPUNN_OK;
+    const int    files = a->shard_count ? a->shard_count : 1;
+    model->kept = (gpunn__kept *)gpunn__calloc(model->dev, (size_t)files * sizeof *model->kept);
+    if (model->kept == NULL) return GPUNN_ERR_MEMORY;
+    model->kept_count = files;
+    gpunn__find_blocks(model, a, args);
+    for (int i = 0; i < files && status == GPUNN_OK; i++)
+        status = gpunn__keep_file(model->dev, a->shard_count ? a->shards[i] : a, &model->kept[i]);
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         gpunn_tensor *t = model->tensors[i];
         gpunn__entry *item = t->name ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
         if (item == NULL || !item->kept || t->kind != GPUNN__PARAMETER) continue;
-        const size_t size = (size_t)(item->end - item->begin);
-        if (!kept->mapped) item->to = at;
-        status = gpunn__bind_blocks(t, item->as, kept->mapped ? at + header + item->begin : at, size);
-        if (!kept->mapped) at += gpunn__kept_size(item);
+        status = gpunn__keep_tensor(t, item, &model->kept[item->file->number]);
     }
     return status;
 }
@@ -379,7 +396,7 @@ static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, con
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args)
 {
     if (model == NULL) return gpunn__fail_null(NULL, "gpunn_load", "model");
-    if (args.keep_blocks && model->weight_count)
+    if (args.keep_blocks && (model->weight_count || model->kept))
         return gpunn__fail(
             model->dev, GPUNN_ERR_STATE,
             "gpunn_load: with .keep_blocks a model must have no weights yet; load it before it "

@@ -400,6 +400,17 @@ static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, co
     return status;
 }
 
+/* Fails if two shards have a tensor of one name. Sorts the tensors by name. */
+static GPUNN__STATUS gpunn__check_shards(gpunn__archive *a)
+{
+    char                shown[128];
+    const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
+    if (twice == NULL) return GPUNN_OK;
+    return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                       "'%s' has the tensor '%s', which another shard has too; download them again",
+                       gpunn__tail(twice->file->path), gpunn__printable(&twice->name, shown));
+}
+
 /* Opens every shard that the weight_map names. Checks that each tensor is in the shard that the map says, and
  * in no other. */
 static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
@@ -426,12 +437,8 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
                                name->at ? gpunn__printable(name, shown) : "no string");
         if (gpunn__shard_find(a, name) == NULL) status = gpunn__shard_open(a, io, name->at);
     }
+    if (status == GPUNN_OK) status = gpunn__check_shards(a);
     if (status != GPUNN_OK) return status;
-    const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
-    if (twice)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' has the tensor '%s', which another shard has too; download them again",
-                           gpunn__tail(twice->file->path), gpunn__printable(&twice->name, shown));
     for (int i = map + 1; i < item[map].next; i = item[i + 1].next) {
         const gpunn__entry *entry = gpunn__table_find(&a->tensors, "", item[i].text.at);
         if (entry == NULL || entry->file != gpunn__shard_find(a, &item[i + 1].text))
@@ -442,6 +449,57 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
     }
     return GPUNN_OK;
 }
+
+#ifndef GPUNN_NO_GGUF
+/* Opens part `number` of `count`, counted from 0. `length`: of the name before the numbers. */
+static GPUNN__STATUS gpunn__part_open(gpunn__archive *a, const gpunn_io *io, int length, int64_t number,
+                                      int64_t count)
+{
+    const char *path = a->reader.path;
+    char        name[512];
+    (void)snprintf(name, sizeof name, "%.*s%05lld-of-%05lld.gguf", length, gpunn__file_name(path),
+                   (long long)number + 1, (long long)count);
+    gpunn_status status = gpunn__shard_open(a, io, name);
+    if (status != GPUNN_OK) return status;
+    const gpunn__archive *part = a->shards[a->shard_count - 1];
+    const int64_t         own = part->gguf ? gpunn__gguf_integer(part, "split.no", 0) : -1;
+    if (own == number && gpunn__gguf_integer(part, "split.count", 1) == count) return GPUNN_OK;
+    return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
+                       "'%s' is not part %lld of the %lld parts of '%s', as its name says; download it again",
+                       gpunn__tail(part->path), (long long)number + 1, (long long)count, gpunn__tail(path));
+}
+
+/* llama.cpp splits a model over files NAME-00001-of-00003.gguf. The archive is the first of `count`, with the
+ * metadata. It becomes one of all parts. */
+static GPUNN__STATUS gpunn__parts_open(gpunn__archive *a, const gpunn_io *io, int64_t count)
+{
+    gpunn_device *dev = a->reader.dev;
+    const char   *path = gpunn__tail(a->reader.path), *name = gpunn__file_name(a->reader.path);
+    const int64_t tensors = gpunn__gguf_integer(a, "split.tensors.count", -1);
+    char          end[40];
+    const int     length = snprintf(end, sizeof end, "00001-of-%05lld.gguf", (long long)count);
+    const size_t  before = strlen(name) < (size_t)length ? 0 : strlen(name) - (size_t)length;
+    gpunn_status  status = GPUNN_OK;
+    if (gpunn__gguf_integer(a, "split.no", 0) != 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "'%s' is a later one of the %lld parts of a model; load its first part", path,
+                           (long long)count);
+    if (before > 400 || strcmp(name + before, end) != 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "'%s' is the first of %lld parts, but its name does not end in %s, by which the "
+                           "others are found; rename it",
+                           path, (long long)count, end);
+    gpunn__reader_close(&a->reader);
+    a->tensors.count = 0;
+    for (int64_t i = 0; i < count && status == GPUNN_OK; i++)
+        status = gpunn__part_open(a, io, (int)before, i, count);
+    if (status == GPUNN_OK) status = gpunn__check_shards(a);
+    if (status != GPUNN_OK || tensors < 0 || tensors == a->tensors.count) return status;
+    return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                       "'%s' says that its parts have %lld tensors, but they have %d; download them again",
+                       path, (long long)tensors, a->tensors.count);
+}
+#endif
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path,
                                                   gpunn__archive *a)
@@ -460,6 +518,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn
     } else {
         status = gpunn__reader_open(dev, io, path, false, &a->reader);
         if (status == GPUNN_OK) status = gpunn__archive_header(a);
+#ifndef GPUNN_NO_GGUF
+        const int64_t parts = status == GPUNN_OK && a->gguf ? gpunn__gguf_integer(a, "split.count", 1) : 1;
+        if (parts > 1) status = gpunn__parts_open(a, io, parts);
+#endif
     }
     if (status != GPUNN_OK) gpunn__archive_close(a);
     return status;

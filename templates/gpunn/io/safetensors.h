@@ -36,7 +36,7 @@ struct gpunn__archive {
     char            *header, *names; /* names: memory of renamed tensors' names */
     size_t           header_bytes, names_bytes;
     gpunn__table     tensors, notes;
-    gpunn__archive **shards; /* of an index */
+    gpunn__archive **shards; /* of an index, or the parts of a GGUF file */
     int              shard_count, shard_capacity;
     int              number; /* index among the shards */
     char            *path;   /* of a shard; NULL: the caller owns it */
