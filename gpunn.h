@@ -21767,7 +21767,7 @@ static gpunn_tensor *gpunn__resize_matrix(const gpunn_tensor *y, int axis)
 }
 
 /* Resizes one axis of t as interpolation y does, by a product. */
-static gpunn_tensor *gpunn__resize_axis(const gpunn_tensor *y, gpunn_tensor *t, int axis)
+static gpunn_tensor *gpunn__resize_by_product(const gpunn_tensor *y, gpunn_tensor *t, int axis)
 {
     gpunn_tensor *matrix = gpunn__resize_matrix(y, axis);
     gpunn_shape   shape = gpunn_tensor_shape(t), rows = shape;
@@ -21782,7 +21782,7 @@ static gpunn_tensor *gpunn__derive_interpolate(gpunn_tensor *y, gpunn_tensor *g,
 {
     const gpunn_grad_args args = {0, g};
     gpunn_tensor         *t = y->inputs[k];
-    for (int axis = 2; t && axis < y->rank; axis++) t = gpunn__resize_axis(y, t, axis);
+    for (int axis = 2; t && axis < y->rank; axis++) t = gpunn__resize_by_product(y, t, axis);
     return t ? gpunn_grad_(t, y->inputs[k], args) : NULL;
 }
 

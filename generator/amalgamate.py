@@ -68,10 +68,12 @@ def parts(name):
 
 
 def defined_twice(texts):
-    """A sentence for each private function that two parts define: they compile apart, but not in one file."""
+    """A sentence for each private function or type that two parts define: they compile apart, but not in one
+    file."""
     homes = {}
     for path, text in texts.items():
-        for name in re.findall(r"^\w[^;{}()]*\b(gpunn__\w+)\([^;{}]*\)\n\{", text, re.M):
+        functions = re.findall(r"^\w[^;{}()]*\b(gpunn__\w+)\([^;{}]*\)\n\{", text, re.M)
+        for name in functions + re.findall(r"^\} (gpunn__\w+);", text, re.M):
             homes.setdefault(name, {})[path.partition(".")[0]] = None
     return [f"{name} is defined in {' and '.join(paths)}: rename one"
             for name, paths in homes.items() if len(paths) > 1]
