@@ -585,7 +585,6 @@ static void test_quantize_linear(void **state)
     gpunn_device *dev = ((fixture *)*state)->dev;
     gpunn_model  *model = ((fixture *)*state)->model;
     enum { ROWS = 5, IN = 4, OUT = 3 };
-    if (!on_cpu()) skip();
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, IN));
     gpunn_tensor *y = MADE(dev, gpunn_relu(gpunn_linear(x, "fc", .out_features = OUT)));
     float         in[ROWS * IN], weight[OUT * IN], bias[OUT] = {0.1f, -0.2f, 3}, out[ROWS * OUT], most = 0;
@@ -728,11 +727,10 @@ static void test_quantize_classifier(void **state)
 {
     static const char *const names[] = {"conv2d conv1", "conv2d conv2", "conv2d conv3",
                                         "add ",         "linear fc1",   "linear fc2"};
-    static float  exact[4 * IMAGES][CLASSES], found[4 * IMAGES][CLASSES], again[4 * IMAGES][CLASSES];
-    gpunn_device *dev = ((fixture *)*state)->dev;
-    gpunn_model  *model = ((fixture *)*state)->model;
-    report        r = {0};
-    if (!on_cpu()) skip();
+    static float     exact[4 * IMAGES][CLASSES], found[4 * IMAGES][CLASSES], again[4 * IMAGES][CLASSES];
+    gpunn_device    *dev = ((fixture *)*state)->dev;
+    gpunn_model     *model = ((fixture *)*state)->model;
+    report           r = {0};
     const classifier n = classifier_make(dev, model);
     classifier_train(dev, model, n);
     classifier_calibrate(dev, model, n);
@@ -768,8 +766,7 @@ static void test_quantize_wide(void **state)
     gpunn_device            *dev = ((fixture *)*state)->dev;
     gpunn_model             *model = ((fixture *)*state)->model;
     report                   r = {0}, bounded = {0};
-    if (!on_cpu()) skip();
-    const classifier n = classifier_make(dev, model);
+    const classifier         n = classifier_make(dev, model);
     classifier_calibrate(dev, model, n);
     gpunn_model *small = MADE(dev, gpunn_quantize(model, .wide = wide, .report = take_layer, .user = &r));
     check_report(&r, names, COUNT(names)); /* the sum of floats is left alone */
@@ -806,10 +803,9 @@ static void test_quantize_entropy(void **state)
     gpunn_device *dev = ((fixture *)*state)->dev;
     gpunn_model  *model = ((fixture *)*state)->model;
     enum { COUNT_ = 4096 };
-    float  *x = malloc(COUNT_ * sizeof *x), one = 1, zero = 0;
-    numbers random = {3};
-    report  r[2] = {{0}, {0}};
-    if (!on_cpu()) skip();
+    float        *x = malloc(COUNT_ * sizeof *x), one = 1, zero = 0;
+    numbers       random = {3};
+    report        r[2] = {{0}, {0}};
     gpunn_tensor *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
     gpunn_tensor *y = MADE(dev, gpunn_linear(in, "fc", .out_features = 1));
     OK(dev, gpunn_write(gpunn_find(model, "fc.weight"), &one, sizeof one));
@@ -841,7 +837,6 @@ static void test_calibrate_loader(void **state)
     gpunn_model  *model = ((fixture *)*state)->model;
     float         samples[10][2], batch[4][2];
     report        r[3] = {{0}, {0}, {0}};
-    if (!on_cpu()) skip();
     for (int i = 0; i < 20; i++) samples[i / 2][i % 2] = (float)(i * i) - 9;
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
     gpunn_tensor *y = MADE(dev, gpunn_linear(x, "fc", .out_features = 3));
@@ -875,7 +870,6 @@ static void test_quantize_copies(void **state)
     const float half[WIDTH] = {0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f}, counted[1] = {7};
     int64_t     tokens[2 * LENGTH];
     float       exact[2 * LENGTH * WORDS], found[2 * LENGTH * WORDS];
-    if (!on_cpu()) skip();
     for (int i = 0; i < 2 * LENGTH; i++) tokens[i] = i * 5 % WORDS;
     gpunn_tensor *x = gpunn_input(model, "tokens", GPUNN_I64,
                                   GPUNN_SHAPE(GPUNN_BATCH, gpunn_size(model, "T", .max = 9)));
@@ -950,11 +944,6 @@ static void test_quantize_refused(void **state)
                "gpunn_quantize: 'a{b' in .wide is no pattern: its braces do not come in pairs");
     FAILS_NULL(dev, gpunn_quantize(model, .method = (gpunn_range_method)2), GPUNN_ERR_ARGUMENT,
                "gpunn_quantize: .method 2 or .min_snr 0 is not possible");
-    if (!on_cpu()) {
-        FAILS_NULL(dev, gpunn_quantize(model), GPUNN_ERR_UNSUPPORTED,
-                   "8-bit numbers are computed on the CPU only");
-        return;
-    }
     gpunn_model     *small = MADE(dev, gpunn_quantize(model));
     gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f));
     FAILS_NULL(dev, gpunn_sgd(small, .lr = 0.1f), GPUNN_ERR_STATE, "inference");
@@ -975,10 +964,9 @@ static void test_quantize_refused(void **state)
 /* Whichever allocation fails, nothing leaks, and the next call works. */
 static void test_quantize_memory(void **state)
 {
-    fixture     *f = *state;
-    float        x[4] = {1, 2, -3, 4};
-    gpunn_model *small = NULL;
-    if (!on_cpu()) skip();
+    fixture      *f = *state;
+    float         x[4] = {1, 2, -3, 4};
+    gpunn_model  *small = NULL;
     gpunn_tensor *in = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4));
     gpunn_tensor *h = gpunn_batch_norm1d(gpunn_linear(in, "fc", .out_features = 4), "bn");
     gpunn_tensor *y = MADE(f->dev, gpunn_linear(gpunn_add(h, in), "fc2", .out_features = 2));
