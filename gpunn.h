@@ -646,7 +646,7 @@
  *     formats or NF4: .weights of gpunn_model_create, or gpunn_set_storage for one. gpunn_bind_as uses blocks
  *     where they are. On a CPU products of few rows then round the rows to 8 bits. Weights that
  *     gpunn_lora freezes can be stored so, too, without this rounding; adapters train above them.
- *     On a CPU a trained model can become one that computes with 8-bit integers. Samples show the ranges of
+ *     A trained model can become one that computes with 8-bit integers. Samples show the ranges of
  *     its values. Each layer's error can be reported, and layers that lose too much can stay F32.
  *         gpunn_calibrate(model, .outputs = {y}); // on the batch that x holds; more batches add to it
  *         gpunn_model *small = gpunn_quantize(model);
