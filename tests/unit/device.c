@@ -680,6 +680,35 @@ static void test_memory_limit(void **state)
     gpunn_device_close(dev);
 }
 
+/* The status of a run on a device of so many bytes; 0: of any number. *peak: bytes that it took. */
+static gpunn_status run_within(size_t limit, size_t *peak)
+{
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .threads = 2, .memory_limit = limit);
+    gpunn_model  *model = MADE(NULL, gpunn_model_create(MADE(NULL, dev)));
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 100));
+    gpunn_tensor *y = MADE(dev, gpunn_linear(x, "a", .out_features = 50));
+    float        *values = test_randoms(20 * 100, 1, 1);
+    gpunn_status  status = gpunn_write(x, values, 20 * 400);
+    if (status == GPUNN_OK) status = gpunn_forward(&y, 1);
+    *peak = gpunn_memory_peak(dev);
+    free(values);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    return status;
+}
+
+/* All bytes of the limit may be used. */
+static void test_whole_limit(void **state)
+{
+    size_t needed, peak;
+    (void)state;
+    assert_int_equal(run_within(0, &needed), GPUNN_OK);
+    assert_int_equal(run_within(needed, &peak), GPUNN_OK);
+    assert_int_equal(peak, needed);
+    assert_int_equal(run_within(needed - 1, &peak), GPUNN_ERR_MEMORY);
+    assert_true(peak < needed);
+}
+
 /* ---- closing ---- */
 typedef struct warnings {
     test_memory memory;
@@ -887,6 +916,7 @@ int main(void)
                                        cmocka_unit_test(test_teams),
                                        cmocka_unit_test(test_interleaved),
                                        cmocka_unit_test(test_memory_limit),
+                                       cmocka_unit_test(test_whole_limit),
                                        test_with_device(closing_orders),
                                        test_with_device(moved_from_closed),
                                        test_with_device(test_fork)};

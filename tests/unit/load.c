@@ -1293,6 +1293,7 @@ static void hostile_gguf(void **state)
         {offsetof(gguf_claims, dim), UINT64_MAX, "tensor 'b' has a shape that is too large"},
         {offsetof(gguf_claims, dim), INT64_MAX, "tensor 'b' has data beyond the end of the file"},
         {offsetof(gguf_claims, dim), 1000, "tensor 'b' has data beyond the end of the file"},
+        {offsetof(gguf_claims, dim), 100, "tensor 'b' has data beyond the end of the file"},
         {offsetof(gguf_claims, dim), 17, "tensor 'a' shares data with another"},
         {offsetof(gguf_claims, type), 8, "tensor 'b' has rows that are no whole number of blocks"},
         {offsetof(gguf_claims, type), UINT32_MAX, "tensor 'b' has a type that no version knows"},

@@ -831,6 +831,29 @@ static void test_bound_recurrent(void **state)
     (void)h;
 }
 
+/* Runs of several lengths: the adapter adds what merging it adds to the weights. */
+static void test_lengths(void **state)
+{
+    fixture      *f = *state;
+    const int64_t T = gpunn_size(f->model, "T");
+    float        *x = test_randoms(ROWS * LENGTH * WIDTH, 3, 1), y[2][LENGTH][ROWS * LENGTH * INNER];
+    gpunn_tensor *in = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, WIDTH));
+    gpunn_tensor *h = MADE(f->dev, gpunn_tanh(gpunn_linear(in, "fc", .out_features = INNER)));
+    OK(f->dev, gpunn_lora(f->model, "fc", .rank = 2));
+    adapters_fill(f->dev, f->model, "default", 4);
+    for (int merged = 0; merged < 2; merged++) {
+        if (merged) OK(f->dev, gpunn_lora_merge(f->model));
+        for (int length = 1; length <= LENGTH; length += 3) {
+            OK(f->dev, gpunn_write_shape(in, x, GPUNN_SHAPE(ROWS, length, WIDTH)));
+            OK(f->dev, gpunn_forward(&h, 1));
+            OK(f->dev, gpunn_read(h, y[merged][length - 1], (size_t)(ROWS * length * INNER) * sizeof(float)));
+        }
+    }
+    for (int length = 1; length <= LENGTH; length += 3)
+        check_close(y[1][length - 1], y[0][length - 1], ROWS * length * INNER, 1e-5, 1e-5);
+    free(x);
+}
+
 /* Values that are computed again give the same gradients, with dropout too; merging comes after that. */
 static void test_recompute(void **state)
 {
@@ -957,6 +980,7 @@ int main(void)
                {"bound blocks", test_bound_blocks},
                {"bound weights", test_bound_weights},
                {"bound weights of a recurrent layer", test_bound_recurrent},
+               {"lengths", test_lengths},
                {"recompute", test_recompute},
                {"altered files", test_altered_files}};
     static struct CMUnitTest tests[3 * COUNT(all) + 3];

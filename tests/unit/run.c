@@ -833,10 +833,60 @@ static void test_bad_labels(void **state)
     free(values);
 }
 
+/* A sample without labels, whose loss is that of blanks alone, beside one whose label is the first class. */
+static void test_no_labels(void **state)
+{
+    enum { TIMES = 2, CLASSES = 3, BLANK = 1 };
+    fixture      *f = *state;
+    const int64_t targets[] = {0, 2}, lengths[] = {TIMES, TIMES}, ends[] = {1, 0};
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(TIMES, 2, CLASSES));
+    gpunn_tensor *given[3] = {gpunn_input(f->model, "targets", GPUNN_I64, GPUNN_SHAPE(2, 1)),
+                              gpunn_input(f->model, "lengths", GPUNN_I64, GPUNN_SHAPE(2)),
+                              gpunn_input(f->model, "ends", GPUNN_I64, GPUNN_SHAPE(2))};
+    gpunn_tensor *loss = MADE(f->dev, gpunn_ctc_loss(x, given[0], given[1], given[2], .blank = BLANK,
+                                                     .reduction = GPUNN_REDUCE_NONE));
+    float        *p = test_randoms(TIMES * 2 * CLASSES, 7, 1),
+          found[2]; /* log-probabilities [time][sample][class] */
+    OK(f->dev, write_floats(x, p, TIMES * 2 * CLASSES));
+    OK(f->dev, gpunn_write(given[0], targets, sizeof targets));
+    OK(f->dev, gpunn_write(given[1], lengths, sizeof lengths));
+    OK(f->dev, gpunn_write(given[2], ends, sizeof ends));
+    OK(f->dev, gpunn_forward(&loss, 1));
+    OK(f->dev, gpunn_read(loss, found, sizeof found));
+    const double label[2] = {p[0], p[2 * CLASSES]}, blank[2] = {p[BLANK], p[2 * CLASSES + BLANK]};
+    const double one = -log(exp(label[0] + label[1]) + exp(label[0] + blank[1]) + exp(blank[0] + label[1]));
+    const double none = -(double)p[CLASSES + BLANK] - (double)p[3 * CLASSES + BLANK];
+    assert_true(fabs(found[0] - one) <= 1e-5 && fabs(found[1] - none) <= 1e-5);
+    free(p);
+}
+
+/* Labels of a cross-entropy that are out of range, at each place. */
+static void test_bad_classes(void **state)
+{
+    enum { N = 3, CLASSES = 4 };
+    fixture      *f = *state;
+    float        *values = test_randoms(N * CLASSES, 3, 1);
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(N, CLASSES)),
+                 *t = gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(N));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_cross_entropy(x, t));
+    if (f->backend->type != GPUNN_DEVICE_CPU) SKIP("a GPU answers with NaN");
+    OK(f->dev, write_floats(x, values, N * CLASSES));
+    for (int place = 0; place < N; place++)
+        for (int bad = -1; bad <= CLASSES; bad += CLASSES + 1) {
+            int64_t labels[N] = {0, CLASSES - 1, 1};
+            char    said[64];
+            labels[place] = bad;
+            (void)snprintf(said, sizeof said, "label %d at position %d is outside 0 .. 3", bad, place);
+            OK(f->dev, gpunn_write(t, labels, sizeof labels));
+            FAILS(f->dev, gpunn_forward(&loss, 1), GPUNN_ERR_ARGUMENT, said);
+        }
+    free(values);
+}
+
 static void test_bad_index(void **state)
 {
     fixture      *f = *state;
-    const int64_t index[3] = {0, 3, -1};
+    const int64_t index[3] = {0, 3, -1}, first[3] = {-1, 0, 1};
     gpunn_tensor *t = gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1));
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
     gpunn_tensor *out[4] = {
@@ -856,6 +906,9 @@ static void test_bad_index(void **state)
         OK(f->dev, gpunn_write(t, index, sizeof index));
         if (f->backend->type == GPUNN_DEVICE_CPU) {
             FAILS(f->dev, gpunn_forward(&out[i], 1), GPUNN_ERR_ARGUMENT, said[i]);
+            OK(f->dev, gpunn_write(t, first, sizeof first));
+            FAILS(f->dev, gpunn_forward(&out[i], 1), GPUNN_ERR_ARGUMENT,
+                  " -1 at position 0 is outside 0 .. 2");
             OK(f->dev, gpunn_write(t, index, sizeof *index));
             continue;
         }
@@ -1083,6 +1136,14 @@ static void test_limits(void **state)
     for (int i = 0; i < CASES; i++)
         FAILS(f->dev, gpunn_model_summary(f->model, .outputs = {MADE(f->dev, y[i])}), GPUNN_ERR_UNSUPPORTED,
               says[i]);
+    /* as large as can be */
+    gpunn_tensor *longest = gpunn_input(f->model, "longest", GPUNN_F32, GPUNN_SHAPE(1, far - 2)),
+                 *whole = gpunn_input(f->model, "whole", GPUNN_F32, GPUNN_SHAPE(1, 1, wide - 1));
+    gpunn_tensor *fits[] = {gpunn_topk(longest, 2, 1, true, NULL), gpunn_sample(longest, u),
+                            gpunn_argmax(whole, 2, false), gpunn_ctc_loss(whole, words, n, n),
+                            gpunn_max_pool1d(whole, .kernel_size = INT32_MAX)};
+    for (int i = 0; i < COUNT(fits); i++)
+        OK(f->dev, gpunn_model_summary(f->model, .outputs = {MADE(f->dev, fits[i])}));
 }
 
 static void test_summary(void **state)
@@ -1363,6 +1424,8 @@ int main(void)
                 {"skipped", test_skipped},
                 {"bad index", test_bad_index},
                 {"bad labels", test_bad_labels},
+                {"no labels", test_no_labels},
+                {"bad classes", test_bad_classes},
                 {"bad boxes", test_bad_boxes},
                 {"all ignored", test_all_ignored},
                 {"dropout", test_dropout},
