@@ -454,7 +454,7 @@ class Emitter:
             terms.append("from_%s * %d" % (name, own[axis]))
         names = INDICES[:len(shape)]
         body.append("%s = %s;" % (self.element(t.id, place(steps, names)),
-                                  self.element(x, " + ".join(terms))))
+                                  self.element(x, " + ".join(terms) or "0")))
         return loops(self.shape(t.id), body)
 
     def op_cast(self, t):

@@ -10,6 +10,7 @@ import platform
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -245,6 +246,15 @@ class Inference(unittest.TestCase):
             tokens = array.array("q", [0] * plan.count(plan.inputs[0].id))
             tokens[-1] = wrong
             self.results(plan, self.program(plan, "m"), data + tokens.tobytes(), code=3)
+
+    def test_pads_of_scalars(self):
+        """Every mode pads a tensor without axes to itself."""
+        entries = [{"op": "input", "name": "x", "shape": []}] + [
+            {"op": "pad", "name": mode, "inputs": ["x"], "mode": mode}
+            for mode in ("constant", "replicate", "reflect", "circular")]
+        plan = inference.Plan(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": entries})))
+        found = self.results(plan, self.program(plan, "pads"), struct.pack("<f", 2.5))
+        self.assertEqual({tensor_file.values(x)[0] for x in found.values()}, {2.5})
 
     def test_example(self):
         """examples/plain_c/classify.c, by the commands in its first comment."""
