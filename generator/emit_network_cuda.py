@@ -228,8 +228,8 @@ class TileEmitter(Emitter):
         inner, (within,) = joined([shape[axis] for axis in dims], [[steps[axis] for axis in dims]])
         names = ["j", "k", "l", "m"][:len(inner)]
         terms = [self.index(sizes, frm)] + ["%s * %d" % pair for pair in zip(names, within)]
-        body = loops(inner,
-                     ["total += %s;" % self.element(x, " + ".join(term for term in terms if term != "0"))], 1)
+        place = " + ".join(term for term in terms if term != "0") or "0"
+        body = loops(inner, ["total += %s;" % self.element(x, place)], 1)
         divided = " / %d" % math.prod(inner) if t.attrs.get("mean") else ""
         own = "e" if self.plan.count(t.id) > 1 else "0"
         body = ["float total = 0;"] + body + ["%s = total%s;" % (self.element(t.id, own), divided)]

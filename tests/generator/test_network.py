@@ -53,6 +53,13 @@ class Network(unittest.TestCase):
         kernels, evaluation, _ = made.tables()
         self.assertEqual((kernels[0], evaluation[0].tensors), made.network)
 
+    def test_sums_of_one_element(self):
+        """Their text for a GPU has an index."""
+        total = {"op": "sum", "name": "b", "inputs": ["a"], "dims": [-1], "keepdim": True}
+        _, made = self.network(linear("a", "x", 1), total, linear("c", "b", 16), linear("y", "c", 3))
+        self.assertTrue(made.network)
+        self.assertNotRegex(emit_cuda.emit_cuda(made), r"own\[ *[]+]")
+
     def test_lookups(self):
         """What a sample reads of tables counts, not the tables."""
         names, made = self.network(
