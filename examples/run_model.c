@@ -34,7 +34,7 @@ enum { MAX_ARRAYS = 4096 };
 typedef struct arguments {
     const char *model, *weights, *input, *output, *grad;
     const char *failing; /* the option whose file is read, for messages */
-    bool        train;
+    bool        train, inference;
     int         device, threads, steps, bench;
 } arguments;
 
@@ -71,6 +71,8 @@ static void parse(arguments *a, int argc, char **argv)
         {"--threads N", "of the CPU; default: all processors", .number = &a->threads, .highest = 1024},
         {"--train", "outputs of a training pass: dropout drops, norms take the batch's statistics",
          .flag = &a->train},
+        {"--inference", "only evaluates: weights are stored in the spec's 16 bits or blocks",
+         .flag = &a->inference},
         {"--grad LOSS", "also grad.NAME of each parameter and input that the tensor LOSS depends on",
          .text = &a->grad},
         {"--steps N", "first trains N steps with the spec's loss and optimizer; also writes the weights",
@@ -347,8 +349,8 @@ int main(int argc, char **argv)
     if (!import_onnx(&a)) return 1;
     gpunn_device *dev = open_device(&a);
     if (dev == NULL) return 1;
-    gpunn_model *model = ends_in(a.model, ".gpunn") ? gpunn_model_load(dev, a.model)
-                                                    : gpunn_spec_load(dev, a.model);
+    gpunn_model *model = ends_in(a.model, ".gpunn") ? gpunn_model_load(dev, a.model, .inference = a.inference)
+                                                    : gpunn_spec_load(dev, a.model, .inference = a.inference);
     gpunn_status status = model ? run(&a, dev, model, &r) : gpunn_last_status(dev);
     if (status != GPUNN_OK && gpunn_error(dev)[0])
         fprintf(stderr, "run_model: %s%s\n", a.failing, gpunn_error(dev));

@@ -4,10 +4,16 @@
 The first program, on one thread, is the reference. It and the others run on one and on four threads,
 build/levels on each level of vectors that the processor has, build/emulator on the emulated GPU. Every
 SPARSE-th model also runs with its generated kernels. Outputs and the gradients of the last tensor's mean may
-differ from the reference by SLACK times what a change of the inputs by 1e-6 makes of them, and by BOUND of
-the largest value. All refuse a model or none, but for GPUs, which do not see each bad index. A failure prints
-its seed and the smallest spec that still fails. GPUNN_TEST_SEED=n begins elsewhere."""
+differ from the reference by SLACK times what a change of the inputs by NEAR makes of them, and by BOUND of
+the largest value. All refuse a model or none, but for GPUs, which do not see each bad index.
+
+Models of odd seeds have weights that fit BF16 and F16. They also run with weights stored in 16 bits, which on
+a CPU must not change a result, and on a GPU by no more than FAR and BOUND_16 allow. Every SPARSE_C-th of them
+runs as plain C, where that can be written.
+
+A failure prints its seed and the smallest spec that still fails. GPUNN_TEST_SEED=n begins elsewhere."""
 import array
+import collections
 import copy
 import json
 import math
@@ -24,8 +30,9 @@ from levels import LEVELS, flags  # noqa: E402
 from make_vectors import Maker  # noqa: E402
 from tests import tensor_file  # noqa: E402
 
-BOUND, SLACK, SPARSE = 2e-5, 100, 10
-BATCH = 3
+NEAR, BOUND, SLACK = 1e-6, 2e-5, 100
+FAR, BOUND_16, SLACK_16 = 2 ** -8, 2 ** -5, 4  # where values are stored in 16 bits, too
+SPARSE, SPARSE_C, BATCH, MOST = 10, 4, 3, 1 << 16
 # A sanitizer's status differs from that of a program that refuses a model.
 SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:exitcode=99", "UBSAN_OPTIONS": "exitcode=99"}
 DTYPES = {"f32": ("F32", "f"), "i64": ("I64", "q"), "i32": ("I32", "i"), "u8": ("U8", "B"),
@@ -47,19 +54,32 @@ def exact(root, name):
             all(exact(root, operand) for operand in made[0].get("inputs", ())))
 
 
+# A way to run a model. command: its start; variables: of the environment; precision: the model's if its
+# weights have 16 bits, else None; rounds: whether values between layers have 16 bits, too.
+Way = collections.namedtuple("Way", "name command variables precision rounds", defaults=({}, None, False))
+PLAIN_C = Way("plain C", [sys.executable, os.path.join(ROOT, "tests", "plain_c.py")])
+
+
 def variants(programs):
-    """(name, start of the command, variables) of each way to run a model; the first is the reference."""
+    """Each way to run any model; the first is the reference."""
     for program in programs:
         mode = os.path.basename(os.path.dirname(program))
         if mode == "levels":
             for level, _, needs in LEVELS:
                 if not needs - flags() and level not in ("bf16", "amx"):
-                    yield level, [program], {"GPUNN_VECTORS": level}
+                    yield Way(level, [program], {"GPUNN_VECTORS": level})
         elif mode == "emulator":
-            yield mode, [program, "--device", "emulator"], {}
+            yield Way(mode, [program, "--device", "emulator"])
         else:
             for threads in "1", "4":
-                yield f"{mode}, {threads} threads", [program, "--threads", threads], {}
+                yield Way(f"{mode}, {threads} threads", [program, "--threads", threads])
+
+
+def of_16_bits(ways, precision):
+    """The same with weights of 16 bits. No products of BF16, which round their operands."""
+    for way in ways:
+        name, variables = f"{way.name}, {precision} weights", {"GPUNN_VECTORS": "avx512", **way.variables}
+        yield way._replace(name=name, variables=variables, precision=precision, rounds="emulator" in name)
 
 
 def random_model(seed):
@@ -89,11 +109,26 @@ def inputs_of(root, seed):
     return result
 
 
-def disturbed(inputs, seed):
+def weights_of(root, seed):
+    """Values of a spec's parameters and statistics with 8 bits of mantissa, those of variances positive. None
+    for even seeds, and for more values than MOST."""
+    result = {}
+    own = [t for t in spec.parse(json.dumps(root)).tensors if t.kind in ("parameter", "buffer")]
+    if seed % 2 == 0 or sum(math.prod(t.shape) for t in own) > MOST:
+        return None
+    for t in own:
+        if t.dtype == "f32":
+            rng, least = random.Random("%d %s" % (seed, t.name)), 64 if t.name.endswith("var") else -128
+            numbers = [rng.randrange(least, 129) / 256 for _ in range(math.prod(t.shape))]
+            result[t.name] = "F32", list(t.shape), array.array("f", numbers).tobytes()
+    return result
+
+
+def disturbed(tensors, seed, by):
     rng, result = random.Random(seed), {}
-    for name, (dtype, shape, data) in inputs.items():
+    for name, (dtype, shape, data) in tensors.items():
         if dtype == "F32":
-            numbers = [x * (1 + rng.choice((-1e-6, 1e-6))) for x in array.array("f", data)]
+            numbers = [x * (1 + rng.choice((-by, by))) for x in array.array("f", data)]
             data = array.array("f", numbers).tobytes()
         result[name] = dtype, shape, data
     return result
@@ -109,6 +144,10 @@ def change(a, b):
     return max(map(one, tensor_file.values(a), tensor_file.values(b)), default=0)
 
 
+# What a model gives: inputs and weights, and the reference's results; near, far: with other numbers.
+Known = collections.namedtuple("Known", "inputs weights results near far")
+
+
 class Runs:
     """Runs models in a folder. result: tensors by name, or a text that tells how it failed."""
 
@@ -118,16 +157,24 @@ class Runs:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def run(self, way, root, inputs):
-        _, start, variables = way
+    def command(self, way, root, inputs, weights):
+        """Writes a model's files."""
         with open(self.path("spec.json"), "w", encoding="utf-8") as file:
-            json.dump(root, file)
+            json.dump(dict(root, precision=way.precision or "f32"), file)
         tensor_file.save(self.path("in"), inputs)
-        gradients = ["--grad", "the loss"] if root["tensors"][-1].get("name") == "the loss" else []
-        command = [*start, self.path("spec.json"), "--input", self.path("in"), "--output", self.path("out")]
+        tensor_file.save(self.path("weights"), weights or {})
+        result = [*way.command, self.path("spec.json"), "--input", self.path("in"), "--output",
+                  self.path("out")] + (["--weights", self.path("weights")] if weights else [])
+        if way.precision:
+            return result + ["--inference"]
+        gives = way is not PLAIN_C and root["tensors"][-1].get("name") == "the loss"
+        return result + (["--grad", "the loss"] if gives else [])
+
+    def run(self, way, root, inputs, weights):
         try:
-            done = subprocess.run(command + gradients, env={**os.environ, **SANITIZERS, **variables},
-                                  timeout=600, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            done = subprocess.run(self.command(way, root, inputs, weights),
+                                  env={**os.environ, **SANITIZERS, **way.variables}, timeout=600,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   errors="replace")
         except subprocess.TimeoutExpired:
             return "it took more than 600 s"
@@ -138,29 +185,37 @@ class Runs:
         return f"status {done.returncode}: {' '.join(told)}"
 
     def known(self, root, seed):
-        """The reference's results, and with inputs that differ a little."""
-        inputs = inputs_of(root, seed)
-        near = disturbed(inputs, seed)
-        return inputs, *(self.run(self.ways[0], root, values) for values in (inputs, near))
+        inputs, weights = inputs_of(root, seed), weights_of(root, seed)
+        near = disturbed(inputs, seed, NEAR), weights
+        far = disturbed(inputs, seed, FAR), disturbed(weights or {}, seed, FAR)
+        results = [self.run(self.ways[0], root, *values) for values in ((inputs, weights), near)]
+        results.append(self.run(self.ways[0], root, *far) if weights else None)
+        return Known(inputs, weights, *results)
 
     def fault(self, way, root, known):
-        """What is wrong with a way to run a model, or ""."""
-        inputs, expected, near = known
-        found = self.run(way, root, inputs)
+        """What is wrong with a way to run a model, or ""; None: it is not for this model."""
+        expected, found = known.results, self.run(way, root, known.inputs, known.weights)
+        if isinstance(found, str) and way is PLAIN_C and found.startswith("status 3:"):
+            return None
         if isinstance(expected, str) or isinstance(found, str):
             refused = [isinstance(x, str) and x.startswith("status 1:") for x in (expected, found)]
             said = [x if isinstance(x, str) else "it ran" for x in (found, expected)]
-            unseen = refused[0] and not isinstance(found, str) and way[0] == "emulator"
-            return "" if all(refused) or unseen else f"{way[0]}: {said[0]}; the reference: {said[1]}"
+            unseen = refused[0] and not isinstance(found, str) and ("emulator" in way.name or
+                                                                    way is PLAIN_C)
+            return "" if all(refused) or unseen else f"{way.name}: {said[0]}; the reference: {said[1]}"
+        bound, slack, near = ((BOUND_16, SLACK_16, known.far) if way.rounds else
+                              (BOUND, SLACK, known.near))
+        if way is PLAIN_C or way.precision:
+            expected = {name: x for name, x in expected.items() if not name.startswith("grad.")}
         for name, tensor in expected.items():
             if tensor[0] != "F32" and not exact(root, name):
                 continue
-            allowed = math.inf if isinstance(near, str) else SLACK * change(near[name], tensor)
+            allowed = math.inf if isinstance(near, str) else slack * change(near[name], tensor)
             largest = max((abs(x) for x in tensor_file.values(tensor) if math.isfinite(x)), default=0)
             off = change(found[name], tensor) if name in found else math.inf
-            if not off <= allowed + BOUND * largest + 1e-6:
-                return f"{way[0]}: {name} differs by {off:.3g} of {largest:.3g}, {allowed:.3g} allowed"
-        return "" if found.keys() == expected.keys() else f"{way[0]}: other tensors"
+            if not off <= allowed + bound * largest + 1e-6:
+                return f"{way.name}: {name} differs by {off:.3g} of {largest:.3g}, {allowed:.3g} allowed"
+        return "" if found.keys() == expected.keys() else f"{way.name}: other tensors"
 
     def kernels(self, root):
         """The way that runs a model with its generated kernels, or None: they cannot be generated."""
@@ -175,7 +230,16 @@ class Runs:
                    "examples/run_model.c", "build/gpunn.o", "-o", self.path("fused"), "-lz", "-lpthread",
                    "-lm"]
         subprocess.run(command, cwd=ROOT, check=True)
-        return "generated kernels", [self.path("fused"), "--threads", "1"], {}
+        return Way("generated kernels", [self.path("fused"), "--threads", "1"])
+
+    def every_way(self, root, seed, weights):
+        """Of a model, but for the reference."""
+        ways = self.ways[1:]
+        if weights:
+            ways += of_16_bits(self.ways, ("bf16", "f16")[seed // 2 % 2])
+        if weights is not None and seed // 2 % SPARSE_C == 0:
+            ways.append(PLAIN_C)
+        return ways + [way for way in [self.kernels(root)] if way] if seed % SPARSE == 0 else ways
 
 
 def without(root, index):
@@ -216,40 +280,46 @@ def shrunk(root, fails):
 
 def report(runs, way, root, seed, why):
     def fails(less):
-        now = runs.kernels(less) if way[0] == "generated kernels" else way
-        return now is not None and runs.fault(now, less, runs.known(less, seed)) != ""
+        now = runs.kernels(less) if way.name == "generated kernels" else way
+        return now is not None and bool(runs.fault(now, less, runs.known(less, seed)))
     least = shrunk(root, fails)
     print(f"# GPUNN_TEST_SEED={seed}: {why}")
-    print("# " + runs.fault(way, least, runs.known(least, seed)))
+    print("# " + str(runs.fault(way, least, runs.known(least, seed))))
     print("# " + json.dumps(least, separators=(",", ":")), flush=True)
+
+
+def model_and_known(runs, seed):
+    """A model that the reference runs, if there is one for the seed; its loss may have no number or no
+    gradient."""
+    root = random_model(seed)
+    known = root and runs.known(root, seed)
+    if root and isinstance(known.results, str):
+        root["tensors"].pop()
+        known = runs.known(root, seed)
+    return root, known
 
 
 def main():
     count, programs = int(sys.argv[1]), sys.argv[2:]
-    first, failed, models, refused, compared = int(os.environ.get("GPUNN_TEST_SEED", 1)), 0, 0, 0, 0
+    first, failed, counted = int(os.environ.get("GPUNN_TEST_SEED", 1)), 0, collections.Counter()
     print(f"1..1\n# GPUNN_TEST_SEED={first}")
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(folder, list(variants(programs)))
         for seed in range(first, first + count):
-            root = random_model(seed)
+            root, known = model_and_known(runs, seed)
             if root is None:
                 continue
-            known, ways = runs.known(root, seed), runs.ways[1:]
-            if isinstance(known[1], str):  # mostly a loss that is no number or has no gradient
-                root["tensors"].pop()
-                known = runs.known(root, seed)
-            models += 1
-            refused += isinstance(known[1], str)
-            if seed % SPARSE == 0:
-                ways = ways + [way for way in [runs.kernels(root)] if way]
-            for way in ways:
+            counted["models"] += 1
+            counted["refused"] += isinstance(known.results, str)
+            for way in runs.every_way(root, seed, known.weights):
                 why = runs.fault(way, root, known)
-                compared += 1
+                counted[way.name] += why is not None
                 if why:
                     failed += 1
                     report(runs, way, root, seed, why)
-    print(f"# {models} models, {refused} of them refused, {compared} comparisons, {failed} differ")
-    print(f"{'not ok' if failed else 'ok'} 1 - builds agree on random models")
+    for name, number in counted.items():
+        print(f"# {number} {name}")
+    print(f"{'not ok' if failed else 'ok'} 1 - builds agree on random models, {failed} differ")
     return int(failed > 0)
 
 

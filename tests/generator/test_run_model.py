@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -138,6 +139,21 @@ class RunModel(Models, unittest.TestCase):
         self.assertRegex(said, r"--input: 'x' in .* is f32 \[20\]; the model needs f32 \[N, 20\]\n")
         self.assertIn("run_model: --input: cannot read '1x20'", self.refusal({"x": x}, "--input", "1x20"))
         self.assertIn("run_model: --weights: cannot read 'none'", self.refusal({"x": x}, "--weights", "none"))
+
+    def test_inference_rounds_weights(self):
+        """To the 16 bits of the spec's precision."""
+        spec, weights, inputs, output = (os.path.join(self.folder, "short" + ending)
+                                         for ending in (".json", "_weights", "_in", "_out"))
+        with open(spec, "w", encoding="ascii") as file:
+            file.write('{"gpunn_spec": 1, "precision": "bf16", "tensors": [{"op": "input", "name": "x", '
+                       '"shape": ["N", 1]}, {"op": "linear", "name": "y", "inputs": ["x"], '
+                       '"out_features": 1, "bias": false}], "outputs": ["y"]}')
+        tensor_file.save(weights, {"y.weight": ("F32", [1, 1], struct.pack("<f", 1 + 2 ** -9))})
+        tensor_file.save(inputs, {"x": ("F32", [1, 1], struct.pack("<f", 1))})
+        for options, wanted in ((), 1 + 2 ** -9), (["--inference"], 1):
+            call(self.program, spec, "--weights", weights, "--input", inputs, "--output", output, "--device",
+                 "cpu", *options)
+            self.assertEqual(list(tensor_file.values(tensor_file.load(output)["y"])), [wanted])
 
     def test_sizes_that_vary(self):
         """Equal to the same model with fixed sizes."""
