@@ -661,11 +661,13 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, 
 def outputs_of(lowering, graph):
     """The entry of each output, with the output's name. Inputs and weights have it already."""
     results = []
-    for name in graph.outputs:
+    for i, name in enumerate(graph.outputs):
         lowering.writer.call = lowering.makers.get(name)
         try:
             if not name:
                 raise Refused("it has no name")
+            if name in graph.outputs[:i]:
+                raise Refused("another output has its name")
             results.append(lowering.writer.finished(name, lowering.operand(name),
                                                     graph.output_kinds.get(name), results))
         except Refused as why:

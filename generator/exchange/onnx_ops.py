@@ -51,6 +51,11 @@ def counted(count, behind=0):
 DTYPES = {"int64": "i64", "int32": "i32", "uint8": "u8"}
 
 
+def are_integers(w, operands):
+    """Whether all are integers as gpunn has them."""
+    return all(isinstance(x, (Value, Constant, Parameter)) and w.kind_of(x) in DTYPES for x in operands)
+
+
 def exactly(w, op, *operands):
     """The result of an op on integers, in their kind or in bool. None: gpunn has that kind as floats."""
     kind = w.kind_of(operands[-1])
@@ -259,7 +264,7 @@ def power(w, call, a, b):
 
 def many(op, scale_of=lambda count: 1):
     def lower(w, call, *operands):
-        if w.kind_of(operands[0]) in DTYPES:
+        if are_integers(w, operands):
             y = operands[0]
             for x in operands[1:]:
                 y = exactly(w, op, y, x)
@@ -305,7 +310,7 @@ def where(w, call, condition, a, b):
 def clip(w, call, x, low=None, high=None):
     low = call.get("min", None) if low is None else low
     high = call.get("max", None) if high is None else high
-    if w.kind_of(x) in DTYPES:
+    if are_integers(w, [y for y in (x, low, high) if y is not None]):
         x = x if low is None else exactly(w, "maximum", x, low)
         return x if high is None else exactly(w, "minimum", x, high)
     values = [number(bound) if isinstance(bound, (Constant, Parameter)) else bound for bound in (low, high)]

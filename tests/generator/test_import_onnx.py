@@ -5,7 +5,6 @@ import importlib.util
 import io
 import math
 import os
-import random
 import re
 import shutil
 import struct
@@ -927,10 +926,18 @@ class BadFiles(Import):
                  model([Message(NODE, op_type="Add", domain="com.x", input=["x"], output=["y"])], x, y)),
                 ("2^24", model([node("BitShift", "x w", "y", direction="LEFT")], [value("x", [1], "int64")],
                                [value("y", [1], "int64")], [tensor("w", (1,), [1 << 25], "int64")])),
+                ("the output 'y': another output has its name", model([node("Relu", "x", "y")], x, y + y)),
                 ("the output '': it has no name", model([node("Relu", "x", "y")], x, y + [value("", [2])])),
                 ("the input 'x'", model([node("Relu", "x", "y")], [value("x", [0])], y))):
             with self.subTest(part=part):
                 self.refused(data, part)
+
+    def test_operands_of_several_kinds(self):
+        """ONNX has no such models. They are computed in floats."""
+        mixed = [value("x", [2], "uint8"), value("w", [2], "int8")]
+        for op, reads in (("Min", "x w"), ("Max", "x w"), ("Clip", "x w"), ("Clip", "x x w")):
+            with self.subTest(op=op, reads=reads):
+                self.imported(model([node(op, reads, "y")], mixed, [value("y", [2], "uint8")]))
 
     def test_what_no_protocol_buffer_can_be(self):
         path = self.write(b"")
@@ -948,21 +955,6 @@ class BadFiles(Import):
                         attribute=protobuf.write(Message({6: ("g", "bytes")}, g=part))))))
         data = protobuf.write(Message({7: ("graph", "bytes")}, graph=part))
         self.refused(data, "nested deeper than")
-
-    def test_mutations(self):
-        """Whatever is changed in a file's bytes, it is imported or refused, and nothing else happens."""
-        chance, data, seen = random.Random(1), small(), 0
-        for _ in range(1500):
-            bad = bytearray(data[:chance.randrange(len(data))] if chance.random() < 0.2 else data)
-            for _ in range(chance.randrange(4)):
-                if bad:
-                    bad[chance.randrange(len(bad))] = chance.randrange(256)
-            try:
-                import_onnx.import_model(self.write(bytes(bad)), self.path("net"))
-            except (Unsupported, onnx_file.OnnxError) as why:
-                self.assertTrue(str(why))
-                seen += 1
-        self.assertGreater(seen, 100)
 
     def test_the_command_prints_what_it_wrote(self):
         text = io.StringIO()
