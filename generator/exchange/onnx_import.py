@@ -95,15 +95,18 @@ class OnnxWriter(Writer):
         return Constant(Array("float32", shape, [float(x) for x in values]))
 
     @staticmethod
-    def f32_bytes(tensor):
-        if not is_float(tensor.kind) and any(abs(x) > 1 << 24 for x in tensor.values):
-            raise Refused("it computes with integers above 2^24, which gpunn's floats cannot all represent")
+    def check_fixed(tensor):
         if any(isinstance(x, fold.Size) for x in tensor.values if not isinstance(x, float)):
             raise Refused("a size that varies is used as a number; fix it with --batch or --size")
+
+    def f32_bytes(self, tensor):
+        self.check_fixed(tensor)
+        if not is_float(tensor.kind) and any(abs(x) > 1 << 24 for x in tensor.values):
+            raise Refused("it computes with integers above 2^24, which gpunn's floats cannot all represent")
         return tensor.f32_bytes()
 
-    @staticmethod
-    def integer_values(tensor):
+    def integer_values(self, tensor):
+        self.check_fixed(tensor)
         return [int(x) for x in tensor.values]
 
     def is_exact(self, x):

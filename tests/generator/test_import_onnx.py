@@ -932,6 +932,12 @@ class BadFiles(Import):
             with self.subTest(part=part):
                 self.refused(data, part)
 
+    def test_sizes_that_vary_as_numbers(self):
+        for kind in "int64", "float32":
+            data = model([node("Shape", "x", "s"), node("Cast", "s", "y", to=NUMBERS[kind])],
+                         [value("x", ["N", "T"])], [value("y", [2], kind)])
+            self.refused(data, "a size that varies is used as a number", dynamic=True)
+
     def test_operands_of_several_kinds(self):
         """ONNX has no such models. They are computed in floats."""
         mixed = [value("x", [2], "uint8"), value("w", [2], "int8")]
