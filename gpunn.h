@@ -36837,30 +36837,45 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
     return d->relu ? GPUNN__V(_relu)(v, d->most) : v;
 }
 
+/* Adds the products of one row of windows. x: its first cell. Cells outside [begin, end) are 0. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_row)(GPUNN__VECTOR *sum, const float *x, int64_t column,
+                                                          const float *w, int64_t channels, const int K,
+                                                          const int S, const int B, const bool cut,
+                                                          int64_t begin, int64_t end)
+{
+    GPUNN__VECTOR factor[8];
+    GPUNN__UNROLL
+    for (int k = 0; k < K; k++, w += channels) {
+        factor[k] = *(const GPUNN__V(_memory) *)w;
+        GPUNN__HOLD(factor[k]);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < (B - 1) * S + K; i++, x += column) {
+        if (cut && (i < begin || i >= end)) continue;
+        GPUNN__VECTOR cell = *(const GPUNN__V(_memory) *)x;
+        GPUNN__HOLD(cell);
+        GPUNN__UNROLL
+        for (int j = 0; j < B; j++)
+            if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
+    }
+}
+
 /* A vector of channels from c on. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, const int K,
                                                             const int S, const int B, const bool cut)
 {
-    GPUNN__VECTOR sum[8], factor[8];
-    const float  *x = d->x + c, *w = d->w + c;
+    GPUNN__VECTOR sum[8];
+    const int64_t column = d->x_column, channels = d->channels, begin = -d->left, end = d->width - d->left;
+    const int64_t x_row = d->x_row, w_row = d->w_row;
+    const float  *x = d->x + c + d->left * column, *w = d->w + c;
     GPUNN__UNROLL
     for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
-    for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
-        GPUNN__UNROLL
-        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, GPUNN__VECTOR_LANES);
-        GPUNN__UNROLL
-        for (int i = 0; i < (B - 1) * S + K; i++) {
-            if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
-            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, GPUNN__VECTOR_LANES);
-            GPUNN__UNROLL
-            for (int j = 0; j < B; j++)
-                if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
-        }
-    }
+    for (int64_t row = d->rows; row > 0; row--, x += x_row, w += w_row)
+        GPUNN__V(_depthwise_row)(sum, x, column, w, channels, K, S, B, cut, begin, end);
     GPUNN__UNROLL
     for (int j = 0; j < B; j++) {
         if (cut && j >= d->pixels) continue;
-        const int64_t       at = j * d->channels + c;
+        const int64_t       at = j * channels + c;
         const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
         GPUNN__V(_store)(d->y + at, GPUNN__VECTOR_LANES, v);
     }
@@ -36977,30 +36992,45 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
     return d->relu ? GPUNN__V(_relu)(v, d->most) : v;
 }
 
+/* Adds the products of one row of windows. x: its first cell. Cells outside [begin, end) are 0. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_row)(GPUNN__VECTOR *sum, const float *x, int64_t column,
+                                                          const float *w, int64_t channels, const int K,
+                                                          const int S, const int B, const bool cut,
+                                                          int64_t begin, int64_t end)
+{
+    GPUNN__VECTOR factor[8];
+    GPUNN__UNROLL
+    for (int k = 0; k < K; k++, w += channels) {
+        factor[k] = *(const GPUNN__V(_memory) *)w;
+        GPUNN__HOLD(factor[k]);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < (B - 1) * S + K; i++, x += column) {
+        if (cut && (i < begin || i >= end)) continue;
+        GPUNN__VECTOR cell = *(const GPUNN__V(_memory) *)x;
+        GPUNN__HOLD(cell);
+        GPUNN__UNROLL
+        for (int j = 0; j < B; j++)
+            if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
+    }
+}
+
 /* A vector of channels from c on. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, const int K,
                                                             const int S, const int B, const bool cut)
 {
-    GPUNN__VECTOR sum[8], factor[8];
-    const float  *x = d->x + c, *w = d->w + c;
+    GPUNN__VECTOR sum[8];
+    const int64_t column = d->x_column, channels = d->channels, begin = -d->left, end = d->width - d->left;
+    const int64_t x_row = d->x_row, w_row = d->w_row;
+    const float  *x = d->x + c + d->left * column, *w = d->w + c;
     GPUNN__UNROLL
     for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
-    for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
-        GPUNN__UNROLL
-        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, GPUNN__VECTOR_LANES);
-        GPUNN__UNROLL
-        for (int i = 0; i < (B - 1) * S + K; i++) {
-            if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
-            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, GPUNN__VECTOR_LANES);
-            GPUNN__UNROLL
-            for (int j = 0; j < B; j++)
-                if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
-        }
-    }
+    for (int64_t row = d->rows; row > 0; row--, x += x_row, w += w_row)
+        GPUNN__V(_depthwise_row)(sum, x, column, w, channels, K, S, B, cut, begin, end);
     GPUNN__UNROLL
     for (int j = 0; j < B; j++) {
         if (cut && j >= d->pixels) continue;
-        const int64_t       at = j * d->channels + c;
+        const int64_t       at = j * channels + c;
         const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
         GPUNN__V(_store)(d->y + at, GPUNN__VECTOR_LANES, v);
     }
@@ -37117,30 +37147,45 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
     return d->relu ? GPUNN__V(_relu)(v, d->most) : v;
 }
 
+/* Adds the products of one row of windows. x: its first cell. Cells outside [begin, end) are 0. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_row)(GPUNN__VECTOR *sum, const float *x, int64_t column,
+                                                          const float *w, int64_t channels, const int K,
+                                                          const int S, const int B, const bool cut,
+                                                          int64_t begin, int64_t end)
+{
+    GPUNN__VECTOR factor[8];
+    GPUNN__UNROLL
+    for (int k = 0; k < K; k++, w += channels) {
+        factor[k] = *(const GPUNN__V(_memory) *)w;
+        GPUNN__HOLD(factor[k]);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < (B - 1) * S + K; i++, x += column) {
+        if (cut && (i < begin || i >= end)) continue;
+        GPUNN__VECTOR cell = *(const GPUNN__V(_memory) *)x;
+        GPUNN__HOLD(cell);
+        GPUNN__UNROLL
+        for (int j = 0; j < B; j++)
+            if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
+    }
+}
+
 /* A vector of channels from c on. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, const int K,
                                                             const int S, const int B, const bool cut)
 {
-    GPUNN__VECTOR sum[8], factor[8];
-    const float  *x = d->x + c, *w = d->w + c;
+    GPUNN__VECTOR sum[8];
+    const int64_t column = d->x_column, channels = d->channels, begin = -d->left, end = d->width - d->left;
+    const int64_t x_row = d->x_row, w_row = d->w_row;
+    const float  *x = d->x + c + d->left * column, *w = d->w + c;
     GPUNN__UNROLL
     for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
-    for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
-        GPUNN__UNROLL
-        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, GPUNN__VECTOR_LANES);
-        GPUNN__UNROLL
-        for (int i = 0; i < (B - 1) * S + K; i++) {
-            if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
-            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, GPUNN__VECTOR_LANES);
-            GPUNN__UNROLL
-            for (int j = 0; j < B; j++)
-                if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
-        }
-    }
+    for (int64_t row = d->rows; row > 0; row--, x += x_row, w += w_row)
+        GPUNN__V(_depthwise_row)(sum, x, column, w, channels, K, S, B, cut, begin, end);
     GPUNN__UNROLL
     for (int j = 0; j < B; j++) {
         if (cut && j >= d->pixels) continue;
-        const int64_t       at = j * d->channels + c;
+        const int64_t       at = j * channels + c;
         const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
         GPUNN__V(_store)(d->y + at, GPUNN__VECTOR_LANES, v);
     }
@@ -37257,30 +37302,45 @@ GPUNN__TARGET GPUNN__INLINE GPUNN__VECTOR GPUNN__V(_depthwise_finish)(const gpun
     return d->relu ? GPUNN__V(_relu)(v, d->most) : v;
 }
 
+/* Adds the products of one row of windows. x: its first cell. Cells outside [begin, end) are 0. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_row)(GPUNN__VECTOR *sum, const float *x, int64_t column,
+                                                          const float *w, int64_t channels, const int K,
+                                                          const int S, const int B, const bool cut,
+                                                          int64_t begin, int64_t end)
+{
+    GPUNN__VECTOR factor[8];
+    GPUNN__UNROLL
+    for (int k = 0; k < K; k++, w += channels) {
+        factor[k] = *(const GPUNN__V(_memory) *)w;
+        GPUNN__HOLD(factor[k]);
+    }
+    GPUNN__UNROLL
+    for (int i = 0; i < (B - 1) * S + K; i++, x += column) {
+        if (cut && (i < begin || i >= end)) continue;
+        GPUNN__VECTOR cell = *(const GPUNN__V(_memory) *)x;
+        GPUNN__HOLD(cell);
+        GPUNN__UNROLL
+        for (int j = 0; j < B; j++)
+            if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
+    }
+}
+
 /* A vector of channels from c on. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_depthwise_cells)(const gpunn__depthwise *d, int64_t c, const int K,
                                                             const int S, const int B, const bool cut)
 {
-    GPUNN__VECTOR sum[8], factor[8];
-    const float  *x = d->x + c, *w = d->w + c;
+    GPUNN__VECTOR sum[8];
+    const int64_t column = d->x_column, channels = d->channels, begin = -d->left, end = d->width - d->left;
+    const int64_t x_row = d->x_row, w_row = d->w_row;
+    const float  *x = d->x + c + d->left * column, *w = d->w + c;
     GPUNN__UNROLL
     for (int j = 0; j < B; j++) sum[j] = GPUNN__V(_set)(0);
-    for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {
-        GPUNN__UNROLL
-        for (int k = 0; k < K; k++) factor[k] = GPUNN__V(_load)(w + k * d->channels, GPUNN__VECTOR_LANES);
-        GPUNN__UNROLL
-        for (int i = 0; i < (B - 1) * S + K; i++) {
-            if (cut && (d->left + i < 0 || d->left + i >= d->width)) continue;
-            const GPUNN__VECTOR cell = GPUNN__V(_load)(x + (d->left + i) * d->x_column, GPUNN__VECTOR_LANES);
-            GPUNN__UNROLL
-            for (int j = 0; j < B; j++)
-                if (i >= j * S && i - j * S < K) sum[j] = GPUNN__V(_fma)(cell, factor[i - j * S], sum[j]);
-        }
-    }
+    for (int64_t row = d->rows; row > 0; row--, x += x_row, w += w_row)
+        GPUNN__V(_depthwise_row)(sum, x, column, w, channels, K, S, B, cut, begin, end);
     GPUNN__UNROLL
     for (int j = 0; j < B; j++) {
         if (cut && j >= d->pixels) continue;
-        const int64_t       at = j * d->channels + c;
+        const int64_t       at = j * channels + c;
         const GPUNN__VECTOR v = GPUNN__V(_depthwise_finish)(d, at, c, sum[j], GPUNN__VECTOR_LANES);
         GPUNN__V(_store)(d->y + at, GPUNN__VECTOR_LANES, v);
     }
