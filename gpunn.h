@@ -2093,7 +2093,8 @@ typedef struct gpunn_pool_args {
  * (2d) or [n, c, d, h, w] (3d). The maximum pads with -inf and propagates NaN; its gradient goes to the
  * first maximum. With ceil_mode, a window that starts in the padding after an axis does not count. If
  * padding_end differs from padding, a gpunn_pad comes first. Dilation needs fixed sizes, and as many
- * copies of x as a window has cells along an axis. For global pooling, use adaptive pooling to size 1. */
+ * copies of x as a window has cells along an axis. For global pooling, use adaptive pooling to size 1.
+ * gpunn_max_pool2d also takes U8, with neither of the two; it has no gradient then. */
 GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
@@ -14650,6 +14651,7 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
     const gpunn__meta      *x = &i->in[0];
     const gpunn_attributes *attr = i->attr;
     if (!gpunn__image_fits(i->call, *x)) return false;
+    i->out->dtype = x->dtype;
     for (int axis = 0; axis < x->rank - 2; axis++) {
         int64_t padding = attr->padding[axis], dilation = attr->dilation[axis], kernel = attr->kernel[axis];
         int64_t size = gpunn__windows_of(i->call->model, x->dim[2 + axis], kernel, attr->stride[axis],
@@ -14688,7 +14690,6 @@ GPUNN__INTERNAL bool gpunn__quantized_conv_rule(const gpunn__inference *i)
     const gpunn__meta *x = &i->in[0];
     const int64_t      out = i->in[1].dim[0];
     char               text[128];
-    i->out->dtype = GPUNN_U8;
     if (x->dtype != GPUNN_U8)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE,
                                "x is %s, but u8 is needed; convert it with gpunn_quantize_per_tensor",
@@ -17046,6 +17047,10 @@ static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__oper
                                     attr.dilation[i]);
         apart = apart || attr.dilation[i] > 1 || ends[i] != attr.padding[i];
     }
+    if (apart && x->dtype == GPUNN_U8)
+        return gpunn__call_fail(call, GPUNN_ERR_DTYPE,
+                                "x is u8, for which dilation is 1 and padding_end is padding; convert "
+                                "it with gpunn_dequantize");
     return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends)
                  : gpunn__pool_result(call, operation, &attr, x);
 }
@@ -17077,13 +17082,20 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     return gpunn__call_finish(&call, y);
 }
 
-#define GPUNN__X(name, operation, axes)                                                           \
-    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                \
-    {                                                                                             \
-        gpunn__call call;                                                                         \
-        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__apply_defaults(&call, &args)) \
-            return NULL;                                                                          \
-        return gpunn__pool_node(&call, &operation, axes, x, &args);                               \
+/* Whether x is one of images of 8-bit numbers, of which only maxima are pooled. */
+static bool gpunn__pools_bytes(gpunn_op op, int axes, const gpunn_tensor *x)
+{
+    return op == GPUNN_OP_MAX_POOL2D && axes == 2 && x && x->dtype == GPUNN_U8;
+}
+
+#define GPUNN__X(name, operation, axes)                                                             \
+    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                  \
+    {                                                                                               \
+        const bool  bytes = gpunn__pools_bytes((operation).op, axes, x);                            \
+        gpunn__call call;                                                                           \
+        if (!gpunn__begin_x(&call, #name, NULL, x, !bytes) || !gpunn__apply_defaults(&call, &args)) \
+            return NULL;                                                                            \
+        return gpunn__pool_node(&call, &operation, axes, x, &args);                                 \
     }
 GPUNN__X(max_pool1d, gpunn__operation_max_pool2d, 1)
 GPUNN__X(max_pool2d, gpunn__operation_max_pool2d, 2)
@@ -41553,7 +41565,8 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
                p.z.padding + p.y.padding + p.x.padding == 0;
-    if (!p.average && step->training) p.at_bytes = p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
+    if (!p.average && step->training && x->dtype != GPUNN_U8)
+        p.at_bytes = p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
     p.at = step->saved;
     if (step->backward) {
         p.from = (const float *)step->grad_out.data, p.to = (float *)step->grad_in[0].data;
@@ -41915,6 +41928,34 @@ static void gpunn__pool_backward(void *arg, int index, int threads)
     }
 }
 
+/* ---- maxima of bytes ----------------------------------------------------------------------------------- */
+
+/* The maximum of each of n bytes and to[i]. */
+GPUNN__VECTORIZED(gpunn__most_bytes, (const uint8_t *from, int64_t n, uint8_t *to), (from, n, to))
+{
+    for (int64_t i = 0; i < n; i++) to[i] = from[i] > to[i] ? from[i] : to[i];
+}
+
+/* A plane is an image of one channel. */
+static void gpunn__pool_bytes(void *arg, int index, int threads)
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    const int64_t      channels = p->last ? p->channels : 1;
+    int64_t            at, end, y0, y1, x0, x1;
+    gpunn__cpu_part(p->volumes / channels * p->y.out * p->x.out, 64, threads, index, &at, &end);
+    for (; at < end; at++) {
+        const uint8_t *image = (const uint8_t *)p->from +
+                               at / p->x.out / p->y.out * p->y.n * p->x.n * channels;
+        uint8_t *to = (uint8_t *)p->to + at * channels;
+        (void)gpunn__pool_window(&p->y, at / p->x.out % p->y.out, &y0, &y1);
+        (void)gpunn__pool_window(&p->x, at % p->x.out, &x0, &x1);
+        memset(to, 0, (size_t)channels);
+        for (int64_t y = y0; y < y1; y++)
+            for (int64_t x = x0; x < x1; x++)
+                gpunn__most_bytes(image + (y * p->x.n + x) * channels, channels, to);
+    }
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pool p = gpunn__pool_shape(step);
@@ -41925,11 +41966,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
                                    "a window has more than 2^31 cells; use smaller windows");
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
-        int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
-        void (*const planes)(void *, int, int) = p.global ? gpunn__pool_global : gpunn__pool_forward;
+        int64_t    window = p.z.kernel * p.y.kernel * p.x.kernel;
+        const bool bytes = step->out.dtype == GPUNN_U8;
+        void (*const floats)(void *, int, int) = p.last     ? gpunn__pool_last
+                                                 : p.global ? gpunn__pool_global
+                                                            : gpunn__pool_forward;
         gpunn_parallel(
             gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
-            p.last ? gpunn__pool_last : planes, &p);
+            bytes ? gpunn__pool_bytes : floats, &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }

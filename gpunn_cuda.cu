@@ -520,6 +520,36 @@ __device__ __forceinline__ void gpunn__store_quads(void *data, gpunn_dtype dtype
     }
 }
 
+/* Byte j of a word. */
+__device__ __forceinline__ int gpunn__byte_at(uint32_t word, int j)
+{
+    return (int)(word >> 8 * j & 255);
+}
+
+/* Bytes first .. first + 3 of the `channels` bytes of a cell, which begins at `at`. first is a multiple of 4.
+ * They lie in one word if the channels are a multiple of 4. */
+__device__ __forceinline__ uint32_t gpunn__load_channels(const void *data, int64_t at, int first,
+                                                         int channels)
+{
+    const uint8_t *x = (const uint8_t *)data + at + first;
+    uint32_t       word = 0;
+    if (channels % 4 == 0) return *(const uint32_t *)x;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (first + j < channels) word |= (uint32_t)x[j] << 8 * j;
+    return word;
+}
+
+__device__ __forceinline__ void gpunn__store_channels(void *data, int64_t at, int first, int channels,
+                                                      uint32_t word)
+{
+    uint8_t *y = (uint8_t *)data + at + first;
+    if (channels % 4 == 0) *(uint32_t *)y = word;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (channels % 4 != 0 && first + j < channels) y[j] = (uint8_t)gpunn__byte_at(word, j);
+}
+
 /* Whether this block is the last of `count` blocks to arrive here. That block then sees what the others wrote
  * before. All threads must call it. counter is 0 before the first block and after the last. */
 __device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned count)
@@ -8780,6 +8810,29 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
         }
 }
 
+/* Maxima of bytes. A thread computes four channels of a result; a plane is an image of one channel. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_bytes_kernel(const gpunn__pool p)
+{
+    GPUNN__FOLLOW();
+    const int size = p.y.out * p.x.out;
+    int64_t   i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    for (; i < p.images * size * p.packs; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t           cell = i / p.packs, image = cell / size;
+        const int               first = (int)(i - cell * p.packs) * 4;
+        const gpunn__pool_place place = gpunn__pool_at<false>(p, (int)(cell - image * size));
+        int                     best[4] = {0, 0, 0, 0};
+        for (int y = place.y0; y < place.y1; y++)
+            for (int x = place.x0; x < place.x1; x++) {
+                const int64_t  at = (image * p.y.n + y) * p.x.n + x;
+                const uint32_t four = gpunn__load_channels(p.from, at * p.channels, first, p.channels);
+#pragma unroll
+                for (int j = 0; j < 4; j++) best[j] = max(best[j], gpunn__byte_at(four, j));
+            }
+        gpunn__store_channels(p.to, cell * p.channels, first, p.channels,
+                              (uint32_t)(best[0] | best[1] << 8 | best[2] << 16) | (uint32_t)best[3] << 24);
+    }
+}
+
 enum { GPUNN__POOL_MOST = 1 << 30 }; /* most values of an image, or cells of a window */
 
 /* Cells of the largest window. The result exceeds GPUNN__POOL_MOST if there are too many. */
@@ -8797,7 +8850,8 @@ GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step)
     memset(&p, 0, sizeof p);
     gpunn__pool_axes(step, &p.z, &p.y, &p.x);
     p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
-    if (!p.average && step->training) p.at_bytes = gpunn__pool_cells(&p) <= 256 ? 1 : 4;
+    if (!p.average && step->training && x->dtype != GPUNN_U8)
+        p.at_bytes = gpunn__pool_cells(&p) <= 256 ? 1 : 4;
     p.results = y->count, p.cells = x->count;
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.at = step->saved;
@@ -8901,6 +8955,13 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         return GPUNN_OK;
     }
     if (p.to == NULL) return GPUNN_OK;
+    if (x->dtype == GPUNN_U8) {
+        p.channels = x->channels_last ? (int)x->dim[1] : 1;
+        p.images = x->dim[0] * x->dim[1] / p.channels;
+        p.packs = (p.channels + 3) / 4;
+        return GPUNN__LAUNCH(cuda, gpunn__pool_bytes_kernel,
+                             gpunn__blocks(cuda, y->count / p.channels * p.packs, 1), GPUNN__THREADS, p);
+    }
     if (x->channels_last) {
         p.images = x->dim[0];
         p.channels = (int)x->dim[1];
@@ -14145,11 +14206,6 @@ __device__ __forceinline__ void gpunn__store_word(void *data, int64_t i, int64_t
         if (i + j < count) y[j] = (uint8_t)(word >> 8 * j);
 }
 
-__device__ __forceinline__ int gpunn__byte_at(uint32_t word, int j)
-{
-    return (int)(word >> 8 * j & 255);
-}
-
 __device__ __forceinline__ void gpunn__load_four(const gpunn__rescale &m, int64_t i, float v[4])
 {
     if (i + 4 <= m.count) {
@@ -14650,17 +14706,6 @@ static gpunn_status gpunn__int8_few(gpunn__cuda *cuda, const gpunn__int8 *g)
 
 /* ---- depthwise: a thread computes four channels of one result ---- */
 
-/* Channels first .. first + 3 of a cell. They lie in one word if the channels are a multiple of 4. */
-__device__ __forceinline__ uint32_t gpunn__load_channels(const uint8_t *cell, int first, int channels)
-{
-    if (channels % 4 == 0) return *(const uint32_t *)(cell + first);
-    uint32_t word = 0;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (first + j < channels) word |= (uint32_t)cell[first + j] << 8 * j;
-    return word;
-}
-
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__int8_depthwise_kernel(const gpunn__int8 g)
 {
     GPUNN__FOLLOW();
@@ -14677,10 +14722,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__int8_depthwis
             for (int kx = 0; kx < g.kernel[1]; kx++, packed += g.pitch) {
                 const int      y = at.top + ky * g.dilation[0], x = at.left + kx * g.dilation[1];
                 const bool     inside = y >= 0 && y < g.h && x >= 0 && x < g.w;
-                const uint32_t w = *(const uint32_t *)packed,
-                               v = inside ? gpunn__load_channels(at.image + ((int64_t)y * g.w + x) * g.c,
-                                                                 first, g.c)
-                                          : outside;
+                const int64_t  cell = ((int64_t)y * g.w + x) * g.c;
+                const uint32_t v = inside ? gpunn__load_channels(at.image, cell, first, g.c) : outside;
+                const uint32_t w = *(const uint32_t *)packed;
 #pragma unroll
                 for (int j = 0; j < 4; j++) sum[j] += gpunn__byte_at(v, j) * (int8_t)gpunn__byte_at(w, j);
             }
@@ -14688,11 +14732,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__int8_depthwis
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (first + j < g.c) word |= gpunn__byte_of_sum(g, first + j, sum[j]) << 8 * j;
-        uint8_t *const to = (uint8_t *)g.y + row * g.c + first;
-        if (g.c % 4 == 0) *(uint32_t *)to = word;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (g.c % 4 != 0 && first + j < g.c) to[j] = (uint8_t)gpunn__byte_at(word, j);
+        gpunn__store_channels(g.y, row * g.c, first, g.c, word);
     }
 }
 

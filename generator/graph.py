@@ -647,7 +647,7 @@ class Graph:
         """The node of a pool. A row is an image of height 1."""
         shape = x.shape[:2] + sizes
         if len(x.shape) > 3:
-            return self.node(op, attrs, (x,), shape)
+            return self.node(op, attrs, (x,), shape, x.dtype)
         other = {"kernel_size": 1, "stride": 1, "padding": 0}
         attrs = {key: (other[key],) + value if key in other else value for key, value in attrs.items()}
         y = self.node("reshape", {}, (x,), x.shape[:2] + (1,) + x.shape[2:])
@@ -655,7 +655,8 @@ class Graph:
         return self.node("reshape", {}, (y,), shape)
 
     def pool(self, op, x, kernel_size, stride, padding, ceil_mode, **rest):
-        check_f32(x)
+        if (op, x.dtype) != ("max_pool2d", "u8"):
+            check_f32(x)
         axes = int(op[-2])
         check_axes(x, axes)
         kernel = window(kernel_size, axes)

@@ -313,6 +313,58 @@ static void test_layouts(void **state)
     free_layer(&l);
 }
 
+/* The maximum of the window of 3 by 3 cells around cell (2 oy, 2 ox) of a plane. */
+static uint8_t most_around(const uint8_t *plane, int size, int oy, int ox)
+{
+    uint8_t most = 0;
+    for (int y = 2 * oy - 1; y <= 2 * oy + 1; y++)
+        for (int x = 2 * ox - 1; x <= 2 * ox + 1; x++)
+            if (y >= 0 && y < size && x >= 0 && x < size && plane[y * size + x] > most)
+                most = plane[y * size + x];
+    return most;
+}
+
+/* Maxima of images that the program gives, and of a convolution's, which have their channels last. */
+static void check_max_pool(gpunn_device *dev, int channels)
+{
+    enum { N = 2, SIZE = 7, OUT = 4 };
+    numbers       random = {(uint32_t)channels};
+    layer         l = random_layer(&random, channels, 1);
+    const int     planes = N * channels, count = planes * SIZE * SIZE;
+    uint8_t      *x = malloc((size_t)count), *y = malloc((size_t)count), most[2 * N * 24 * OUT * OUT];
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *tx = MADE(dev, gpunn_input(model, "x", GPUNN_U8, GPUNN_SHAPE(N, channels, SIZE, SIZE)));
+    gpunn_tensor *w = parameter(model, "w", GPUNN_SHAPE(channels, 1, 1, 1), l.weight, channels),
+                 *s = parameter(model, "s", GPUNN_SHAPE(channels), l.scale, channels),
+                 *b = parameter(model, "b", GPUNN_SHAPE(channels), l.bias, channels);
+    gpunn_tensor *conv = MADE(dev, gpunn_quantized_conv2d(tx, w, s, b, .groups = channels, .x_scale = 0.02f,
+                                                          .scale = 0.01f, .zero_point = 90));
+    gpunn_tensor *out[] = {gpunn_max_pool2d(tx, .kernel_size = 3, .stride = 2, .padding = 1),
+                           gpunn_max_pool2d(conv, .kernel_size = 3, .stride = 2, .padding = 1), conv};
+    for (int i = 0; i < count; i++) x[i] = (uint8_t)(next(&random) % 256);
+    OK(dev, gpunn_write(tx, x, (size_t)count));
+    OK(dev, gpunn_forward(out, COUNT(out)));
+    assert_int_equal(gpunn_tensor_dtype(out[1]), GPUNN_U8);
+    for (int i = 0; i < 2; i++)
+        OK(dev, gpunn_read(out[i], most + i * planes * OUT * OUT, (size_t)(planes * OUT * OUT)));
+    OK(dev, gpunn_read(conv, y, (size_t)count));
+    for (int i = 0; i < 2 * planes * OUT * OUT; i++) {
+        const int      plane = i / (OUT * OUT);
+        const uint8_t *from = (plane < planes ? x : y) + plane % planes * SIZE * SIZE;
+        assert_int_equal(most[i], most_around(from, SIZE, i / OUT % OUT, i % OUT));
+    }
+    gpunn_model_destroy(model);
+    free_layer(&l);
+    free(x);
+    free(y);
+}
+
+static void test_max_pool(void **state)
+{
+    check_max_pool(((fixture *)*state)->dev, 24);
+    check_max_pool(((fixture *)*state)->dev, 5);
+}
+
 /* ---- layers of floats ---- */
 static void check_dynamic(gpunn_device *dev, int rows, int in, int outs, float low, float high)
 {
@@ -513,6 +565,9 @@ static void test_refused(void **state)
     REFUSES(GPUNN_ERR_ARGUMENT,
             "quantized_conv2d: strides[2] is set, but the window has 2 axes; leave it out",
             gpunn_quantized_conv2d(image, filter, s, s, .strides = {1, 1, 1}, .x_scale = 1, .scale = 1));
+    REFUSES(GPUNN_ERR_DTYPE, "max_pool2d: x is u8, for which dilation is 1 and padding_end is padding",
+            gpunn_max_pool2d(image, .kernel_size = 2, .padding_end = 1));
+    REFUSES(GPUNN_ERR_DTYPE, "avg_pool2d: x is u8", gpunn_avg_pool2d(image, .kernel_size = 2));
     gpunn_tensor    *y = MADE(dev, gpunn_quantized_linear(q, w, s, s, .x_scale = 1, .scale = 1));
     gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_dequantize(y, .scale = 1), GPUNN_ALL, false));
     gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f));
@@ -990,25 +1045,16 @@ static void test_quantize_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_conv),
-        test_with_device(test_elementwise),
-        test_with_device(test_layouts),
-        test_with_device(test_dynamic),
-        test_with_device(test_nan),
-        test_with_device(test_refused),
-        test_with_device(test_new_weights),
-        test_with_device(test_long_sums),
-        test_with_device(test_computed_weights),
-        test_with_device(test_extremes),
-        test_with_device(test_quantize_linear),
-        test_with_device(test_quantize_classifier),
-        test_with_device(test_quantize_wide),
-        test_with_device(test_quantize_entropy),
-        test_with_device(test_calibrate_loader),
-        test_with_device(test_quantize_copies),
-        test_with_device(test_quantize_refused),
-        test_with_device(test_quantize_memory),
+        cmocka_unit_test(test_linear),           cmocka_unit_test(test_conv),
+        test_with_device(test_elementwise),      test_with_device(test_layouts),
+        test_with_device(test_dynamic),          test_with_device(test_nan),
+        test_with_device(test_refused),          test_with_device(test_new_weights),
+        test_with_device(test_long_sums),        test_with_device(test_computed_weights),
+        test_with_device(test_extremes),         test_with_device(test_max_pool),
+        test_with_device(test_quantize_linear),  test_with_device(test_quantize_classifier),
+        test_with_device(test_quantize_wide),    test_with_device(test_quantize_entropy),
+        test_with_device(test_calibrate_loader), test_with_device(test_quantize_copies),
+        test_with_device(test_quantize_refused), test_with_device(test_quantize_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,7 +219,8 @@ typedef struct gpunn_pool_args {
  * (2d) or [n, c, d, h, w] (3d). The maximum pads with -inf and propagates NaN; its gradient goes to the
  * first maximum. With ceil_mode, a window that starts in the padding after an axis does not count. If
  * padding_end differs from padding, a gpunn_pad comes first. Dilation needs fixed sizes, and as many
- * copies of x as a window has cells along an axis. For global pooling, use adaptive pooling to size 1. */
+ * copies of x as a window has cells along an axis. For global pooling, use adaptive pooling to size 1.
+ * gpunn_max_pool2d also takes U8, with neither of the two; it has no gradient then. */
 GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);

@@ -41,7 +41,8 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
                p.z.padding + p.y.padding + p.x.padding == 0;
-    if (!p.average && step->training) p.at_bytes = p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
+    if (!p.average && step->training && x->dtype != GPUNN_U8)
+        p.at_bytes = p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
     p.at = step->saved;
     if (step->backward) {
         p.from = (const float *)step->grad_out.data, p.to = (float *)step->grad_in[0].data;
@@ -403,6 +404,34 @@ static void gpunn__pool_backward(void *arg, int index, int threads)
     }
 }
 
+/* ---- maxima of bytes ----------------------------------------------------------------------------------- */
+
+/* The maximum of each of n bytes and to[i]. */
+GPUNN__VECTORIZED(gpunn__most_bytes, (const uint8_t *from, int64_t n, uint8_t *to), (from, n, to))
+{
+    for (int64_t i = 0; i < n; i++) to[i] = from[i] > to[i] ? from[i] : to[i];
+}
+
+/* A plane is an image of one channel. */
+static void gpunn__pool_bytes(void *arg, int index, int threads)
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    const int64_t      channels = p->last ? p->channels : 1;
+    int64_t            at, end, y0, y1, x0, x1;
+    gpunn__cpu_part(p->volumes / channels * p->y.out * p->x.out, 64, threads, index, &at, &end);
+    for (; at < end; at++) {
+        const uint8_t *image = (const uint8_t *)p->from +
+                               at / p->x.out / p->y.out * p->y.n * p->x.n * channels;
+        uint8_t *to = (uint8_t *)p->to + at * channels;
+        (void)gpunn__pool_window(&p->y, at / p->x.out % p->y.out, &y0, &y1);
+        (void)gpunn__pool_window(&p->x, at % p->x.out, &x0, &x1);
+        memset(to, 0, (size_t)channels);
+        for (int64_t y = y0; y < y1; y++)
+            for (int64_t x = x0; x < x1; x++)
+                gpunn__most_bytes(image + (y * p->x.n + x) * channels, channels, to);
+    }
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pool p = gpunn__pool_shape(step);
@@ -413,11 +442,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
                                    "a window has more than 2^31 cells; use smaller windows");
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
-        int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
-        void (*const planes)(void *, int, int) = p.global ? gpunn__pool_global : gpunn__pool_forward;
+        int64_t    window = p.z.kernel * p.y.kernel * p.x.kernel;
+        const bool bytes = step->out.dtype == GPUNN_U8;
+        void (*const floats)(void *, int, int) = p.last     ? gpunn__pool_last
+                                                 : p.global ? gpunn__pool_global
+                                                            : gpunn__pool_forward;
         gpunn_parallel(
             gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
-            p.last ? gpunn__pool_last : planes, &p);
+            bytes ? gpunn__pool_bytes : floats, &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }

@@ -403,6 +403,7 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
     const gpunn__meta      *x = &i->in[0];
     const gpunn_attributes *attr = i->attr;
     if (!gpunn__image_fits(i->call, *x)) return false;
+    i->out->dtype = x->dtype;
     for (int axis = 0; axis < x->rank - 2; axis++) {
         int64_t padding = attr->padding[axis], dilation = attr->dilation[axis], kernel = attr->kernel[axis];
         int64_t size = gpunn__windows_of(i->call->model, x->dim[2 + axis], kernel, attr->stride[axis],
@@ -441,7 +442,6 @@ GPUNN__INTERNAL bool gpunn__quantized_conv_rule(const gpunn__inference *i)
     const gpunn__meta *x = &i->in[0];
     const int64_t      out = i->in[1].dim[0];
     char               text[128];
-    i->out->dtype = GPUNN_U8;
     if (x->dtype != GPUNN_U8)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE,
                                "x is %s, but u8 is needed; convert it with gpunn_quantize_per_tensor",

@@ -649,6 +649,10 @@ static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__oper
                                     attr.dilation[i]);
         apart = apart || attr.dilation[i] > 1 || ends[i] != attr.padding[i];
     }
+    if (apart && x->dtype == GPUNN_U8)
+        return gpunn__call_fail(call, GPUNN_ERR_DTYPE,
+                                "x is u8, for which dilation is 1 and padding_end is padding; convert "
+                                "it with gpunn_dequantize");
     return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends)
                  : gpunn__pool_result(call, operation, &attr, x);
 }
@@ -680,13 +684,20 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     return gpunn__call_finish(&call, y);
 }
 
-#define GPUNN__X(name, operation, axes)                                                           \
-    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                \
-    {                                                                                             \
-        gpunn__call call;                                                                         \
-        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__apply_defaults(&call, &args)) \
-            return NULL;                                                                          \
-        return gpunn__pool_node(&call, &operation, axes, x, &args);                               \
+/* Whether x is one of images of 8-bit numbers, of which only maxima are pooled. */
+static bool gpunn__pools_bytes(gpunn_op op, int axes, const gpunn_tensor *x)
+{
+    return op == GPUNN_OP_MAX_POOL2D && axes == 2 && x && x->dtype == GPUNN_U8;
+}
+
+#define GPUNN__X(name, operation, axes)                                                             \
+    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                  \
+    {                                                                                               \
+        const bool  bytes = gpunn__pools_bytes((operation).op, axes, x);                            \
+        gpunn__call call;                                                                           \
+        if (!gpunn__begin_x(&call, #name, NULL, x, !bytes) || !gpunn__apply_defaults(&call, &args)) \
+            return NULL;                                                                            \
+        return gpunn__pool_node(&call, &operation, axes, x, &args);                                 \
     }
 GPUNN__X(max_pool1d, gpunn__operation_max_pool2d, 1)
 GPUNN__X(max_pool2d, gpunn__operation_max_pool2d, 2)

@@ -231,6 +231,36 @@ __device__ __forceinline__ void gpunn__store_quads(void *data, gpunn_dtype dtype
     }
 }
 
+/* Byte j of a word. */
+__device__ __forceinline__ int gpunn__byte_at(uint32_t word, int j)
+{
+    return (int)(word >> 8 * j & 255);
+}
+
+/* Bytes first .. first + 3 of the `channels` bytes of a cell, which begins at `at`. first is a multiple of 4.
+ * They lie in one word if the channels are a multiple of 4. */
+__device__ __forceinline__ uint32_t gpunn__load_channels(const void *data, int64_t at, int first,
+                                                         int channels)
+{
+    const uint8_t *x = (const uint8_t *)data + at + first;
+    uint32_t       word = 0;
+    if (channels % 4 == 0) return *(const uint32_t *)x;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (first + j < channels) word |= (uint32_t)x[j] << 8 * j;
+    return word;
+}
+
+__device__ __forceinline__ void gpunn__store_channels(void *data, int64_t at, int first, int channels,
+                                                      uint32_t word)
+{
+    uint8_t *y = (uint8_t *)data + at + first;
+    if (channels % 4 == 0) *(uint32_t *)y = word;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (channels % 4 != 0 && first + j < channels) y[j] = (uint8_t)gpunn__byte_at(word, j);
+}
+
 /* Whether this block is the last of `count` blocks to arrive here. That block then sees what the others wrote
  * before. All threads must call it. counter is 0 before the first block and after the last. */
 __device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned count)

@@ -337,6 +337,29 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
         }
 }
 
+/* Maxima of bytes. A thread computes four channels of a result; a plane is an image of one channel. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_bytes_kernel(const gpunn__pool p)
+{
+    GPUNN__FOLLOW();
+    const int size = p.y.out * p.x.out;
+    int64_t   i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    for (; i < p.images * size * p.packs; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t           cell = i / p.packs, image = cell / size;
+        const int               first = (int)(i - cell * p.packs) * 4;
+        const gpunn__pool_place place = gpunn__pool_at<false>(p, (int)(cell - image * size));
+        int                     best[4] = {0, 0, 0, 0};
+        for (int y = place.y0; y < place.y1; y++)
+            for (int x = place.x0; x < place.x1; x++) {
+                const int64_t  at = (image * p.y.n + y) * p.x.n + x;
+                const uint32_t four = gpunn__load_channels(p.from, at * p.channels, first, p.channels);
+#pragma unroll
+                for (int j = 0; j < 4; j++) best[j] = max(best[j], gpunn__byte_at(four, j));
+            }
+        gpunn__store_channels(p.to, cell * p.channels, first, p.channels,
+                              (uint32_t)(best[0] | best[1] << 8 | best[2] << 16) | (uint32_t)best[3] << 24);
+    }
+}
+
 enum { GPUNN__POOL_MOST = 1 << 30 }; /* most values of an image, or cells of a window */
 
 /* Cells of the largest window. The result exceeds GPUNN__POOL_MOST if there are too many. */
@@ -354,7 +377,8 @@ GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step)
     memset(&p, 0, sizeof p);
     gpunn__pool_axes(step, &p.z, &p.y, &p.x);
     p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
-    if (!p.average && step->training) p.at_bytes = gpunn__pool_cells(&p) <= 256 ? 1 : 4;
+    if (!p.average && step->training && x->dtype != GPUNN_U8)
+        p.at_bytes = gpunn__pool_cells(&p) <= 256 ? 1 : 4;
     p.results = y->count, p.cells = x->count;
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.at = step->saved;
@@ -458,6 +482,13 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         return GPUNN_OK;
     }
     if (p.to == NULL) return GPUNN_OK;
+    if (x->dtype == GPUNN_U8) {
+        p.channels = x->channels_last ? (int)x->dim[1] : 1;
+        p.images = x->dim[0] * x->dim[1] / p.channels;
+        p.packs = (p.channels + 3) / 4;
+        return GPUNN__LAUNCH(cuda, gpunn__pool_bytes_kernel,
+                             gpunn__blocks(cuda, y->count / p.channels * p.packs, 1), GPUNN__THREADS, p);
+    }
     if (x->channels_last) {
         p.images = x->dim[0];
         p.channels = (int)x->dim[1];

@@ -66,11 +66,6 @@ __device__ __forceinline__ void gpunn__store_word(void *data, int64_t i, int64_t
         if (i + j < count) y[j] = (uint8_t)(word >> 8 * j);
 }
 
-__device__ __forceinline__ int gpunn__byte_at(uint32_t word, int j)
-{
-    return (int)(word >> 8 * j & 255);
-}
-
 __device__ __forceinline__ void gpunn__load_four(const gpunn__rescale &m, int64_t i, float v[4])
 {
     if (i + 4 <= m.count) {
@@ -571,17 +566,6 @@ static gpunn_status gpunn__int8_few(gpunn__cuda *cuda, const gpunn__int8 *g)
 
 /* ---- depthwise: a thread computes four channels of one result ---- */
 
-/* Channels first .. first + 3 of a cell. They lie in one word if the channels are a multiple of 4. */
-__device__ __forceinline__ uint32_t gpunn__load_channels(const uint8_t *cell, int first, int channels)
-{
-    if (channels % 4 == 0) return *(const uint32_t *)(cell + first);
-    uint32_t word = 0;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (first + j < channels) word |= (uint32_t)cell[first + j] << 8 * j;
-    return word;
-}
-
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__int8_depthwise_kernel(const gpunn__int8 g)
 {
     GPUNN__FOLLOW();
@@ -598,10 +582,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__int8_depthwis
             for (int kx = 0; kx < g.kernel[1]; kx++, packed += g.pitch) {
                 const int      y = at.top + ky * g.dilation[0], x = at.left + kx * g.dilation[1];
                 const bool     inside = y >= 0 && y < g.h && x >= 0 && x < g.w;
-                const uint32_t w = *(const uint32_t *)packed,
-                               v = inside ? gpunn__load_channels(at.image + ((int64_t)y * g.w + x) * g.c,
-                                                                 first, g.c)
-                                          : outside;
+                const int64_t  cell = ((int64_t)y * g.w + x) * g.c;
+                const uint32_t v = inside ? gpunn__load_channels(at.image, cell, first, g.c) : outside;
+                const uint32_t w = *(const uint32_t *)packed;
 #pragma unroll
                 for (int j = 0; j < 4; j++) sum[j] += gpunn__byte_at(v, j) * (int8_t)gpunn__byte_at(w, j);
             }
@@ -609,11 +592,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__int8_depthwis
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (first + j < g.c) word |= gpunn__byte_of_sum(g, first + j, sum[j]) << 8 * j;
-        uint8_t *const to = (uint8_t *)g.y + row * g.c + first;
-        if (g.c % 4 == 0) *(uint32_t *)to = word;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (g.c % 4 != 0 && first + j < g.c) to[j] = (uint8_t)gpunn__byte_at(word, j);
+        gpunn__store_channels(g.y, row * g.c, first, g.c, word);
     }
 }
 
