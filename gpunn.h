@@ -34243,6 +34243,7 @@ typedef struct gpunn__panel { /* one panel of C (at most 3 vectors wide) for one
     int64_t      c_row;
     bool         add, relu;
     float        most;                  /* of the relu */
+    const float *residual;              /* laid out as c; NULL: 0 */
     const float *shift_row, *shift_col; /* initial values of the sums; NULL: 0 */
     /* next panel of B, to prefetch from memory; NULL: already in the cache */
     const float *ahead;
@@ -34586,19 +34587,29 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_products)(GPUNN__VECTOR sum[8][3
     }
 }
 
-/* Stores R rows of sums to c. */
+/* Adds R rows of `from`, c_row apart, to the sums. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_add)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                     const float *from, const int R, const int V)
+{
+    const int last = (V - 1) * GPUNN__VECTOR_LANES;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++, from += t->c_row) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++)
+            sum[i][v] += *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+        sum[i][V - 1] += GPUNN__V(_load)(from + last, (int)t->columns - last);
+    }
+}
+
+/* Stores rows i0 .. i0 + R of sums to c. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
-                                                       float *c, const int R, const int V)
+                                                       int64_t i0, float *c, const int R, const int V)
 {
     const int last = (V - 1) * GPUNN__VECTOR_LANES, tail = (int)t->columns - last;
+    if (t->add) GPUNN__V(_tile_add)(sum, t, c, R, V);
+    if (t->residual) GPUNN__V(_tile_add)(sum, t, t->residual + i0 * t->c_row, R, V);
     GPUNN__UNROLL
     for (int i = 0; i < R; i++, c += t->c_row) {
-        if (t->add) {
-            GPUNN__UNROLL
-            for (int v = 0; v < V - 1; v++)
-                sum[i][v] += *(const GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES);
-            sum[i][V - 1] += GPUNN__V(_load)(c + last, tail);
-        }
         if (t->relu) {
             GPUNN__UNROLL
             for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_relu)(sum[i][v], t->most);
@@ -34617,7 +34628,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t 
     GPUNN__V(_tile_start)(sum, t, i0, R, V);
     if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
     GPUNN__V(_tile_products)(sum, t, i0, R, V);
-    GPUNN__V(_tile_store)(sum, t, c, R, V);
+    GPUNN__V(_tile_store)(sum, t, i0, c, R, V);
 }
 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_rows)(const gpunn__panel *t, const int R, const int V)
@@ -34809,6 +34820,7 @@ GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i
             if (t->shift_row) sum += gpunn__v16_set(t->shift_row[i + x]);
             if (t->shift_col) sum += gpunn__v16_load(t->shift_col + j, lanes);
             if (t->add) sum += gpunn__v16_load(c, lanes);
+            if (t->residual) sum += gpunn__v16_load(t->residual + (i + x) * t->c_row + j, lanes);
             if (t->relu) sum = gpunn__v16_relu(sum, t->most);
             gpunn__v16_store(c, lanes, sum);
         }
@@ -35051,19 +35063,29 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_products)(GPUNN__VECTOR sum[8][3
     }
 }
 
-/* Stores R rows of sums to c. */
+/* Adds R rows of `from`, c_row apart, to the sums. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_add)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                     const float *from, const int R, const int V)
+{
+    const int last = (V - 1) * GPUNN__VECTOR_LANES;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++, from += t->c_row) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++)
+            sum[i][v] += *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+        sum[i][V - 1] += GPUNN__V(_load)(from + last, (int)t->columns - last);
+    }
+}
+
+/* Stores rows i0 .. i0 + R of sums to c. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
-                                                       float *c, const int R, const int V)
+                                                       int64_t i0, float *c, const int R, const int V)
 {
     const int last = (V - 1) * GPUNN__VECTOR_LANES, tail = (int)t->columns - last;
+    if (t->add) GPUNN__V(_tile_add)(sum, t, c, R, V);
+    if (t->residual) GPUNN__V(_tile_add)(sum, t, t->residual + i0 * t->c_row, R, V);
     GPUNN__UNROLL
     for (int i = 0; i < R; i++, c += t->c_row) {
-        if (t->add) {
-            GPUNN__UNROLL
-            for (int v = 0; v < V - 1; v++)
-                sum[i][v] += *(const GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES);
-            sum[i][V - 1] += GPUNN__V(_load)(c + last, tail);
-        }
         if (t->relu) {
             GPUNN__UNROLL
             for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_relu)(sum[i][v], t->most);
@@ -35082,7 +35104,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t 
     GPUNN__V(_tile_start)(sum, t, i0, R, V);
     if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
     GPUNN__V(_tile_products)(sum, t, i0, R, V);
-    GPUNN__V(_tile_store)(sum, t, c, R, V);
+    GPUNN__V(_tile_store)(sum, t, i0, c, R, V);
 }
 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_rows)(const gpunn__panel *t, const int R, const int V)
@@ -35404,19 +35426,29 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_products)(GPUNN__VECTOR sum[8][3
     }
 }
 
-/* Stores R rows of sums to c. */
+/* Adds R rows of `from`, c_row apart, to the sums. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_add)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                     const float *from, const int R, const int V)
+{
+    const int last = (V - 1) * GPUNN__VECTOR_LANES;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++, from += t->c_row) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++)
+            sum[i][v] += *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+        sum[i][V - 1] += GPUNN__V(_load)(from + last, (int)t->columns - last);
+    }
+}
+
+/* Stores rows i0 .. i0 + R of sums to c. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
-                                                       float *c, const int R, const int V)
+                                                       int64_t i0, float *c, const int R, const int V)
 {
     const int last = (V - 1) * GPUNN__VECTOR_LANES, tail = (int)t->columns - last;
+    if (t->add) GPUNN__V(_tile_add)(sum, t, c, R, V);
+    if (t->residual) GPUNN__V(_tile_add)(sum, t, t->residual + i0 * t->c_row, R, V);
     GPUNN__UNROLL
     for (int i = 0; i < R; i++, c += t->c_row) {
-        if (t->add) {
-            GPUNN__UNROLL
-            for (int v = 0; v < V - 1; v++)
-                sum[i][v] += *(const GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES);
-            sum[i][V - 1] += GPUNN__V(_load)(c + last, tail);
-        }
         if (t->relu) {
             GPUNN__UNROLL
             for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_relu)(sum[i][v], t->most);
@@ -35435,7 +35467,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t 
     GPUNN__V(_tile_start)(sum, t, i0, R, V);
     if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
     GPUNN__V(_tile_products)(sum, t, i0, R, V);
-    GPUNN__V(_tile_store)(sum, t, c, R, V);
+    GPUNN__V(_tile_store)(sum, t, i0, c, R, V);
 }
 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_rows)(const gpunn__panel *t, const int R, const int V)
@@ -35765,19 +35797,29 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_products)(GPUNN__VECTOR sum[8][3
     }
 }
 
-/* Stores R rows of sums to c. */
+/* Adds R rows of `from`, c_row apart, to the sums. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_add)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
+                                                     const float *from, const int R, const int V)
+{
+    const int last = (V - 1) * GPUNN__VECTOR_LANES;
+    GPUNN__UNROLL
+    for (int i = 0; i < R; i++, from += t->c_row) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V - 1; v++)
+            sum[i][v] += *(const GPUNN__V(_memory) *)(from + v * GPUNN__VECTOR_LANES);
+        sum[i][V - 1] += GPUNN__V(_load)(from + last, (int)t->columns - last);
+    }
+}
+
+/* Stores rows i0 .. i0 + R of sums to c. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_store)(GPUNN__VECTOR sum[8][3], const gpunn__panel *t,
-                                                       float *c, const int R, const int V)
+                                                       int64_t i0, float *c, const int R, const int V)
 {
     const int last = (V - 1) * GPUNN__VECTOR_LANES, tail = (int)t->columns - last;
+    if (t->add) GPUNN__V(_tile_add)(sum, t, c, R, V);
+    if (t->residual) GPUNN__V(_tile_add)(sum, t, t->residual + i0 * t->c_row, R, V);
     GPUNN__UNROLL
     for (int i = 0; i < R; i++, c += t->c_row) {
-        if (t->add) {
-            GPUNN__UNROLL
-            for (int v = 0; v < V - 1; v++)
-                sum[i][v] += *(const GPUNN__V(_memory) *)(c + v * GPUNN__VECTOR_LANES);
-            sum[i][V - 1] += GPUNN__V(_load)(c + last, tail);
-        }
         if (t->relu) {
             GPUNN__UNROLL
             for (int v = 0; v < V; v++) sum[i][v] = GPUNN__V(_relu)(sum[i][v], t->most);
@@ -35796,7 +35838,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t 
     GPUNN__V(_tile_start)(sum, t, i0, R, V);
     if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
     GPUNN__V(_tile_products)(sum, t, i0, R, V);
-    GPUNN__V(_tile_store)(sum, t, c, R, V);
+    GPUNN__V(_tile_store)(sum, t, i0, c, R, V);
 }
 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_rows)(const gpunn__panel *t, const int R, const int V)
@@ -35937,6 +35979,7 @@ static void gpunn__plain_panel(const gpunn__panel *t)
         float *c = t->c + i * t->c_row;
         for (int64_t j = 0; j < t->columns; j++) {
             float x = t->add ? c[j] + sum[j] : sum[j];
+            if (t->residual) x += t->residual[i * t->c_row + j];
             c[j] = t->relu ? gpunn__relu_to(x, t->most) : x;
         }
     }
@@ -36276,7 +36319,7 @@ GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__ge
     const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
     const int64_t group = g->packed_b ? j1 - j0 : (g->panels ? g->panels : 1) * width;
     const int64_t depth = gpunn__gemm_depth(g);
-    const bool    late = g->scale_row || g->scale_col || g->residual; /* the epilogue runs after the sums */
+    const bool    late = g->scale_row || g->scale_col; /* the epilogue runs after the sums */
     gpunn__panel  t;
     t.c_row = g->c_row, t.most = gpunn__gemm_most(g);
     for (int64_t p = 0; p < g->k; p += depth) {
@@ -36312,6 +36355,7 @@ GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__ge
                     t.columns = right - j < width ? right - j : width;
                     t.b_row = gpunn__round_up(t.columns, lanes);
                     t.c = g->c + i * g->c_row + j;
+                    t.residual = last && !late && g->residual ? g->residual + i * g->c_row + j : NULL;
                     t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
                     t.ahead = NULL;
                     if (g->packed_b) {

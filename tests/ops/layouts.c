@@ -262,6 +262,15 @@ static int chain_long(gpunn_tensor *x, int n, gpunn_tensor **values)
     return 5;
 }
 
+/* A residual of a product whose sums are stored and loaded again. */
+static int chain_deep(gpunn_tensor *x, int n, gpunn_tensor **values)
+{
+    values[0] = pointwise(x, "a", n);
+    values[1] = pointwise(values[0], "b", 40);
+    values[2] = gpunn_relu6(gpunn_add(values[1], pointwise(x, "c", 40)));
+    return 3;
+}
+
 /* A second reader of the first result. */
 static int chain_shared(gpunn_tensor *x, int n, gpunn_tensor **values)
 {
@@ -277,7 +286,8 @@ static const chain_case chains[] = {
     {"seven", 203, 61, 43, chain_seven}, {"oblong", 203, 61, 43, chain_oblong},
     {"few", 17, 203, 199, chain_three},  {"dilated", 203, 61, 43, chain_dilated},
     {"low", 211, 1, 2500, chain_three},  {"narrow", 211, 2500, 1, chain_five_stride},
-    {"long", 203, 61, 43, chain_long},   {"shared", 203, 61, 43, chain_shared}};
+    {"long", 203, 61, 43, chain_long},   {"shared", 203, 61, 43, chain_shared},
+    {"deep", 1601, 9, 11, chain_deep}};
 
 /* The last value is the same, bit by bit, if the others are wanted too. Each is a step of its own then. */
 static void test_chain(void **state)

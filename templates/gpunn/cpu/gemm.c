@@ -142,6 +142,7 @@ GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i
             if (t->shift_row) sum += gpunn__v16_set(t->shift_row[i + x]);
             if (t->shift_col) sum += gpunn__v16_load(t->shift_col + j, lanes);
             if (t->add) sum += gpunn__v16_load(c, lanes);
+            if (t->residual) sum += gpunn__v16_load(t->residual + (i + x) * t->c_row + j, lanes);
             if (t->relu) sum = gpunn__v16_relu(sum, t->most);
             gpunn__v16_store(c, lanes, sum);
         }
@@ -250,6 +251,7 @@ static void gpunn__plain_panel(const gpunn__panel *t)
         float *c = t->c + i * t->c_row;
         for (int64_t j = 0; j < t->columns; j++) {
             float x = t->add ? c[j] + sum[j] : sum[j];
+            if (t->residual) x += t->residual[i * t->c_row + j];
             c[j] = t->relu ? gpunn__relu_to(x, t->most) : x;
         }
     }
@@ -589,7 +591,7 @@ GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__ge
     const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
     const int64_t group = g->packed_b ? j1 - j0 : (g->panels ? g->panels : 1) * width;
     const int64_t depth = gpunn__gemm_depth(g);
-    const bool    late = g->scale_row || g->scale_col || g->residual; /* the epilogue runs after the sums */
+    const bool    late = g->scale_row || g->scale_col; /* the epilogue runs after the sums */
     gpunn__panel  t;
     t.c_row = g->c_row, t.most = gpunn__gemm_most(g);
     for (int64_t p = 0; p < g->k; p += depth) {
@@ -625,6 +627,7 @@ GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__ge
                     t.columns = right - j < width ? right - j : width;
                     t.b_row = gpunn__round_up(t.columns, lanes);
                     t.c = g->c + i * g->c_row + j;
+                    t.residual = last && !late && g->residual ? g->residual + i * g->c_row + j : NULL;
                     t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
                     t.ahead = NULL;
                     if (g->packed_b) {

@@ -46,6 +46,7 @@ typedef struct gpunn__panel { /* one panel of C (at most 3 vectors wide) for one
     int64_t      c_row;
     bool         add, relu;
     float        most;                  /* of the relu */
+    const float *residual;              /* laid out as c; NULL: 0 */
     const float *shift_row, *shift_col; /* initial values of the sums; NULL: 0 */
     /* next panel of B, to prefetch from memory; NULL: already in the cache */
     const float *ahead;
