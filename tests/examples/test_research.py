@@ -72,6 +72,22 @@ class Research(unittest.TestCase):
         self.assertLess(blind, 80)
         self.assertGreater(recurrent, 100)
 
+    def test_ppo_duel(self):
+        """Self-play against snapshots of the network: it learns to win against the first of them."""
+        path = os.path.join(self.folder.name, "wins.csv")
+        options = ("--world", "duel", "--environments", "128", "--horizon", "64", "--batch", "1024",
+                   "--steps", "90000", "--goal", "2", "--curve", path)
+        curves = []
+        for more in (("--snapshot", "3"), ("--snapshot", "3", "--threads", "3"), ("--snapshot", "100")):
+            self.run_example("ppo", *options, *more)
+            with open(path, encoding="ascii") as file:
+                curves.append([float(line.split(",")[1]) for line in file])
+        self.assertLess(curves[0][0], 0.5)
+        self.assertGreater(curves[0][-1], 0.85)
+        self.assertEqual(curves[0], curves[1])
+        self.assertNotEqual(curves[0], curves[2])  # other rivals
+        self.run_example("ppo", *options, "--recurrent", status=2)
+
     def test_sdf(self):
         text = self.run_example("sdf", "--steps", "800", "--out", self.folder.name)
         self.assertLess(self.number(r"mean error ([\d.]+)", text), 0.04)
