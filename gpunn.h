@@ -4438,7 +4438,7 @@ typedef struct gpunn_step {
     gpunn_op op;
     /* false: compute out from in. true: compute grad_in from grad_out and the operands the op table lists */
     bool backward;
-    bool inference; /* inference model: no cache that copies the weights */
+    bool inference; /* inference model: no cache that copies the weights, but those of small layers */
     /* Of the plan. In training, dropout is active. batch_norm uses the batch's statistics and updates the
      * running ones; instance_norm does the same with each sample's. */
     bool training;
@@ -4703,7 +4703,8 @@ struct gpunn_backend {
      * and cache_bytes. Data pointers are NULL if absent and not yet valid if present, so test them against
      * NULL only. */
     gpunn_status (*prepare)(void *context, gpunn_step *step);
-    gpunn_status (*run)(void *context, gpunn_step *step);
+    /* Runs steps in order. *failed becomes the one that failed, or NULL: none in particular. */
+    gpunn_status (*run)(void *context, gpunn_step *steps, int count, const gpunn_step **failed);
     gpunn_status (*update)(void *context, const gpunn_update *update);
     /* Sum of squares of count floats, accumulated in double. */
     gpunn_status (*sum_of_squares)(void *context, const float *values, int64_t count, double *result);
@@ -22391,7 +22392,17 @@ typedef struct gpunn__request {
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request);
 
 /* A request with everything else at its default. */
-GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
+GPUNN__INLINE gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+{
+    gpunn__request request;
+    memset(&request, 0, sizeof request);
+    request.outputs = outputs;
+    request.output_count = count;
+    request.training = aim != GPUNN__EVALUATE;
+    request.seeded = aim == GPUNN__TRAIN_FROM;
+    request.forward_only = aim == GPUNN__TRAIN_FORWARD;
+    return request;
+}
 
 typedef struct gpunn__plan_tensor { /* a tensor within a plan */
     /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */
@@ -23306,18 +23317,6 @@ GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
 {
     if (request->inputs_only) return GPUNN__NO_PARAMETERS;
     return request->opt ? request->opt->scope : 0;
-}
-
-GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
-{
-    gpunn__request request;
-    memset(&request, 0, sizeof request);
-    request.outputs = outputs;
-    request.output_count = count;
-    request.training = aim != GPUNN__EVALUATE;
-    request.seeded = aim == GPUNN__TRAIN_FROM;
-    request.forward_only = aim == GPUNN__TRAIN_FORWARD;
-    return request;
 }
 
 /* ---- lists --------------------------------------------------------------------------------------------- */
@@ -27142,10 +27141,11 @@ GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__reques
 /* Whether a plan fits the request, at any batch size. */
 static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
 {
-    return plan->training == request->training && plan->seeded == request->seeded &&
-           plan->forward_only == request->forward_only && plan->evaluates == request->evaluates &&
-           plan->scope == gpunn__scope(request) && plan->output_count == request->output_count &&
-           memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
+    bool same = plan->training == request->training && plan->seeded == request->seeded &&
+                plan->forward_only == request->forward_only && plan->evaluates == request->evaluates &&
+                plan->scope == gpunn__scope(request) && plan->output_count == request->output_count;
+    for (int i = 0; same && i < plan->output_count; i++) same = plan->outputs[i] == request->outputs[i];
+    return same;
 }
 
 /* Converts the inputs of a plan that are bound to doubles. */
@@ -27239,11 +27239,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *p
         plan->outputs[0]->model->doubtful = true;
         return status == GPUNN_OK ? GPUNN_OK : gpunn__run_fail(dev, &run, "gpunn_profile", status);
     }
-    for (int i = from; i < to; i++) {
-        gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
-        if (status != GPUNN_OK) return gpunn__step_fail(dev, &plan->steps[i], status);
-        if (gpunn__writes_gradients(&plan->steps[i]))
-            gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[i]);
+    while (from < to) {
+        const gpunn_step *failed = NULL;
+        const int         begin = from++;
+        while (from < to && !gpunn__writes_gradients(&plan->steps[from - 1])) from++;
+        gpunn_status status = dev->backend->run(dev->context, &plan->steps[begin], from - begin, &failed);
+        if (status != GPUNN_OK) return gpunn__step_fail(dev, failed ? failed : &plan->steps[begin], status);
+        if (gpunn__writes_gradients(&plan->steps[from - 1]))
+            gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[from - 1]);
     }
     return GPUNN_OK;
 }
@@ -28052,6 +28055,7 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     gpunn_attributes     attr;
     gpunn_value          in;
     gpunn_step           step;
+    const gpunn_step    *failed;
     if (!gpunn__stored_channels_last(t, gradient) && stored == t->dtype)
         return backend->download(dev->context, to, memory, bytes);
     if (!gpunn__stored_channels_last(t, gradient))
@@ -28073,7 +28077,7 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     step.state = &t->model->state;
     gpunn__as_stored(&in, true);
     memcpy(attr.order, gpunn__to_first, sizeof gpunn__to_first);
-    return backend->run(dev->context, &step);
+    return backend->run(dev->context, &step, 1, &failed);
 }
 
 /* Copies a parameter that is stored as blocks to host memory: the blocks, or its numbers as floats. */
@@ -31808,18 +31812,46 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *st
     return GPUNN_OK;
 }
 
+/* Copies runs of `bytes`; runs start so many bytes apart. Callers pass small sizes as constants. */
+GPUNN__INLINE void gpunn__copy_runs(char *to, int64_t to_row, const char *from, int64_t from_row,
+                                    int64_t runs, size_t bytes)
+{
+    for (; runs > 0; runs--, to += to_row, from += from_row) memcpy(to, from, bytes);
+}
+
+/* Forward of ops along an axis: copies axis elements of each line of operand i, from element `first` on, to
+ * element `at` of the result's. Few numbers in plain layout only, which one thread copies. */
+static bool gpunn__move_few(const gpunn_step *step, int i, int64_t first, int64_t at)
+{
+    enum { FEW = 4096 }; /* numbers */
+    const gpunn_value *in = &step->in[i], *out = &step->out;
+    int64_t            run = (int64_t)gpunn_dtype_size(in->dtype), lines = 1;
+    if (step->backward || in->count > FEW || in->channels_last || out->channels_last) return false;
+    for (int d = 0; d < step->attr->axis; d++) lines *= in->dim[d];
+    for (int d = step->attr->axis + 1; d < in->rank; d++) run *= in->dim[d];
+    const int64_t from_row = in->dim[step->attr->axis] * run, to_row = out->dim[step->attr->axis] * run;
+    char         *to = (char *)out->data + at * run;
+    const char   *from = (const char *)in->data + first * run;
+    const int64_t bytes = gpunn__least(from_row, to_row);
+    if (bytes == 4)
+        gpunn__copy_runs(to, to_row, from, from_row, lines, 4);
+    else if (bytes == 8)
+        gpunn__copy_runs(to, to_row, from, from_row, lines, 8);
+    else
+        gpunn__copy_runs(to, to_row, from, from_row, lines, (size_t)bytes);
+    return true;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const gpunn_value *out = &step->out;
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
-    gpunn__memory_strides(out, out_stride);
-    for (int i = 0; i < step->input_count; i++) {
-        const gpunn_value *in = &step->in[i];
-        gpunn__memory_strides(in, in_stride);
-        if (!step->backward || step->grad_in[i].data)
-            gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
-        offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
+    const int axis = step->attr->axis;
+    int64_t   in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], at = 0;
+    for (int i = 0; i < step->input_count; at += step->in[i++].dim[axis]) {
+        if (gpunn__move_few(step, i, 0, at) || (step->backward && !step->grad_in[i].data)) continue;
+        gpunn__memory_strides(&step->out, out_stride);
+        gpunn__memory_strides(&step->in[i], in_stride);
+        gpunn__cpu_move(cpu, step, i, &step->in[i], at * out_stride[axis], out_stride, 0, in_stride);
     }
     return GPUNN_OK;
 }
@@ -31831,6 +31863,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step
     const gpunn_value *in = &step->in[0];
     int                axis = step->attr->axis;
     int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
+    if (step->attr->step == 1 && gpunn__move_few(step, 0, step->attr->start, 0)) return GPUNN_OK;
     gpunn__memory_strides(out, out_stride);
     gpunn__memory_strides(in, in_stride);
     int64_t offset = step->attr->start * in_stride[axis];
@@ -34306,6 +34339,10 @@ typedef struct gpunn__gemm_kernels {
                       const void *b, int64_t b_row, float *c, int64_t c_row, bool add);
     /* like gpunn__widen_floats */
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to);
+    /* y[n] (=, or += if add) x[k] B + shift, then relu. packed: from gpunn__gemm_pack_b, with k at most
+     * `depth`. shift may be NULL. */
+    void (*row)(int64_t k, int64_t n, const float *x, const float *packed, const float *shift, float *y,
+                bool add, bool relu);
 } gpunn__gemm_kernels;
 
 /* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
@@ -34423,9 +34460,9 @@ GPUNN__INTERNAL gpunn__gemm_share gpunn__gemm_part(int64_t m, int64_t n, int64_t
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
                                        int64_t i1, int64_t j0, int64_t j1, float *packed);
 
-/* Computes the whole product. With threads = 1 everything runs in the calling thread, so a task of a thread
+/* Computes the whole product and sets g->panels. With threads = 1 everything runs in the calling thread, so a task of a thread
  * pool may call it. workspace: gpunn__gemm_workspace bytes. */
-GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace);
+GPUNN__INTERNAL void gpunn__gemm_run(gpunn__gemm *g, int threads, void *workspace);
 
 /* Name of the chosen kernels, for the device's name. */
 GPUNN__INTERNAL const char *gpunn__gemm_name(void);
@@ -34436,30 +34473,62 @@ GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *
     return gpunn__cpu_threads_for(cpu, (double)g->m * (double)g->n / 8 * (double)g->k);
 }
 
+/* LINEAR of one row, and convolutions of one window, which is such a row. Whether a step's weight, packed in
+ * its cache, can be multiplied so: it is small, and nothing but relu is fused. */
+GPUNN__INTERNAL bool gpunn__fits_row(const gpunn_step *step);
+
+/* Sets what such a step needs. workspace: floats. */
+GPUNN__INTERNAL void gpunn__prepare_row(gpunn_step *step, int64_t workspace);
+
+/* Its result, from the row x. */
+GPUNN__INTERNAL void gpunn__run_row(gpunn_step *step, const float *x);
+
 /* Scale and shift per channel of a batch norm that is fused into a linear or convolution layer. bias is that
  * layer's, or NULL. */
 GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels,
                                       float *scale, float *shift);
 
 /* C[m, n] = A[m, k] B[k, n], all contiguous; transpose_a: A is stored as [k, m]; transpose_b: B as [n, k]. */
+GPUNN__INLINE void gpunn__gemm_set(gpunn__gemm *g, int64_t m, int64_t n, int64_t k, const void *a,
+                                   bool transpose_a, const void *b, bool transpose_b, void *c,
+                                   bool accumulate)
+{
+    memset(g, 0, sizeof *g);
+    g->m = m;
+    g->n = n;
+    g->k = k;
+    g->a = (const float *)a;
+    g->a_row = transpose_a ? 1 : k;
+    g->a_col = transpose_a ? m : 1;
+    g->b = (const float *)b;
+    g->b_row = transpose_b ? 1 : n;
+    g->b_col = transpose_b ? k : 1;
+    g->c = (float *)c;
+    g->c_row = n;
+    g->accumulate = accumulate;
+}
+
 GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a,
                                            const void *b, bool transpose_b, void *c, bool accumulate)
 {
     gpunn__gemm g;
-    memset(&g, 0, sizeof g);
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.a = (const float *)a;
-    g.a_row = transpose_a ? 1 : k;
-    g.a_col = transpose_a ? m : 1;
-    g.b = (const float *)b;
-    g.b_row = transpose_b ? 1 : n;
-    g.b_col = transpose_b ? k : 1;
-    g.c = (float *)c;
-    g.c_row = n;
-    g.accumulate = accumulate;
+    gpunn__gemm_set(&g, m, n, k, a, transpose_a, b, transpose_b, c, accumulate);
     return g;
+}
+
+/* Whether `row` of the kernels computes the product, of which a thread may compute some columns. */
+GPUNN__INLINE bool gpunn__gemm_is_row(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels)
+{
+    return g->m == 1 && g->packed_b && g->a_col == 1 && g->k <= kernels->depth && !g->bf16 && !g->scale_row &&
+           !g->shift_row && !g->scale_col && !g->residual;
+}
+
+/* Columns j0 .. j1 of such a product, to c instead of g->c. */
+GPUNN__INLINE void gpunn__gemm_row(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t j0,
+                                   int64_t j1, float *c)
+{
+    kernels->row(g->k, j1 - j0, g->a, g->packed_b + g->k * j0, g->shift_col ? g->shift_col + j0 : NULL,
+                 c + j0, g->accumulate, g->relu);
 }
 
 #ifdef GPUNN__VECTORS
@@ -34474,10 +34543,11 @@ GPUNN__INLINE const char *gpunn__dots_ahead(const void *b, size_t size, int64_t 
     return (const char *)b + (size_t)((j + 4) * k) * size;
 }
 
-#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)                                             \
-    static const gpunn__gemm_kernels isa##_kernels = {                                                       \
-        NAME,       LANES,           DEPTH,      NEAR, ROWS, isa##_panel, isa##_copy, isa##_copy_transposed, \
-        isa##_dots, isa##_half_dots, isa##_widen};
+#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)         \
+    static const gpunn__gemm_kernels isa##_kernels = {                   \
+        NAME,       LANES,           DEPTH,       NEAR,                  \
+        ROWS,       isa##_panel,     isa##_copy,  isa##_copy_transposed, \
+        isa##_dots, isa##_half_dots, isa##_widen, isa##_row};
 
 #ifdef GPUNN__AVX512
 /* Words of BF16, in vectors of the same type. A product adds both products of a word to one lane. */
@@ -34987,6 +35057,53 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_half_dots)(gpunn_dtype dtype, int64
         (1, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
     }
 }
+/* One row times packed panels of B. Included before gemm_products.inc, with its macros. */
+
+/* A panel that is V vectors wide. Its sums run in four chains along k, since each waits for its last step. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_row_panel)(int64_t k, int64_t n, const float *x, const float *b,
+                                                      const float *shift, float *y, const bool add,
+                                                      const bool relu, const int V)
+{
+    const int     width = V * GPUNN__VECTOR_LANES;
+    GPUNN__VECTOR sum[4][3];
+    GPUNN__UNROLL
+    for (int i = 0; i < 4 * V; i++) sum[i / V][i % V] = GPUNN__V(_set)(0);
+    for (; k >= 4; k -= 4, x += 4, b += 4 * width) {
+        GPUNN__UNROLL
+        for (int i = 0; i < 4 * V; i++)
+            sum[i / V][i % V] = GPUNN__V(_fma)(GPUNN__V(_set)(x[i / V]),
+                                               *(const GPUNN__V(_memory) *)(b + i * GPUNN__VECTOR_LANES),
+                                               sum[i / V][i % V]);
+    }
+    for (; k > 0; k--, x++, b += width) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++)
+            sum[0][v] = GPUNN__V(_fma)(GPUNN__V(_set)(*x),
+                                       *(const GPUNN__V(_memory) *)(b + v * GPUNN__VECTOR_LANES), sum[0][v]);
+    }
+    GPUNN__UNROLL
+    for (int v = 0; v < V; v++) {
+        const int at = v * GPUNN__VECTOR_LANES, count = v < V - 1 ? GPUNN__VECTOR_LANES : (int)n - at;
+        sum[0][v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
+        if (shift) sum[0][v] += GPUNN__V(_load)(shift + at, count);
+        if (add) sum[0][v] += GPUNN__V(_load)(y + at, count);
+        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v]) : sum[0][v]);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_row)(int64_t k, int64_t n, const float *x, const float *packed,
+                                                  const float *shift, float *y, bool add, bool relu)
+{
+    enum { WIDTH = 3 * GPUNN__VECTOR_LANES };
+    for (; n > 2 * GPUNN__VECTOR_LANES; n -= WIDTH, y += WIDTH, packed += k * WIDTH) {
+        GPUNN__V(_row_panel)(k, gpunn__least(n, WIDTH), x, packed, shift, y, add, relu, 3);
+        if (shift) shift += WIDTH;
+    }
+    if (n > GPUNN__VECTOR_LANES)
+        GPUNN__V(_row_panel)(k, n, x, packed, shift, y, add, relu, 2);
+    else if (n > 0)
+        GPUNN__V(_row_panel)(k, n, x, packed, shift, y, add, relu, 1);
+}
 /* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
  * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
  * GPUNN__TILE_ROWS3, 2 or 1 rows. The end of this file undefines these macros. */
@@ -35349,6 +35466,53 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_half_dots)(gpunn_dtype dtype, int64
         for (; i < m; i++) GPUNN__V(_half_dot)
         (1, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
     }
+}
+/* One row times packed panels of B. Included before gemm_products.inc, with its macros. */
+
+/* A panel that is V vectors wide. Its sums run in four chains along k, since each waits for its last step. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_row_panel)(int64_t k, int64_t n, const float *x, const float *b,
+                                                      const float *shift, float *y, const bool add,
+                                                      const bool relu, const int V)
+{
+    const int     width = V * GPUNN__VECTOR_LANES;
+    GPUNN__VECTOR sum[4][3];
+    GPUNN__UNROLL
+    for (int i = 0; i < 4 * V; i++) sum[i / V][i % V] = GPUNN__V(_set)(0);
+    for (; k >= 4; k -= 4, x += 4, b += 4 * width) {
+        GPUNN__UNROLL
+        for (int i = 0; i < 4 * V; i++)
+            sum[i / V][i % V] = GPUNN__V(_fma)(GPUNN__V(_set)(x[i / V]),
+                                               *(const GPUNN__V(_memory) *)(b + i * GPUNN__VECTOR_LANES),
+                                               sum[i / V][i % V]);
+    }
+    for (; k > 0; k--, x++, b += width) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++)
+            sum[0][v] = GPUNN__V(_fma)(GPUNN__V(_set)(*x),
+                                       *(const GPUNN__V(_memory) *)(b + v * GPUNN__VECTOR_LANES), sum[0][v]);
+    }
+    GPUNN__UNROLL
+    for (int v = 0; v < V; v++) {
+        const int at = v * GPUNN__VECTOR_LANES, count = v < V - 1 ? GPUNN__VECTOR_LANES : (int)n - at;
+        sum[0][v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
+        if (shift) sum[0][v] += GPUNN__V(_load)(shift + at, count);
+        if (add) sum[0][v] += GPUNN__V(_load)(y + at, count);
+        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v]) : sum[0][v]);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_row)(int64_t k, int64_t n, const float *x, const float *packed,
+                                                  const float *shift, float *y, bool add, bool relu)
+{
+    enum { WIDTH = 3 * GPUNN__VECTOR_LANES };
+    for (; n > 2 * GPUNN__VECTOR_LANES; n -= WIDTH, y += WIDTH, packed += k * WIDTH) {
+        GPUNN__V(_row_panel)(k, gpunn__least(n, WIDTH), x, packed, shift, y, add, relu, 3);
+        if (shift) shift += WIDTH;
+    }
+    if (n > GPUNN__VECTOR_LANES)
+        GPUNN__V(_row_panel)(k, n, x, packed, shift, y, add, relu, 2);
+    else if (n > 0)
+        GPUNN__V(_row_panel)(k, n, x, packed, shift, y, add, relu, 1);
 }
 /* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
  * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
@@ -35721,6 +35885,53 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_half_dots)(gpunn_dtype dtype, int64
         (1, dtype, columns, k, a + i * a_row, a_row, rows, c + i * c_row + j, c_row, add, ahead);
     }
 }
+/* One row times packed panels of B. Included before gemm_products.inc, with its macros. */
+
+/* A panel that is V vectors wide. Its sums run in four chains along k, since each waits for its last step. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_row_panel)(int64_t k, int64_t n, const float *x, const float *b,
+                                                      const float *shift, float *y, const bool add,
+                                                      const bool relu, const int V)
+{
+    const int     width = V * GPUNN__VECTOR_LANES;
+    GPUNN__VECTOR sum[4][3];
+    GPUNN__UNROLL
+    for (int i = 0; i < 4 * V; i++) sum[i / V][i % V] = GPUNN__V(_set)(0);
+    for (; k >= 4; k -= 4, x += 4, b += 4 * width) {
+        GPUNN__UNROLL
+        for (int i = 0; i < 4 * V; i++)
+            sum[i / V][i % V] = GPUNN__V(_fma)(GPUNN__V(_set)(x[i / V]),
+                                               *(const GPUNN__V(_memory) *)(b + i * GPUNN__VECTOR_LANES),
+                                               sum[i / V][i % V]);
+    }
+    for (; k > 0; k--, x++, b += width) {
+        GPUNN__UNROLL
+        for (int v = 0; v < V; v++)
+            sum[0][v] = GPUNN__V(_fma)(GPUNN__V(_set)(*x),
+                                       *(const GPUNN__V(_memory) *)(b + v * GPUNN__VECTOR_LANES), sum[0][v]);
+    }
+    GPUNN__UNROLL
+    for (int v = 0; v < V; v++) {
+        const int at = v * GPUNN__VECTOR_LANES, count = v < V - 1 ? GPUNN__VECTOR_LANES : (int)n - at;
+        sum[0][v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
+        if (shift) sum[0][v] += GPUNN__V(_load)(shift + at, count);
+        if (add) sum[0][v] += GPUNN__V(_load)(y + at, count);
+        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v]) : sum[0][v]);
+    }
+}
+
+GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_row)(int64_t k, int64_t n, const float *x, const float *packed,
+                                                  const float *shift, float *y, bool add, bool relu)
+{
+    enum { WIDTH = 3 * GPUNN__VECTOR_LANES };
+    for (; n > 2 * GPUNN__VECTOR_LANES; n -= WIDTH, y += WIDTH, packed += k * WIDTH) {
+        GPUNN__V(_row_panel)(k, gpunn__least(n, WIDTH), x, packed, shift, y, add, relu, 3);
+        if (shift) shift += WIDTH;
+    }
+    if (n > GPUNN__VECTOR_LANES)
+        GPUNN__V(_row_panel)(k, n, x, packed, shift, y, add, relu, 2);
+    else if (n > 0)
+        GPUNN__V(_row_panel)(k, n, x, packed, shift, y, add, relu, 1);
+}
 /* Products of one vector type, included once for each. GPUNN__VECTOR is the type, GPUNN__VECTOR_LANES its
  * floats, GPUNN__TARGET an attribute of its functions. A tile that is three, two or one vectors wide has
  * GPUNN__TILE_ROWS3, 2 or 1 rows. The end of this file undefines these macros. */
@@ -36036,6 +36247,20 @@ static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t coun
 {
     gpunn__widen_floats(dtype, from, count, to);
 }
+static void gpunn__plain_row(int64_t k, int64_t n, const float *x, const float *packed, const float *shift,
+                             float *y, bool add, bool relu)
+{
+    enum { WIDTH = 3 * GPUNN__PLAIN_LANES };
+    gpunn__panel t;
+    memset(&t, 0, sizeof t);
+    t.rows = t.a_col = 1, t.k = k, t.a = x, t.add = add, t.relu = relu;
+    for (int64_t j = 0; j < n; j += WIDTH, packed += k * WIDTH) {
+        t.columns = n - j < WIDTH ? n - j : (int64_t)WIDTH;
+        t.b = packed, t.b_row = gpunn__round_up(t.columns, GPUNN__PLAIN_LANES);
+        t.c = y + j, t.shift_col = shift ? shift + j : NULL;
+        gpunn__plain_panel(&t);
+    }
+}
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
     static const gpunn__gemm_kernels plain = {"plain C",
@@ -36048,7 +36273,8 @@ GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
                                               gpunn__plain_relayout,
                                               gpunn__plain_dots,
                                               gpunn__plain_half_dots,
-                                              gpunn__plain_widen};
+                                              gpunn__plain_widen,
+                                              gpunn__plain_row};
     return &plain;
 }
 /* Unknown in plain C. */
@@ -36388,6 +36614,8 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
 {
     if (gpunn__gemm_is_dots(g))
         gpunn__gemm_by_dots(g, kernels, i0, i1, j0, j1, packed);
+    else if (gpunn__gemm_is_row(g, kernels))
+        gpunn__gemm_row(g, kernels, j0, j1, g->c);
     else
         gpunn__gemm_by_panels(g, kernels, i0, i1, j0, j1, packed);
 }
@@ -36470,30 +36698,29 @@ static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 }
 #endif
 
-GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
+GPUNN__INTERNAL void gpunn__gemm_run(gpunn__gemm *g, int threads, void *workspace)
 {
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
 #endif
     if (gpunn__gemm_has_few_columns(g)) {
-        float *const      c = (float *)workspace;
-        const gpunn__gemm transposed = gpunn__gemm_transposed(g, c);
+        float *const c = (float *)workspace;
+        gpunn__gemm  transposed = gpunn__gemm_transposed(g, c);
         gpunn__gemm_run(&transposed, threads, c + g->m * g->n);
         for (int64_t i = 0; i < g->m; i++)
             for (int64_t j = 0; j < g->n; j++)
                 g->c[i * g->c_row + j] = c[j * g->m + i] + (g->accumulate ? g->c[i * g->c_row + j] : 0);
         return;
     }
-    gpunn__gemm whole = *g;
-    whole.panels = gpunn__gemm_panels(g);
     gpunn__gemm_job job;
-    job.g = &whole;
+    g->panels = gpunn__gemm_panels(g);
+    job.g = g;
     job.kernels = gpunn__gemm_choose();
     job.parts = g->b ? gpunn__gemm_parts(g) : 1;
     job.sums = (float *)workspace;
     job.scratch = job.sums + (job.parts > 1 ? job.parts * g->m * g->n : 0);
     if (job.parts == 1 && threads == 1) {
-        gpunn__gemm_block(&whole, job.kernels, 0, g->m, 0, g->n, job.scratch);
+        gpunn__gemm_block(g, job.kernels, 0, g->m, 0, g->n, job.scratch);
         return;
     }
     gpunn_parallel(threads, gpunn__gemm_task, &job);
@@ -36608,11 +36835,56 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
     return GPUNN_OK;
 }
 
+/* Layers of at most so many weights keep a packed copy for one row too. Larger ones take the time of reading
+ * their weights anyway. */
+enum { GPUNN__SMALL_LAYER = 1 << 14 };
+
+GPUNN__INTERNAL bool gpunn__fits_row(const gpunn_step *step)
+{
+    const gpunn_value      *weight = &step->in[1];
+    const gpunn_step_fused *fused = step->fused;
+    return !step->backward && !step->training && weight->dtype == GPUNN_F32 && weight->dim[0] >= 8 &&
+           weight->count <= GPUNN__SMALL_LAYER &&
+           weight->count <= weight->dim[0] * gpunn__gemm_choose()->depth && !fused->norm &&
+           !fused->gelu_tanh && !fused->residual.data;
+}
+
+GPUNN__INTERNAL void gpunn__prepare_row(gpunn_step *step, int64_t workspace)
+{
+    const int64_t out = step->in[1].dim[0];
+    step->workspace_bytes = (size_t)workspace * sizeof(float);
+    step->cache_bytes = gpunn__gemm_packed_b_bytes(step->in[1].count / out, out);
+}
+
+GPUNN__INTERNAL void gpunn__run_row(gpunn_step *step, const float *x)
+{
+    const int64_t out = step->in[1].dim[0], in = step->in[1].count / out;
+    float *const  packed = (float *)step->cache;
+    if (step->cache_version != step->state->weights_version) {
+        const gpunn__gemm g = gpunn__gemm_make(1, out, in, NULL, false, step->in[1].data, true, NULL, false);
+        gpunn__gemm_pack_b(&g, packed);
+        step->cache_version = step->state->weights_version;
+    }
+    gpunn__gemm_choose()->row(in, out, x, packed, (const float *)step->in[2].data, (float *)step->out.data,
+                              false, step->fused->relu);
+}
+
+static GPUNN__STATUS gpunn__linear_row(gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE)
+        gpunn__prepare_row(step, 0);
+    else
+        gpunn__run_row(step, (const float *)step->in[0].data);
+    return GPUNN_OK;
+}
+
 /* y = x W^T + bias. Evaluation plans keep W packed, scaled by a fused batch norm if there is one: cache =
  * shift [out], packed W. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (step->backward) return gpunn__linear_backward(cpu, step, action);
+    if (step->in[0].count == step->in[1].dim[1] && gpunn__fits_row(step))
+        return gpunn__linear_row(step, action);
     const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     void *const x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
     const size_t       head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
@@ -40172,12 +40444,42 @@ static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gp
     return status;
 }
 
+/* Whether conv1d has one window, as a convolution with states that gets one element at a time: its weight has
+ * the layout of a linear layer's. */
+static bool gpunn__conv_is_row(const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0];
+    return step->out.count == step->out.dim[1] && step->attr->groups == 1 && step->attr->padding[0] == 0 &&
+           x->dim[2] == (step->attr->kernel[0] - 1) * step->attr->dilation[0] + 1 && gpunn__fits_row(step);
+}
+
+/* workspace: the window's elements, if dilation spreads them. */
+static GPUNN__STATUS gpunn__conv_row(gpunn_step *step, gpunn__action action)
+{
+    const int64_t kernel = step->attr->kernel[0], dilation = step->attr->dilation[0],
+                  channels = step->in[0].dim[1], length = step->in[0].dim[2];
+    const float *x = (const float *)step->in[0].data;
+    float       *row = (float *)step->workspace;
+    if (action == GPUNN__PREPARE) {
+        gpunn__prepare_row(step, dilation > 1 ? channels * kernel : 0);
+        return GPUNN_OK;
+    }
+    for (int64_t c = 0; c < channels && dilation > 1; c++)
+        for (int64_t k = 0; k < kernel; k++) row[c * kernel + k] = x[c * length + k * dilation];
+    gpunn__run_row(step, dilation > 1 ? row : x);
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cpu_conv1d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__conv_is_row(step) ? gpunn__conv_row(step, action) : gpunn__cpu_conv(cpu, step, action);
+}
+
 #define GPUNN__X(name)                                                                         \
     GPUNN__INTERNAL gpunn_status name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
     {                                                                                          \
         return gpunn__cpu_conv(cpu, step, action);                                             \
     }
-GPUNN__X(gpunn__cpu_conv1d)
 GPUNN__X(gpunn__cpu_conv2d)
 GPUNN__X(gpunn__cpu_conv3d)
 GPUNN__X(gpunn__cpu_conv_transpose1d)
@@ -45141,15 +45443,15 @@ typedef struct gpunn__recurrent_job {
     const gpunn__gemm_kernels *kernels;
     int64_t                    length, batch, in, hidden, gates, width; /* width: floats in a row of gates */
     int64_t                    directions, direction;
+    int                        products;            /* of one step */
     const float               *h_0, *c_0;           /* of this direction; NULL: 0 */
     const float               *reset;               /* [length][batch]; NULL: never */
     float                     *kept;                /* [time][batch][width], starting at time `origin` */
     int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
     float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
     const float               *zeros;               /* [hidden], in backward */
-    /* products of one step; in forward, followed by x W_ih^T for many steps */
+    /* the products; in forward, followed by x W_ih^T for many steps */
     gpunn__gemm product[3];
-    int         products;
 } gpunn__recurrent_job;
 
 /* Time index of step s of this direction. */
@@ -45338,6 +45640,12 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
     }
 }
 
+/* The gates that product p of a step computes: for gru r and z, then q. */
+GPUNN__INLINE int64_t gpunn__recurrent_gates(const gpunn__recurrent_job *j, int p)
+{
+    return (j->products == 1 ? j->gates : 2 - p) * j->hidden;
+}
+
 /* Sets up the products of one step: gates += h W_hh^T; for gru, q separately. Backward: dh += gates W_hh. */
 static void gpunn__recurrent_products(gpunn__recurrent_job *j)
 {
@@ -45345,31 +45653,35 @@ static void gpunn__recurrent_products(gpunn__recurrent_job *j)
     const int64_t     hidden = j->hidden, batch = j->batch;
     const float      *weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction + 1].data;
     const float      *bias = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction + 3].data;
-    const int64_t     rows[2] = {step->op == GPUNN_OP_GRU ? 2 * hidden : j->gates * hidden, hidden};
-    j->products = step->op == GPUNN_OP_GRU ? 2 : 1;
-    for (int i = 0; i < j->products; i++, weight = weight ? weight + rows[0] * hidden : NULL) {
-        gpunn__gemm *g = &j->product[i];
+    for (int i = 0; i < j->products; i++) {
+        const int64_t rows = gpunn__recurrent_gates(j, i);
+        gpunn__gemm  *g = &j->product[i];
         if (step->backward) {
-            *g = gpunn__gemm_make(batch, hidden, rows[i], NULL, false, weight, false, j->h, true);
+            gpunn__gemm_set(g, batch, hidden, rows, NULL, false, weight, false, j->h, true);
             g->a_row = j->width;
         } else {
-            *g = gpunn__gemm_make(batch, rows[i], hidden, j->h, false, weight, true, NULL, i == 0);
+            gpunn__gemm_set(g, batch, rows, hidden, j->h, false, weight, true, NULL, i == 0);
             g->c_row = j->width;
-            if (i == 1 && bias) g->shift_col = bias + rows[0];
+            if (i == 1 && bias) g->shift_col = bias + 2 * hidden;
         }
+        if (weight) weight += rows * hidden;
     }
     if (step->backward) return;
     weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction].data;
-    j->product[j->products] = gpunn__gemm_make(0, j->gates * hidden, j->in, step->in[0].data, false, weight,
-                                               true, NULL, false);
+    gpunn__gemm_set(&j->product[j->products], 0, j->gates * hidden, j->in, step->in[0].data, false, weight,
+                    true, NULL, false);
     j->product[j->products].c_row = j->width;
 }
 
 static size_t gpunn__recurrent_packed_bytes(const gpunn__recurrent_job *j)
 {
-    size_t bytes = 0;
-    for (int i = 0; i < j->products + !j->step->backward; i++)
-        bytes += gpunn__gemm_packed_b_bytes(j->product[i].k, j->product[i].n);
+    const bool backward = j->step->backward;
+    size_t     bytes = backward ? 0 : gpunn__gemm_packed_b_bytes(j->in, j->gates * j->hidden);
+    for (int i = 0; i < j->products; i++) {
+        const int64_t rows = gpunn__recurrent_gates(j, i);
+        bytes += backward ? gpunn__gemm_packed_b_bytes(rows, j->hidden)
+                          : gpunn__gemm_packed_b_bytes(j->hidden, rows);
+    }
     return bytes;
 }
 
@@ -45394,14 +45706,20 @@ static void gpunn__recurrent_multiply(const gpunn__recurrent_job *j, const gpunn
                                       float *gates)
 {
     for (int p = 0; p < j->products; p++) {
+        float *const own = gates + 3 * p * j->hidden;
+        int64_t      begin, end;
+        gpunn__cpu_part(j->product[p].n, 3 * j->kernels->lanes, share->threads, share->index, &begin, &end);
+        if (begin >= end) continue;
+        if (!j->step->backward && gpunn__gemm_is_row(&j->product[p], j->kernels)) {
+            gpunn__gemm_row(&j->product[p], j->kernels, begin, end, own);
+            continue;
+        }
         gpunn__gemm g = j->product[p];
-        int64_t     begin, end;
         if (j->step->backward)
-            g.a = gates + 3 * p * j->hidden;
+            g.a = own;
         else
-            g.c = gates + 3 * p * j->hidden;
-        gpunn__cpu_part(g.n, 3 * j->kernels->lanes, share->threads, share->index, &begin, &end);
-        if (begin < end) gpunn__gemm_block(&g, j->kernels, share->row, share->rows_end, begin, end, NULL);
+            g.c = own;
+        gpunn__gemm_block(&g, j->kernels, share->row, share->rows_end, begin, end, NULL);
     }
 }
 
@@ -45477,8 +45795,8 @@ static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc
 
 /* Runs a product, or with PREPARE raises *bytes to the workspace that it needs. All products share the
  * workspace. */
-static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gpunn__gemm *g,
-                                 float *workspace, size_t *bytes)
+static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, gpunn__gemm *g, float *workspace,
+                                 size_t *bytes)
 {
     const int    threads = gpunn__gemm_threads(cpu, g);
     const size_t needed = gpunn__gemm_workspace(g, threads);
@@ -45488,21 +45806,21 @@ static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gp
         *bytes = needed;
 }
 
-static gpunn__recurrent_job gpunn__recurrent_of(const gpunn_step *step)
+/* Sets everything but the products, which gpunn__recurrent_products sets. */
+static void gpunn__recurrent_open(gpunn__recurrent_job *j, const gpunn_step *step)
 {
-    gpunn__recurrent_job j;
-    memset(&j, 0, sizeof j);
-    j.step = step;
-    j.kernels = gpunn__gemm_choose();
-    j.length = step->in[0].dim[0];
-    j.batch = step->in[0].dim[1];
-    j.in = step->in[0].dim[2];
-    j.hidden = step->in[GPUNN__WEIGHTS + 1].dim[1];
-    j.gates = gpunn__gates_of(step->op);
-    j.width = (j.gates + (step->op != GPUNN_OP_RNN)) * j.hidden;
-    j.directions = step->attr->bidirectional ? 2 : 1;
-    j.reset = (const float *)step->in[GPUNN__RESET].data;
-    return j;
+    memset(j, 0, offsetof(gpunn__recurrent_job, product));
+    j->step = step;
+    j->kernels = gpunn__gemm_choose();
+    j->length = step->in[0].dim[0];
+    j->batch = step->in[0].dim[1];
+    j->in = step->in[0].dim[2];
+    j->hidden = step->in[GPUNN__WEIGHTS + 1].dim[1];
+    j->gates = gpunn__gates_of(step->op);
+    j->width = (j->gates + (step->op != GPUNN_OP_RNN)) * j->hidden;
+    j->directions = step->attr->bidirectional ? 2 : 1;
+    j->products = step->op == GPUNN_OP_GRU ? 2 : 1;
+    j->reset = (const float *)step->in[GPUNN__RESET].data;
 }
 
 static float *gpunn__recurrent_take(gpunn__arena *arena, int64_t count)
@@ -45597,7 +45915,8 @@ static void gpunn__recurrent_start(gpunn__recurrent_job *j, float *packed, bool 
 
 static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__recurrent_job j = gpunn__recurrent_of(step);
+    gpunn__recurrent_job j;
+    gpunn__recurrent_open(&j, step);
     const int64_t states = j.batch * j.hidden, rows = j.gates * j.hidden, chunk = gpunn__recurrent_chunk(&j);
     const int64_t kept = (step->training ? j.length : chunk) * j.batch * j.width;
     const bool    run = action == GPUNN__FORWARD;
@@ -45605,7 +45924,6 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
         const gpunn_status status = gpunn__recurrent_check(cpu, &j);
         if (status != GPUNN_OK) return status;
     }
-    gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
     const int     threads = gpunn__recurrent_threads(cpu, &j, chunk);
     gpunn__arena  arena = {(char *)step->workspace, 0};
@@ -45623,16 +45941,18 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
         if (run)
             gpunn__recurrent_start(&j, packed + (step->training ? 0 : j.direction * packed_count), fill,
                                    bias);
+        else
+            gpunn__recurrent_products(&j);
         for (int64_t first = 0; first < j.length; first += chunk) {
             gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
             j.kept = gates;
             if (run && step->training) j.kept += j.direction * kept + j.origin * j.batch * j.width;
-            gpunn__gemm g = j.product[j.products];
-            g.m = (j.last - j.first) * j.batch;
-            if (run) g.a += j.origin * j.batch * j.in;
-            g.c = j.kept;
-            g.shift_col = bias;
-            gpunn__recurrent_run(cpu, action, &g, scratch, &scratch_bytes);
+            gpunn__gemm *const g = &j.product[j.products];
+            g->m = (j.last - j.first) * j.batch;
+            if (run) g->a = (const float *)step->in[0].data + j.origin * j.batch * j.in;
+            g->c = j.kept;
+            g->shift_col = bias;
+            gpunn__recurrent_run(cpu, action, g, scratch, &scratch_bytes);
             if (run) gpunn_parallel(threads, gpunn__recurrent_task, &j);
         }
         if (!run || !step->attr->states) continue;
@@ -45731,8 +46051,9 @@ static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 
 static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__recurrent_job j = gpunn__recurrent_of(step);
-    const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width,
+    gpunn__recurrent_job j;
+    gpunn__recurrent_open(&j, step);
+    const int64_t states = j.batch * j.hidden, share = j.length * j.batch * j.width,
                   chunk = gpunn__recurrent_chunk(&j);
     const bool   lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
     const int    threads = gpunn__recurrent_threads(cpu, &j, chunk);
@@ -46204,8 +46525,8 @@ GPUNN__INTERNAL size_t gpunn__muon_bytes(int64_t rows, int64_t columns, int thre
 /* One step: y = a x + b (x x^T) x + c (x x^T)^2 x. */
 static void gpunn__muon_step(const gpunn__cpu *cpu, const gpunn__muon *m, const gpunn__muon_memory *at)
 {
-    const int64_t              k = m->least;
-    const gpunn__muon_products p = gpunn__muon_products_of(m, at);
+    const int64_t        k = m->least;
+    gpunn__muon_products p = gpunn__muon_products_of(m, at);
     gpunn__gemm_run(&p.gram, gpunn__gemm_threads(cpu, &p.gram), at->scratch);
     for (int64_t i = 0; i < k * k; i++) at->mixed[i] = m->c * at->gram[i];
     for (int64_t i = 0; i < k; i++) at->mixed[i * k + i] += m->b;
@@ -46671,11 +46992,15 @@ static GPUNN__STATUS gpunn__cpu_prepare(void *context, gpunn_step *step)
     return step->operation->cpu((gpunn__cpu *)context, step, GPUNN__PREPARE);
 }
 
-static GPUNN__STATUS gpunn__cpu_run(void *context, gpunn_step *step)
+static GPUNN__STATUS gpunn__cpu_run(void *context, gpunn_step *steps, int count, const gpunn_step **failed)
 {
     gpunn__cpu_before before = gpunn__cpu_begin(context);
-    gpunn_status      status = step->operation->cpu((gpunn__cpu *)context, step,
-                                               step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    gpunn_status      status = GPUNN_OK;
+    for (int i = 0; i < count && status == GPUNN_OK; i++) {
+        *failed = &steps[i];
+        status = steps[i].operation->cpu((gpunn__cpu *)context, &steps[i],
+                                         steps[i].backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    }
     gpunn__cpu_end(before);
     return status;
 }
@@ -46684,8 +47009,7 @@ static GPUNN__STATUS gpunn__cpu_time(void *context, gpunn_run *run, double *seco
 {
     double begin = gpunn__seconds();
     for (int i = 0; i < run->step_count; i++) {
-        run->failed = &run->steps[i];
-        gpunn_status status = gpunn__cpu_run(context, &run->steps[i]);
+        gpunn_status status = gpunn__cpu_run(context, &run->steps[i], 1, &run->failed);
         if (status != GPUNN_OK) return status;
         const double end = gpunn__seconds();
         seconds[i] = end - begin;
@@ -48512,14 +48836,15 @@ static GPUNN__STATUS gpunn__rows_gather(gpunn_group *group, gpunn_tensor *table,
 /* Replaces a table's gradient by its mean over all ranks. */
 static GPUNN__STATUS gpunn__average_rows(gpunn_group *group, gpunn_tensor *table)
 {
-    gpunn_device   *dev = table->model->dev;
-    const int64_t   entries = table->compact.used * group->args.size;
-    gpunn__rows_sum sum;
-    gpunn_status    copied, status = gpunn__rows_gather(group, table, &copied);
+    gpunn_device     *dev = table->model->dev;
+    const int64_t     entries = table->compact.used * group->args.size;
+    gpunn__rows_sum   sum;
+    const gpunn_step *failed;
+    gpunn_status      copied, status = gpunn__rows_gather(group, table, &copied);
     if (status != GPUNN_OK) return status;
     gpunn__rows_sum_of(table, table->compact.gathered, entries, &sum);
     sum.step.workspace = (char *)table->compact.gathered + gpunn__gathered_bytes(table, entries);
-    if (copied == GPUNN_OK) copied = dev->backend->run(dev->context, &sum.step);
+    if (copied == GPUNN_OK) copied = dev->backend->run(dev->context, &sum.step, 1, &failed);
     if (copied == GPUNN_OK)
         copied = dev->backend->scale(dev->context, table->compact.values, gpunn__gradient_count(table),
                                      1 / (float)group->args.size, 0);

@@ -175,6 +175,56 @@ static void test_matmul(void **state)
     products(*state, false);
 }
 
+/* One row of x through a small layer, and one window of conv1d, which is such a row: forward keeps their
+ * weights packed. The second run reads what the first has left, the third other weights. */
+static void check_row(fixture *f, int64_t in, int64_t out, bool window, int kernel, int dilation, bool relu)
+{
+    const int64_t length = (int64_t)(kernel - 1) * dilation + 1, count = in * kernel;
+    float        *values = test_randoms(in * length, 1, 1), *bias = test_randoms(out, 3, 1);
+    gpunn_model  *model = gpunn_model_create(f->dev);
+    gpunn_tensor *x = MADE(
+        f->dev, gpunn_input(model, "x", GPUNN_F32, window ? GPUNN_SHAPE(1, in, length) : GPUNN_SHAPE(1, in)));
+    gpunn_tensor *y = MADE(f->dev, window ? gpunn_conv1d(x, "l", .out_channels = (int)out,
+                                                         .kernel_size = kernel, .dilation = dilation)
+                                          : gpunn_linear(x, "l", .out_features = (int)out));
+    if (relu) y = MADE(f->dev, gpunn_relu(y));
+    (void)snprintf(geometry, sizeof geometry, "%s in %d out %d kernel %d dilation %d%s",
+                   window ? "window" : "row", (int)in, (int)out, kernel, dilation, relu ? " relu" : "");
+    OK(f->dev, write_floats(x, values, in * length));
+    OK(f->dev, write_floats(gpunn_find(model, "l.bias"), bias, out));
+    for (int pass = 0; pass < 3; pass++) {
+        float *weight = test_randoms(out * count, 2 + (uint32_t)(pass == 2), 1);
+        if (pass != 1) OK(f->dev, write_floats(gpunn_find(model, "l.weight"), weight, out * count));
+        OK(f->dev, gpunn_forward(&y, 1));
+        float *result = read_floats(f->dev, y, NULL);
+        for (int64_t o = 0; o < out; o++) {
+            double sum = bias[o], magnitude = fabs(sum);
+            for (int64_t i = 0; i < count; i++) {
+                const double term = (double)values[i / kernel * length + i % kernel * dilation] *
+                                    weight[o * count + i];
+                sum += term;
+                magnitude += fabs(term);
+            }
+            check_sum("out", o, result[o], relu && sum < 0 ? 0 : sum, magnitude, count);
+        }
+        free(result), free(weight);
+    }
+    gpunn_model_destroy(model);
+    free(values), free(bias);
+}
+static void test_small_rows(void **state)
+{
+    static const int outs[] = {1, 7, 8, 9, 16, 17, 24, 25, 31, 48, 49, 64, 97},
+                     ins[] = {1, 2, 3, 4, 5, 8, 40, 129};
+    fixture *f = *state;
+    allowance = 1;
+    for (int o = 0; o < COUNT(outs); o++)
+        for (int i = 0; i < COUNT(ins); i++) {
+            check_row(f, ins[i], outs[o], false, 1, 1, (o + i) % 2);
+            check_row(f, ins[i], outs[o], true, 1 + i % 3, 1 + o % 3, i % 2);
+        }
+}
+
 /* Evaluation keeps a linear layer's weights packed, over blocks of k and chunks of rows: the second run reads
  * what the first one left, and every number of threads gives the same bits. */
 static void test_linear_evaluation(void **state)
@@ -3041,6 +3091,7 @@ int main(void)
     static struct CMUnitTest tests[64];
     int                      count = 0;
     count += each_backend(tests + count, "linear", test_linear, NULL);
+    count += each_backend(tests + count, "rows of small layers", test_small_rows, NULL);
     count += each_backend(tests + count, "matmul", test_matmul, NULL);
     count += each_backend(tests + count, "conv1d", test_conv1d, NULL);
     count += each_backend(tests + count, "conv2d", test_conv2d, NULL);

@@ -25,7 +25,6 @@ FAILING(normalize, (void *context, float *to, const uint8_t *from, int64_t count
         (context, to, from, count, pixels))
 FAILING(synchronize, (void *context), (context))
 FAILING(prepare, (void *context, gpunn_step *step), (context, step))
-FAILING(run, (void *context, gpunn_step *step), (context, step))
 FAILING(update, (void *context, const gpunn_update *update), (context, update))
 FAILING(sum_of_squares, (void *context, const float *values, int64_t count, double *result),
         (context, values, count, result))
@@ -41,6 +40,17 @@ FAILING(execute, (void *context, gpunn_run *run), (context, run))
 FAILING(time, (void *context, gpunn_run *run, double *seconds), (context, run, seconds))
 FAILING(draw, (void *context, const gpunn_drawing *drawing, float *to), (context, drawing, to))
 #undef FAILING
+
+/* Any of the steps may be the call that fails. */
+static gpunn_status failing_run(void *context, gpunn_step *steps, int count, const gpunn_step **failed)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < count && status == GPUNN_OK; i++) {
+        *failed = &steps[i];
+        status = backend_fails() ? GPUNN_ERR_DEVICE : computing->run(context, &steps[i], 1, failed);
+    }
+    return status;
+}
 
 static const char *failing_error(void *context)
 {

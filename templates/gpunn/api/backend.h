@@ -185,7 +185,7 @@ typedef struct gpunn_step {
     gpunn_op op;
     /* false: compute out from in. true: compute grad_in from grad_out and the operands the op table lists */
     bool backward;
-    bool inference; /* inference model: no cache that copies the weights */
+    bool inference; /* inference model: no cache that copies the weights, but those of small layers */
     /* Of the plan. In training, dropout is active. batch_norm uses the batch's statistics and updates the
      * running ones; instance_norm does the same with each sample's. */
     bool training;
@@ -450,7 +450,8 @@ struct gpunn_backend {
      * and cache_bytes. Data pointers are NULL if absent and not yet valid if present, so test them against
      * NULL only. */
     gpunn_status (*prepare)(void *context, gpunn_step *step);
-    gpunn_status (*run)(void *context, gpunn_step *step);
+    /* Runs steps in order. *failed becomes the one that failed, or NULL: none in particular. */
+    gpunn_status (*run)(void *context, gpunn_step *steps, int count, const gpunn_step **failed);
     gpunn_status (*update)(void *context, const gpunn_update *update);
     /* Sum of squares of count floats, accumulated in double. */
     gpunn_status (*sum_of_squares)(void *context, const float *values, int64_t count, double *result);

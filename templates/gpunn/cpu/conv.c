@@ -1421,12 +1421,42 @@ static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gp
     return status;
 }
 
+/* Whether conv1d has one window, as a convolution with states that gets one element at a time: its weight has
+ * the layout of a linear layer's. */
+static bool gpunn__conv_is_row(const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0];
+    return step->out.count == step->out.dim[1] && step->attr->groups == 1 && step->attr->padding[0] == 0 &&
+           x->dim[2] == (step->attr->kernel[0] - 1) * step->attr->dilation[0] + 1 && gpunn__fits_row(step);
+}
+
+/* workspace: the window's elements, if dilation spreads them. */
+static GPUNN__STATUS gpunn__conv_row(gpunn_step *step, gpunn__action action)
+{
+    const int64_t kernel = step->attr->kernel[0], dilation = step->attr->dilation[0],
+                  channels = step->in[0].dim[1], length = step->in[0].dim[2];
+    const float *x = (const float *)step->in[0].data;
+    float       *row = (float *)step->workspace;
+    if (action == GPUNN__PREPARE) {
+        gpunn__prepare_row(step, dilation > 1 ? channels * kernel : 0);
+        return GPUNN_OK;
+    }
+    for (int64_t c = 0; c < channels && dilation > 1; c++)
+        for (int64_t k = 0; k < kernel; k++) row[c * kernel + k] = x[c * length + k * dilation];
+    gpunn__run_row(step, dilation > 1 ? row : x);
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cpu_conv1d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__conv_is_row(step) ? gpunn__conv_row(step, action) : gpunn__cpu_conv(cpu, step, action);
+}
+
 #define GPUNN__X(name)                                                                         \
     GPUNN__INTERNAL gpunn_status name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
     {                                                                                          \
         return gpunn__cpu_conv(cpu, step, action);                                             \
     }
-GPUNN__X(gpunn__cpu_conv1d)
 GPUNN__X(gpunn__cpu_conv2d)
 GPUNN__X(gpunn__cpu_conv3d)
 GPUNN__X(gpunn__cpu_conv_transpose1d)

@@ -241,11 +241,15 @@ static GPUNN__STATUS gpunn__cpu_prepare(void *context, gpunn_step *step)
     return step->operation->cpu((gpunn__cpu *)context, step, GPUNN__PREPARE);
 }
 
-static GPUNN__STATUS gpunn__cpu_run(void *context, gpunn_step *step)
+static GPUNN__STATUS gpunn__cpu_run(void *context, gpunn_step *steps, int count, const gpunn_step **failed)
 {
     gpunn__cpu_before before = gpunn__cpu_begin(context);
-    gpunn_status      status = step->operation->cpu((gpunn__cpu *)context, step,
-                                               step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    gpunn_status      status = GPUNN_OK;
+    for (int i = 0; i < count && status == GPUNN_OK; i++) {
+        *failed = &steps[i];
+        status = steps[i].operation->cpu((gpunn__cpu *)context, &steps[i],
+                                         steps[i].backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    }
     gpunn__cpu_end(before);
     return status;
 }
@@ -254,8 +258,7 @@ static GPUNN__STATUS gpunn__cpu_time(void *context, gpunn_run *run, double *seco
 {
     double begin = gpunn__seconds();
     for (int i = 0; i < run->step_count; i++) {
-        run->failed = &run->steps[i];
-        gpunn_status status = gpunn__cpu_run(context, &run->steps[i]);
+        gpunn_status status = gpunn__cpu_run(context, &run->steps[i], 1, &run->failed);
         if (status != GPUNN_OK) return status;
         const double end = gpunn__seconds();
         seconds[i] = end - begin;

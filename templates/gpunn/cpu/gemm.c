@@ -14,10 +14,11 @@ GPUNN__INLINE const char *gpunn__dots_ahead(const void *b, size_t size, int64_t 
     return (const char *)b + (size_t)((j + 4) * k) * size;
 }
 
-#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)                                             \
-    static const gpunn__gemm_kernels isa##_kernels = {                                                       \
-        NAME,       LANES,           DEPTH,      NEAR, ROWS, isa##_panel, isa##_copy, isa##_copy_transposed, \
-        isa##_dots, isa##_half_dots, isa##_widen};
+#define GPUNN__GEMM_KERNELS(isa, NAME, LANES, DEPTH, NEAR, ROWS)         \
+    static const gpunn__gemm_kernels isa##_kernels = {                   \
+        NAME,       LANES,           DEPTH,       NEAR,                  \
+        ROWS,       isa##_panel,     isa##_copy,  isa##_copy_transposed, \
+        isa##_dots, isa##_half_dots, isa##_widen, isa##_row};
 
 #ifdef GPUNN__AVX512
 /* Words of BF16, in vectors of the same type. A product adds both products of a word to one lane. */
@@ -177,6 +178,7 @@ GPUNN__AMX GPUNN__NOINLINE void gpunn__amx_panel(const gpunn__panel *t)
 #define GPUNN__TILE_ROWS1 8
 #include "cpu/gemm_moves.inc"
 #include "cpu/gemm_halves.inc"
+#include "cpu/gemm_row.inc"
 #include "cpu/gemm_products.inc"
 GPUNN__GEMM_KERNELS(gpunn__v16, "AVX-512", 16, 768, 3072, 64)
 #endif
@@ -190,6 +192,7 @@ GPUNN__GEMM_KERNELS(gpunn__v16, "AVX-512", 16, 768, 3072, 64)
 #define GPUNN__TILE_ROWS1 8
 #include "cpu/gemm_moves.inc"
 #include "cpu/gemm_halves.inc"
+#include "cpu/gemm_row.inc"
 #include "cpu/gemm_products.inc"
 GPUNN__GEMM_KERNELS(gpunn__v8, "AVX2", 8, 256, 2048, 32)
 #endif
@@ -211,6 +214,7 @@ GPUNN__GEMM_KERNELS(gpunn__v8, "AVX2", 8, 256, 2048, 32)
 #endif
 #include "cpu/gemm_moves.inc"
 #include "cpu/gemm_halves.inc"
+#include "cpu/gemm_row.inc"
 #include "cpu/gemm_products.inc"
 GPUNN__GEMM_KERNELS(gpunn__v4, GPUNN__BASELINE_NAME, 4, 256, 2048, 32)
 #undef GPUNN__BASELINE_NAME
@@ -308,6 +312,20 @@ static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t coun
 {
     gpunn__widen_floats(dtype, from, count, to);
 }
+static void gpunn__plain_row(int64_t k, int64_t n, const float *x, const float *packed, const float *shift,
+                             float *y, bool add, bool relu)
+{
+    enum { WIDTH = 3 * GPUNN__PLAIN_LANES };
+    gpunn__panel t;
+    memset(&t, 0, sizeof t);
+    t.rows = t.a_col = 1, t.k = k, t.a = x, t.add = add, t.relu = relu;
+    for (int64_t j = 0; j < n; j += WIDTH, packed += k * WIDTH) {
+        t.columns = n - j < WIDTH ? n - j : (int64_t)WIDTH;
+        t.b = packed, t.b_row = gpunn__round_up(t.columns, GPUNN__PLAIN_LANES);
+        t.c = y + j, t.shift_col = shift ? shift + j : NULL;
+        gpunn__plain_panel(&t);
+    }
+}
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
     static const gpunn__gemm_kernels plain = {"plain C",
@@ -320,7 +338,8 @@ GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
                                               gpunn__plain_relayout,
                                               gpunn__plain_dots,
                                               gpunn__plain_half_dots,
-                                              gpunn__plain_widen};
+                                              gpunn__plain_widen,
+                                              gpunn__plain_row};
     return &plain;
 }
 /* Unknown in plain C. */
@@ -660,6 +679,8 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
 {
     if (gpunn__gemm_is_dots(g))
         gpunn__gemm_by_dots(g, kernels, i0, i1, j0, j1, packed);
+    else if (gpunn__gemm_is_row(g, kernels))
+        gpunn__gemm_row(g, kernels, j0, j1, g->c);
     else
         gpunn__gemm_by_panels(g, kernels, i0, i1, j0, j1, packed);
 }
@@ -742,30 +763,29 @@ static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 }
 #endif
 
-GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
+GPUNN__INTERNAL void gpunn__gemm_run(gpunn__gemm *g, int threads, void *workspace)
 {
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
 #endif
     if (gpunn__gemm_has_few_columns(g)) {
-        float *const      c = (float *)workspace;
-        const gpunn__gemm transposed = gpunn__gemm_transposed(g, c);
+        float *const c = (float *)workspace;
+        gpunn__gemm  transposed = gpunn__gemm_transposed(g, c);
         gpunn__gemm_run(&transposed, threads, c + g->m * g->n);
         for (int64_t i = 0; i < g->m; i++)
             for (int64_t j = 0; j < g->n; j++)
                 g->c[i * g->c_row + j] = c[j * g->m + i] + (g->accumulate ? g->c[i * g->c_row + j] : 0);
         return;
     }
-    gpunn__gemm whole = *g;
-    whole.panels = gpunn__gemm_panels(g);
     gpunn__gemm_job job;
-    job.g = &whole;
+    g->panels = gpunn__gemm_panels(g);
+    job.g = g;
     job.kernels = gpunn__gemm_choose();
     job.parts = g->b ? gpunn__gemm_parts(g) : 1;
     job.sums = (float *)workspace;
     job.scratch = job.sums + (job.parts > 1 ? job.parts * g->m * g->n : 0);
     if (job.parts == 1 && threads == 1) {
-        gpunn__gemm_block(&whole, job.kernels, 0, g->m, 0, g->n, job.scratch);
+        gpunn__gemm_block(g, job.kernels, 0, g->m, 0, g->n, job.scratch);
         return;
     }
     gpunn_parallel(threads, gpunn__gemm_task, &job);
@@ -880,11 +900,56 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
     return GPUNN_OK;
 }
 
+/* Layers of at most so many weights keep a packed copy for one row too. Larger ones take the time of reading
+ * their weights anyway. */
+enum { GPUNN__SMALL_LAYER = 1 << 14 };
+
+GPUNN__INTERNAL bool gpunn__fits_row(const gpunn_step *step)
+{
+    const gpunn_value      *weight = &step->in[1];
+    const gpunn_step_fused *fused = step->fused;
+    return !step->backward && !step->training && weight->dtype == GPUNN_F32 && weight->dim[0] >= 8 &&
+           weight->count <= GPUNN__SMALL_LAYER &&
+           weight->count <= weight->dim[0] * gpunn__gemm_choose()->depth && !fused->norm &&
+           !fused->gelu_tanh && !fused->residual.data;
+}
+
+GPUNN__INTERNAL void gpunn__prepare_row(gpunn_step *step, int64_t workspace)
+{
+    const int64_t out = step->in[1].dim[0];
+    step->workspace_bytes = (size_t)workspace * sizeof(float);
+    step->cache_bytes = gpunn__gemm_packed_b_bytes(step->in[1].count / out, out);
+}
+
+GPUNN__INTERNAL void gpunn__run_row(gpunn_step *step, const float *x)
+{
+    const int64_t out = step->in[1].dim[0], in = step->in[1].count / out;
+    float *const  packed = (float *)step->cache;
+    if (step->cache_version != step->state->weights_version) {
+        const gpunn__gemm g = gpunn__gemm_make(1, out, in, NULL, false, step->in[1].data, true, NULL, false);
+        gpunn__gemm_pack_b(&g, packed);
+        step->cache_version = step->state->weights_version;
+    }
+    gpunn__gemm_choose()->row(in, out, x, packed, (const float *)step->in[2].data, (float *)step->out.data,
+                              false, step->fused->relu);
+}
+
+static GPUNN__STATUS gpunn__linear_row(gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE)
+        gpunn__prepare_row(step, 0);
+    else
+        gpunn__run_row(step, (const float *)step->in[0].data);
+    return GPUNN_OK;
+}
+
 /* y = x W^T + bias. Evaluation plans keep W packed, scaled by a fused batch norm if there is one: cache =
  * shift [out], packed W. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (step->backward) return gpunn__linear_backward(cpu, step, action);
+    if (step->in[0].count == step->in[1].dim[1] && gpunn__fits_row(step))
+        return gpunn__linear_row(step, action);
     const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     void *const x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
     const size_t       head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;

@@ -109,6 +109,10 @@ typedef struct gpunn__gemm_kernels {
                       const void *b, int64_t b_row, float *c, int64_t c_row, bool add);
     /* like gpunn__widen_floats */
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to);
+    /* y[n] (=, or += if add) x[k] B + shift, then relu. packed: from gpunn__gemm_pack_b, with k at most
+     * `depth`. shift may be NULL. */
+    void (*row)(int64_t k, int64_t n, const float *x, const float *packed, const float *shift, float *y,
+                bool add, bool relu);
 } gpunn__gemm_kernels;
 
 /* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
@@ -226,9 +230,9 @@ GPUNN__INTERNAL gpunn__gemm_share gpunn__gemm_part(int64_t m, int64_t n, int64_t
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
                                        int64_t i1, int64_t j0, int64_t j1, float *packed);
 
-/* Computes the whole product. With threads = 1 everything runs in the calling thread, so a task of a thread
+/* Computes the whole product and sets g->panels. With threads = 1 everything runs in the calling thread, so a task of a thread
  * pool may call it. workspace: gpunn__gemm_workspace bytes. */
-GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace);
+GPUNN__INTERNAL void gpunn__gemm_run(gpunn__gemm *g, int threads, void *workspace);
 
 /* Name of the chosen kernels, for the device's name. */
 GPUNN__INTERNAL const char *gpunn__gemm_name(void);
@@ -239,30 +243,62 @@ GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *
     return gpunn__cpu_threads_for(cpu, (double)g->m * (double)g->n / 8 * (double)g->k);
 }
 
+/* LINEAR of one row, and convolutions of one window, which is such a row. Whether a step's weight, packed in
+ * its cache, can be multiplied so: it is small, and nothing but relu is fused. */
+GPUNN__INTERNAL bool gpunn__fits_row(const gpunn_step *step);
+
+/* Sets what such a step needs. workspace: floats. */
+GPUNN__INTERNAL void gpunn__prepare_row(gpunn_step *step, int64_t workspace);
+
+/* Its result, from the row x. */
+GPUNN__INTERNAL void gpunn__run_row(gpunn_step *step, const float *x);
+
 /* Scale and shift per channel of a batch norm that is fused into a linear or convolution layer. bias is that
  * layer's, or NULL. */
 GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels,
                                       float *scale, float *shift);
 
 /* C[m, n] = A[m, k] B[k, n], all contiguous; transpose_a: A is stored as [k, m]; transpose_b: B as [n, k]. */
+GPUNN__INLINE void gpunn__gemm_set(gpunn__gemm *g, int64_t m, int64_t n, int64_t k, const void *a,
+                                   bool transpose_a, const void *b, bool transpose_b, void *c,
+                                   bool accumulate)
+{
+    memset(g, 0, sizeof *g);
+    g->m = m;
+    g->n = n;
+    g->k = k;
+    g->a = (const float *)a;
+    g->a_row = transpose_a ? 1 : k;
+    g->a_col = transpose_a ? m : 1;
+    g->b = (const float *)b;
+    g->b_row = transpose_b ? 1 : n;
+    g->b_col = transpose_b ? k : 1;
+    g->c = (float *)c;
+    g->c_row = n;
+    g->accumulate = accumulate;
+}
+
 GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a,
                                            const void *b, bool transpose_b, void *c, bool accumulate)
 {
     gpunn__gemm g;
-    memset(&g, 0, sizeof g);
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.a = (const float *)a;
-    g.a_row = transpose_a ? 1 : k;
-    g.a_col = transpose_a ? m : 1;
-    g.b = (const float *)b;
-    g.b_row = transpose_b ? 1 : n;
-    g.b_col = transpose_b ? k : 1;
-    g.c = (float *)c;
-    g.c_row = n;
-    g.accumulate = accumulate;
+    gpunn__gemm_set(&g, m, n, k, a, transpose_a, b, transpose_b, c, accumulate);
     return g;
+}
+
+/* Whether `row` of the kernels computes the product, of which a thread may compute some columns. */
+GPUNN__INLINE bool gpunn__gemm_is_row(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels)
+{
+    return g->m == 1 && g->packed_b && g->a_col == 1 && g->k <= kernels->depth && !g->bf16 && !g->scale_row &&
+           !g->shift_row && !g->scale_col && !g->residual;
+}
+
+/* Columns j0 .. j1 of such a product, to c instead of g->c. */
+GPUNN__INLINE void gpunn__gemm_row(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t j0,
+                                   int64_t j1, float *c)
+{
+    kernels->row(g->k, j1 - j0, g->a, g->packed_b + g->k * j0, g->shift_col ? g->shift_col + j0 : NULL,
+                 c + j0, g->accumulate, g->relu);
 }
 
 #endif /* GPUNN__CPU_GEMM_H */

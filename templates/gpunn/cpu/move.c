@@ -232,18 +232,46 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *st
     return GPUNN_OK;
 }
 
+/* Copies runs of `bytes`; runs start so many bytes apart. Callers pass small sizes as constants. */
+GPUNN__INLINE void gpunn__copy_runs(char *to, int64_t to_row, const char *from, int64_t from_row,
+                                    int64_t runs, size_t bytes)
+{
+    for (; runs > 0; runs--, to += to_row, from += from_row) memcpy(to, from, bytes);
+}
+
+/* Forward of ops along an axis: copies axis elements of each line of operand i, from element `first` on, to
+ * element `at` of the result's. Few numbers in plain layout only, which one thread copies. */
+static bool gpunn__move_few(const gpunn_step *step, int i, int64_t first, int64_t at)
+{
+    enum { FEW = 4096 }; /* numbers */
+    const gpunn_value *in = &step->in[i], *out = &step->out;
+    int64_t            run = (int64_t)gpunn_dtype_size(in->dtype), lines = 1;
+    if (step->backward || in->count > FEW || in->channels_last || out->channels_last) return false;
+    for (int d = 0; d < step->attr->axis; d++) lines *= in->dim[d];
+    for (int d = step->attr->axis + 1; d < in->rank; d++) run *= in->dim[d];
+    const int64_t from_row = in->dim[step->attr->axis] * run, to_row = out->dim[step->attr->axis] * run;
+    char         *to = (char *)out->data + at * run;
+    const char   *from = (const char *)in->data + first * run;
+    const int64_t bytes = gpunn__least(from_row, to_row);
+    if (bytes == 4)
+        gpunn__copy_runs(to, to_row, from, from_row, lines, 4);
+    else if (bytes == 8)
+        gpunn__copy_runs(to, to_row, from, from_row, lines, 8);
+    else
+        gpunn__copy_runs(to, to_row, from, from_row, lines, (size_t)bytes);
+    return true;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const gpunn_value *out = &step->out;
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
-    gpunn__memory_strides(out, out_stride);
-    for (int i = 0; i < step->input_count; i++) {
-        const gpunn_value *in = &step->in[i];
-        gpunn__memory_strides(in, in_stride);
-        if (!step->backward || step->grad_in[i].data)
-            gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
-        offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
+    const int axis = step->attr->axis;
+    int64_t   in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], at = 0;
+    for (int i = 0; i < step->input_count; at += step->in[i++].dim[axis]) {
+        if (gpunn__move_few(step, i, 0, at) || (step->backward && !step->grad_in[i].data)) continue;
+        gpunn__memory_strides(&step->out, out_stride);
+        gpunn__memory_strides(&step->in[i], in_stride);
+        gpunn__cpu_move(cpu, step, i, &step->in[i], at * out_stride[axis], out_stride, 0, in_stride);
     }
     return GPUNN_OK;
 }
@@ -255,6 +283,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step
     const gpunn_value *in = &step->in[0];
     int                axis = step->attr->axis;
     int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
+    if (step->attr->step == 1 && gpunn__move_few(step, 0, step->attr->start, 0)) return GPUNN_OK;
     gpunn__memory_strides(out, out_stride);
     gpunn__memory_strides(in, in_stride);
     int64_t offset = step->attr->start * in_stride[axis];

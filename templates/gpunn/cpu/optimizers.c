@@ -351,8 +351,8 @@ GPUNN__INTERNAL size_t gpunn__muon_bytes(int64_t rows, int64_t columns, int thre
 /* One step: y = a x + b (x x^T) x + c (x x^T)^2 x. */
 static void gpunn__muon_step(const gpunn__cpu *cpu, const gpunn__muon *m, const gpunn__muon_memory *at)
 {
-    const int64_t              k = m->least;
-    const gpunn__muon_products p = gpunn__muon_products_of(m, at);
+    const int64_t        k = m->least;
+    gpunn__muon_products p = gpunn__muon_products_of(m, at);
     gpunn__gemm_run(&p.gram, gpunn__gemm_threads(cpu, &p.gram), at->scratch);
     for (int64_t i = 0; i < k * k; i++) at->mixed[i] = m->c * at->gram[i];
     for (int64_t i = 0; i < k; i++) at->mixed[i * k + i] += m->b;

@@ -21,15 +21,15 @@ typedef struct gpunn__recurrent_job {
     const gpunn__gemm_kernels *kernels;
     int64_t                    length, batch, in, hidden, gates, width; /* width: floats in a row of gates */
     int64_t                    directions, direction;
+    int                        products;            /* of one step */
     const float               *h_0, *c_0;           /* of this direction; NULL: 0 */
     const float               *reset;               /* [length][batch]; NULL: never */
     float                     *kept;                /* [time][batch][width], starting at time `origin` */
     int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
     float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
     const float               *zeros;               /* [hidden], in backward */
-    /* products of one step; in forward, followed by x W_ih^T for many steps */
+    /* the products; in forward, followed by x W_ih^T for many steps */
     gpunn__gemm product[3];
-    int         products;
 } gpunn__recurrent_job;
 
 /* Time index of step s of this direction. */
@@ -218,6 +218,12 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
     }
 }
 
+/* The gates that product p of a step computes: for gru r and z, then q. */
+GPUNN__INLINE int64_t gpunn__recurrent_gates(const gpunn__recurrent_job *j, int p)
+{
+    return (j->products == 1 ? j->gates : 2 - p) * j->hidden;
+}
+
 /* Sets up the products of one step: gates += h W_hh^T; for gru, q separately. Backward: dh += gates W_hh. */
 static void gpunn__recurrent_products(gpunn__recurrent_job *j)
 {
@@ -225,31 +231,35 @@ static void gpunn__recurrent_products(gpunn__recurrent_job *j)
     const int64_t     hidden = j->hidden, batch = j->batch;
     const float      *weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction + 1].data;
     const float      *bias = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction + 3].data;
-    const int64_t     rows[2] = {step->op == GPUNN_OP_GRU ? 2 * hidden : j->gates * hidden, hidden};
-    j->products = step->op == GPUNN_OP_GRU ? 2 : 1;
-    for (int i = 0; i < j->products; i++, weight = weight ? weight + rows[0] * hidden : NULL) {
-        gpunn__gemm *g = &j->product[i];
+    for (int i = 0; i < j->products; i++) {
+        const int64_t rows = gpunn__recurrent_gates(j, i);
+        gpunn__gemm  *g = &j->product[i];
         if (step->backward) {
-            *g = gpunn__gemm_make(batch, hidden, rows[i], NULL, false, weight, false, j->h, true);
+            gpunn__gemm_set(g, batch, hidden, rows, NULL, false, weight, false, j->h, true);
             g->a_row = j->width;
         } else {
-            *g = gpunn__gemm_make(batch, rows[i], hidden, j->h, false, weight, true, NULL, i == 0);
+            gpunn__gemm_set(g, batch, rows, hidden, j->h, false, weight, true, NULL, i == 0);
             g->c_row = j->width;
-            if (i == 1 && bias) g->shift_col = bias + rows[0];
+            if (i == 1 && bias) g->shift_col = bias + 2 * hidden;
         }
+        if (weight) weight += rows * hidden;
     }
     if (step->backward) return;
     weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction].data;
-    j->product[j->products] = gpunn__gemm_make(0, j->gates * hidden, j->in, step->in[0].data, false, weight,
-                                               true, NULL, false);
+    gpunn__gemm_set(&j->product[j->products], 0, j->gates * hidden, j->in, step->in[0].data, false, weight,
+                    true, NULL, false);
     j->product[j->products].c_row = j->width;
 }
 
 static size_t gpunn__recurrent_packed_bytes(const gpunn__recurrent_job *j)
 {
-    size_t bytes = 0;
-    for (int i = 0; i < j->products + !j->step->backward; i++)
-        bytes += gpunn__gemm_packed_b_bytes(j->product[i].k, j->product[i].n);
+    const bool backward = j->step->backward;
+    size_t     bytes = backward ? 0 : gpunn__gemm_packed_b_bytes(j->in, j->gates * j->hidden);
+    for (int i = 0; i < j->products; i++) {
+        const int64_t rows = gpunn__recurrent_gates(j, i);
+        bytes += backward ? gpunn__gemm_packed_b_bytes(rows, j->hidden)
+                          : gpunn__gemm_packed_b_bytes(j->hidden, rows);
+    }
     return bytes;
 }
 
@@ -274,14 +284,20 @@ static void gpunn__recurrent_multiply(const gpunn__recurrent_job *j, const gpunn
                                       float *gates)
 {
     for (int p = 0; p < j->products; p++) {
+        float *const own = gates + 3 * p * j->hidden;
+        int64_t      begin, end;
+        gpunn__cpu_part(j->product[p].n, 3 * j->kernels->lanes, share->threads, share->index, &begin, &end);
+        if (begin >= end) continue;
+        if (!j->step->backward && gpunn__gemm_is_row(&j->product[p], j->kernels)) {
+            gpunn__gemm_row(&j->product[p], j->kernels, begin, end, own);
+            continue;
+        }
         gpunn__gemm g = j->product[p];
-        int64_t     begin, end;
         if (j->step->backward)
-            g.a = gates + 3 * p * j->hidden;
+            g.a = own;
         else
-            g.c = gates + 3 * p * j->hidden;
-        gpunn__cpu_part(g.n, 3 * j->kernels->lanes, share->threads, share->index, &begin, &end);
-        if (begin < end) gpunn__gemm_block(&g, j->kernels, share->row, share->rows_end, begin, end, NULL);
+            g.c = own;
+        gpunn__gemm_block(&g, j->kernels, share->row, share->rows_end, begin, end, NULL);
     }
 }
 
@@ -357,8 +373,8 @@ static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc
 
 /* Runs a product, or with PREPARE raises *bytes to the workspace that it needs. All products share the
  * workspace. */
-static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gpunn__gemm *g,
-                                 float *workspace, size_t *bytes)
+static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, gpunn__gemm *g, float *workspace,
+                                 size_t *bytes)
 {
     const int    threads = gpunn__gemm_threads(cpu, g);
     const size_t needed = gpunn__gemm_workspace(g, threads);
@@ -368,21 +384,21 @@ static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gp
         *bytes = needed;
 }
 
-static gpunn__recurrent_job gpunn__recurrent_of(const gpunn_step *step)
+/* Sets everything but the products, which gpunn__recurrent_products sets. */
+static void gpunn__recurrent_open(gpunn__recurrent_job *j, const gpunn_step *step)
 {
-    gpunn__recurrent_job j;
-    memset(&j, 0, sizeof j);
-    j.step = step;
-    j.kernels = gpunn__gemm_choose();
-    j.length = step->in[0].dim[0];
-    j.batch = step->in[0].dim[1];
-    j.in = step->in[0].dim[2];
-    j.hidden = step->in[GPUNN__WEIGHTS + 1].dim[1];
-    j.gates = gpunn__gates_of(step->op);
-    j.width = (j.gates + (step->op != GPUNN_OP_RNN)) * j.hidden;
-    j.directions = step->attr->bidirectional ? 2 : 1;
-    j.reset = (const float *)step->in[GPUNN__RESET].data;
-    return j;
+    memset(j, 0, offsetof(gpunn__recurrent_job, product));
+    j->step = step;
+    j->kernels = gpunn__gemm_choose();
+    j->length = step->in[0].dim[0];
+    j->batch = step->in[0].dim[1];
+    j->in = step->in[0].dim[2];
+    j->hidden = step->in[GPUNN__WEIGHTS + 1].dim[1];
+    j->gates = gpunn__gates_of(step->op);
+    j->width = (j->gates + (step->op != GPUNN_OP_RNN)) * j->hidden;
+    j->directions = step->attr->bidirectional ? 2 : 1;
+    j->products = step->op == GPUNN_OP_GRU ? 2 : 1;
+    j->reset = (const float *)step->in[GPUNN__RESET].data;
 }
 
 static float *gpunn__recurrent_take(gpunn__arena *arena, int64_t count)
@@ -477,7 +493,8 @@ static void gpunn__recurrent_start(gpunn__recurrent_job *j, float *packed, bool 
 
 static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__recurrent_job j = gpunn__recurrent_of(step);
+    gpunn__recurrent_job j;
+    gpunn__recurrent_open(&j, step);
     const int64_t states = j.batch * j.hidden, rows = j.gates * j.hidden, chunk = gpunn__recurrent_chunk(&j);
     const int64_t kept = (step->training ? j.length : chunk) * j.batch * j.width;
     const bool    run = action == GPUNN__FORWARD;
@@ -485,7 +502,6 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
         const gpunn_status status = gpunn__recurrent_check(cpu, &j);
         if (status != GPUNN_OK) return status;
     }
-    gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
     const int     threads = gpunn__recurrent_threads(cpu, &j, chunk);
     gpunn__arena  arena = {(char *)step->workspace, 0};
@@ -503,16 +519,18 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
         if (run)
             gpunn__recurrent_start(&j, packed + (step->training ? 0 : j.direction * packed_count), fill,
                                    bias);
+        else
+            gpunn__recurrent_products(&j);
         for (int64_t first = 0; first < j.length; first += chunk) {
             gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
             j.kept = gates;
             if (run && step->training) j.kept += j.direction * kept + j.origin * j.batch * j.width;
-            gpunn__gemm g = j.product[j.products];
-            g.m = (j.last - j.first) * j.batch;
-            if (run) g.a += j.origin * j.batch * j.in;
-            g.c = j.kept;
-            g.shift_col = bias;
-            gpunn__recurrent_run(cpu, action, &g, scratch, &scratch_bytes);
+            gpunn__gemm *const g = &j.product[j.products];
+            g->m = (j.last - j.first) * j.batch;
+            if (run) g->a = (const float *)step->in[0].data + j.origin * j.batch * j.in;
+            g->c = j.kept;
+            g->shift_col = bias;
+            gpunn__recurrent_run(cpu, action, g, scratch, &scratch_bytes);
             if (run) gpunn_parallel(threads, gpunn__recurrent_task, &j);
         }
         if (!run || !step->attr->states) continue;
@@ -611,8 +629,9 @@ static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 
 static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__recurrent_job j = gpunn__recurrent_of(step);
-    const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width,
+    gpunn__recurrent_job j;
+    gpunn__recurrent_open(&j, step);
+    const int64_t states = j.batch * j.hidden, share = j.length * j.batch * j.width,
                   chunk = gpunn__recurrent_chunk(&j);
     const bool   lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
     const int    threads = gpunn__recurrent_threads(cpu, &j, chunk);

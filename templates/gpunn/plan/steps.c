@@ -16,18 +16,6 @@ GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
     return request->opt ? request->opt->scope : 0;
 }
 
-GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
-{
-    gpunn__request request;
-    memset(&request, 0, sizeof request);
-    request.outputs = outputs;
-    request.output_count = count;
-    request.training = aim != GPUNN__EVALUATE;
-    request.seeded = aim == GPUNN__TRAIN_FROM;
-    request.forward_only = aim == GPUNN__TRAIN_FORWARD;
-    return request;
-}
-
 /* ---- lists --------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL int gpunn__list_begin(const gpunn__lists *lists, int id)

@@ -57,7 +57,17 @@ typedef struct gpunn__request {
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request);
 
 /* A request with everything else at its default. */
-GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
+GPUNN__INLINE gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+{
+    gpunn__request request;
+    memset(&request, 0, sizeof request);
+    request.outputs = outputs;
+    request.output_count = count;
+    request.training = aim != GPUNN__EVALUATE;
+    request.seeded = aim == GPUNN__TRAIN_FROM;
+    request.forward_only = aim == GPUNN__TRAIN_FORWARD;
+    return request;
+}
 
 typedef struct gpunn__plan_tensor { /* a tensor within a plan */
     /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */

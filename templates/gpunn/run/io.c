@@ -127,6 +127,7 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     gpunn_attributes     attr;
     gpunn_value          in;
     gpunn_step           step;
+    const gpunn_step    *failed;
     if (!gpunn__stored_channels_last(t, gradient) && stored == t->dtype)
         return backend->download(dev->context, to, memory, bytes);
     if (!gpunn__stored_channels_last(t, gradient))
@@ -148,7 +149,7 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     step.state = &t->model->state;
     gpunn__as_stored(&in, true);
     memcpy(attr.order, gpunn__to_first, sizeof gpunn__to_first);
-    return backend->run(dev->context, &step);
+    return backend->run(dev->context, &step, 1, &failed);
 }
 
 /* Copies a parameter that is stored as blocks to host memory: the blocks, or its numbers as floats. */

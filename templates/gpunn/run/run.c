@@ -193,10 +193,11 @@ GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__reques
 /* Whether a plan fits the request, at any batch size. */
 static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
 {
-    return plan->training == request->training && plan->seeded == request->seeded &&
-           plan->forward_only == request->forward_only && plan->evaluates == request->evaluates &&
-           plan->scope == gpunn__scope(request) && plan->output_count == request->output_count &&
-           memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
+    bool same = plan->training == request->training && plan->seeded == request->seeded &&
+                plan->forward_only == request->forward_only && plan->evaluates == request->evaluates &&
+                plan->scope == gpunn__scope(request) && plan->output_count == request->output_count;
+    for (int i = 0; same && i < plan->output_count; i++) same = plan->outputs[i] == request->outputs[i];
+    return same;
 }
 
 /* Converts the inputs of a plan that are bound to doubles. */
@@ -290,11 +291,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *p
         plan->outputs[0]->model->doubtful = true;
         return status == GPUNN_OK ? GPUNN_OK : gpunn__run_fail(dev, &run, "gpunn_profile", status);
     }
-    for (int i = from; i < to; i++) {
-        gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
-        if (status != GPUNN_OK) return gpunn__step_fail(dev, &plan->steps[i], status);
-        if (gpunn__writes_gradients(&plan->steps[i]))
-            gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[i]);
+    while (from < to) {
+        const gpunn_step *failed = NULL;
+        const int         begin = from++;
+        while (from < to && !gpunn__writes_gradients(&plan->steps[from - 1])) from++;
+        gpunn_status status = dev->backend->run(dev->context, &plan->steps[begin], from - begin, &failed);
+        if (status != GPUNN_OK) return gpunn__step_fail(dev, failed ? failed : &plan->steps[begin], status);
+        if (gpunn__writes_gradients(&plan->steps[from - 1]))
+            gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[from - 1]);
     }
     return GPUNN_OK;
 }

@@ -337,14 +337,15 @@ static GPUNN__STATUS gpunn__rows_gather(gpunn_group *group, gpunn_tensor *table,
 /* Replaces a table's gradient by its mean over all ranks. */
 static GPUNN__STATUS gpunn__average_rows(gpunn_group *group, gpunn_tensor *table)
 {
-    gpunn_device   *dev = table->model->dev;
-    const int64_t   entries = table->compact.used * group->args.size;
-    gpunn__rows_sum sum;
-    gpunn_status    copied, status = gpunn__rows_gather(group, table, &copied);
+    gpunn_device     *dev = table->model->dev;
+    const int64_t     entries = table->compact.used * group->args.size;
+    gpunn__rows_sum   sum;
+    const gpunn_step *failed;
+    gpunn_status      copied, status = gpunn__rows_gather(group, table, &copied);
     if (status != GPUNN_OK) return status;
     gpunn__rows_sum_of(table, table->compact.gathered, entries, &sum);
     sum.step.workspace = (char *)table->compact.gathered + gpunn__gathered_bytes(table, entries);
-    if (copied == GPUNN_OK) copied = dev->backend->run(dev->context, &sum.step);
+    if (copied == GPUNN_OK) copied = dev->backend->run(dev->context, &sum.step, 1, &failed);
     if (copied == GPUNN_OK)
         copied = dev->backend->scale(dev->context, table->compact.values, gpunn__gradient_count(table),
                                      1 / (float)group->args.size, 0);

@@ -246,17 +246,20 @@ static gpunn_status gpunn__cuda_prepare(void *context, gpunn_step *step)
     return gpunn__cuda_dispatch(cuda, step, GPUNN__PREPARE);
 }
 
-static gpunn_status gpunn__cuda_run(void *context, gpunn_step *step)
+static gpunn_status gpunn__cuda_run(void *context, gpunn_step *steps, int count, const gpunn_step **failed)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     gpunn_run    run;
     memset(&run, 0, sizeof run);
-    run.state = step->state;
-    run.steps = step;
-    run.step_count = 1;
+    run.state = steps->state;
+    run.steps = steps;
+    run.step_count = count;
+    *failed = NULL;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__run_numbers(cuda, &run, false));
-    return gpunn__run_launch(cuda, &run);
+    const gpunn_status status = gpunn__run_launch(cuda, &run);
+    *failed = run.failed;
+    return status;
 }
 
 static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update)
