@@ -16394,10 +16394,12 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
 GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpunn_tensor *x, int64_t n,
                                               int capacity);
 
-/* 0 .. n - 1 along the axis of the sequences; NULL if the state holds n. Returns false on failure. */
-GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t n, int64_t held, gpunn_tensor **places);
+/* The first n places of each line of `held`, [lines, n]; NULL if the state holds n. Returns false on
+ * failure. */
+GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t lines, int64_t n, int64_t held,
+                                        gpunn_tensor **places);
 
-/* The state's rows at these places of an axis. places NULL: all. */
+/* The state's rows along an axis at these places. The axes before it are the lines. places NULL: all. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__held_rows(gpunn_tensor *state, int axis, gpunn_tensor *places);
 
 /* Assigns the first rows along an axis, as many as the value has, in training too. */
@@ -16715,17 +16717,34 @@ GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpu
     return 0;
 }
 
-GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t n, int64_t held, gpunn_tensor **places)
+/* 0 .. size - 1 as I64. */
+static gpunn_tensor *gpunn__numbers(gpunn_model *model, int64_t size)
+{
+    return gpunn_cast(gpunn_add_scalar(gpunn__ordinals(model, size), -1), GPUNN_I64);
+}
+
+GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t lines, int64_t n, int64_t held,
+                                        gpunn_tensor **places)
 {
     *places = NULL;
     if (n == held) return true;
-    *places = gpunn_cast(gpunn_add_scalar(gpunn__ordinals(model, n), -1), GPUNN_I64);
+    gpunn_tensor *first = gpunn_integer_scalar(GPUNN_INTEGER_MUL, gpunn__numbers(model, lines), held);
+    *places = gpunn_add(gpunn_reshape(first, GPUNN_SHAPE(lines, 1)), gpunn__numbers(model, n));
     return *places != NULL;
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__held_rows(gpunn_tensor *state, int axis, gpunn_tensor *places)
 {
-    return places ? gpunn_index_select(state, axis, places) : state;
+    gpunn_shape          shape = gpunn_tensor_shape(state);
+    gpunn_embedding_args table;
+    int64_t              row = 1, lines = shape.dim[axis];
+    if (places == NULL) return state;
+    for (int d = axis + 1; d < state->rank; d++) row *= shape.dim[d];
+    for (int d = 0; d < axis; d++) lines *= shape.dim[d];
+    memset(&table, 0, sizeof table);
+    table.weight = gpunn_reshape(state, GPUNN_SHAPE(lines, row));
+    shape.dim[axis] = places->dim[1];
+    return table.weight ? gpunn_reshape(gpunn_embedding_(places, NULL, table), shape) : NULL;
 }
 
 GPUNN__INTERNAL bool gpunn__hold_rows(gpunn_tensor *state, int axis, gpunn_tensor *value)
@@ -16877,7 +16896,7 @@ static gpunn_tensor *gpunn__conv_stream(gpunn_tensor *x, const char *name, gpunn
     if (past == 0) return gpunn__conv_node(&gpunn__operation_conv1d, x, name, &args);
     (void)snprintf(own_name, sizeof own_name, "%s.past", name);
     state = gpunn_state(x->model, own_name, GPUNN_SHAPE(held, x->dim[1], past), zeros);
-    if (state && gpunn__held_places(x->model, x->dim[0], held, &places))
+    if (state && gpunn__held_places(x->model, 1, x->dim[0], held, &places))
         both[0] = gpunn__held_rows(state, 0, places);
     gpunn_tensor *whole = both[0] ? gpunn_concat(both, 2, 2) : NULL;
     gpunn_tensor *y = whole ? gpunn__conv_node(&gpunn__operation_conv1d, whole, name, &args) : NULL;
@@ -18019,16 +18038,20 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give %s, a value for each sequence",
                                 gpunn__shape_text(reset, text),
                                 gpunn__dims_text(x->model, 1, &x->dim[n], other));
-    if (reset) args.reset = NULL;
-    if (!gpunn__held_places(x->model, x->dim[n], held, &places)) return gpunn__call_finish(&call, NULL);
+    /* A single step masks the state as it reads it. */
+    const bool    steps = reset && x->dim[1 - n] == 1 && !args.bidirectional;
     const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
+    if (reset)
+        args.reset = steps ? gpunn_reshape(gpunn_cast(reset, GPUNN_F32), GPUNN_SHAPE(1, x->dim[n])) : NULL;
+    if ((steps && args.reset == NULL) || !gpunn__held_places(x->model, rows, x->dim[n], held, &places))
+        return gpunn__call_finish(&call, NULL);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
         state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, held, width), zeros);
         if (state[i]) first[i] = gpunn__held_rows(state[i], 1, places);
-        if (first[i] && reset) first[i] = gpunn__state_kept(first[i], reset);
+        if (first[i] && reset && !steps) first[i] = gpunn__state_kept(first[i], reset);
         if (first[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
     args.h_0 = first[0], args.c_0 = first[1];

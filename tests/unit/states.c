@@ -794,6 +794,49 @@ static void test_capacity(void **state)
     assert_null(gpunn_find(f->model, "g.h"));
 }
 
+/* Runs of one step, which read the rows of their states in place of the mask: two layers and a varying number
+ * of sequences, beside a layer that is given the states. */
+static void test_capacity_step(void **state)
+{
+    fixture *f = *state;
+    enum { HIDDEN = 3, MOST = 4, LAYERS = 2, ROUNDS = 7 };
+    float         h[LAYERS][MOST][HIDDEN] = {{{0}}}, now[LAYERS * MOST * HIDDEN], x_now[MOST * 2];
+    float         wanted[MOST * HIDDEN], found[MOST * HIDDEN];
+    gpunn_tensor *weights[4 * LAYERS], *h_n;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 2)));
+    gpunn_tensor *mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *y = MADE(f->dev,
+                           gpunn_gru(x, "rnn", .hidden_size = HIDDEN, .num_layers = LAYERS,
+                                     .batch_first = true, .stateful = true, .reset = mask, .capacity = MOST));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    gpunn_tensor *h_0 = MADE(
+        f->dev, gpunn_input(f->model, "h_0", GPUNN_F32, GPUNN_SHAPE(LAYERS, GPUNN_BATCH, HIDDEN)));
+    for (int i = 0; i < COUNT(weights); i++) weights[i] = gpunn_parameter_at(f->model, i);
+    gpunn_tensor *z = MADE(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .num_layers = LAYERS, .h_0 = h_0,
+                                             .batch_first = true, .h_n = &h_n, .weights = weights));
+    gpunn_tensor *both[] = {z, h_n};
+    for (int round = 0; round < ROUNDS; round++) {
+        const int n = 1 + round * 3 % MOST;
+        int32_t   reset[MOST];
+        for (int i = 0; i < 2 * n; i++) x_now[i] = (float)sin(round * 100 + i);
+        for (int i = 0; i < n; i++) reset[i] = (round + i) % 3 == 2 ? -1 : 0;
+        for (int i = 0; i < LAYERS * n * HIDDEN; i++)
+            now[i] = reset[i / HIDDEN % n] ? 0 : h[i / HIDDEN / n][i / HIDDEN % n][i % HIDDEN];
+        OK(f->dev, gpunn_write(x, x_now, (size_t)(2 * n) * sizeof *x_now));
+        OK(f->dev, gpunn_write(mask, reset, (size_t)n * sizeof *reset));
+        OK(f->dev, gpunn_write(h_0, now, (size_t)(LAYERS * n * HIDDEN) * sizeof *now));
+        OK(f->dev, gpunn_forward(both, 2));
+        OK(f->dev, gpunn_read(z, wanted, (size_t)(n * HIDDEN) * sizeof *wanted));
+        OK(f->dev, gpunn_read(h_n, now, (size_t)(LAYERS * n * HIDDEN) * sizeof *now));
+        for (int i = 0; i < LAYERS * n * HIDDEN; i++) h[i / HIDDEN / n][i / HIDDEN % n][i % HIDDEN] = now[i];
+        OK(f->dev, round % 2 ? gpunn_backward(loss) : gpunn_forward(&y, 1));
+        if (round % 2 == 0) OK(f->dev, gpunn_read(y, found, (size_t)(n * HIDDEN) * sizeof *found));
+        for (int i = 0; i < n * HIDDEN && round % 2 == 0; i++)
+            assert_true(fabsf(found[i] - wanted[i]) <= 1e-6f);
+        expect(f, gpunn_find(f->model, "rnn.h"), h[0][0], LAYERS * MOST * HIDDEN);
+    }
+}
+
 /* The same for convolutions: blocks of one step for a number of sequences that varies. */
 static void test_stream_capacity(void **state)
 {
@@ -1051,6 +1094,7 @@ int main(void)
                 {"reset of steps", test_reset_steps},
                 {"lengths", test_lengths},
                 {"capacity", test_capacity},
+                {"capacity and single steps", test_capacity_step},
                 {"capacity of a stream", test_stream_capacity},
                 {"cache", test_cache},
                 {"sessions", test_sessions},

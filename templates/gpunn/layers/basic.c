@@ -316,17 +316,34 @@ GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpu
     return 0;
 }
 
-GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t n, int64_t held, gpunn_tensor **places)
+/* 0 .. size - 1 as I64. */
+static gpunn_tensor *gpunn__numbers(gpunn_model *model, int64_t size)
+{
+    return gpunn_cast(gpunn_add_scalar(gpunn__ordinals(model, size), -1), GPUNN_I64);
+}
+
+GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t lines, int64_t n, int64_t held,
+                                        gpunn_tensor **places)
 {
     *places = NULL;
     if (n == held) return true;
-    *places = gpunn_cast(gpunn_add_scalar(gpunn__ordinals(model, n), -1), GPUNN_I64);
+    gpunn_tensor *first = gpunn_integer_scalar(GPUNN_INTEGER_MUL, gpunn__numbers(model, lines), held);
+    *places = gpunn_add(gpunn_reshape(first, GPUNN_SHAPE(lines, 1)), gpunn__numbers(model, n));
     return *places != NULL;
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__held_rows(gpunn_tensor *state, int axis, gpunn_tensor *places)
 {
-    return places ? gpunn_index_select(state, axis, places) : state;
+    gpunn_shape          shape = gpunn_tensor_shape(state);
+    gpunn_embedding_args table;
+    int64_t              row = 1, lines = shape.dim[axis];
+    if (places == NULL) return state;
+    for (int d = axis + 1; d < state->rank; d++) row *= shape.dim[d];
+    for (int d = 0; d < axis; d++) lines *= shape.dim[d];
+    memset(&table, 0, sizeof table);
+    table.weight = gpunn_reshape(state, GPUNN_SHAPE(lines, row));
+    shape.dim[axis] = places->dim[1];
+    return table.weight ? gpunn_reshape(gpunn_embedding_(places, NULL, table), shape) : NULL;
 }
 
 GPUNN__INTERNAL bool gpunn__hold_rows(gpunn_tensor *state, int axis, gpunn_tensor *value)
@@ -478,7 +495,7 @@ static gpunn_tensor *gpunn__conv_stream(gpunn_tensor *x, const char *name, gpunn
     if (past == 0) return gpunn__conv_node(&gpunn__operation_conv1d, x, name, &args);
     (void)snprintf(own_name, sizeof own_name, "%s.past", name);
     state = gpunn_state(x->model, own_name, GPUNN_SHAPE(held, x->dim[1], past), zeros);
-    if (state && gpunn__held_places(x->model, x->dim[0], held, &places))
+    if (state && gpunn__held_places(x->model, 1, x->dim[0], held, &places))
         both[0] = gpunn__held_rows(state, 0, places);
     gpunn_tensor *whole = both[0] ? gpunn_concat(both, 2, 2) : NULL;
     gpunn_tensor *y = whole ? gpunn__conv_node(&gpunn__operation_conv1d, whole, name, &args) : NULL;

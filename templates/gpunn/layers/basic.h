@@ -44,10 +44,12 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
 GPUNN__INTERNAL int64_t gpunn__held_sequences(const gpunn__call *call, const gpunn_tensor *x, int64_t n,
                                               int capacity);
 
-/* 0 .. n - 1 along the axis of the sequences; NULL if the state holds n. Returns false on failure. */
-GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t n, int64_t held, gpunn_tensor **places);
+/* The first n places of each line of `held`, [lines, n]; NULL if the state holds n. Returns false on
+ * failure. */
+GPUNN__INTERNAL bool gpunn__held_places(gpunn_model *model, int64_t lines, int64_t n, int64_t held,
+                                        gpunn_tensor **places);
 
-/* The state's rows at these places of an axis. places NULL: all. */
+/* The state's rows along an axis at these places. The axes before it are the lines. places NULL: all. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__held_rows(gpunn_tensor *state, int axis, gpunn_tensor *places);
 
 /* Assigns the first rows along an axis, as many as the value has, in training too. */

@@ -415,16 +415,20 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "reset is %s; give %s, a value for each sequence",
                                 gpunn__shape_text(reset, text),
                                 gpunn__dims_text(x->model, 1, &x->dim[n], other));
-    if (reset) args.reset = NULL;
-    if (!gpunn__held_places(x->model, x->dim[n], held, &places)) return gpunn__call_finish(&call, NULL);
+    /* A single step masks the state as it reads it. */
+    const bool    steps = reset && x->dim[1 - n] == 1 && !args.bidirectional;
     const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
+    if (reset)
+        args.reset = steps ? gpunn_reshape(gpunn_cast(reset, GPUNN_F32), GPUNN_SHAPE(1, x->dim[n])) : NULL;
+    if ((steps && args.reset == NULL) || !gpunn__held_places(x->model, rows, x->dim[n], held, &places))
+        return gpunn__call_finish(&call, NULL);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
         state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, held, width), zeros);
         if (state[i]) first[i] = gpunn__held_rows(state[i], 1, places);
-        if (first[i] && reset) first[i] = gpunn__state_kept(first[i], reset);
+        if (first[i] && reset && !steps) first[i] = gpunn__state_kept(first[i], reset);
         if (first[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
     args.h_0 = first[0], args.c_0 = first[1];
