@@ -161,6 +161,67 @@ static void test_growth(void **state)
         fail_msg("%d times the nodes take %.1f times the work", MORE, many / few);
 }
 
+/* The blocks of a forward pass that has been made before. */
+static uint64_t run_of(gpunn_device *dev, gpunn_tensor *y)
+{
+    uint64_t before = 0;
+    for (int i = 0; i < 3; i++) {
+        before = blocks;
+        OK(dev, gpunn_forward(&y, 1));
+    }
+    return blocks - before;
+}
+
+/* A run of one small layer does little besides its products. */
+static void test_small_layers(void **state)
+{
+    enum { SIZE = 8 };
+    static const int most[] = {600, 1200}; /* of 512 and 1071 */
+    const float      values[SIZE] = {0};
+    (void)state;
+    for (int k = 0; k < COUNT(most); k++) {
+        gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 1);
+        gpunn_model  *model = gpunn_model_create(dev);
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32,
+                                      k ? GPUNN_SHAPE(1, SIZE, 1) : GPUNN_SHAPE(1, SIZE));
+        gpunn_tensor *y = k ? gpunn_conv1d(x, "y", .out_channels = SIZE, .kernel_size = 3, .stateful = true)
+                            : gpunn_linear(x, "y", .out_features = SIZE);
+        OK(dev, gpunn_write(x, values, sizeof values));
+        const uint64_t work = run_of(dev, MADE(dev, y));
+        if (work > (uint64_t)most[k]) fail_msg("%s: %d blocks", k ? "conv1d" : "linear", (int)work);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+}
+
+/* One step of an LSTM from the states of some of 128 sequences, of which a mask starts some anew, is little
+ * more work than one from given states. */
+static void test_states_in_rows(void **state)
+{
+    enum { N = 64, SIZE = 16 };
+    static const float   values[N * SIZE];
+    static const uint8_t mask[N] = {1};
+    uint64_t             work[2];
+    (void)state;
+    for (int k = 0; k < COUNT(work); k++) {
+        gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 1);
+        gpunn_model  *model = gpunn_model_create(dev);
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1, GPUNN_BATCH, SIZE));
+        gpunn_tensor *h = gpunn_input(model, "h", GPUNN_F32, GPUNN_SHAPE(1, GPUNN_BATCH, SIZE));
+        gpunn_tensor *reset = gpunn_input(model, "reset", GPUNN_BOOL, GPUNN_SHAPE(GPUNN_BATCH));
+        OK(dev, gpunn_write(x, values, sizeof values));
+        OK(dev, gpunn_write(h, values, sizeof values));
+        OK(dev, gpunn_write(reset, mask, sizeof mask));
+        work[k] = run_of(dev, MADE(dev, k ? gpunn_lstm(x, "y", .hidden_size = SIZE, .stateful = true,
+                                                       .capacity = 2 * N, .reset = reset)
+                                          : gpunn_lstm(x, "y", .hidden_size = SIZE, .h_0 = h, .c_0 = h)));
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+    if (!((double)work[1] <= 1.1 * (double)work[0]))
+        fail_msg("%.3f times the work", (double)work[1] / (double)work[0]);
+}
+
 #define GROWTH(name)                                              \
     {                                                             \
 #name, test_growth, NULL, NULL, &(void (*)(graph *, int)) \
@@ -171,9 +232,18 @@ static void test_growth(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {GROWTH(layers),     GROWTH(heads),     GROWTH(unrolled),
-                                       GROWTH(parameters), GROWTH(residuals), GROWTH(norms),
-                                       GROWTH(kept),       GROWTH(segments),  GROWTH(outputs),
-                                       GROWTH(states),     GROWTH(indices)};
+    const struct CMUnitTest tests[] = {GROWTH(layers),
+                                       GROWTH(heads),
+                                       GROWTH(unrolled),
+                                       GROWTH(parameters),
+                                       GROWTH(residuals),
+                                       GROWTH(norms),
+                                       GROWTH(kept),
+                                       GROWTH(segments),
+                                       GROWTH(outputs),
+                                       GROWTH(states),
+                                       GROWTH(indices),
+                                       cmocka_unit_test(test_small_layers),
+                                       cmocka_unit_test(test_states_in_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
