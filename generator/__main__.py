@@ -82,6 +82,9 @@ def arguments(words):
                        help="tensors to compute, separated by commas (default: the spec's outputs)")
     alone.add_argument("--batch", metavar="N", type=int, default=1,
                        help="samples per call (default: %(default)s)")
+    alone.add_argument("--block", metavar="LENGTHS",
+                       help="lengths of the blocks that NAME_forward takes, such as 64,128: values "
+                       "of the model's one named size, or of the batch if it has none")
     alone.add_argument("--int8", action="store_true",
                        help="store the weights of products in 8 bits with a scale per row; needs --weights")
     alone.add_argument("--samples", metavar="FILE",
@@ -119,8 +122,12 @@ def check_alone(parser, args):
         parser.error(
             "--report, --emit-model and --math are for kernels, which --inference and --device do not write")
     if not args.inference and (args.weights and not args.embed or args.int8 or args.samples or
-                               args.batch != 1):
-        parser.error("--weights, --batch, --int8 and --samples need --inference")
+                               args.block or args.batch != 1):
+        parser.error("--weights, --batch, --block, --int8 and --samples need --inference")
+    if args.block and (args.device or args.samples):
+        parser.error("--block goes with neither --device nor --samples")
+    if args.block and not re.fullmatch("[1-9][0-9]{0,8}(,[1-9][0-9]{0,8})*", args.block):
+        parser.error("--block %s: give lengths of 1 or more, separated by commas" % args.block)
     if args.warp and not args.device:
         parser.error("--warp needs --device")
     if args.outputs and not (args.inference or args.device):
@@ -143,8 +150,8 @@ def identifier(output):
     return name
 
 
-def load(args):
-    model = spec.load(args.model)
+def load(args, fixed=None):
+    model = spec.load(args.model, fixed)
     if not model.tensors:
         raise Failure("%s: the model has no tensors" % args.model)
     return model
@@ -160,6 +167,24 @@ def chosen(model, names, path):
     return [known[name] for name in names]
 
 
+def blocks(args, model):
+    """The plans of --block, by length."""
+    from . import inference
+    named, plans = list(model.sizes.items()), {}
+    if len(named) > 1:
+        raise Failure("%s: --block sets one size, but the model has %d: %s" %
+                      (args.model, len(named), ", ".join(name for name, _ in named)))
+    for length in sorted(set(map(int, args.block.split(",")))):
+        for name, bounds in named:
+            if (length < bounds["min"] or 0 < bounds["max"] < length or length % bounds["multiple"]):
+                raise Failure("%s: --block %d: the size '%s' is %s" % (
+                    args.model, length, name, ", ".join("%s %d" % one for one in bounds.items() if one[1])))
+        own = load(args, {name: length for name, _ in named})
+        own.outputs = model.outputs
+        plans[length] = inference.Plan(own, args.batch if named else length, rings=False)
+    return plans
+
+
 def generate_alone(args):
     """Returns the files by path, and the command that renews them."""
     from . import emit_device, emit_inference, inference, weights
@@ -171,6 +196,7 @@ def generate_alone(args):
     options += ["--store", args.store] if args.store else []
     options += ["--outputs", args.outputs] if args.outputs else []
     options += ["--batch", str(args.batch)] if args.batch != 1 else []
+    options += ["--block", args.block] if args.block else []
     source = stamp.Source(model.sha256(), stamp.command(args.model, args.output, options, args.weights))
     files = {}
     try:
@@ -180,10 +206,11 @@ def generate_alone(args):
                                            args.warp)
             files[args.output + "_device.cuh"] = text
         if args.inference:
-            plan = inference.Plan(model, args.batch)
+            plans = blocks(args, model) if args.block else {0: inference.Plan(model, args.batch)}
+            plan = next(iter(plans.values()))
             numbers = weights.read(args.weights, plan) if args.weights else None
             small = weights.quantize(plan, numbers) if args.int8 else {}
-            text = emit_inference.emit_inference(plan, source, name, numbers, small)
+            text = emit_inference.emit_blocks(plans, source, name, numbers, small)
             files[args.output + "_inference.h"] = text
             if args.samples:
                 exact = emit_inference.emit_inference(plan, source, name, numbers)

@@ -102,12 +102,13 @@ def values_of(plan, step):
 class Emitter:
     CONSTANT = "static const"
 
-    def __init__(self, plan, name, quantized=None):
-        """quantized: for each weight stored in 8 bits, (rows, scales, values)."""
-        self.plan, self.name, self.NAME = plan, name, name.upper()
+    def __init__(self, plan, name, quantized=None, length=0, first=None):
+        """quantized: for each weight stored in 8 bits, (rows, scales, values). length: of the block that the
+        function's name ends in; 0: none. first: the emitter of another block, whose functions it shares."""
+        self.plan, self.name, self.NAME, self.length = plan, name, name.upper(), length
         self.quantized = quantized or {}
         self.names, self.fields, self.function_names = scalar.Names(), scalar.Names(), scalar.Names()
-        self.names.taken.update(LOCALS)
+        self.names.taken.update(LOCALS + ("length",) * bool(length))
         self.field = {t.id: self.fields.new(self.word(t)) for t in plan.weights + plan.states}
         self.next = {state: self.fields.new(self.field[state] + "_next") for state, _ in plan.rings.values()}
         outputs = [plan.tensors[i] for i in plan.outputs]
@@ -116,6 +117,9 @@ class Emitter:
         self.blocks = {}      # the C expression of each block's address
         self.constants = []   # blocks, in the order in which the steps read them
         self.functions = {}   # functions of elementwise values: their names by their texts
+        if first:
+            self.functions, self.function_names = first.functions, first.function_names
+        self.scratch_sizes = plan.sizes()
         self.can_fail = False
 
     # ---- names ----
@@ -660,7 +664,7 @@ class Emitter:
         return lines + ["};"]
 
     def scratch_struct(self):
-        sizes = self.plan.sizes()
+        sizes = self.scratch_sizes
         if not sizes:
             return []
         size = {"i64": 8, "f32": 4, "i32": 4, "u8": 1}
@@ -701,7 +705,8 @@ class Emitter:
     def facts(self, weights):
         """The facts in the file's comment."""
         plan = self.plan
-        samples = "one sample" if plan.batch == 1 else "%d samples" % plan.batch
+        samples = ("a block of %d" % self.length if self.length else "one sample" if plan.batch == 1 else
+                   "%d samples" % plan.batch)
         lines = ["A call takes %d multiplications for %s." % (plan.products(), samples)]
         if plan.weights and weights is None:
             lines.append("The program fills %s_weights: each array as PyTorch stores the tensor named in its "
@@ -715,14 +720,21 @@ class Emitter:
         return [" * " + line for line in lines]
 
     def prototype(self):
+        function = "_forward_%d" % self.length if self.length else "_forward"
+        kind = ("static " if self.length else "") + ("bool" if self.can_fail else "void")
+        return scalar.wrapped("%s %s%s(" % (kind, self.name, function), self.parameters(), ")")
+
+    def parameters(self):
         plan = self.plan
         parts = ["const %s_weights *weights" % self.name] if plan.weights else []
         parts += ["const %s *%s" % (STORED[t.dtype], self.arguments["input", t.id]) for t in plan.inputs]
         parts += ["%s *%s" % (STORED[plan.tensors[i].dtype], self.arguments["output", i])
                   for i in plan.outputs]
         parts += ["%s_states *states" % self.name] if plan.states else []
-        parts += ["%s_scratch *scratch" % self.name] if plan.sizes() else []
-        return scalar.wrapped("%s %s_forward(" % ("bool" if self.can_fail else "void", self.name), parts, ")")
+        return parts + (["%s_scratch *scratch" % self.name] if self.scratch_sizes else [])
+
+    def definition(self, body):
+        return self.prototype() + ["{"] + body + ["}"]
 
     def body(self):
         lines = []
@@ -736,9 +748,12 @@ class Emitter:
         lines += self.copies()
         return lines + (["return true;"] if self.can_fail else [])
 
-    def constant_lines(self):
+    def constant_lines(self, written=()):
+        """The constants that the steps read, but for those with these ids."""
         lines = []
         for block in self.constants:
+            if block.tensor.id in written:
+                continue
             lines += ["%s float %s[%d] = {" % (self.CONSTANT, self.blocks[block], block.count)]
             lines += ["    " + line for line in filled(map(number, block.tensor.values))] + ["};"]
         return lines
@@ -783,23 +798,72 @@ def library(name, called, int8):
                            called)
 
 
+def choice(emitters):
+    """The prototype and the text of the function that takes blocks of several lengths."""
+    first = emitters[0]
+    parameters = first.parameters()
+    prototype = scalar.wrapped("bool %s_forward(" % first.name, ["int length"] + parameters, ")")
+    names = ", ".join(re.search(r"(\w+)$", one).group() for one in parameters)
+    lines = prototype + ["{", "    switch (length) {"]
+    for one in emitters:
+        call = "%s_forward_%d(%s)" % (one.name, one.length, names)
+        lines += ["    case %d:" % one.length]
+        lines += ["        return %s;" % call] if one.can_fail else ["        %s;" % call,
+                                                                      "        return true;"]
+    return prototype, lines + ["    default:", "        return false;", "    }", "}"]
+
+
 def emit_inference(plan, source, name, weights=None, quantized=None):
     """The text of NAME_inference.h. source: as for stamp.lines. weights: {id: numbers} to write into the
     file. quantized: from weights.quantize."""
-    emitter = Emitter(plan, name, quantized)
-    body = ["    " + line if line else "" for line in emitter.body()]
-    functions = emitter.element_functions()
-    constants, prototype = emitter.constant_lines(), emitter.prototype()
-    declared, defined = emitter.weights_struct(), []
-    if weights is not None and plan.weights:
+    return emit_blocks({0: plan}, source, name, weights, quantized)
+
+
+def share_scratch(emitters):
+    """Gives all the scratch of the largest."""
+    for dtype in dict.fromkeys(dtype for one in emitters for dtype in one.scratch_sizes):
+        most = max(one.plan.sizes().get(dtype, 0) for one in emitters)
+        for one in emitters:
+            one.scratch_sizes[dtype] = most
+
+
+def constants_of(emitters):
+    lines, written = [], set()
+    for one in emitters:
+        lines += one.constant_lines(written)
+        written |= {block.tensor.id for block in one.constants}
+    return lines
+
+
+def facts_of(emitters, weights):
+    """The facts in the file's comment."""
+    first, more = emitters[0], [one.facts(weights)[0] for one in emitters[1:]]
+    lengths = " or ".join(str(one.length) for one in emitters)
+    first_line, *rest = first.facts(weights)
+    return [" * %s_forward takes blocks of %s. It returns false for other lengths." % (
+        first.name, lengths)] * bool(first.length) + [first_line] + more + rest
+
+
+def emit_blocks(plans, source, name, weights=None, quantized=None):
+    """The same for several lengths of blocks. plans: by length; 0: the only plan."""
+    emitters, bodies = [], []
+    for length, plan in plans.items():
+        emitters.append(Emitter(plan, name, quantized, length, *emitters[:1]))
+        bodies.append(["    " + line if line else "" for line in emitters[-1].body()])
+    first = emitters[0]
+    share_scratch(emitters)
+    declared, defined = first.weights_struct(), []
+    if weights is not None and first.plan.weights:
         declared.append("extern const %s_weights %s_trained;" % (name, name))
-        defined = emitter.trained(weights) + [""]
-    declared += emitter.states_struct() + emitter.scratch_struct() + prototype[:-1] + [prototype[-1] + ";"]
+        defined = first.trained(weights) + [""]
+    prototype, ending = choice(emitters) if first.length else (first.prototype(), [])
+    declared += first.states_struct() + first.scratch_struct() + prototype[:-1] + [prototype[-1] + ";"]
+    texts = [line for one, body in zip(emitters, bodies) for line in one.definition(body) + [""]] + ending
     own = [freestanding(text, name)
-           for text in (functions, "\n".join(constants + [""] + emitter.reset() + prototype + ["{"] + body +
-                                                 ["}"]))]
+           for text in (first.element_functions(),
+                        "\n".join(constants_of(emitters) + [""] + first.reset() + texts).rstrip("\n"))]
     lines = library(name, "\n".join(own), bool(quantized))
     return template.load(
         "inference.h", NAME=name.upper(), opening=stamp.lines(source, name + "_inference.h"),
-        facts=emitter.facts(weights), declarations=declared, restrict="_RESTRICT" in "".join(lines),
+        facts=facts_of(emitters, weights), declarations=declared, restrict="_RESTRICT" in "".join(lines),
         library=lines, functions=own[0].splitlines(), definitions=defined + own[1].splitlines())

@@ -306,6 +306,7 @@ class Graph:
     def __init__(self, multiples=None):
         self.tensors, self.names, self.layers = [], {}, set()
         self.multiples = multiples or {}  # multiples of the named sizes
+        self.fixed = {}                   # numbers that stand for some of them
 
     # ---- sizes ----
     def dim(self, value, key="shape"):
@@ -315,7 +316,7 @@ class Graph:
         if re.fullmatch("([1-9][0-9]*)?N", value):
             return -int(value[:-1] or 1)
         try:
-            return Formula(value, self.multiples).dim()
+            return Formula(value, self.multiples, self.fixed).dim()
         except SizeError as fault:
             raise GraphError(str(fault), key) from None
 

@@ -72,16 +72,19 @@ class Plan:
     UNIT = 1       # scratch offsets are multiples of this many elements
     WHOLE = False  # whether inputs and outputs are in scratch, too
 
-    def __init__(self, model, batch=1, check=None, in_place=True):
+    def __init__(self, model, batch=1, check=None, in_place=True, rings=True):
         """batch: samples of a call. check(tensor, plan): a further reason to reject a value, or None.
-        in_place: whether results may take the memory of operands that are not read later."""
+        in_place: whether results may take the memory of operands that are not read later. rings: whether a
+        convolution of one element may keep its state as a ring, which blocks of other lengths cannot read."""
         self.model, self.tensors, self.batch = model, model.tensors, batch
         self.outputs = [i for i in dict.fromkeys(model.outputs) if i != model.loss]
         self.needed = self.reached()
         self.refuse(check)
         self.inputs = [t for t in self.tensors if t.kind == "input" and t.id in self.needed]
         self.weights = [t for t in self.tensors if t.kind in ("parameter", "buffer") and t.id in self.needed]
-        self.rings = self.find_rings()  # (id of the state, id of x) by id of a streaming convolution
+        self.rings = {}  # (id of the state, id of x) by id of a streaming convolution
+        if rings:
+            self.rings = self.find_rings()
         self.states = [t for t in self.tensors if t.kind == "state" and t.id in self.needed]
         self.steps = self.in_order()
         self.check_states()
@@ -163,7 +166,6 @@ class Plan:
     def find_rings(self):
         """Finds the convolutions of a state and one new element of each sequence. Their state becomes a ring,
         so that its elements stay where they are. The other values of the pattern are not needed then."""
-        self.rings = {}
         readers, found = self.readers(), {}
         for t in self.tensors:
             pattern = self.ring_of(t, readers) if t.id in self.needed and t.op == "conv1d" else None

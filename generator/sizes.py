@@ -232,10 +232,10 @@ def sum_text(terms):
 
 # ---- formulas ----------------------------------------------------------------------------------------------
 class Formula:
-    """A formula's text in terms of sizes, {name: multiple}."""
+    """A formula's text in terms of sizes, {name: multiple}. fixed: numbers that stand for some names."""
 
-    def __init__(self, text, sizes):
-        self.text, self.sizes, self.at, self.depth = text, sizes, 0, 0
+    def __init__(self, text, sizes, fixed=None):
+        self.text, self.sizes, self.fixed, self.at, self.depth = text, sizes, fixed or {}, 0, 0
 
     def fail(self, fault):
         raise SizeError("\"%s\" is not a size: %s (at byte %d)" % (self.text, fault, self.at))
@@ -249,6 +249,8 @@ class Formula:
         name = self.takes("[A-Za-z_][A-Za-z0-9_]*")
         if name == "batch":
             return {(BATCH,): 1}
+        if name in self.fixed:
+            return number_or_size(self.fixed[name])
         if name:
             if name not in self.sizes:
                 self.fail("it has a name that is not a size; define it in \"sizes\"")

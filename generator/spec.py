@@ -100,9 +100,10 @@ def fits(value, part):
 
 
 class Loader:
-    def __init__(self, source):
+    def __init__(self, source, fixed=None):
         self.source = source
         self.graph = Graph()
+        self.graph.fixed = fixed or {}
         self.ids = {}      # Tensors by all texts that may refer to them
         self.later = {}    # offsets of later entries, by the same texts
         self.entries = []
@@ -311,6 +312,7 @@ class Loader:
         values = self.filled(root, schema())
         named = self.sizes(root)
         self.graph.multiples = {name: bounds["multiple"] for name, bounds in named.items()}
+        named = {name: bounds for name, bounds in named.items() if name not in self.graph.fixed}
         for i, entry in enumerate(root["tensors"]):
             if isinstance(entry, Object):
                 for key in ("id", "name"):
@@ -400,8 +402,9 @@ def parse(text, path="model.json"):
     return Loader(json_text.Source(text, path)).model()
 
 
-def load(path):
-    """The Model of a spec file, or of one file with its spec and weights."""
+def load(path, fixed=None):
+    """The Model of a spec file, or of one file with its spec and weights. fixed: numbers that stand for named
+    sizes."""
     try:
         with open(path, "rb") as file:
             data = file.read(json_text.MAX_BYTES + 1)
@@ -411,4 +414,4 @@ def load(path):
         raise SpecError("%s: cannot be read: %s" % (path, fault.strerror)) from None
     except FileError as fault:
         raise SpecError(str(fault)) from None
-    return Loader(json_text.decode(data, path)).model()
+    return Loader(json_text.decode(data, path), fixed).model()

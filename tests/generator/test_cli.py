@@ -156,12 +156,20 @@ class Cli(unittest.TestCase):
         words = self.spec, "-o", self.path("small"), "--inference"
         path, tensors = self.trained()
         for option in (["--weights", path], ["--device", "--batch", "2"], ["--int8"], ["--batch", "2"],
-                       ["--samples", path]):
+                       ["--block", "2"], ["--samples", path]):
             self.bad("need --inference", self.spec, "-o", self.path("small"), *option, code=2)
         for option in ("--report", "--emit-model", "--math=fast"):
             self.bad("for kernels", *words, option, code=2)
         self.bad("--int8 needs --weights", *words, "--int8", code=2)
         self.bad("--batch 0", *words, "--batch", "0", code=2)
+        self.bad("--block 4,0: give lengths", *words, "--block", "4,0", code=2)
+        self.bad("neither --device nor --samples", *words, "--block", "4", "--device", code=2)
+        for sizes, said in (({"T": {"max": 3}}, "the size 'T' is min 1, max 3, multiple 1"),
+                            ({"T": {}, "U": {}}, "but the model has 2: T, U")):
+            with open(self.path("sized.json"), "w", encoding="ascii") as file:
+                json.dump({"gpunn_spec": 1, "sizes": sizes, "tensors": [
+                    {"op": "input", "name": "x", "shape": ["T"]}, {"op": "relu", "inputs": ["x"]}]}, file)
+            self.bad(said, self.path("sized.json"), "-o", self.path("sized"), "--inference", "--block", "4")
         self.bad("--samples needs --int8", *words, "--weights", path, "--samples", path, code=2)
         self.bad("cannot be read", *words, "--weights", self.path("none"))
         self.bad("this is no safetensors file", *words, "--weights", self.spec)

@@ -309,6 +309,77 @@ class Inference(unittest.TestCase):
         for a, b in zip(*results):
             self.assertLessEqual(abs(a - b), 1e-6)
 
+    @staticmethod
+    def streams(size):
+        """The spec of a streaming convolution and a gru with a state, for blocks of `size` steps."""
+        gates = [{"op": "parameter", "name": "g%d" % k, "shape": [15] + width}
+                 for k, width in enumerate(([3], [5], [], []))]
+        return json.dumps({"gpunn_spec": 1, "sizes": {"T": {"max": 64}}, "tensors": [
+            {"op": "input", "name": "x", "shape": [1, 2, size]},
+            {"op": "state", "name": "past", "shape": [1, 2, 4]},
+            {"op": "state", "name": "h", "shape": [1, 1, 5], "init": {"kind": "constant", "a": 0.25}},
+            {"op": "concat", "id": "seen", "inputs": ["past", "x"], "dim": 2},
+            {"op": "conv1d", "name": "c", "inputs": ["seen"], "out_channels": 3, "kernel_size": 3,
+             "dilation": 2},
+            {"op": "slice", "id": "last", "inputs": ["seen"], "dim": 2, "start": size},
+            {"op": "assign", "inputs": ["past", "last"]},
+            {"op": "permute", "id": "steps", "inputs": ["c"], "dims": [2, 0, 1]}, *gates,
+            {"op": "gru", "id": "all", "inputs": ["steps"], "layer": "g", "states": True, "h_0": "h",
+             "weights": ["g0", "g1", "g2", "g3"]},
+            {"op": "slice", "id": "rows", "inputs": ["all"], "dim": 0, "start": 0, "end": size},
+            {"op": "slice", "id": "end", "inputs": ["all"], "dim": 0, "start": size},
+            {"op": "reshape", "id": "h_n", "inputs": ["end"], "shape": [1, 1, 5]},
+            {"op": "assign", "inputs": ["h", "h_n"]},
+            {"op": "reshape", "id": "flat", "inputs": ["rows"], "shape": [size, 5]},
+            {"op": "linear", "name": "y", "inputs": ["flat"], "out_features": 2}], "outputs": ["y"]})
+
+    def test_blocks(self):
+        """A stream in blocks of two lengths: gpunn gives its values in one run."""
+        path, numbers, steps = self.write("streams.json", self.streams("T")), random.Random(1), 9
+        whole = inference.Plan(spec.load(path, {"T": steps}))
+        made = {t.name: ("F32", list(whole.shape(t.id)), array.array(
+            "f", [numbers.uniform(-1, 1) for _ in range(whole.count(t.id))]).tobytes())
+                for t in whole.weights + whole.inputs}
+        tensor_file.save(self.path("weights"), {t.name: made[t.name] for t in whole.weights})
+        tensor_file.save(self.path("inputs"), {"x": made["x"]})
+        call(self.run_model, path, "--weights", self.path("weights"), "--input", self.path("inputs"),
+             "--output", self.path("outputs"))
+        wanted = tensor_file.load(self.path("outputs"))["y"]
+        call(sys.executable, "-m", "generator", path, "--inference", "--block", "5,1", "--weights",
+             self.path("weights"), "-o", self.path("streams"))
+        source = self.write("streams.c", '#define STREAMS_INFERENCE_IMPLEMENTATION\n'
+                            '#include "streams_inference.h"\n')
+        call("gcc", *STRICT, "-fsyntax-only", source)
+        with open(self.path("streams_inference.h"), encoding="ascii") as file:
+            library = weights.compiled(self.folder, "streams_library", "streams", file.read())
+        states, scratch = ctypes.create_string_buffer(64), ctypes.create_string_buffer(4096)
+        trained = ctypes.byref(ctypes.c_char.in_dll(library, "streams_trained"))
+        x, got, at = array.array("f", made["x"][2]), array.array("f"), 0
+        library.streams_reset(states)
+        for length in (1, 5, 3, 1, 1, 1):
+            block = (ctypes.c_float * (2 * length))(*x[at:at + length], *x[steps + at:steps + at + length])
+            y = (ctypes.c_float * (2 * length))()
+            known = library.streams_forward(length, trained, block, y, states, scratch) & 1
+            self.assertEqual(known, int(length != 3))
+            got.extend(y[:] if known else [])
+            at += length if known else 0
+        self.assertLessEqual(difference(("F32", [steps, 2], got.tobytes()), wanted), TOLERANCE)
+
+    def test_blocks_of_batches(self):
+        """Without a named size the length is the batch."""
+        path = self.write("batches.json", json.dumps({"gpunn_spec": 1, "tensors": [
+            {"op": "input", "name": "x", "shape": ["N", 2]}, {"op": "relu", "id": "y", "inputs": ["x"]}]}))
+        call(sys.executable, "-m", "generator", path, "--inference", "--block", "3,1", "-o",
+             self.path("batches"))
+        with open(self.path("batches_inference.h"), encoding="ascii") as file:
+            library = weights.compiled(self.folder, "batches_library", "batches", file.read())
+        x, y = (ctypes.c_float * 6)(-1, 2, -3, 4, -5, 6), (ctypes.c_float * 6)()
+        self.assertEqual(library.batches_forward(1, x, y) & 1, 1)
+        self.assertEqual(y[:], [0, 2, 0, 0, 0, 0])
+        self.assertEqual(library.batches_forward(2, x, y) & 1, 0)
+        self.assertEqual(library.batches_forward(3, x, y) & 1, 1)
+        self.assertEqual(y[:], [0, 2, 0, 4, 0, 6])
+
     # ---- a microcontroller ----
     def test_cortex_m(self):
         if not shutil.which("arm-none-eabi-gcc") or not shutil.which("qemu-system-arm"):
