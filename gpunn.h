@@ -4028,7 +4028,7 @@ typedef struct gpunn_quantized_layer {
 } gpunn_quantized_layer;
 typedef struct gpunn_quantization_args {
     int                args_;
-    gpunn_range_method method;
+    gpunn_range_method method;  /* of all ranges; default GPUNN_RANGE_MIN_MAX */
     float              min_snr; /* in decibels: a layer whose own result has less stays F32; 0: no bound */
     /* patterns of names of layers that stay F32, as those of gpunn_lora; ends at NULL */
     const char *const *wide;
@@ -4037,7 +4037,7 @@ typedef struct gpunn_quantization_args {
 } gpunn_quantization_args;
 /* Makes a model for evaluation (.inference) from a calibrated one, which stays as it is. It computes the
  * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs and named values keep their names, the
- * other ops, and values between them, stay F32. gpunn_model_save writes it to one file.
+ * other ops, and values between them, stay F32. gpunn_model_save writes it to one file, weights in 8 bits.
  * Activations have one scale and zero point per tensor, weights a scale for each output channel. A batch norm
  * is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its result; dropout is
  * left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each result, and sums of
@@ -4097,7 +4097,9 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
 /* Saves a model as one file: its spec, as gpunn_spec_save writes it, its weights, as gpunn_save does, and its
  * metadata. The file is a safetensors file with the spec in its metadata under "gpunn_spec", so gpunn_load
  * and Python's safetensors read its weights, too. Weights that are stored as blocks are written as they are:
- * U8 [rows, bytes of a row], with their format in the metadata under "gpunn_blocks:" and the name. */
+ * U8 [rows, bytes of a row], with their format in the metadata under "gpunn_blocks:" and the name. A weight
+ * that only ops of 8-bit numbers read is written as I8 under "int8:" and its name: its rounded rows, divided by
+ * their scales. It is read as these integers times the scales. */
 GPUNN_API gpunn_status gpunn_model_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_model_save(model, ...) gpunn_model_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 /* The same into memory, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
@@ -7323,6 +7325,14 @@ GPUNN__INLINE int32_t gpunn__nearest(float x)
 {
     float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds a number to an integer, in the low bits */
     return (int32_t)(gpunn__bits_of(x + magic) - gpunn__bits_of(magic));
+}
+
+/* The integer of 8 bits that the weight w of an op of 8-bit numbers is: w / scale, rounded and saturated. */
+GPUNN__INLINE int gpunn__rounded_weight(float w, float scale)
+{
+    const float ratio = scale != 0 ? w / scale : 0;
+    const int   q = ratio == ratio ? gpunn__nearest(gpunn__limit(ratio, 256)) : 0;
+    return q < -128 ? -128 : q > 127 ? 127 : q;
 }
 
 /* exp(r) - 1 for |r| <= ln 2 / 2. */
@@ -13507,6 +13517,9 @@ GPUNN__INTERNAL bool gpunn__is_saved(const gpunn_tensor *t);
 /* Number of inputs summed for one output of a linear or convolution weight [out, ...]. */
 GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t);
 
+/* The scales of the rows of a weight that ops of 8-bit numbers alone read. NULL: it is no such weight. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__row_scale(const gpunn_tensor *weight);
+
 /* Draws `count` initial values of a tensor, from element `first` on, a multiple of 4. */
 GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
                                         int64_t count, float *values);
@@ -14017,6 +14030,31 @@ GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t)
     int     power;
     if (t->rank > 1) (void)gpunn__measure(t->rank - 1, t->dim + 1, &factor, &power);
     return factor;
+}
+
+/* The next tensor from `id` on that reads t; NULL: there are no more. place: receives which operand it is. */
+static const gpunn_tensor *gpunn__next_reader(const gpunn_tensor *t, int id, int *place)
+{
+    for (; id < t->model->tensor_count; id++) {
+        const gpunn_tensor *reader = t->model->tensors[id];
+        for (*place = 0; *place < reader->input_count; ++*place)
+            if (reader->inputs[*place] == t) return reader;
+    }
+    return NULL;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__row_scale(const gpunn_tensor *weight)
+{
+    gpunn_tensor *scale = NULL;
+    int           place;
+    if (weight->kind != GPUNN__PARAMETER || weight->rank < 2) return NULL;
+    for (const gpunn_tensor *t = gpunn__next_reader(weight, weight->id + 1, &place); t;
+         t = gpunn__next_reader(weight, t->id + 1, &place)) {
+        if (!gpunn__op_is(t->op, GPUNN__INTEGER) || place != 1 || (scale && scale != t->inputs[2]))
+            return NULL;
+        scale = t->inputs[2];
+    }
+    return scale && scale->kind == GPUNN__PARAMETER ? scale : NULL;
 }
 
 static gpunn_drawing gpunn__drawing_of(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
@@ -41529,14 +41567,6 @@ GPUNN__INLINE int64_t gpunn__column_at(const gpunn__int8 *g, int64_t o)
     return o / g->columns * g->panels * GPUNN__PANEL + o % g->columns;
 }
 
-/* w / scale, rounded and saturated. 0 for NaN. */
-GPUNN__INLINE int gpunn__rounded_weight(float w, float scale)
-{
-    const float ratio = scale != 0 ? w / scale : 0;
-    const int   q = ratio == ratio ? gpunn__nearest(gpunn__limit(ratio, 256)) : 0;
-    return q < -128 ? -128 : q > 127 ? 127 : q;
-}
-
 /* Stores weight element k of column o. */
 GPUNN__INLINE void gpunn__pack_number(const gpunn__int8 *g, int64_t o, int64_t k, int q)
 {
@@ -52982,19 +53012,21 @@ static gpunn_tensor *gpunn__to_floats(gpunn_tensor *x, const gpunn__byte_range *
     return gpunn_dequantize_(x, args);
 }
 
-/* Makes a parameter with a name that neither model has yet, but that may be the weight's own. */
+/* Makes a parameter, named as one of the layer's, with a suffix. If there is such a tensor, other than that
+ * one, a number follows. */
 static gpunn_tensor *gpunn__quantized_parameter(const gpunn__conversion *c, gpunn_model *to,
-                                                const gpunn_tensor *weight, const char *suffix, int rank)
+                                                const gpunn_tensor *named, const char *suffix,
+                                                const gpunn_tensor *weight, int rank)
 {
-    char        name[GPUNN__NAME_SIZE];
-    gpunn_shape shape;
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    char             name[GPUNN__NAME_SIZE];
+    gpunn_shape      shape;
     memset(&shape, 0, sizeof shape);
     memcpy(shape.dim, weight->dim, (size_t)rank * sizeof *shape.dim);
-    (void)snprintf(name, sizeof name, "%.200s%s", weight->name, suffix);
-    for (int n = 2; gpunn_find(to, name) || (gpunn_find(c->from, name) && strcmp(name, weight->name) != 0);
+    (void)snprintf(name, sizeof name, "%.200s%s", named->name, suffix);
+    for (int n = 2; gpunn_find(to, name) || (gpunn_find(c->from, name) && strcmp(name, named->name) != 0);
          n++)
-        (void)snprintf(name, sizeof name, "%.200s%s_%d", weight->name, suffix, n);
-    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+        (void)snprintf(name, sizeof name, "%.200s%s_%d", named->name, suffix, n);
     return gpunn_parameter(to, name, shape, zeros);
 }
 
@@ -53040,10 +53072,10 @@ static bool gpunn__make_unit(const gpunn__conversion *c, gpunn_model *to, gpunn_
         q->result = gpunn__quantized_sum(c, unit, x, y, low, high);
         return q->result != NULL;
     }
-    const gpunn_tensor *weight = unit->first->inputs[1];
-    q->weight = gpunn__quantized_parameter(c, to, weight, "", weight->rank);
-    q->scale = gpunn__quantized_parameter(c, to, weight, "_scale", 1);
-    q->bias = gpunn__quantized_parameter(c, to, weight, "_bias", 1);
+    const gpunn_tensor *weight = unit->first->inputs[1], *bias = unit->first->inputs[2];
+    q->weight = gpunn__quantized_parameter(c, to, weight, "", weight, weight->rank);
+    q->scale = gpunn__quantized_parameter(c, to, weight, "_scale", weight, 1);
+    q->bias = gpunn__quantized_parameter(c, to, bias ? bias : weight, bias ? "" : "_bias", weight, 1);
     q->result = gpunn__quantized_product(c, q, x[0], y, low, high);
     return q->result != NULL;
 }
@@ -53088,7 +53120,7 @@ static void gpunn__round_rows(const gpunn__weight_rows *rows, float x_scale)
         rows->scale[o] = scale > least ? scale : least;
         if (!(rows->scale[o] > 0)) rows->scale[o] = 1;
         for (int64_t k = 0; k < rows->each; k++)
-            row[k] = nearbyintf(row[k] / rows->scale[o]) * rows->scale[o];
+            row[k] = (float)gpunn__rounded_weight(row[k], rows->scale[o]) * rows->scale[o];
     }
 }
 
@@ -53790,6 +53822,7 @@ typedef struct gpunn__entry {
     gpunn__archive        *file;    /* the file that contains it */
     bool                   matched; /* a tensor of the model or an optimizer has this name */
     bool                   kept;    /* a parameter is bound to its blocks */
+    const gpunn_tensor    *rounded; /* the weight whose integers it has; NULL: it has numbers themselves */
     void                  *to;      /* destination of the data; NULL: skip it */
     gpunn_dtype            as;      /* dtype at the destination */
 } gpunn__entry;
@@ -53847,6 +53880,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk
 /* In a safetensors file the blocks of a parameter are U8 [..., bytes of a row]. The metadata names their
  * format under this prefix and the parameter's name. */
 GPUNN__PRIVATE const char gpunn__blocks_key[] = "gpunn_blocks:";
+
+/* In the file of a model, a weight that ops of 8-bit numbers alone read is I8, under this prefix and its
+ * name: the integers that its rows are, times their scales, which are another tensor of the file. */
+GPUNN__PRIVATE const char gpunn__int8_prefix[] = "int8:";
 
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */
 
@@ -54527,7 +54564,7 @@ static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *it
 /* Whether a tensor is converted to floats from a type that is unusual for weights: F8, integers or BOOL. */
 static bool gpunn__is_converted(const gpunn__entry *item)
 {
-    if (item->to == NULL) return false;
+    if (item->to == NULL || item->rounded) return false;
     return item->encoding->dtype == GPUNN_F32 ? item->encoding->bytes == 1
                                               : item->as != item->encoding->dtype;
 }
@@ -54695,6 +54732,59 @@ static bool gpunn__reads_as(const gpunn__encoding *encoding, gpunn_dtype dtype)
     return encoding && (encoding->dtype == dtype || (dtype == GPUNN_F32 && encoding->id != GPUNN__C64));
 }
 
+/* The integers of a weight of ops of 8-bit numbers; NULL: the file has none. */
+static gpunn__entry *gpunn__find_integers(const gpunn__archive *a, const gpunn_tensor *t)
+{
+    gpunn__entry *item = gpunn__table_find(&a->tensors, gpunn__int8_prefix, t->name);
+    if (item == NULL || item->encoding == NULL || item->encoding->id != GPUNN__I8 || t->storage ||
+        gpunn__row_scale(t) == NULL)
+        return NULL;
+    item->rounded = t;
+    return item;
+}
+
+/* Multiplies the rows of a weight by their scales. Both are in host memory. */
+static void gpunn__multiply_rows(float *weight, const float *scale, int64_t rows, int64_t each)
+{
+    for (int64_t i = 0; i < rows * each; i++) weight[i] *= scale[i / each];
+}
+
+/* The same for a weight and scales in device memory. */
+static GPUNN__STATUS gpunn__multiply_there(gpunn_device *dev, float *weight, const float *scale, int64_t rows,
+                                           int64_t each)
+{
+    const size_t bytes = (size_t)rows * sizeof(float), all = (size_t)each * bytes;
+    float       *host = (float *)gpunn__realloc(dev, NULL, 0, all + bytes);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    float *const scales = host + rows * each;
+    gpunn_status status = dev->backend->download(dev->context, host, weight, all);
+    if (status == GPUNN_OK) status = dev->backend->download(dev->context, scales, scale, bytes);
+    if (status == GPUNN_OK) {
+        gpunn__multiply_rows(host, scales, rows, each);
+        status = dev->backend->upload(dev->context, weight, host, all);
+    }
+    gpunn__free(dev, host, all + bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "loading weights", status);
+}
+
+/* Makes weights of the integers that have been read. base: the model's weights, or a copy of all of them. */
+static GPUNN__STATUS gpunn__scale_integers(const gpunn__archive *a, float *base, bool on_device)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < a->tensors.count && status == GPUNN_OK; i++) {
+        const gpunn__entry *item = &a->tensors.items[i];
+        const gpunn_tensor *t = item->rounded;
+        if (t == NULL || item->to == NULL) continue;
+        const float  *scale = base + gpunn__row_scale(t)->offset;
+        const int64_t rows = t->dim[0], each = gpunn__count(t, 1) / rows;
+        if (on_device)
+            status = gpunn__multiply_there(a->reader.dev, (float *)item->to, scale, rows, each);
+        else
+            gpunn__multiply_rows((float *)item->to, scale, rows, each);
+    }
+    return status;
+}
+
 /* Finds the tensor named prefix + t's name. If it has t's shape (scalar: rank 0) and can be read as dtype,
  * sets its destination. Otherwise reports a mismatch. */
 static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t,
@@ -54703,6 +54793,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     gpunn__entry *item = gpunn__table_find(&a->tensors, prefix, t->name);
     gpunn__slice  name = {t->name, strlen(t->name)};
     char          shown[128], type[128];
+    if (item == NULL && *prefix == 0) item = gpunn__find_integers(a, t);
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
     if (item && item->kept) return;
@@ -54889,6 +54980,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
     gpunn_status status = gpunn__match_file(a, model, opt, args, function, *stage);
     if (status == GPUNN_OK) status = gpunn__stage_copy(model, opt, *stage, false);
     if (status == GPUNN_OK) status = gpunn__archive_read(a, NULL);
+    if (status == GPUNN_OK)
+        status = gpunn__scale_integers(a, (float *)(void *)(*stage + gpunn__stage_steps(opt)), false);
     if (status == GPUNN_OK) return status;
     gpunn__free(model->dev, *stage, bytes);
     *stage = NULL;
@@ -54914,6 +55007,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
             status = gpunn__fill_tensor(t, model->weights + t->offset, (float *)chunk);
     }
     if (status == GPUNN_OK) status = gpunn__archive_read(a, chunk);
+    if (status == GPUNN_OK) status = gpunn__scale_integers(a, model->weights, true);
     gpunn__free(dev, chunk, GPUNN__CHUNK);
     if (status != GPUNN_OK) gpunn__uncommit(model);
     return status;
@@ -55328,7 +55422,7 @@ typedef struct gpunn__writer {
     uint64_t      length; /* bytes of the header so far */
     uint64_t      offset; /* offset of the next tensor */
     bool          quoted; /* what is emitted is inside a JSON string, so it is escaped */
-    bool          blocks; /* parameters that are stored as blocks are written so, not as floats */
+    bool          blocks; /* blocks, and weights of ops of 8-bit numbers, are not written as floats */
     char         *chunk;
     gpunn_status  status;
 } gpunn__writer;
@@ -55349,7 +55443,8 @@ GPUNN__INTERNAL void gpunn__emit_number(gpunn__writer *w, const char *separator,
 /* Emits prefix + name as a JSON string. A name that is not UTF-8 sets w->status. */
 GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name);
 
-/* Emits the header's entry of a tensor. */
+/* Emits the header's entry of a tensor. dtype: GPUNN__INT8, too. */
+enum { GPUNN__INT8 = GPUNN_DTYPE_COUNT }; /* of files alone */
 GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name,
                                        gpunn_dtype dtype, int rank, const int64_t *dim, size_t bytes);
 
@@ -55478,7 +55573,7 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
 #define GPUNN__X(id, text, file_name, bytes) file_name,
                                         GPUNN_DTYPE_LIST(GPUNN__X)
 #undef GPUNN__X
-    };
+                                            "I8"};
     gpunn__emit(w, ",", 1);
     gpunn__emit_name(w, prefix, name);
     gpunn__emitf(w, ":{\"dtype\":\"%s\",\"shape\":[", types[dtype]);
@@ -55488,24 +55583,69 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
     w->offset += bytes;
 }
 
+/* Writes elements [at, at + count) of a weight, which the last half of the chunk holds, as integers. */
+static void gpunn__emit_rounded(gpunn__writer *w, const float *scale, int64_t each, int64_t at, int64_t count)
+{
+    const float *weight = (const float *)(void *)(w->chunk + GPUNN__CHUNK / 2);
+    for (int64_t i = 0; i < count; i++)
+        w->chunk[i] = (char)(int8_t)gpunn__rounded_weight(weight[i], scale[(at + i) / each]);
+    w->status = gpunn__file_write(w->file, w->chunk, (size_t)count);
+}
+
+/* Copies count floats from device memory to `to`. */
+static bool gpunn__fetch(gpunn__writer *w, const float *from, int64_t count, void *to)
+{
+    const gpunn_status status = w->dev->backend->download(w->dev->context, to, from,
+                                                          (size_t)count * sizeof *from);
+    if (status != GPUNN_OK) w->status = gpunn__backend_fail(w->dev, "saving weights", status);
+    return status == GPUNN_OK;
+}
+
+/* Writes a weight as integers. */
+static void gpunn__emit_integers(gpunn__writer *w, const gpunn_tensor *t, const gpunn_tensor *scale)
+{
+    enum { MOST = GPUNN__CHUNK / 8 };
+    const int64_t count = gpunn__count(t, 1), rows = t->dim[0];
+    const size_t  bytes = (size_t)rows * sizeof(float);
+    float        *scales = (float *)gpunn__realloc(w->dev, NULL, 0, bytes);
+    if (scales == NULL) w->status = GPUNN_ERR_MEMORY;
+    if (w->status == GPUNN_OK) (void)gpunn__fetch(w, gpunn__weights(scale), rows, scales);
+    for (int64_t at = 0, part; at < count && w->status == GPUNN_OK; at += part) {
+        part = count - at < MOST ? count - at : (int64_t)MOST;
+        if (gpunn__fetch(w, gpunn__weights(t) + at, part, w->chunk + GPUNN__CHUNK / 2))
+            gpunn__emit_rounded(w, scales, count / rows, at, part);
+    }
+    gpunn__free(w->dev, scales, bytes);
+}
+
+/* The scales of a parameter that is written as integers; NULL: it is not. */
+static const gpunn_tensor *gpunn__integer_scale(const gpunn__writer *w, const gpunn_tensor *t)
+{
+    return w->blocks && !t->storage ? gpunn__row_scale(t) : NULL;
+}
+
 /* Emits a tensor: either floats in device memory, with t's shape, or, if number is non-NULL, one number. */
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
                                const float *floats, const int64_t *number)
 {
-    const bool  blocks = floats && gpunn__is_blocks(t->storage), widened = blocks && !w->blocks;
-    gpunn_dtype dtype = gpunn__weight_dtype(t);
-    int64_t     dim[GPUNN_MAX_RANK];
+    const bool          blocks = floats && gpunn__is_blocks(t->storage), widened = blocks && !w->blocks;
+    const gpunn_tensor *scale = floats ? gpunn__integer_scale(w, t) : NULL;
+    gpunn_dtype         dtype = gpunn__weight_dtype(t);
+    int64_t             dim[GPUNN_MAX_RANK];
     if (blocks) dtype = widened ? GPUNN_F32 : GPUNN_U8;
+    if (scale) dtype = (gpunn_dtype)GPUNN__INT8, prefix = gpunn__int8_prefix;
     if (number) dtype = GPUNN_I64;
     memcpy(dim, t->dim, sizeof dim);
     if (blocks && !widened) dim[t->rank - 1] = (int64_t)gpunn__block_bytes(t->storage, dim[t->rank - 1]);
-    size_t bytes = number ? sizeof *number : gpunn_dtype_size(dtype);
+    size_t bytes = number ? sizeof *number : scale ? sizeof(int8_t) : gpunn_dtype_size(dtype);
     for (int i = 0; i < t->rank && !number; i++) bytes *= (size_t)dim[i];
     if (w->pass == GPUNN__TENSORS) {
         if (number)
             (void)gpunn__file_write(w->file, number, bytes);
         else if (widened)
             gpunn__emit_blocks(w, t);
+        else if (scale)
+            gpunn__emit_integers(w, t, scale);
         else
             gpunn__emit_floats(w, floats, bytes);
         return;
@@ -55563,12 +55703,14 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 
 GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model)
 {
-    /* 16-bit weights and blocks, whose bytes are even, last, so that the others stay aligned */
-    for (int half = 0; half < 2; half++)
+    /* 16-bit weights and blocks, whose bytes are even, then integers of 8 bits, so that all stay aligned */
+    for (int last = 0; last < 3; last++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
+            if (!gpunn__is_saved(t)) continue;
             const bool even = gpunn__is_blocks(t->storage) ? w->blocks : gpunn_dtype_size(t->storage) == 2;
-            if (gpunn__is_saved(t) && even == half) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+            if ((gpunn__integer_scale(w, t) ? 2 : even) == last)
+                gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
 }
 

@@ -807,6 +807,8 @@ static void test_quantize_classifier(void **state)
     assert_true(right >= 120 && rounded >= right - 3);
     assert_true(decibels(exact[0], found[0], 4 * IMAGES * CLASSES) > 22);
     assert_null(gpunn_find(small, "label"));
+    assert_non_null(gpunn_find(small, "conv1.bias"));
+    assert_non_null(gpunn_find(small, "conv3.weight_bias"));
 
     gpunn_model *loaded = reloaded(dev, small);
     gpunn_model_destroy(small);
@@ -1020,41 +1022,114 @@ static void test_quantize_refused(void **state)
     gpunn_model_destroy(small);
 }
 
+/* The header of a safetensors file has this text. */
+static bool header_has(const gpunn_array *file, const char *text)
+{
+    const char  *at = (const char *)file->data + 8;
+    const size_t length = strlen(text), end = *(const uint64_t *)file->data - length;
+    bool         found = false;
+    for (size_t i = 0; i < end && !found; i++) found = memcmp(at + i, text, length) == 0;
+    return found;
+}
+
+/* The file of a model has the weights of ops of 8-bit numbers as integers, which become the same floats. */
+static void test_integers_in_files(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    enum { IN = 700, OUT = 300 }; /* more than a piece that is written at a time */
+    numbers       random = {4};
+    layer         l = random_layer(&random, OUT, IN);
+    const float   none[OUT] = {0};
+    float        *values = malloc(IN * OUT * sizeof *values);
+    gpunn_array   file, plain;
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH, IN));
+    gpunn_tensor *w = parameter(model, "w", GPUNN_SHAPE(OUT, IN), l.weight, IN * OUT),
+                 *s = parameter(model, "s", GPUNN_SHAPE(OUT), l.scale, OUT),
+                 *other = parameter(model, "other", GPUNN_SHAPE(OUT, IN), l.weight, IN * OUT);
+    MADE(dev, gpunn_quantized_linear(x, w, s, s, .x_scale = 1, .scale = 1));
+    MADE(dev, gpunn_quantized_linear(x, other, s, s, .x_scale = 1, .scale = 1));
+    MADE(dev, gpunn_relu(other)); /* whose values count */
+    OK(dev, gpunn_model_save_memory(model, &file));
+    OK(dev, gpunn_save_memory(model, &plain));
+    assert_true(header_has(&file, "\"int8:w\":{\"dtype\":\"I8\",\"shape\":[300,700]"));
+    assert_true(header_has(&file, "\"other\":{\"dtype\":\"F32\",\"shape\":[300,700]"));
+    assert_true(header_has(&plain, "\"w\":{\"dtype\":\"F32\""));
+    assert_true(file.bytes < plain.bytes - IN * OUT * 5 / 2);
+    gpunn_model *loaded = MADE(dev, gpunn_model_load_memory(dev, file.data, file.bytes));
+    for (int time = 0; time < 2; time++) {
+        OK(dev, gpunn_read(gpunn_find(loaded, "w"), values, IN * OUT * sizeof *values));
+        for (int i = 0; i < IN * OUT; i++) {
+            const float scale = l.scale[i / IN];
+            assert_true(values[i] == (scale != 0 ? (float)rounded_weight(l.weight[i], scale) * scale : 0));
+        }
+        OK(dev, gpunn_write(gpunn_find(loaded, "w"), l.weight, IN * OUT * sizeof *values));
+        OK(dev, gpunn_write(gpunn_find(loaded, "s"), none, sizeof none)); /* the file's are taken */
+        OK(dev, gpunn_load_memory(loaded, file.data, file.bytes));
+    }
+    gpunn_model_destroy(loaded);
+    gpunn_model *floats = MADE(dev, gpunn_model_create(dev));
+    (void)parameter(floats, "w", GPUNN_SHAPE(OUT, IN), l.weight, IN * OUT);
+    FAILS(dev, gpunn_load_memory(floats, file.data, file.bytes), GPUNN_ERR_FORMAT, "w: in the model only");
+    gpunn_model_destroy(floats);
+    gpunn_array_free(dev, &file);
+    gpunn_array_free(dev, &plain);
+    free_layer(&l);
+    free(values);
+}
+
 /* Whichever allocation fails, nothing leaks, and the next call works. */
 static void test_quantize_memory(void **state)
 {
     fixture      *f = *state;
     float         x[4] = {1, 2, -3, 4};
-    gpunn_model  *small = NULL;
+    gpunn_model  *small = NULL, *loaded = NULL;
     gpunn_tensor *in = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4));
     gpunn_tensor *h = gpunn_batch_norm1d(gpunn_linear(in, "fc", .out_features = 4), "bn");
     gpunn_tensor *y = MADE(f->dev, gpunn_linear(gpunn_add(h, in), "fc2", .out_features = 2));
     OK(f->dev, gpunn_write(in, x, sizeof x));
     OK(f->dev, gpunn_forward(&y, 1));
-    for (int n = 1; small == NULL; n++) {
+    for (int n = 1; loaded == NULL; n++) {
+        gpunn_array file = {0};
         f->memory.fail_at = f->memory.calls + n;
         if (gpunn_calibrate(f->model, .outputs = {y}) == GPUNN_OK) small = gpunn_quantize(f->model);
+        if (small && gpunn_model_save_memory(small, &file) == GPUNN_OK)
+            loaded = gpunn_model_load_memory(f->dev, file.data, file.bytes);
         f->memory.fail_at = 0;
-        if (small == NULL) assert_int_equal(gpunn_last_status(f->dev), GPUNN_ERR_MEMORY);
+        if (loaded == NULL) assert_int_equal(gpunn_last_status(f->dev), GPUNN_ERR_MEMORY);
         gpunn_clear_error(f->dev);
-        assert_true(n < 2000);
+        gpunn_array_free(f->dev, &file);
+        gpunn_model_destroy(small);
+        small = NULL;
+        assert_true(n < 3000);
     }
-    gpunn_model_destroy(small);
+    gpunn_model_destroy(loaded);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),           cmocka_unit_test(test_conv),
-        test_with_device(test_elementwise),      test_with_device(test_layouts),
-        test_with_device(test_dynamic),          test_with_device(test_nan),
-        test_with_device(test_refused),          test_with_device(test_new_weights),
-        test_with_device(test_long_sums),        test_with_device(test_computed_weights),
-        test_with_device(test_extremes),         test_with_device(test_max_pool),
-        test_with_device(test_quantize_linear),  test_with_device(test_quantize_classifier),
-        test_with_device(test_quantize_wide),    test_with_device(test_quantize_entropy),
-        test_with_device(test_calibrate_loader), test_with_device(test_quantize_copies),
-        test_with_device(test_quantize_refused), test_with_device(test_quantize_memory),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_conv),
+        test_with_device(test_elementwise),
+        test_with_device(test_layouts),
+        test_with_device(test_dynamic),
+        test_with_device(test_nan),
+        test_with_device(test_refused),
+        test_with_device(test_new_weights),
+        test_with_device(test_long_sums),
+        test_with_device(test_computed_weights),
+        test_with_device(test_extremes),
+        test_with_device(test_max_pool),
+        test_with_device(test_quantize_linear),
+        test_with_device(test_quantize_classifier),
+        test_with_device(test_quantize_wide),
+        test_with_device(test_quantize_entropy),
+        test_with_device(test_calibrate_loader),
+        test_with_device(test_quantize_copies),
+        test_with_device(test_quantize_refused),
+        test_with_device(test_quantize_memory),
+        test_with_device(test_integers_in_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

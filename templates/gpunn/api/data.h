@@ -333,7 +333,7 @@ typedef struct gpunn_quantized_layer {
 } gpunn_quantized_layer;
 typedef struct gpunn_quantization_args {
     int                args_;
-    gpunn_range_method method;
+    gpunn_range_method method;  /* of all ranges; default GPUNN_RANGE_MIN_MAX */
     float              min_snr; /* in decibels: a layer whose own result has less stays F32; 0: no bound */
     /* patterns of names of layers that stay F32, as those of gpunn_lora; ends at NULL */
     const char *const *wide;
@@ -342,7 +342,7 @@ typedef struct gpunn_quantization_args {
 } gpunn_quantization_args;
 /* Makes a model for evaluation (.inference) from a calibrated one, which stays as it is. It computes the
  * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs and named values keep their names, the
- * other ops, and values between them, stay F32. gpunn_model_save writes it to one file.
+ * other ops, and values between them, stay F32. gpunn_model_save writes it to one file, weights in 8 bits.
  * Activations have one scale and zero point per tensor, weights a scale for each output channel. A batch norm
  * is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its result; dropout is
  * left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each result, and sums of
@@ -402,7 +402,9 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
 /* Saves a model as one file: its spec, as gpunn_spec_save writes it, its weights, as gpunn_save does, and its
  * metadata. The file is a safetensors file with the spec in its metadata under "gpunn_spec", so gpunn_load
  * and Python's safetensors read its weights, too. Weights that are stored as blocks are written as they are:
- * U8 [rows, bytes of a row], with their format in the metadata under "gpunn_blocks:" and the name. */
+ * U8 [rows, bytes of a row], with their format in the metadata under "gpunn_blocks:" and the name. A weight
+ * that only ops of 8-bit numbers read is written as I8 under "int8:" and its name: its rounded rows, divided by
+ * their scales. It is read as these integers times the scales. */
 GPUNN_API gpunn_status gpunn_model_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_model_save(model, ...) gpunn_model_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 /* The same into memory, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */

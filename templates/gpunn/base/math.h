@@ -74,6 +74,14 @@ GPUNN__INLINE int32_t gpunn__nearest(float x)
     return (int32_t)(gpunn__bits_of(x + magic) - gpunn__bits_of(magic));
 }
 
+/* The integer of 8 bits that the weight w of an op of 8-bit numbers is: w / scale, rounded and saturated. */
+GPUNN__INLINE int gpunn__rounded_weight(float w, float scale)
+{
+    const float ratio = scale != 0 ? w / scale : 0;
+    const int   q = ratio == ratio ? gpunn__nearest(gpunn__limit(ratio, 256)) : 0;
+    return q < -128 ? -128 : q > 127 ? 127 : q;
+}
+
 /* exp(r) - 1 for |r| <= ln 2 / 2. */
 GPUNN__INLINE float gpunn__expm1_near(float r)
 {

@@ -512,14 +512,6 @@ GPUNN__INLINE int64_t gpunn__column_at(const gpunn__int8 *g, int64_t o)
     return o / g->columns * g->panels * GPUNN__PANEL + o % g->columns;
 }
 
-/* w / scale, rounded and saturated. 0 for NaN. */
-GPUNN__INLINE int gpunn__rounded_weight(float w, float scale)
-{
-    const float ratio = scale != 0 ? w / scale : 0;
-    const int   q = ratio == ratio ? gpunn__nearest(gpunn__limit(ratio, 256)) : 0;
-    return q < -128 ? -128 : q > 127 ? 127 : q;
-}
-
 /* Stores weight element k of column o. */
 GPUNN__INLINE void gpunn__pack_number(const gpunn__int8 *g, int64_t o, int64_t k, int q)
 {

@@ -5,6 +5,7 @@
 #include "base/tables.h"
 #include "base/shapes.h"
 #include "base/model.h"
+#include "common/traits.h"
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call)
 {
@@ -509,6 +510,31 @@ GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t)
     int     power;
     if (t->rank > 1) (void)gpunn__measure(t->rank - 1, t->dim + 1, &factor, &power);
     return factor;
+}
+
+/* The next tensor from `id` on that reads t; NULL: there are no more. place: receives which operand it is. */
+static const gpunn_tensor *gpunn__next_reader(const gpunn_tensor *t, int id, int *place)
+{
+    for (; id < t->model->tensor_count; id++) {
+        const gpunn_tensor *reader = t->model->tensors[id];
+        for (*place = 0; *place < reader->input_count; ++*place)
+            if (reader->inputs[*place] == t) return reader;
+    }
+    return NULL;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__row_scale(const gpunn_tensor *weight)
+{
+    gpunn_tensor *scale = NULL;
+    int           place;
+    if (weight->kind != GPUNN__PARAMETER || weight->rank < 2) return NULL;
+    for (const gpunn_tensor *t = gpunn__next_reader(weight, weight->id + 1, &place); t;
+         t = gpunn__next_reader(weight, t->id + 1, &place)) {
+        if (!gpunn__op_is(t->op, GPUNN__INTEGER) || place != 1 || (scale && scale != t->inputs[2]))
+            return NULL;
+        scale = t->inputs[2];
+    }
+    return scale && scale->kind == GPUNN__PARAMETER ? scale : NULL;
 }
 
 static gpunn_drawing gpunn__drawing_of(const gpunn_tensor *t, const gpunn_init *init, int64_t first,

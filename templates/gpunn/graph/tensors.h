@@ -85,6 +85,9 @@ GPUNN__INTERNAL bool gpunn__is_saved(const gpunn_tensor *t);
 /* Number of inputs summed for one output of a linear or convolution weight [out, ...]. */
 GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t);
 
+/* The scales of the rows of a weight that ops of 8-bit numbers alone read. NULL: it is no such weight. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__row_scale(const gpunn_tensor *weight);
+
 /* Draws `count` initial values of a tensor, from element `first` on, a multiple of 4. */
 GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
                                         int64_t count, float *values);

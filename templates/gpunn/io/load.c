@@ -57,6 +57,59 @@ static bool gpunn__reads_as(const gpunn__encoding *encoding, gpunn_dtype dtype)
     return encoding && (encoding->dtype == dtype || (dtype == GPUNN_F32 && encoding->id != GPUNN__C64));
 }
 
+/* The integers of a weight of ops of 8-bit numbers; NULL: the file has none. */
+static gpunn__entry *gpunn__find_integers(const gpunn__archive *a, const gpunn_tensor *t)
+{
+    gpunn__entry *item = gpunn__table_find(&a->tensors, gpunn__int8_prefix, t->name);
+    if (item == NULL || item->encoding == NULL || item->encoding->id != GPUNN__I8 || t->storage ||
+        gpunn__row_scale(t) == NULL)
+        return NULL;
+    item->rounded = t;
+    return item;
+}
+
+/* Multiplies the rows of a weight by their scales. Both are in host memory. */
+static void gpunn__multiply_rows(float *weight, const float *scale, int64_t rows, int64_t each)
+{
+    for (int64_t i = 0; i < rows * each; i++) weight[i] *= scale[i / each];
+}
+
+/* The same for a weight and scales in device memory. */
+static GPUNN__STATUS gpunn__multiply_there(gpunn_device *dev, float *weight, const float *scale, int64_t rows,
+                                           int64_t each)
+{
+    const size_t bytes = (size_t)rows * sizeof(float), all = (size_t)each * bytes;
+    float       *host = (float *)gpunn__realloc(dev, NULL, 0, all + bytes);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    float *const scales = host + rows * each;
+    gpunn_status status = dev->backend->download(dev->context, host, weight, all);
+    if (status == GPUNN_OK) status = dev->backend->download(dev->context, scales, scale, bytes);
+    if (status == GPUNN_OK) {
+        gpunn__multiply_rows(host, scales, rows, each);
+        status = dev->backend->upload(dev->context, weight, host, all);
+    }
+    gpunn__free(dev, host, all + bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "loading weights", status);
+}
+
+/* Makes weights of the integers that have been read. base: the model's weights, or a copy of all of them. */
+static GPUNN__STATUS gpunn__scale_integers(const gpunn__archive *a, float *base, bool on_device)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < a->tensors.count && status == GPUNN_OK; i++) {
+        const gpunn__entry *item = &a->tensors.items[i];
+        const gpunn_tensor *t = item->rounded;
+        if (t == NULL || item->to == NULL) continue;
+        const float  *scale = base + gpunn__row_scale(t)->offset;
+        const int64_t rows = t->dim[0], each = gpunn__count(t, 1) / rows;
+        if (on_device)
+            status = gpunn__multiply_there(a->reader.dev, (float *)item->to, scale, rows, each);
+        else
+            gpunn__multiply_rows((float *)item->to, scale, rows, each);
+    }
+    return status;
+}
+
 /* Finds the tensor named prefix + t's name. If it has t's shape (scalar: rank 0) and can be read as dtype,
  * sets its destination. Otherwise reports a mismatch. */
 static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t,
@@ -65,6 +118,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     gpunn__entry *item = gpunn__table_find(&a->tensors, prefix, t->name);
     gpunn__slice  name = {t->name, strlen(t->name)};
     char          shown[128], type[128];
+    if (item == NULL && *prefix == 0) item = gpunn__find_integers(a, t);
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
     if (item && item->kept) return;
@@ -251,6 +305,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
     gpunn_status status = gpunn__match_file(a, model, opt, args, function, *stage);
     if (status == GPUNN_OK) status = gpunn__stage_copy(model, opt, *stage, false);
     if (status == GPUNN_OK) status = gpunn__archive_read(a, NULL);
+    if (status == GPUNN_OK)
+        status = gpunn__scale_integers(a, (float *)(void *)(*stage + gpunn__stage_steps(opt)), false);
     if (status == GPUNN_OK) return status;
     gpunn__free(model->dev, *stage, bytes);
     *stage = NULL;
@@ -276,6 +332,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *
             status = gpunn__fill_tensor(t, model->weights + t->offset, (float *)chunk);
     }
     if (status == GPUNN_OK) status = gpunn__archive_read(a, chunk);
+    if (status == GPUNN_OK) status = gpunn__scale_integers(a, model->weights, true);
     gpunn__free(dev, chunk, GPUNN__CHUNK);
     if (status != GPUNN_OK) gpunn__uncommit(model);
     return status;

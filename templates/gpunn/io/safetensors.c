@@ -684,7 +684,7 @@ static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *it
 /* Whether a tensor is converted to floats from a type that is unusual for weights: F8, integers or BOOL. */
 static bool gpunn__is_converted(const gpunn__entry *item)
 {
-    if (item->to == NULL) return false;
+    if (item->to == NULL || item->rounded) return false;
     return item->encoding->dtype == GPUNN_F32 ? item->encoding->bytes == 1
                                               : item->as != item->encoding->dtype;
 }

@@ -19,6 +19,7 @@ typedef struct gpunn__entry {
     gpunn__archive        *file;    /* the file that contains it */
     bool                   matched; /* a tensor of the model or an optimizer has this name */
     bool                   kept;    /* a parameter is bound to its blocks */
+    const gpunn_tensor    *rounded; /* the weight whose integers it has; NULL: it has numbers themselves */
     void                  *to;      /* destination of the data; NULL: skip it */
     gpunn_dtype            as;      /* dtype at the destination */
 } gpunn__entry;
@@ -76,5 +77,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk
 /* In a safetensors file the blocks of a parameter are U8 [..., bytes of a row]. The metadata names their
  * format under this prefix and the parameter's name. */
 GPUNN__PRIVATE const char gpunn__blocks_key[] = "gpunn_blocks:";
+
+/* In the file of a model, a weight that ops of 8-bit numbers alone read is I8, under this prefix and its
+ * name: the integers that its rows are, times their scales, which are another tensor of the file. */
+GPUNN__PRIVATE const char gpunn__int8_prefix[] = "int8:";
 
 #endif /* GPUNN__IO_SAFETENSORS_H */

@@ -2,6 +2,7 @@
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/blocks.h"
+#include "base/math.h"
 #include "base/shapes.h"
 #include "base/text.h"
 #include "ranks/group.h"
@@ -114,7 +115,7 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
 #define GPUNN__X(id, text, file_name, bytes) file_name,
                                         GPUNN_DTYPE_LIST(GPUNN__X)
 #undef GPUNN__X
-    };
+                                            "I8"};
     gpunn__emit(w, ",", 1);
     gpunn__emit_name(w, prefix, name);
     gpunn__emitf(w, ":{\"dtype\":\"%s\",\"shape\":[", types[dtype]);
@@ -124,24 +125,69 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
     w->offset += bytes;
 }
 
+/* Writes elements [at, at + count) of a weight, which the last half of the chunk holds, as integers. */
+static void gpunn__emit_rounded(gpunn__writer *w, const float *scale, int64_t each, int64_t at, int64_t count)
+{
+    const float *weight = (const float *)(void *)(w->chunk + GPUNN__CHUNK / 2);
+    for (int64_t i = 0; i < count; i++)
+        w->chunk[i] = (char)(int8_t)gpunn__rounded_weight(weight[i], scale[(at + i) / each]);
+    w->status = gpunn__file_write(w->file, w->chunk, (size_t)count);
+}
+
+/* Copies count floats from device memory to `to`. */
+static bool gpunn__fetch(gpunn__writer *w, const float *from, int64_t count, void *to)
+{
+    const gpunn_status status = w->dev->backend->download(w->dev->context, to, from,
+                                                          (size_t)count * sizeof *from);
+    if (status != GPUNN_OK) w->status = gpunn__backend_fail(w->dev, "saving weights", status);
+    return status == GPUNN_OK;
+}
+
+/* Writes a weight as integers. */
+static void gpunn__emit_integers(gpunn__writer *w, const gpunn_tensor *t, const gpunn_tensor *scale)
+{
+    enum { MOST = GPUNN__CHUNK / 8 };
+    const int64_t count = gpunn__count(t, 1), rows = t->dim[0];
+    const size_t  bytes = (size_t)rows * sizeof(float);
+    float        *scales = (float *)gpunn__realloc(w->dev, NULL, 0, bytes);
+    if (scales == NULL) w->status = GPUNN_ERR_MEMORY;
+    if (w->status == GPUNN_OK) (void)gpunn__fetch(w, gpunn__weights(scale), rows, scales);
+    for (int64_t at = 0, part; at < count && w->status == GPUNN_OK; at += part) {
+        part = count - at < MOST ? count - at : (int64_t)MOST;
+        if (gpunn__fetch(w, gpunn__weights(t) + at, part, w->chunk + GPUNN__CHUNK / 2))
+            gpunn__emit_rounded(w, scales, count / rows, at, part);
+    }
+    gpunn__free(w->dev, scales, bytes);
+}
+
+/* The scales of a parameter that is written as integers; NULL: it is not. */
+static const gpunn_tensor *gpunn__integer_scale(const gpunn__writer *w, const gpunn_tensor *t)
+{
+    return w->blocks && !t->storage ? gpunn__row_scale(t) : NULL;
+}
+
 /* Emits a tensor: either floats in device memory, with t's shape, or, if number is non-NULL, one number. */
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
                                const float *floats, const int64_t *number)
 {
-    const bool  blocks = floats && gpunn__is_blocks(t->storage), widened = blocks && !w->blocks;
-    gpunn_dtype dtype = gpunn__weight_dtype(t);
-    int64_t     dim[GPUNN_MAX_RANK];
+    const bool          blocks = floats && gpunn__is_blocks(t->storage), widened = blocks && !w->blocks;
+    const gpunn_tensor *scale = floats ? gpunn__integer_scale(w, t) : NULL;
+    gpunn_dtype         dtype = gpunn__weight_dtype(t);
+    int64_t             dim[GPUNN_MAX_RANK];
     if (blocks) dtype = widened ? GPUNN_F32 : GPUNN_U8;
+    if (scale) dtype = (gpunn_dtype)GPUNN__INT8, prefix = gpunn__int8_prefix;
     if (number) dtype = GPUNN_I64;
     memcpy(dim, t->dim, sizeof dim);
     if (blocks && !widened) dim[t->rank - 1] = (int64_t)gpunn__block_bytes(t->storage, dim[t->rank - 1]);
-    size_t bytes = number ? sizeof *number : gpunn_dtype_size(dtype);
+    size_t bytes = number ? sizeof *number : scale ? sizeof(int8_t) : gpunn_dtype_size(dtype);
     for (int i = 0; i < t->rank && !number; i++) bytes *= (size_t)dim[i];
     if (w->pass == GPUNN__TENSORS) {
         if (number)
             (void)gpunn__file_write(w->file, number, bytes);
         else if (widened)
             gpunn__emit_blocks(w, t);
+        else if (scale)
+            gpunn__emit_integers(w, t, scale);
         else
             gpunn__emit_floats(w, floats, bytes);
         return;
@@ -199,12 +245,14 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 
 GPUNN__INTERNAL void gpunn__emit_values(gpunn__writer *w, const gpunn_model *model)
 {
-    /* 16-bit weights and blocks, whose bytes are even, last, so that the others stay aligned */
-    for (int half = 0; half < 2; half++)
+    /* 16-bit weights and blocks, whose bytes are even, then integers of 8 bits, so that all stay aligned */
+    for (int last = 0; last < 3; last++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
+            if (!gpunn__is_saved(t)) continue;
             const bool even = gpunn__is_blocks(t->storage) ? w->blocks : gpunn_dtype_size(t->storage) == 2;
-            if (gpunn__is_saved(t) && even == half) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+            if ((gpunn__integer_scale(w, t) ? 2 : even) == last)
+                gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
 }
 

@@ -14,7 +14,7 @@ typedef struct gpunn__writer {
     uint64_t      length; /* bytes of the header so far */
     uint64_t      offset; /* offset of the next tensor */
     bool          quoted; /* what is emitted is inside a JSON string, so it is escaped */
-    bool          blocks; /* parameters that are stored as blocks are written so, not as floats */
+    bool          blocks; /* blocks, and weights of ops of 8-bit numbers, are not written as floats */
     char         *chunk;
     gpunn_status  status;
 } gpunn__writer;
@@ -35,7 +35,8 @@ GPUNN__INTERNAL void gpunn__emit_number(gpunn__writer *w, const char *separator,
 /* Emits prefix + name as a JSON string. A name that is not UTF-8 sets w->status. */
 GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name);
 
-/* Emits the header's entry of a tensor. */
+/* Emits the header's entry of a tensor. dtype: GPUNN__INT8, too. */
+enum { GPUNN__INT8 = GPUNN_DTYPE_COUNT }; /* of files alone */
 GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name,
                                        gpunn_dtype dtype, int rank, const int64_t *dim, size_t bytes);
 

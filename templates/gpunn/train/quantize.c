@@ -1,5 +1,6 @@
 #include "base/forward_declarations.h"
 #include "base/errors.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "base/model.h"
 #include "base/shapes.h"
@@ -108,19 +109,21 @@ static gpunn_tensor *gpunn__to_floats(gpunn_tensor *x, const gpunn__byte_range *
     return gpunn_dequantize_(x, args);
 }
 
-/* Makes a parameter with a name that neither model has yet, but that may be the weight's own. */
+/* Makes a parameter, named as one of the layer's, with a suffix. If there is such a tensor, other than that
+ * one, a number follows. */
 static gpunn_tensor *gpunn__quantized_parameter(const gpunn__conversion *c, gpunn_model *to,
-                                                const gpunn_tensor *weight, const char *suffix, int rank)
+                                                const gpunn_tensor *named, const char *suffix,
+                                                const gpunn_tensor *weight, int rank)
 {
-    char        name[GPUNN__NAME_SIZE];
-    gpunn_shape shape;
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    char             name[GPUNN__NAME_SIZE];
+    gpunn_shape      shape;
     memset(&shape, 0, sizeof shape);
     memcpy(shape.dim, weight->dim, (size_t)rank * sizeof *shape.dim);
-    (void)snprintf(name, sizeof name, "%.200s%s", weight->name, suffix);
-    for (int n = 2; gpunn_find(to, name) || (gpunn_find(c->from, name) && strcmp(name, weight->name) != 0);
+    (void)snprintf(name, sizeof name, "%.200s%s", named->name, suffix);
+    for (int n = 2; gpunn_find(to, name) || (gpunn_find(c->from, name) && strcmp(name, named->name) != 0);
          n++)
-        (void)snprintf(name, sizeof name, "%.200s%s_%d", weight->name, suffix, n);
-    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+        (void)snprintf(name, sizeof name, "%.200s%s_%d", named->name, suffix, n);
     return gpunn_parameter(to, name, shape, zeros);
 }
 
@@ -166,10 +169,10 @@ static bool gpunn__make_unit(const gpunn__conversion *c, gpunn_model *to, gpunn_
         q->result = gpunn__quantized_sum(c, unit, x, y, low, high);
         return q->result != NULL;
     }
-    const gpunn_tensor *weight = unit->first->inputs[1];
-    q->weight = gpunn__quantized_parameter(c, to, weight, "", weight->rank);
-    q->scale = gpunn__quantized_parameter(c, to, weight, "_scale", 1);
-    q->bias = gpunn__quantized_parameter(c, to, weight, "_bias", 1);
+    const gpunn_tensor *weight = unit->first->inputs[1], *bias = unit->first->inputs[2];
+    q->weight = gpunn__quantized_parameter(c, to, weight, "", weight, weight->rank);
+    q->scale = gpunn__quantized_parameter(c, to, weight, "_scale", weight, 1);
+    q->bias = gpunn__quantized_parameter(c, to, bias ? bias : weight, bias ? "" : "_bias", weight, 1);
     q->result = gpunn__quantized_product(c, q, x[0], y, low, high);
     return q->result != NULL;
 }
@@ -214,7 +217,7 @@ static void gpunn__round_rows(const gpunn__weight_rows *rows, float x_scale)
         rows->scale[o] = scale > least ? scale : least;
         if (!(rows->scale[o] > 0)) rows->scale[o] = 1;
         for (int64_t k = 0; k < rows->each; k++)
-            row[k] = nearbyintf(row[k] / rows->scale[o]) * rows->scale[o];
+            row[k] = (float)gpunn__rounded_weight(row[k], rows->scale[o]) * rows->scale[o];
     }
 }
 
