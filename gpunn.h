@@ -35148,7 +35148,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_row_panel)(int64_t k, int64_t n, cons
         sum[0][v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
         if (shift) sum[0][v] += GPUNN__V(_load)(shift + at, count);
         if (add) sum[0][v] += GPUNN__V(_load)(y + at, count);
-        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v]) : sum[0][v]);
+        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v], INFINITY) : sum[0][v]);
     }
 }
 
@@ -35558,7 +35558,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_row_panel)(int64_t k, int64_t n, cons
         sum[0][v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
         if (shift) sum[0][v] += GPUNN__V(_load)(shift + at, count);
         if (add) sum[0][v] += GPUNN__V(_load)(y + at, count);
-        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v]) : sum[0][v]);
+        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v], INFINITY) : sum[0][v]);
     }
 }
 
@@ -35976,7 +35976,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_row_panel)(int64_t k, int64_t n, cons
         sum[0][v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
         if (shift) sum[0][v] += GPUNN__V(_load)(shift + at, count);
         if (add) sum[0][v] += GPUNN__V(_load)(y + at, count);
-        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v]) : sum[0][v]);
+        GPUNN__V(_store)(y + at, count, relu ? GPUNN__V(_relu)(sum[0][v], INFINITY) : sum[0][v]);
     }
 }
 
@@ -52936,7 +52936,7 @@ typedef struct gpunn__converted {
     gpunn__byte_range      range;        /* of a tensor that is shown */
     gpunn__quantized_unit *unit;         /* that begins here */
     bool                   native;       /* it is computed as bytes */
-    bool                   inside;       /* a quantised unit that began before computes it */
+    bool                   inside;       /* it is the result of a quantised unit that began before */
     bool                   wants_wide, wants_bytes;
 } gpunn__converted;
 
@@ -53244,7 +53244,6 @@ static void gpunn__take_unit(gpunn__conversion *c, gpunn__quantized_unit *q)
 {
     const gpunn__node_unit *unit = q->unit;
     c->at[unit->first->id].unit = q;
-    if (unit->norm) c->at[unit->norm->id].inside = true;
     c->at[unit->end->id].inside = unit->end != unit->first;
     c->at[unit->end->id].native = true;
 }

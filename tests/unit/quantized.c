@@ -686,6 +686,29 @@ static void test_quantize_linear(void **state)
     gpunn_model_destroy(small);
 }
 
+/* Rows of zeros or tiny weights, as behind a batch norm that has switched channels off: the bias counts. */
+static void test_quantize_biases(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    const float   weight[4][2] = {{0, 0}, {1e-12f, 0}, {0, -1e-30f}, {1, 2}}, bias[4] = {3, -2, 2.5f, 0},
+                in[2][2] = {{1, 0.5f}, {-1, 1}};
+    float         found[2][4];
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *y = MADE(dev, gpunn_linear(x, "fc", .out_features = 4));
+    OK(dev, gpunn_write(gpunn_find(model, "fc.weight"), weight, sizeof weight));
+    OK(dev, gpunn_write(gpunn_find(model, "fc.bias"), bias, sizeof bias));
+    OK(dev, gpunn_write(x, in, sizeof in));
+    OK(dev, gpunn_calibrate(model, .outputs = {y}));
+    gpunn_model *small = MADE(dev, gpunn_quantize(model));
+    y = gpunn_spec_output(small, 0);
+    OK(dev, gpunn_forward(&y, 1)); /* its inputs hold what the calibration's held */
+    OK(dev, gpunn_read(y, found, sizeof found));
+    for (int i = 0; i < 2; i++)
+        for (int o = 0; o < 3; o++) assert_true(fabsf(found[i][o] - bias[o]) <= 2.5f / 255);
+    gpunn_model_destroy(small);
+}
+
 /* Convolutions with batch norms and relus, a residual sum, a pool, dropout, and what stays F32. */
 typedef struct classifier {
     gpunn_tensor *x, *y, *label, *loss;
@@ -858,37 +881,90 @@ static void test_quantize_wide(void **state)
     FAILS_NULL(dev, gpunn_quantize(model, .wide = all), GPUNN_ERR_ARGUMENT, "5 are named in .wide, and 0");
 }
 
-/* A rare large number: the range of the least divergence clips it, and rounds the others more finely. */
-static void test_quantize_entropy(void **state)
+/* The range of a layer y = x, by a method, after a call of gpunn_calibrate for each batch. */
+static gpunn_quantized_layer range_of(gpunn_device *dev, const float *x, int batches, int each,
+                                      gpunn_range_method method)
 {
-    gpunn_device *dev = ((fixture *)*state)->dev;
-    gpunn_model  *model = ((fixture *)*state)->model;
-    enum { COUNT_ = 4096 };
-    float        *x = malloc(COUNT_ * sizeof *x), one = 1, zero = 0;
-    numbers       random = {3};
-    report        r[2] = {{0}, {0}};
+    const float   one = 1, zero = 0;
+    report        r = {0};
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
     gpunn_tensor *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
     gpunn_tensor *y = MADE(dev, gpunn_linear(in, "fc", .out_features = 1));
     OK(dev, gpunn_write(gpunn_find(model, "fc.weight"), &one, sizeof one));
     OK(dev, gpunn_write(gpunn_find(model, "fc.bias"), &zero, sizeof zero));
-    for (int i = 0; i < COUNT_; i++) { /* a sum of four: nearly normal, from -2 to 2 */
+    for (int i = 0; i < batches; i++) {
+        OK(dev, gpunn_write(in, x + i * each, (size_t)each * sizeof *x));
+        OK(dev, gpunn_calibrate(model, .outputs = {y}));
+    }
+    gpunn_model_destroy(MADE(dev, gpunn_quantize(model, .method = method, .report = take_layer, .user = &r)));
+    gpunn_model_destroy(model);
+    return r.layers[0];
+}
+
+/* Rare large numbers: the range of the least divergence clips them, and rounds the others more finely. */
+static void test_quantize_entropy(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    enum { MANY = 4096 };
+    float                *x = malloc(2 * MANY * sizeof *x);
+    numbers               random = {3};
+    gpunn_quantized_layer found;
+    for (int i = 0; i < 2 * MANY; i++) x[i] = (float)(next(&random) % 1000) * 0.002f;
+    found = range_of(dev, x, 1, 2 * MANY, GPUNN_RANGE_ENTROPY); /* as many everywhere: nothing to clip */
+    assert_true(found.low == 0 && found.high > 1.9f);
+    for (int i = 0; i < 2 * MANY; i++) { /* a sum of four: nearly normal, from -2 to 2 */
         x[i] = -2;
         for (int k = 0; k < 4; k++) x[i] += (float)(next(&random) % 1000) * 0.001f;
     }
-    for (int outlier = 0; outlier < 2; outlier++) {
-        if (outlier) x[17] = 60;
-        OK(dev, gpunn_write(in, x, COUNT_ * sizeof *x));
-        OK(dev, gpunn_calibrate(model, .outputs = {y}));
-        for (int method = 0; method < 2; method++) {
-            r[method].count = 0;
-            gpunn_model_destroy(MADE(dev, gpunn_quantize(model, .method = (gpunn_range_method)method,
-                                                         .report = take_layer, .user = &r[method])));
-        }
-        assert_true(r[0].layers[0].high == (outlier ? 60 : r[0].layers[0].high));
-        assert_true(r[1].layers[0].high >= 1.2f && r[1].layers[0].high <= 4);
-        assert_true(r[1].layers[0].low <= -1.2f && r[1].layers[0].low >= -2);
-    }
+    x[MANY + 17] = 60, x[MANY + 18] = -50;
+    found = range_of(dev, x, 1, 2 * MANY, GPUNN_RANGE_MIN_MAX);
+    assert_true(found.low == -50 && found.high == 60);
+    found = range_of(dev, x, 1, 2 * MANY, GPUNN_RANGE_ENTROPY);
+    assert_true(found.high > 1 && found.high < 4 && found.low < -1 && found.low > -4);
+    const gpunn_quantized_layer parts = range_of(dev, x, 2, MANY, GPUNN_RANGE_ENTROPY);
+    assert_true(parts.low == found.low && parts.high == found.high); /* the bins have grown in between */
     free(x);
+}
+
+/* Bounds behind a layer, beyond what the samples show; values that are read by more than one op. */
+static void test_quantize_bounds(void **state)
+{
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    const float   weight[2] = {1, -1}, bias[2] = {0, 0}, samples[3] = {1.5f, 2.5f, 4}, others[3] = {-9, 9, 2};
+    float         found[3][2];
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *a = gpunn_linear(x, "a", .out_features = 2), *b = gpunn_linear(x, "b", .out_features = 2),
+                 *c = gpunn_linear(x, "c", .out_features = 2), *d = gpunn_linear(x, "d", .out_features = 2);
+    gpunn_tensor *all[] = {gpunn_clamp(a, 1, 3), gpunn_hardtanh(b, -3, -1),
+                           gpunn_add(gpunn_relu(c), gpunn_tanh(c)), d, gpunn_relu(d)};
+    for (int i = 0; i < 4; i++) {
+        const char *const names[] = {"a", "b", "c", "d"};
+        char              name[16];
+        (void)snprintf(name, sizeof name, "%s.weight", names[i]);
+        OK(dev, gpunn_write(MADE(dev, gpunn_find(model, name)), weight, sizeof weight));
+        (void)snprintf(name, sizeof name, "%s.bias", names[i]);
+        OK(dev, gpunn_write(MADE(dev, gpunn_find(model, name)), bias, sizeof bias));
+    }
+    OK(dev, gpunn_write(x, samples, sizeof samples));
+    OK(dev, gpunn_calibrate(model, .outputs = {all[0], all[1], all[2], all[3], all[4]}));
+    gpunn_model *small = MADE(dev, gpunn_quantize(model));
+    for (int k = 0; k < COUNT(all); k++) {
+        gpunn_tensor *y = MADE(dev, gpunn_spec_output(small, k));
+        OK(dev, gpunn_write(gpunn_find(small, "x"), others, sizeof others));
+        OK(dev, gpunn_forward(&y, 1));
+        OK(dev, gpunn_read(y, found, sizeof found));
+        for (int i = 0; i < 6; i++) {
+            const float v = fmaxf(fminf(others[i / 2], 4), 0) * weight[i % 2]; /* x saturates, too */
+            const float wanted = k == 0   ? fminf(fmaxf(v, 1), 3)
+                                 : k == 1 ? fminf(fmaxf(v, -3), -1)
+                                 : k == 2 ? fmaxf(v, 0) + tanhf(v)
+                                 : k == 3 ? v
+                                          : fmaxf(v, 0);
+            assert_true(fabsf(found[i / 2][i % 2] - wanted) <= 0.05f);
+        }
+    }
+    gpunn_model_destroy(small);
 }
 
 /* The batches of a loader are recorded as those that are written. */
@@ -1122,9 +1198,11 @@ int main(void)
         test_with_device(test_extremes),
         test_with_device(test_max_pool),
         test_with_device(test_quantize_linear),
+        test_with_device(test_quantize_biases),
         test_with_device(test_quantize_classifier),
         test_with_device(test_quantize_wide),
         test_with_device(test_quantize_entropy),
+        test_with_device(test_quantize_bounds),
         test_with_device(test_calibrate_loader),
         test_with_device(test_quantize_copies),
         test_with_device(test_quantize_refused),

@@ -33,7 +33,7 @@ typedef struct gpunn__converted {
     gpunn__byte_range      range;        /* of a tensor that is shown */
     gpunn__quantized_unit *unit;         /* that begins here */
     bool                   native;       /* it is computed as bytes */
-    bool                   inside;       /* a quantised unit that began before computes it */
+    bool                   inside;       /* it is the result of a quantised unit that began before */
     bool                   wants_wide, wants_bytes;
 } gpunn__converted;
 
@@ -341,7 +341,6 @@ static void gpunn__take_unit(gpunn__conversion *c, gpunn__quantized_unit *q)
 {
     const gpunn__node_unit *unit = q->unit;
     c->at[unit->first->id].unit = q;
-    if (unit->norm) c->at[unit->norm->id].inside = true;
     c->at[unit->end->id].inside = unit->end != unit->first;
     c->at[unit->end->id].native = true;
 }
