@@ -1,5 +1,5 @@
-/* llama.c - writes text with a Llama (Touvron et al., 2023), Mistral, Qwen2, Qwen3, Gemma or Gemma 3, from
- * the folder that Hugging Face keeps one in, or from a .gguf file of llama.cpp.
+/* llama.c - writes text with a Llama (Touvron et al., 2023), Mistral, Qwen2, Qwen3, Gemma 1, 2 or 3, from the
+ * folder that Hugging Face keeps one in, or from a .gguf file of llama.cpp.
  *
  * Shows: rotary positions, grouped heads, RMSNorm and SwiGLU, a cache of keys and values that runs read
  *        and write, a configuration and weights with Hugging Face's names, tied or not, in one file or in
@@ -13,7 +13,8 @@
  *        ./llama --model FILE.gguf --prompt "The capital of France is"
  *        python3 -m generator.quantize FOLDER/model.safetensors --to q4_0 -o SMALL/model.gguf
  *        ./llama --model SMALL --ids "1 450 7483 310 3444 338"       SMALL also has FOLDER's config.json
- *                                                  and no model.safetensors, which would be read instead
+ *                                                  and no model.safetensors, which would be read instead;
+ *                                                  to nf4: -o SMALL/model.safetensors
  *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where there is no tokenizer.json
  *        --help explains all options
  * Expect: the prompt and what follows it. Without a folder a small model with random weights writes
@@ -47,16 +48,19 @@ typedef struct config {
         intermediate_size, sliding_window;
     int    max_position_embeddings, head_dim;
     char   model_type[16]; /* one of those of read_type */
-    bool   gemma, gemma3;  /* embeddings are scaled, norms hold w - 1, GeGLU; two more norms in a layer */
+    bool   gemma, gemma3;  /* embeddings are scaled, norms hold w - 1, GeGLU; local layers */
+    bool   four_norms;     /* Gemma 2 and 3: also behind both parts of a layer */
     char   act;            /* of hidden_act: 0 not said, 's' SiLU, 'g' GELU */
     bool   local[1 << 10]; /* Gemma 3: layers with local_theta */
     double local_theta, query_pre_attn_scalar;
+    double attention_cap, logit_cap; /* Gemma 2: scores and logits x become cap tanh(x / cap); 0: no cap */
     bool   tie_word_embeddings, attention_bias, mlp_bias, use_sliding_window;
     bool   output_bias, head_norms; /* of o_proj; of queries and keys */
     double rms_norm_eps, rope_theta;
-    char   rope_type[16]; /* "default", "linear" or "llama3" */
+    char   rope_type[16]; /* "default", "linear", "llama3" or "yarn" */
     double factor, low_freq_factor, high_freq_factor, original_max_position_embeddings;
-    int    ends[MAX_ENDS], end_count; /* tokens that end a text */
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* of YaRN; 0: not said */
+    int    ends[MAX_ENDS], end_count;                                      /* tokens that end a text */
     /* GGUF: pairs that turn stand beside each other; there are divisors of the frequencies */
     bool interleaved, divided;
 } config;
@@ -102,21 +106,13 @@ static void read_act(json *j, const char *key, config *c)
     json_fail(j, text);
 }
 
-/* A number that has to be null, for parts of a model that are not computed here. */
-static void refuse_cap(json *j, const char *key)
-{
-    char text[160];
-    (void)snprintf(text, sizeof text, "'%s' is not null: soft-capping, as in Gemma 2, is not supported", key);
-    json_fail(j, text);
-}
-
 /* The kind of model, which must be a known one. */
 static void read_type(json *j, const char *key, config *c)
 {
     /* llama.cpp says gemma3 of a text model, Hugging Face of one that also sees images */
-    static const char *const known[] = {"llama", "mistral",     "qwen2", "qwen3",
-                                        "gemma", "gemma3_text", "gemma3"};
-    const int                count = strcmp(key, "model_type") == 0 ? 6 : 7;
+    static const char *const known[] = {"llama", "mistral", "qwen2",       "qwen3",
+                                        "gemma", "gemma2",  "gemma3_text", "gemma3"};
+    const int                count = strcmp(key, "model_type") == 0 ? 7 : 8;
     char                     text[200];
     const char              *type = json_string(j, NULL);
     for (int i = 0; type && i < count; i++)
@@ -124,9 +120,11 @@ static void read_type(json *j, const char *key, config *c)
             strcpy(c->model_type, known[i]);
             return;
         }
-    (void)snprintf(text, sizeof text,
-                   "'%s' is \"%.40s\", not \"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"gemma\" or \"%s\"",
-                   key, type ? type : "", known[count - 1]);
+    (void)snprintf(
+        text, sizeof text,
+        "'%s' is \"%.40s\", not \"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"gemma\", \"gemma2\" "
+        "or \"%s\"",
+        key, type ? type : "", known[count - 1]);
     json_fail(j, text);
 }
 
@@ -151,10 +149,16 @@ static void read_rope(json *j, config *c, bool outer)
                    {"factor", &c->factor},
                    {"low_freq_factor", &c->low_freq_factor},
                    {"high_freq_factor", &c->high_freq_factor},
+                   {"beta_fast", &c->beta_fast},
+                   {"beta_slow", &c->beta_slow},
+                   {"attention_factor", &c->attention_factor},
+                   {"mscale", &c->mscale},
+                   {"mscale_all_dim", &c->mscale_all_dim},
                    {"original_max_position_embeddings", &c->original_max_position_embeddings}};
     if (!json_object(j)) return;
     while ((key = json_key(j, NULL)) != NULL) {
         size_t i = 0;
+        if (json_null(j)) continue;
         while (i < sizeof numbers / sizeof *numbers && strcmp(numbers[i].key, key) != 0) i++;
         if (i < sizeof numbers / sizeof *numbers) {
             read_positive(j, key, numbers[i].value);
@@ -172,8 +176,8 @@ static void read_rope(json *j, config *c, bool outer)
         }
     }
     if (!j->failed && strcmp(c->rope_type, "default") != 0 && strcmp(c->rope_type, "linear") != 0 &&
-        strcmp(c->rope_type, "llama3") != 0)
-        json_fail(j, "'rope_type' is not \"default\", \"linear\" or \"llama3\"");
+        strcmp(c->rope_type, "llama3") != 0 && strcmp(c->rope_type, "yarn") != 0)
+        json_fail(j, "'rope_type' is not \"default\", \"linear\", \"llama3\" or \"yarn\"");
 }
 
 static void read_ends(json *j, config *c)
@@ -256,8 +260,10 @@ static void read_key(json *j, const char *key, config *c)
         read_layer_types(j, c);
     else if (strcmp(key, "sliding_window_pattern") == 0)
         mark_local(c, json_int(j, key, 1, 1 << 10));
-    else if (strcmp(key, "attn_logit_softcapping") == 0 || strcmp(key, "final_logit_softcapping") == 0)
-        refuse_cap(j, key);
+    else if (strcmp(key, "attn_logit_softcapping") == 0)
+        read_positive(j, key, &c->attention_cap);
+    else if (strcmp(key, "final_logit_softcapping") == 0)
+        read_positive(j, key, &c->logit_cap);
     else
         json_skip(j);
 }
@@ -269,16 +275,25 @@ static void limit_to_window(config *c)
         c->max_position_embeddings = c->sliding_window;
 }
 
-/* What differs between the kinds of models. */
-static void settle_type(config *c)
+/* Which Gemma it is, if it is one. The layers of Gemma 2 and 3 that see only what is near are no others within
+ * a window. */
+static void settle_gemma(config *c)
 {
     c->gemma = strncmp(c->model_type, "gemma", 5) == 0;
     c->gemma3 = strncmp(c->model_type, "gemma3", 6) == 0;
+    c->four_norms = c->gemma3 || strcmp(c->model_type, "gemma2") == 0;
+    if (c->four_norms) limit_to_window(c);
+}
+
+/* What differs between the kinds of models. */
+static void settle_type(config *c)
+{
+    settle_gemma(c);
     if (c->gemma) c->tie_word_embeddings = true;
     c->output_bias = c->attention_bias;
     if (strcmp(c->model_type, "qwen2") == 0) c->attention_bias = true;
     c->head_norms = strcmp(c->model_type, "qwen3") == 0 || c->gemma3;
-    if (strcmp(c->model_type, "mistral") == 0 || c->gemma3 || c->use_sliding_window) limit_to_window(c);
+    if (strcmp(c->model_type, "mistral") == 0 || c->use_sliding_window) limit_to_window(c);
 }
 
 /* What it leaves out is as in transformers' LlamaConfig. */
@@ -314,11 +329,19 @@ static config default_config(bool small)
                 .rope_type = "default",
                 .factor = 1,
                 .low_freq_factor = 1,
-                .high_freq_factor = 4};
+                .high_freq_factor = 4,
+                .beta_fast = 32,
+                .beta_slow = 1};
     if (!small) return c;
     c.vocab_size = 1000, c.hidden_size = 128, c.num_hidden_layers = 4, c.num_attention_heads = 4;
     c.num_key_value_heads = 2, c.intermediate_size = 352;
     return c;
+}
+
+/* By which YaRN multiplies queries and keys (Peng et al., 2023, arXiv 2309.00071). */
+static double yarn_scale(double factor, double share)
+{
+    return factor > 1 ? 0.1 * share * log(factor) + 1 : 1;
 }
 
 /* ---- the header of a .gguf ----------------------------------------------------------------------------- */
@@ -347,7 +370,13 @@ static void read_gguf_setting(json *j, const char *key, config *c)
         double     *value;
     } reals[] = {{"attention.layer_norm_rms_epsilon", &c->rms_norm_eps},
                  {"rope.freq_base", &c->rope_theta},
-                 {"rope.scaling.factor", &c->factor}};
+                 {"rope.scaling.factor", &c->factor},
+                 {"rope.scaling.original_context_length", &c->original_max_position_embeddings},
+                 {"rope.scaling.attn_factor", &c->attention_factor},
+                 {"rope.scaling.yarn_beta_fast", &c->beta_fast},
+                 {"rope.scaling.yarn_beta_slow", &c->beta_slow},
+                 {"attn_logit_softcapping", &c->attention_cap},
+                 {"final_logit_softcapping", &c->logit_cap}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(numbers[i].key, key) == 0) {
             *numbers[i].value = json_int(j, key, 1, numbers[i].highest);
@@ -364,8 +393,8 @@ static void read_gguf_setting(json *j, const char *key, config *c)
     }
     const char *type = json_string(j, NULL);
     if (type) (void)snprintf(c->rope_type, sizeof c->rope_type, "%s", type);
-    if (type && strcmp(type, "none") != 0 && strcmp(type, "linear") != 0)
-        json_fail(j, "'rope.scaling.type' is not \"none\" or \"linear\"");
+    if (type && strcmp(type, "none") != 0 && strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0)
+        json_fail(j, "'rope.scaling.type' is not \"none\", \"linear\" or \"yarn\"");
 }
 
 static void read_gguf_metadata(json *j, config *c)
@@ -400,16 +429,15 @@ static void read_gguf_words(json *j, config *c)
         }
 }
 
-/* What llama.cpp knows of Gemma 3 without being told. The model of 27B has 62 layers. */
+/* What llama.cpp knows without being told: which layers of Gemma 3 are local, that the models of 27B have 46
+ * or 62 layers, and that the factor of YaRN is one on the usual one. */
 static void settle_gguf(config *c)
 {
-    c->gemma = strncmp(c->model_type, "gemma", 5) == 0;
-    c->gemma3 = strcmp(c->model_type, "gemma3") == 0;
-    if (!c->gemma3) return;
-    mark_local(c, 6);
-    if (c->num_hidden_layers == 62)
+    settle_gemma(c);
+    if (c->gemma3) mark_local(c, 6);
+    if (c->four_norms && c->num_hidden_layers == (c->gemma3 ? 62 : 46))
         c->query_pre_attn_scalar = c->hidden_size / (double)c->num_attention_heads;
-    limit_to_window(c);
+    if (c->attention_factor > 0) c->attention_factor *= yarn_scale(c->factor, 1);
 }
 
 /* Which tensors there are says the rest. */
@@ -460,15 +488,33 @@ static bool settle(config *c)
 }
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
-/* Which angle pair i of a head turns by from one position to the next. llama3: waves that are long against
- * the context for which the model was made first are stretched, short ones are not, and between them it is
- * some of both. */
+/* The pair of a head that turns so often in the context for which the model was made first. */
+static double pair_of_turns(const config *c, double turns)
+{
+    const double length = c->original_max_position_embeddings / (turns * 6.283185307179586);
+    return c->head_dim * log(length) / (2 * log(c->rope_theta));
+}
+
+/* The share of YaRN's pair i that is not stretched. */
+static double yarn_share(const config *c, int i)
+{
+    const double low = fmax(floor(pair_of_turns(c, c->beta_fast)), 0),
+                 high = fmin(ceil(pair_of_turns(c, c->beta_slow)), c->head_dim - 1);
+    return 1 - (i - low) / (high == low ? 0.001 : high - low);
+}
+
+/* Which angle pair i of a head turns by from one position to the next. llama3 and YaRN: waves that are long
+ * against the context for which the model was made first are stretched, short ones are not, and between them
+ * it is some of both. */
 static double frequency(const config *c, int i)
 {
     const double plain = pow(c->rope_theta, -2.0 * i / c->head_dim), slow = plain / c->factor;
-    if (strcmp(c->rope_type, "llama3") != 0) return strcmp(c->rope_type, "linear") == 0 ? slow : plain;
+    const bool   yarn = strcmp(c->rope_type, "yarn") == 0;
+    if (!yarn && strcmp(c->rope_type, "llama3") != 0)
+        return strcmp(c->rope_type, "linear") == 0 ? slow : plain;
     const double waves = c->original_max_position_embeddings * plain / 6.283185307179586;
-    const double share = (waves - c->low_freq_factor) / (c->high_freq_factor - c->low_freq_factor);
+    const double share = yarn ? yarn_share(c, i)
+                              : (waves - c->low_freq_factor) / (c->high_freq_factor - c->low_freq_factor);
     return share <= 0 ? slow : share >= 1 ? plain : slow + share * (plain - slow);
 }
 
@@ -540,10 +586,50 @@ static gpunn_tensor *kept(const llama *l, gpunn_tensor *rows, int layer, const c
     return gpunn_assign_at(all, 1, l->place, rows);
 }
 
-/* 0: that of the head's size. */
+/* By which scores of queries and keys are multiplied. */
 static float attention_scale(const config *c)
 {
-    return c->query_pre_attn_scalar > 0 ? (float)(1 / sqrt(c->query_pre_attn_scalar)) : 0;
+    const double size = c->query_pre_attn_scalar > 0 ? c->query_pre_attn_scalar : c->head_dim;
+    double       each = 1; /* of queries, and of keys */
+    if (strcmp(c->rope_type, "yarn") == 0)
+        each = c->attention_factor > 0 ? c->attention_factor : yarn_scale(c->factor, 1);
+    if (strcmp(c->rope_type, "yarn") == 0 && c->attention_factor == 0 && c->mscale * c->mscale_all_dim > 0)
+        each = yarn_scale(c->factor, c->mscale) / yarn_scale(c->factor, c->mscale_all_dim);
+    return (float)(each * each / sqrt(size));
+}
+
+static gpunn_tensor *capped(gpunn_tensor *x, double cap)
+{
+    if (cap == 0) return x;
+    return gpunn_mul_scalar(gpunn_tanh(gpunn_mul_scalar(x, (float)(1 / cap))), (float)cap);
+}
+
+/* Whether a place of the cache is behind a token: [tokens, 1, places]. */
+static gpunn_tensor *later(const llama *l)
+{
+    float *numbers = malloc((size_t)l->capacity * sizeof *numbers);
+    for (int i = 0; numbers && i < l->capacity; i++) numbers[i] = (float)i;
+    gpunn_tensor *all = numbers ? gpunn_constant(l->model, GPUNN_SHAPE(l->capacity), numbers) : NULL;
+    free(numbers);
+    return gpunn_gt(all, gpunn_reshape(gpunn_cast(l->places, GPUNN_F32), GPUNN_SHAPE(GPUNN_BATCH, 1, 1)));
+}
+
+/* Attention whose scores are capped, which no single op computes. q [1, tokens, heads, size]; k and v are the
+ * whole cache, [1, places, key-value heads, size]. The result has q's shape. */
+static gpunn_tensor *attend_capped(const llama *l, gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v)
+{
+    const int     kv = l->c.num_key_value_heads, each = l->c.num_attention_heads / kv, size = l->c.head_dim;
+    const int64_t places = l->capacity;
+    k = gpunn_permute(gpunn_reshape(k, GPUNN_SHAPE(places, kv, size)), GPUNN_AXES(1, 2, 0));
+    v = gpunn_permute(gpunn_reshape(v, GPUNN_SHAPE(places, kv, size)), GPUNN_AXES(1, 0, 2));
+    q = gpunn_permute(gpunn_reshape(q, GPUNN_SHAPE(GPUNN_BATCH, kv, each, size)), GPUNN_AXES(1, 0, 2, 3));
+    q = gpunn_reshape(q, GPUNN_SHAPE(kv, GPUNN_BATCH * each, size));
+    gpunn_tensor *score = gpunn_mul_scalar(gpunn_matmul(q, k), attention_scale(&l->c));
+    score = gpunn_reshape(capped(score, l->c.attention_cap), GPUNN_SHAPE(kv, GPUNN_BATCH, each, places));
+    score = gpunn_softmax(gpunn_masked_fill(score, later(l), -INFINITY), -1);
+    v = gpunn_matmul(gpunn_reshape(score, GPUNN_SHAPE(kv, GPUNN_BATCH * each, places)), v);
+    v = gpunn_permute(gpunn_reshape(v, GPUNN_SHAPE(kv, GPUNN_BATCH, each, size)), GPUNN_AXES(1, 0, 2, 3));
+    return gpunn_reshape(v, GPUNN_SHAPE(1, GPUNN_BATCH, kv * each, size));
 }
 
 static gpunn_tensor *attend(const llama *l, gpunn_tensor *x, int layer)
@@ -555,9 +641,11 @@ static gpunn_tensor *attend(const llama *l, gpunn_tensor *x, int layer)
     q = turned(l, q, layer, "self_attn.q_norm");
     k = kept(l, turned(l, k, layer, "self_attn.k_norm"), layer, "keys");
     v = kept(l, v, layer, "values");
-    gpunn_tensor *y = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true,
-                                                         .scale = attention_scale(c), .heads_last = true,
-                                                         .lengths = l->length);
+    gpunn_tensor *y = c->attention_cap > 0
+                          ? attend_capped(l, q, k, v)
+                          : gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true,
+                                                               .scale = attention_scale(c),
+                                                               .heads_last = true, .lengths = l->length);
     y = gpunn_reshape(y, GPUNN_SHAPE(GPUNN_BATCH, c->num_attention_heads * c->head_dim));
     return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->output_bias);
 }
@@ -570,10 +658,10 @@ static gpunn_tensor *feed_forward(const llama *l, gpunn_tensor *x, int layer)
     return linear(gpunn_mul(gate, up), layer, "mlp.down_proj", l->c.hidden_size, l->c.mlp_bias);
 }
 
-/* A layer: x and what its two parts add. In Gemma 3 norms stand before and behind each of them. */
+/* A layer: x and what its two parts add. In Gemma 2 and 3 norms stand before and behind each of them. */
 static gpunn_tensor *block(const llama *l, gpunn_tensor *x, int layer)
 {
-    const bool    more = l->c.gemma3;
+    const bool    more = l->c.four_norms;
     gpunn_tensor *part = attend(l, norm(l, x, layer, "input_layernorm"), layer);
     x = gpunn_add(more ? norm(l, part, layer, "post_attention_layernorm") : part, x);
     part = norm(l, x, layer, more ? "pre_feedforward_layernorm" : "post_attention_layernorm");
@@ -598,6 +686,7 @@ static bool build(llama *l, const options *o)
     gpunn_tensor *tied = c->tie_word_embeddings ? gpunn_find(l->model, "model.embed_tokens.weight") : NULL;
     l->logits = gpunn_linear(l->hidden, "lm_head", .out_features = tied ? 0 : c->vocab_size, .no_bias = true,
                              .weight = tied);
+    l->logits = capped(l->logits, c->logit_cap);
     l->draw = gpunn_input(l->model, "draw", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH));
     l->next = sampling_token(l->logits, l->draw, o->sample);
     return check(l->dev, l->next != NULL);
@@ -657,7 +746,7 @@ static bool add_ones(const llama *l)
     char                     name[NAME_SIZE];
     bool                     good = add_one(l, "model.norm.weight", l->c.hidden_size);
     for (int i = 0; good && i < l->c.num_hidden_layers; i++)
-        for (int k = 0; good && k < (l->c.gemma3 ? 6 : 2); k++) {
+        for (int k = 0; good && k < (l->c.gemma3 ? 6 : l->c.four_norms ? 4 : 2); k++) {
             (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", i, parts[k]);
             good = add_one(l, name, k < 4 ? l->c.hidden_size : l->c.head_dim);
         }
@@ -667,8 +756,8 @@ static bool add_ones(const llama *l)
 static bool load_weights(const llama *l, const char *model, bool widen)
 {
     /* from llama.cpp's names; Hugging Face's fit none of them */
-    const char *const  before = l->c.gemma3 ? "model.layers.*.pre_feedforward_layernorm.*"
-                                            : "model.layers.*.post_attention_layernorm.*";
+    const char *const  before = l->c.four_norms ? "model.layers.*.pre_feedforward_layernorm.*"
+                                                : "model.layers.*.post_attention_layernorm.*";
     const gpunn_rename names[] = {
         {"token_embd.*", "model.embed_tokens.*"},
         {"output_norm.*", "model.norm.*"},

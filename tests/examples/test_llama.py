@@ -39,6 +39,12 @@ CONFIGS = {  # what AutoConfig.for_model takes
     "gemma": {**SHAPE, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 16,
               "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh",
               "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "yarn": {**SHAPE, "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                                          "original_max_position_embeddings": 32}},
+    "gemma2": {**SHAPE, "model_type": "gemma2", "head_dim": 16, "tie_word_embeddings": True,
+               "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 16, "sliding_window": 64,
+               "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+               "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "gemma3": {**SHAPE, "model_type": "gemma3_text", "num_hidden_layers": 7, "head_dim": 16,
                "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh",
                "query_pre_attn_scalar": 16, "sliding_window": 64,
@@ -85,7 +91,7 @@ def weights(config):
             if config.get(bias) or (config.get("model_type") == "qwen2" and part[-6:-5] in "qkv" and
                                     "self_attn" in part):
                 shapes[f"{layer}{part}.bias"] = shape[:1]
-        if config.get("model_type") == "gemma3_text":
+        if config.get("model_type") in ("gemma2", "gemma3_text"):
             shapes[layer + "pre_feedforward_layernorm.weight"] = (width,)
             shapes[layer + "post_feedforward_layernorm.weight"] = (width,)
         if config.get("model_type") in ("qwen3", "gemma3_text"):
@@ -101,7 +107,7 @@ PARTS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
          "lm_head": "output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 
 
-# Norms of Gemma 3 by names of PARTS.
+# Norms of Gemma 2 and 3 by names of PARTS.
 FOUR_NORMS = {"post_attention_layernorm": "post_attention_norm",
               "post_feedforward_layernorm": "post_ffw_norm",
               "pre_feedforward_layernorm": "post_attention_layernorm"}
@@ -140,7 +146,7 @@ def gguf_tensors(config, tensors, kind):
         if part in heads and architecture(config) == "llama":
             data = side_by_side(data, heads[part], shape[0])
         target = TARGETS[kind] if is_rounded(kind, shape) else None
-        if architecture(config) == "gemma3" and part in FOUR_NORMS:
+        if architecture(config) in ("gemma2", "gemma3") and part in FOUR_NORMS:
             name = name.replace(part, FOUR_NORMS[part])
         found[gguf_name(name)] = ((target.number, shape, target.encode(array.array("f", data))) if target else
                                   (0, shape, data))
@@ -167,11 +173,15 @@ def gguf_facts(config):
              "rope.freq_base": rope_of(config)["rope_theta"]}
     if "head_dim" in config:
         facts["attention.key_length"] = config["head_dim"]
-    if architecture(config) == "gemma3":
+    if architecture(config) in ("gemma2", "gemma3"):
         facts["attention.sliding_window"] = config["sliding_window"]
-    if rope_of(config)["rope_type"] == "linear":
-        facts["rope.scaling.type"] = "linear"
+    facts.update((key, config[key]) for key in ("attn_logit_softcapping", "final_logit_softcapping")
+                 if key in config)
+    if rope_of(config)["rope_type"] in ("linear", "yarn"):
+        facts["rope.scaling.type"] = rope_of(config)["rope_type"]
         facts["rope.scaling.factor"] = rope_of(config)["factor"]
+    if rope_of(config)["rope_type"] == "yarn":
+        facts["rope.scaling.original_context_length"] = rope_of(config)["original_max_position_embeddings"]
     return {"general.architecture": architecture(config), "general.name": "tiny",
             **{f"{architecture(config)}.{key}": value for key, value in facts.items()}}
 
@@ -258,7 +268,7 @@ class Llama(unittest.TestCase):
         for name, config in CONFIGS.items():
             self.model(config)
             want = list(tensor_file.values(self.golden[name + "/text"]))
-            self.assertGreater(len(set(want[len(PROMPT):])), 4 if name == "gemma3" else 10)
+            self.assertGreater(len(set(want[len(PROMPT):])), {"gemma2": 1, "gemma3": 4}.get(name, 10))
             for arguments in (("--temperature", "0"), ("--top-k", "1"), ("--top-p", "1e-6", "--chunk", "3")):
                 text = self.good("--generate", str(WRITTEN), *arguments)
                 self.assertEqual([int(token) for token in text.split()], want, name)
@@ -363,7 +373,7 @@ class Llama(unittest.TestCase):
     def test_bad_gguf(self):
         config = CONFIGS["grouped"]
         for facts, sentence in (({"general.architecture": "gpt2"}, "'general.architecture' is \"gpt2\", not"),
-                                ({"llama.rope.scaling.type": "yarn"}, "'rope.scaling.type' is not"),
+                                ({"llama.rope.scaling.type": "longrope"}, "'rope.scaling.type' is not"),
                                 ({"llama.block_count": "x"}, "a number is expected here"),
                                 ({"llama.feed_forward_length": 64}, "does not fit its metadata: 6 of")):
             self.gguf(config, facts=facts.items())
@@ -390,6 +400,18 @@ class Llama(unittest.TestCase):
             self.assertIn(sentence, done.stderr.decode())
         os.remove(self.from_file)
         self.refuse("model.gguf")
+
+    def test_yarn_factors(self):
+        """The factor that YaRN's other forms say, in place of the usual one."""
+        rope = CONFIGS["yarn"]["rope_parameters"]
+        usual, other = 0.1 * math.log(4) + 1, 0.07 * math.log(4) + 1
+        for said, form in (({}, {"attention_factor": usual}), ({}, {"mscale": 1.0, "mscale_all_dim": None}), (
+                {"attention_factor": usual / other}, {"mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32})):
+            found = []
+            for more in said, form:
+                self.model({**CONFIGS["yarn"], "rope_parameters": {**rope, **more}})
+                found.append(self.logits())
+            self.close("yarn", *found, 1e-6)
 
     def test_full_context(self):
         self.model(CONFIGS["grouped"])
@@ -459,12 +481,11 @@ class Llama(unittest.TestCase):
                 ({"hidden_act": "relu"}, "'hidden_act' is \"relu\""),
                 ({"hidden_act": "gelu"}, "hidden_act does not fit model_type"),
                 ({"model_type": "gemma"}, "hidden_act does not fit model_type"),
-                ({"model_type": "gemma2"}, "'model_type' is \"gemma2\""),
-                ({"final_logit_softcapping": 30.0}, "'final_logit_softcapping' is not null"),
+                ({"final_logit_softcapping": 0}, "'final_logit_softcapping' is 0, not above 0"),
                 ({"vocab_size": 0}, "'vocab_size' is 0, not a whole number"),
                 ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads"),
                 ({"hidden_size": 50}, "not a multiple of num_attention"),
-                ({"rope_parameters": {"rope_type": "yarn"}}, "'rope_type' is not"),
+                ({"rope_parameters": {"rope_type": "longrope"}}, "'rope_type' is not"),
                 ({"eos_token_id": ["x"]}, "a number is expected here"),
                 ({"rope_parameters": {"rope_theta": -1}}, "'rope_theta' is -1, not above 0"),
                 ({"head_dim": 15}, "even number"),
