@@ -11,6 +11,8 @@
  * Run:   ./lora --model FOLDER --text book.txt --precision bf16
  *        ./lora --model FOLDER --text book.txt --weights q4_0        rounds frozen weights to 4.5 bits
  *        ./lora --model FILE.gguf --text book.txt                    reads them where they lie in the file
+ *        ./lora --model FOLDER --text book.txt --weights nf4         QLoRA; generator.quantize brings weights
+ *                                                  that bitsandbytes has stored
  *        ./lora --model FOLDER --text book.txt --adapter adapter     goes on with an adapter
  *        ./lora --layers "*" --epochs 20 --lr 0.01 --ids "1 2 3"     without a folder: learns to count
  *        ./lora --model FOLDER --weights q4_0 --recompute --plan   only tells the memory
@@ -109,7 +111,7 @@ static gpunn_tensor *attend_all(const llama *l, gpunn_tensor *x, int layer)
     q = turned(l, q, layer, "self_attn.q_norm");
     k = turned(l, k, layer, "self_attn.k_norm");
     gpunn_tensor *y = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true,
-                                                         .heads_last = true);
+                                                         .scale = attention_scale(c), .heads_last = true);
     y = gpunn_reshape(
         y, GPUNN_SHAPE(GPUNN_BATCH, gpunn_tensor_shape(x).dim[1], c->num_attention_heads * c->head_dim));
     return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->output_bias);
@@ -163,13 +165,23 @@ static bool adapt(const tuning *t, const lora_options *o)
     return check(t->l.dev, status == GPUNN_OK);
 }
 
+/* Whether a file holds weights in blocks: a .gguf, or a .safetensors that generator.quantize has written. */
+static bool has_blocks(gpunn_device *dev, const char *path)
+{
+    text_error error;
+    char      *header = is_gguf(path) ? NULL : gguf_header(dev, path, &error);
+    const bool has = is_gguf(path) || (header && strstr(header, "\"gpunn_blocks:"));
+    free(header);
+    return has;
+}
+
 /* Whether the weights are blocks that stay where they lie in the file. */
-static bool blocks_stay(const lora_options *o)
+static bool blocks_stay(const tuning *t, const lora_options *o)
 {
     char path[1024];
     if (o->plan || o->llama.model == NULL || o->llama.widen) return false;
     find_weights(o->llama.model, path, sizeof path);
-    return is_gguf(path);
+    return has_blocks(t->l.dev, path);
 }
 
 /* What a step will hold, before anything is allocated for it. */
@@ -189,7 +201,8 @@ static bool tell_memory(const tuning *t, const lora_options *o)
     printf("%" PRId64 " of %" PRId64 " parameters are trained; a step of %d x %d tokens takes %.1f MiB%s, "
            "and AdamW's states %.1f MiB\n",
            trained, all, o->batch, o->context, (double)bytes / 1048576,
-           blocks_stay(o) ? " beside the file's blocks" : "", (double)trained * 2 * sizeof(float) / 1048576);
+           blocks_stay(t, o) ? " beside the file's blocks" : "",
+           (double)trained * 2 * sizeof(float) / 1048576);
     fflush(stdout);
     return true;
 }
@@ -258,7 +271,7 @@ static bool take_weights(const llama *l, const options *o, bool widen, gpunn_arr
  * file come before the values of an adapter. */
 static bool begin(tuning *t, const lora_options *o, gpunn_array *weights)
 {
-    if (blocks_stay(o)) return take_weights(&t->l, &o->llama, false, weights) && adapt(t, o);
+    if (blocks_stay(t, o)) return take_weights(&t->l, &o->llama, false, weights) && adapt(t, o);
     return adapt(t, o) && take_weights(&t->l, &o->llama, true, weights);
 }
 

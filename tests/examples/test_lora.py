@@ -138,6 +138,22 @@ class Lora(unittest.TestCase):
                   for run in (done, self.tuned(*given, "--widen"))]
         self.assertLess(abs(losses[0] - losses[1]), 1e-3)
 
+    def test_nf4(self):
+        """Weights that are rounded while loading, and those of generator.quantize, which stay in the file: ten
+        steps are those of the same numbers as floats."""
+        self.given(dict(CONFIGS["tied"], hidden_size=64, intermediate_size=128, head_dim=16))
+        stored, given = self.path("model.safetensors"), ("--adapter", self.path("given"))
+        rounded = self.tuned(*given, "--weights", "nf4")
+        quantize.convert(stored, stored, "nf4", [])
+        kept = self.tuned(*given, "--logits", self.path("kept"))
+        self.assertIn(b"beside the file's blocks", kept.stdout)
+        self.assertNotIn(b"beside", rounded.stdout)
+        wide = self.tuned(*given, "--widen", "--logits", self.path("wide"))
+        losses = [float(re.search(rb"loss (\S+)", run.stderr).group(1)) for run in (rounded, kept, wide)]
+        self.assertLess(max(losses) - min(losses), 1e-3)
+        self.close(tensor_file.load(self.path("kept"))["logits"],
+                   tensor_file.load(self.path("wide"))["logits"], 1e-4, "logits")
+
     def test_plan(self):
         """A model of Llama 7B's shape, in 4.5 bits a weight, fits 8 GB at 512 tokens. It has no weights."""
         with open(self.path("config.json"), "w") as file:
