@@ -275,8 +275,8 @@ static void limit_to_window(config *c)
         c->max_position_embeddings = c->sliding_window;
 }
 
-/* Which Gemma it is, if it is one. The layers of Gemma 2 and 3 that see only what is near are no others within
- * a window. */
+/* Which Gemma it is, if it is one. The layers of Gemma 2 and 3 that see only what is near are like the others
+ * within a window. */
 static void settle_gemma(config *c)
 {
     c->gemma = strncmp(c->model_type, "gemma", 5) == 0;

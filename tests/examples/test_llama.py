@@ -406,7 +406,7 @@ class Llama(unittest.TestCase):
         rope = CONFIGS["yarn"]["rope_parameters"]
         usual, other = 0.1 * math.log(4) + 1, 0.07 * math.log(4) + 1
         for said, form in (({}, {"attention_factor": usual}), ({}, {"mscale": 1.0, "mscale_all_dim": None}), (
-                {"attention_factor": usual / other}, {"mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32})):
+                {"attention_factor": usual / other}, {"mscale": 1, "mscale_all_dim": 0.7, "beta_fast": 32})):
             found = []
             for more in said, form:
                 self.model({**CONFIGS["yarn"], "rope_parameters": {**rope, **more}})

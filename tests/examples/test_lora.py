@@ -139,8 +139,8 @@ class Lora(unittest.TestCase):
         self.assertLess(abs(losses[0] - losses[1]), 1e-3)
 
     def test_nf4(self):
-        """Weights that are rounded while loading, and those of generator.quantize, which stay in the file: ten
-        steps are those of the same numbers as floats."""
+        """Weights that are rounded while loading, and those of generator.quantize, which stay in the file:
+        the steps are those of the same numbers as floats."""
         self.given(dict(CONFIGS["tied"], hidden_size=64, intermediate_size=128, head_dim=16))
         stored, given = self.path("model.safetensors"), ("--adapter", self.path("given"))
         rounded = self.tuned(*given, "--weights", "nf4")
