@@ -1209,10 +1209,11 @@ typedef struct gpunn_model_args {
      * about 60 ms to round to Q4_K, Q5_K or Q6_K, and 120 to IQ4_NL, whose scales are searched for. A weight
      * whose rows are no multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as
      * above. gpunn_set_storage chooses for a single weight.
-     * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
-     * 32 numbers. Products with more rows, and those with NF4, compute in F32. A GPU does not round the rows.
-     * With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory that all
-     * layers share.
+     * With .inference, on a CPU, products round their rows to 8 bits, with an F32 scale for 32 numbers, as
+     * llama.cpp does. Those with NF4 compute in F32. On processors without AVX2, and in programs compiled for
+     * AVX-512 on processors without VNNI, products with more than 16 rows do, too. A GPU does not round the
+     * rows. With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory that
+     * all layers share.
      * Without .inference these are the weights that gpunn_lora freezes. Adapters are trained, blocks are not,
      * so call gpunn_lora before weights are written, loaded or run; training without it is GPUNN_ERR_STATE.
      * No rows are rounded then. The gradient of a layer's input unpacks the weight again: on a CPU part by
@@ -29996,6 +29997,10 @@ GPUNN__INTERNAL int gpunn__thread_count(int asked)
         GPUNN__KERNEL))
 #endif
 #ifdef GPUNN__AVX512
+#define GPUNN__AVX512_VNNI                                                                              \
+    __attribute__((target("avx512vnni,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt," \
+                          "popcnt" GPUNN__WHOLE),                                                       \
+                   GPUNN__KERNEL))
 #define GPUNN__AVX512_BF16                                                                              \
     __attribute__((target("avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt," \
                           "popcnt" GPUNN__WHOLE),                                                       \
@@ -33521,12 +33526,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_searchsorted(gpunn__cpu *cpu, gpunn_ste
 }
 
 /* ==== >>cpu/blocks ======================================================================================= *
- * Products of few rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers,
+ * Products of rows with weights of blocks. The rows of A are rounded to 8 bits by groups of 32 numbers,
  * as in ggml, with scales of F32. Products of two groups are sums of integers, which are exact. NF4, whose
  * numbers are floats, has no such products. */
 typedef struct gpunn__rounded { /* a group of A: scale q */
     float   scale, sum;         /* sum: of the rounded numbers */
-    int32_t shift;              /* -zero times the sum of q; see gpunn__block_zero */
+    int32_t shift[2]; /* -gpunn__block_bias times the sum of q; in Q6_K of each half, else of all and 0 */
     int8_t  q[GPUNN__GROUP];
 } gpunn__rounded;
 
@@ -33542,35 +33547,63 @@ GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n,
                                        int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
                                        gpunn__rounded *scratch);
 
+/* Whether gpunn__block_tiles has kernels. */
+GPUNN__INTERNAL bool gpunn__block_has_tiles(void);
+
+/* Floats of scratch for gpunn__block_tiles. */
+GPUNN__INTERNAL int64_t gpunn__block_tiles_floats(int64_t m, int64_t k);
+
+/* As gpunn__block_dots, for two rows or more. Panels of B are unpacked to 8 bits and stay in the cache while rows of
+ * A, rounded too, stream past. The result depends neither on m nor on n, but is not that of
+ * gpunn__block_dots to the last bit. */
+GPUNN__INTERNAL void gpunn__block_tiles(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
+                                        int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
+                                        float *scratch);
+
 /* gpunn__dequantize_from, with vectors. */
 GPUNN__INTERNAL void gpunn__block_widen(gpunn_dtype format, const void *blocks, int64_t at, float *values,
                                         int64_t n);
 
-/* Rounds n numbers to groups. The scale of a group with a NaN or an infinity is that. zero: see
- * gpunn__block_zero. */
-GPUNN__VECTORIZED(gpunn__round_groups, (const float *a, int64_t n, int zero, gpunn__rounded *to),
-                  (a, n, zero, to))
+/* The scale of a group whose largest number has these bits, and its shifts. sum: of the numbers of each half. */
+GPUNN__INLINE void gpunn__round_scales(gpunn_dtype format, uint32_t most, const int32_t sum[2],
+                                       gpunn__rounded *to)
 {
+    const int32_t zero = gpunn__block_bias(format), all = sum[0] + sum[1];
+    to->scale = gpunn__float_of(most) / 127;
+    to->sum = to->scale * (float)all;
+    to->shift[0] = -zero * (format == GPUNN_Q6_K ? sum[0] : all);
+    to->shift[1] = format == GPUNN_Q6_K ? -zero * sum[1] : 0;
+}
+
+/* What numbers of a group are multiplied by before they are rounded. */
+GPUNN__INLINE float gpunn__round_inverse(uint32_t most)
+{
+    return most > 0 ? 127 / gpunn__float_of(most) : 0;
+}
+
+/* Rounds n numbers to groups. The scale of a group with a NaN or an infinity is that. */
+static void gpunn__round_groups(gpunn_dtype format, const float *a, int64_t n, gpunn__rounded *to)
+{
+    const int32_t limit = 127;
     for (int64_t i = 0; i < n; i += GPUNN__GROUP, to++) {
-        float most = 0;
-        for (int k = 0; k < GPUNN__GROUP; k++) most = gpunn__max(most, fabsf(a[i + k]));
-        const float   scale = most / 127, inverse = most > 0 ? 127 / most : 0;
-        const int32_t limit = 127;
-        int32_t       sum = 0;
+        uint32_t most = 0; /* the bits of sizes have their order, and NaN the largest */
+        int32_t  sum[2] = {0, 0};
         for (int k = 0; k < GPUNN__GROUP; k++) {
-            const int32_t x = gpunn__nearest(a[i + k] * inverse), low = x < -limit ? -limit : x;
-            const int32_t q = low > limit ? limit : low;
-            to->q[k] = (int8_t)q;
-            sum += q;
+            const uint32_t size = gpunn__bits_of(a[i + k]) & 0x7fffffff;
+            most = size > most ? size : most;
         }
-        to->scale = scale;
-        to->sum = scale * (float)sum;
-        to->shift = -zero * sum;
+        for (int k = 0; k < GPUNN__GROUP; k++) {
+            const int32_t x = gpunn__nearest(a[i + k] * gpunn__round_inverse(most)),
+                          low = x < -limit ? -limit : x;
+            to->q[k] = (int8_t)(low > limit ? limit : low);
+            sum[k / 16] += to->q[k];
+        }
+        gpunn__round_scales(format, most, sum, to);
     }
 }
 
-/* What kernels subtract from unsigned numbers of this format, by `shift`. */
-static int gpunn__block_zero(gpunn_dtype format)
+/* What dot products subtract from unsigned numbers of this format, by `shift`. */
+GPUNN__INLINE int gpunn__block_zero(gpunn_dtype format)
 {
     return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__block_bias(format) : 0;
 }
@@ -33587,6 +33620,20 @@ GPUNN__INLINE bool gpunn__block_fits(gpunn_dtype format, bool saturates)
 typedef void (*gpunn__block_kernel)(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
                                     const gpunn__rounded *a, const char *b, float *c, int64_t c_row,
                                     bool add);
+
+/* A panel of B: for each group four numbers of each column in turn, then a scale of each column and its
+ * minimum or, in Q6_K, the scale of the second half. */
+enum { GPUNN__PANEL_BYTES = GPUNN__GROUP + 2 * sizeof(float) }; /* of a column in a group */
+
+/* C [rows, columns] (=, or += if add) of rounded rows, a_row groups apart, and a panel. */
+typedef struct gpunn__tiles {
+    int64_t               rows, groups, a_row, c_row;
+    int                   columns;
+    bool                  add;
+    const gpunn__rounded *a;
+    const char           *panel;
+    float                *c;
+} gpunn__tiles;
 
 #if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
 #define GPUNN__B(name) gpunn__maddubs_##name
@@ -33709,7 +33756,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(four)(const gpunn_dtype format, const 
                     scale = GPUNN__B(scales)(format, block, j, &minimum);
                 }
                 const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)r->q);
-                const __m256i from = zero ? _mm256_zextsi128_si256(_mm_cvtsi32_si128(r->shift))
+                const __m256i from = zero ? _mm256_zextsi128_si256(_mm_cvtsi32_si128(r->shift[0]))
                                           : _mm256_setzero_si256();
                 const __m256i dots = sign ? GPUNN__B(sums)(from, _mm256_abs_epi8(q), _mm256_sign_epi8(y, q))
                                           : GPUNN__B(sums)(from, q, y);
@@ -33833,6 +33880,105 @@ GPUNN__TARGET static void GPUNN__B(widen)(gpunn_dtype format, const uint8_t *blo
     default: return;
     }
 }
+
+/* The bits of the largest of 32 numbers. The bits of sizes have their order, and NaN the largest. */
+GPUNN__TARGET GPUNN__INLINE uint32_t GPUNN__B(largest)(const __m256 x[4])
+{
+    const __m256 size = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    __m256i      most = _mm256_setzero_si256();
+    GPUNN__UNROLL
+    for (int v = 0; v < 4; v++) most = _mm256_max_epi32(most, _mm256_castps_si256(_mm256_and_ps(x[v], size)));
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+
+/* As gpunn__round_groups. */
+GPUNN__TARGET static void GPUNN__B(round)(gpunn_dtype format, const float *a, int64_t n, gpunn__rounded *to)
+{
+    const __m256i one = _mm256_set1_epi8(1), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for (; n > 0; n -= GPUNN__GROUP, a += GPUNN__GROUP, to++) {
+        __m256  x[4];
+        __m256i q[4];
+        GPUNN__UNROLL
+        for (int v = 0; v < 4; v++) x[v] = _mm256_loadu_ps(a + 8 * v);
+        const uint32_t most = GPUNN__B(largest)(x);
+        const __m256   inverse = _mm256_set1_ps(gpunn__round_inverse(most)), limit = _mm256_set1_ps(127);
+        GPUNN__UNROLL
+        for (int v = 0; v < 4; v++) {
+            const __m256 low = _mm256_max_ps(_mm256_mul_ps(x[v], inverse), _mm256_set1_ps(-127));
+            q[v] = _mm256_cvtps_epi32(_mm256_min_ps(low, limit));
+        }
+        const __m256i all = _mm256_permutevar8x32_epi32(
+            _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])), order);
+        const __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(one, all), _mm256_set1_epi16(1));
+        const __m256i two = _mm256_add_epi32(four, _mm256_shuffle_epi32(four, 0x4e));
+        const __m256i sums = _mm256_add_epi32(two, _mm256_shuffle_epi32(two, 0xb1));
+        const int32_t sum[2] = {_mm256_cvtsi256_si32(sums), _mm256_extract_epi32(sums, 4)};
+        _mm256_storeu_si256((__m256i *)(void *)to->q, all);
+        gpunn__round_scales(format, most, sum, to);
+    }
+}
+
+/* Transposes an 8 x 8 square of 32 bits. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(transpose)(__m256i q[8])
+{
+    __m256i two[8], four[8];
+    GPUNN__UNROLL
+    for (int e = 0; e < 8; e += 2) {
+        two[e] = _mm256_unpacklo_epi32(q[e], q[e + 1]);
+        two[e + 1] = _mm256_unpackhi_epi32(q[e], q[e + 1]);
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < 8; e++) {
+        const int     pair = e / 4 * 4 + e % 4 / 2;
+        const __m256i low = two[pair], high = two[pair + 2];
+        four[e] = e % 2 ? _mm256_unpackhi_epi64(low, high) : _mm256_unpacklo_epi64(low, high);
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) {
+        q[e] = _mm256_permute2x128_si256(four[e], four[e + 4], 0x20);
+        q[e + 4] = _mm256_permute2x128_si256(four[e], four[e + 4], 0x31);
+    }
+}
+
+/* `pack` of gpunn__tile_kernels, for one format. lanes: the columns of a panel. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(pack_format)(const gpunn_dtype format, const char *const b[8],
+                                                       int64_t g, int64_t groups, int zero, int64_t lanes,
+                                                       char *to)
+{
+    const int64_t each = gpunn__block_length(format) / GPUNN__GROUP;
+    for (; groups > 0; groups--, g++, to += GPUNN__PANEL_BYTES * lanes) {
+        const size_t block = gpunn__block_bytes(format, (g - g % each) * GPUNN__GROUP);
+        __m256i      q[8];
+        float       *scale = (float *)(void *)(to + GPUNN__GROUP * lanes);
+        GPUNN__UNROLL
+        for (int e = 0; e < 8; e++) {
+            const uint8_t *from = (const uint8_t *)b[e] + block;
+            float          minimum = 0;
+            const __m256   own = GPUNN__B(scales)(format, from, (int)(g % each), &minimum);
+            q[e] = _mm256_add_epi8(GPUNN__B(load)(format, from, (int)(g % each)),
+                                   _mm256_set1_epi8((char)zero));
+            scale[e] = _mm256_cvtss_f32(own);
+            scale[lanes + e] = format == GPUNN_Q6_K ? _mm_cvtss_f32(_mm256_extractf128_ps(own, 1)) : minimum;
+        }
+        GPUNN__B(transpose)(q);
+        GPUNN__UNROLL
+        for (int e = 0; e < 8; e++) _mm256_storeu_si256((__m256i *)(void *)(to + 4 * e * lanes), q[e]);
+    }
+}
+
+GPUNN__TARGET static void GPUNN__B(pack)(gpunn_dtype format, const char *const b[8], int64_t g,
+                                         int64_t groups, int zero, int64_t lanes, char *to)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: GPUNN__B(pack_format)(id, b, g, groups, zero, lanes, to); return;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return;
+    }
+}
 #endif
 #undef GPUNN__B
 #undef GPUNN__SATURATES
@@ -33842,10 +33988,7 @@ GPUNN__TARGET static void GPUNN__B(widen)(gpunn_dtype format, const uint8_t *blo
 #ifdef GPUNN__AVX512
 #define GPUNN__B(name) gpunn__vnni_##name
 #define GPUNN__SATURATES 0
-#define GPUNN__TARGET                                                                                   \
-    __attribute__((target("avx512vnni,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt," \
-                          "popcnt"),                                                                    \
-                   GPUNN__KERNEL))
+#define GPUNN__TARGET GPUNN__AVX512_VNNI
 GPUNN__TARGET GPUNN__INLINE __m256i gpunn__vnni_sums(__m256i sums, __m256i u, __m256i s)
 {
     return _mm256_dpbusd_epi32(sums, u, s);
@@ -33959,7 +34102,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(four)(const gpunn_dtype format, const 
                     scale = GPUNN__B(scales)(format, block, j, &minimum);
                 }
                 const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)r->q);
-                const __m256i from = zero ? _mm256_zextsi128_si256(_mm_cvtsi32_si128(r->shift))
+                const __m256i from = zero ? _mm256_zextsi128_si256(_mm_cvtsi32_si128(r->shift[0]))
                                           : _mm256_setzero_si256();
                 const __m256i dots = sign ? GPUNN__B(sums)(from, _mm256_abs_epi8(q), _mm256_sign_epi8(y, q))
                                           : GPUNN__B(sums)(from, q, y);
@@ -34083,10 +34226,337 @@ GPUNN__TARGET static void GPUNN__B(widen)(gpunn_dtype format, const uint8_t *blo
     default: return;
     }
 }
+
+/* The bits of the largest of 32 numbers. The bits of sizes have their order, and NaN the largest. */
+GPUNN__TARGET GPUNN__INLINE uint32_t GPUNN__B(largest)(const __m256 x[4])
+{
+    const __m256 size = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    __m256i      most = _mm256_setzero_si256();
+    GPUNN__UNROLL
+    for (int v = 0; v < 4; v++) most = _mm256_max_epi32(most, _mm256_castps_si256(_mm256_and_ps(x[v], size)));
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+
+/* As gpunn__round_groups. */
+GPUNN__TARGET static void GPUNN__B(round)(gpunn_dtype format, const float *a, int64_t n, gpunn__rounded *to)
+{
+    const __m256i one = _mm256_set1_epi8(1), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for (; n > 0; n -= GPUNN__GROUP, a += GPUNN__GROUP, to++) {
+        __m256  x[4];
+        __m256i q[4];
+        GPUNN__UNROLL
+        for (int v = 0; v < 4; v++) x[v] = _mm256_loadu_ps(a + 8 * v);
+        const uint32_t most = GPUNN__B(largest)(x);
+        const __m256   inverse = _mm256_set1_ps(gpunn__round_inverse(most)), limit = _mm256_set1_ps(127);
+        GPUNN__UNROLL
+        for (int v = 0; v < 4; v++) {
+            const __m256 low = _mm256_max_ps(_mm256_mul_ps(x[v], inverse), _mm256_set1_ps(-127));
+            q[v] = _mm256_cvtps_epi32(_mm256_min_ps(low, limit));
+        }
+        const __m256i all = _mm256_permutevar8x32_epi32(
+            _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])), order);
+        const __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(one, all), _mm256_set1_epi16(1));
+        const __m256i two = _mm256_add_epi32(four, _mm256_shuffle_epi32(four, 0x4e));
+        const __m256i sums = _mm256_add_epi32(two, _mm256_shuffle_epi32(two, 0xb1));
+        const int32_t sum[2] = {_mm256_cvtsi256_si32(sums), _mm256_extract_epi32(sums, 4)};
+        _mm256_storeu_si256((__m256i *)(void *)to->q, all);
+        gpunn__round_scales(format, most, sum, to);
+    }
+}
+
+/* Transposes an 8 x 8 square of 32 bits. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(transpose)(__m256i q[8])
+{
+    __m256i two[8], four[8];
+    GPUNN__UNROLL
+    for (int e = 0; e < 8; e += 2) {
+        two[e] = _mm256_unpacklo_epi32(q[e], q[e + 1]);
+        two[e + 1] = _mm256_unpackhi_epi32(q[e], q[e + 1]);
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < 8; e++) {
+        const int     pair = e / 4 * 4 + e % 4 / 2;
+        const __m256i low = two[pair], high = two[pair + 2];
+        four[e] = e % 2 ? _mm256_unpackhi_epi64(low, high) : _mm256_unpacklo_epi64(low, high);
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) {
+        q[e] = _mm256_permute2x128_si256(four[e], four[e + 4], 0x20);
+        q[e + 4] = _mm256_permute2x128_si256(four[e], four[e + 4], 0x31);
+    }
+}
+
+/* `pack` of gpunn__tile_kernels, for one format. lanes: the columns of a panel. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(pack_format)(const gpunn_dtype format, const char *const b[8],
+                                                       int64_t g, int64_t groups, int zero, int64_t lanes,
+                                                       char *to)
+{
+    const int64_t each = gpunn__block_length(format) / GPUNN__GROUP;
+    for (; groups > 0; groups--, g++, to += GPUNN__PANEL_BYTES * lanes) {
+        const size_t block = gpunn__block_bytes(format, (g - g % each) * GPUNN__GROUP);
+        __m256i      q[8];
+        float       *scale = (float *)(void *)(to + GPUNN__GROUP * lanes);
+        GPUNN__UNROLL
+        for (int e = 0; e < 8; e++) {
+            const uint8_t *from = (const uint8_t *)b[e] + block;
+            float          minimum = 0;
+            const __m256   own = GPUNN__B(scales)(format, from, (int)(g % each), &minimum);
+            q[e] = _mm256_add_epi8(GPUNN__B(load)(format, from, (int)(g % each)),
+                                   _mm256_set1_epi8((char)zero));
+            scale[e] = _mm256_cvtss_f32(own);
+            scale[lanes + e] = format == GPUNN_Q6_K ? _mm_cvtss_f32(_mm256_extractf128_ps(own, 1)) : minimum;
+        }
+        GPUNN__B(transpose)(q);
+        GPUNN__UNROLL
+        for (int e = 0; e < 8; e++) _mm256_storeu_si256((__m256i *)(void *)(to + 4 * e * lanes), q[e]);
+    }
+}
+
+GPUNN__TARGET static void GPUNN__B(pack)(gpunn_dtype format, const char *const b[8], int64_t g,
+                                         int64_t groups, int zero, int64_t lanes, char *to)
+{
+    switch ((int)format) {
+#define GPUNN__X(id, name, length, bytes) \
+    case id: GPUNN__B(pack_format)(id, b, g, groups, zero, lanes, to); return;
+        GPUNN_BLOCK_LIST(GPUNN__X)
+#undef GPUNN__X
+    default: return;
+    }
+}
 #endif
 #undef GPUNN__B
 #undef GPUNN__SATURATES
 #undef GPUNN__TARGET
+#endif
+
+#ifdef GPUNN__AVX2
+/* Sums of 16 bits hold the products of 16 numbers of 5 bits, of 8 of 6 bits, or of 4 of 8 bits. Numbers of 8
+ * bits are signed. */
+GPUNN__AVX2 GPUNN__INLINE void gpunn__maddubs_quads(const int bits, const int R, const char *b,
+                                                    const gpunn__rounded *a, int64_t a_row, int at,
+                                                    gpunn__v8_bits *dots)
+{
+    const int     each = bits == 8 ? 1 : bits == 6 ? 2 : 4;
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i       sum[4];
+    GPUNN__UNROLL
+    for (int q = 0; q < 4; q++) {
+        const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)(b + 32 * q));
+        GPUNN__UNROLL
+        for (int i = 0; i < R; i++) {
+            int32_t four;
+            memcpy(&four, a[i * a_row].q + at + 4 * q, sizeof four);
+            const __m256i x = _mm256_set1_epi32(four);
+            const __m256i product = bits == 8
+                                        ? _mm256_maddubs_epi16(_mm256_abs_epi8(y), _mm256_sign_epi8(x, y))
+                                        : _mm256_maddubs_epi16(y, x);
+            sum[i] = q % each ? _mm256_add_epi16(sum[i], product) : product;
+            if (q % each == each - 1) dots[i] += (gpunn__v8_bits)_mm256_madd_epi16(sum[i], one);
+        }
+    }
+}
+#define GPUNN__B(name) gpunn__maddubs_##name
+#define GPUNN__SATURATES 1
+#define GPUNN__TARGET GPUNN__AVX2
+#define GPUNN__VECTOR gpunn__v8
+#define GPUNN__VECTOR_LANES 8
+#define GPUNN__TILE_ROWS 4
+#define GPUNN__TILE_VECTORS 1
+/* Products of rows with panels of blocks, for one set of instructions. GPUNN__B(quads)(bits, R, b, a,
+ * a_row, at, dots) adds the products of 16 numbers to the sums of R rows. GPUNN__VECTOR is the vector type.
+ * GPUNN__TARGET is an attribute of the functions. GPUNN__TILE_ROWS rows are computed together. */
+
+enum { GPUNN__B(columns) = GPUNN__VECTOR_LANES * GPUNN__TILE_VECTORS }; /* of a panel */
+
+/* R rows of C from row i on. bits: of the panel's numbers, at most. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minimums, const int R,
+                                                const gpunn__tiles *t, int64_t row)
+{
+    enum { LANES = GPUNN__VECTOR_LANES, V = GPUNN__TILE_VECTORS, COLUMNS = GPUNN__B(columns) };
+    const GPUNN__V(_bits) none = {0};
+    const bool            halves = bits == 6; /* a scale for each half of a group */
+    const char           *b = t->panel;
+    const gpunn__rounded *a = t->a + row * t->a_row;
+    float                *c = t->c + row * t->c_row;
+    GPUNN__VECTOR         sum[GPUNN__TILE_ROWS * V];
+    GPUNN__V(_bits) dots[GPUNN__TILE_ROWS * V];
+    int count[V];
+    GPUNN__UNROLL
+    for (int v = 0; v < V; v++)
+        count[v] = (int)gpunn__least(t->columns < v * LANES ? 0 : t->columns - v * LANES, LANES);
+    GPUNN__UNROLL
+    for (int e = 0; e < R * V; e++)
+        sum[e] = t->add ? GPUNN__V(_load)(c + e / V * t->c_row + e % V * LANES, count[e % V])
+                        : GPUNN__V(_set)(0);
+    for (int64_t g = 0; g < t->groups; g++, a++, b += GPUNN__PANEL_BYTES * COLUMNS) {
+        const float *scale = (const float *)(const void *)(b + GPUNN__GROUP * COLUMNS);
+        GPUNN__UNROLL
+        for (int half = 0; half < 2; half++) {
+            if (halves || half == 0) {
+                GPUNN__UNROLL
+                for (int e = 0; e < R * V; e++) dots[e] = none + a[e / V * t->a_row].shift[half];
+            }
+            GPUNN__B(quads)(bits, R, b + 16 * half * COLUMNS, a, t->a_row, 16 * half, dots);
+            if (!halves && half == 0) continue;
+            const float *own = scale + (halves ? half * COLUMNS : 0);
+            GPUNN__UNROLL
+            for (int e = 0; e < R * V; e++)
+                sum[e] = GPUNN__V(_fma)(__builtin_convertvector(dots[e], GPUNN__VECTOR),
+                                        GPUNN__V(_load)(own + e % V * LANES, LANES) *
+                                            GPUNN__V(_set)(a[e / V * t->a_row].scale),
+                                        sum[e]);
+        }
+        if (minimums) {
+            GPUNN__UNROLL
+            for (int e = 0; e < R * V; e++)
+                sum[e] = GPUNN__V(_fma)(GPUNN__V(_load)(scale + COLUMNS + e % V * LANES, LANES),
+                                        GPUNN__V(_set)(a[e / V * t->a_row].sum), sum[e]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < R * V; e++)
+        GPUNN__V(_store)(c + e / V * t->c_row + e % V * LANES, count[e % V], sum[e]);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile_rows)(const int bits, const bool minimums,
+                                                     const gpunn__tiles *t)
+{
+    int64_t i = 0;
+    for (; i + GPUNN__TILE_ROWS <= t->rows; i += GPUNN__TILE_ROWS)
+        GPUNN__B(tile)(bits, minimums, GPUNN__TILE_ROWS, t, i);
+    for (; i < t->rows; i++) GPUNN__B(tile)(bits, minimums, 1, t, i);
+}
+
+GPUNN__TARGET static void GPUNN__B(tiles)(gpunn_dtype format, const gpunn__tiles *t)
+{
+    if (format == GPUNN_Q6_K)
+        GPUNN__B(tile_rows)(6, false, t);
+    else if (GPUNN__SATURATES && gpunn__block_is_bytes(format))
+        GPUNN__B(tile_rows)(8, false, t);
+    else if (gpunn__block_has_minimums(format))
+        GPUNN__B(tile_rows)(5, true, t);
+    else
+        GPUNN__B(tile_rows)(5, false, t);
+}
+#undef GPUNN__B
+#undef GPUNN__SATURATES
+#undef GPUNN__TARGET
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TILE_ROWS
+#undef GPUNN__TILE_VECTORS
+#endif
+
+#ifdef GPUNN__AVX512
+GPUNN__AVX512_VNNI GPUNN__INLINE void gpunn__vnni_quads(const int bits, const int R, const char *b,
+                                                        const gpunn__rounded *a, int64_t a_row, int at,
+                                                        gpunn__v16_bits *dots)
+{
+    (void)bits;
+    GPUNN__UNROLL
+    for (int q = 0; q < 4; q++, b += 128) {
+        const __m512i y[2] = {_mm512_loadu_si512(b), _mm512_loadu_si512(b + 64)};
+        GPUNN__UNROLL
+        for (int e = 0; e < 2 * R; e++) {
+            int32_t four;
+            memcpy(&four, a[e / 2 * a_row].q + at + 4 * q, sizeof four);
+            dots[e] = (gpunn__v16_bits)_mm512_dpbusd_epi32((__m512i)dots[e], y[e % 2],
+                                                           _mm512_set1_epi32(four));
+        }
+    }
+}
+#define GPUNN__B(name) gpunn__vnni_##name
+#define GPUNN__SATURATES 0
+#define GPUNN__TARGET GPUNN__AVX512_VNNI
+#define GPUNN__VECTOR gpunn__v16
+#define GPUNN__VECTOR_LANES 16
+#define GPUNN__TILE_ROWS 6
+#define GPUNN__TILE_VECTORS 2
+/* Products of rows with panels of blocks, for one set of instructions. GPUNN__B(quads)(bits, R, b, a,
+ * a_row, at, dots) adds the products of 16 numbers to the sums of R rows. GPUNN__VECTOR is the vector type.
+ * GPUNN__TARGET is an attribute of the functions. GPUNN__TILE_ROWS rows are computed together. */
+
+enum { GPUNN__B(columns) = GPUNN__VECTOR_LANES * GPUNN__TILE_VECTORS }; /* of a panel */
+
+/* R rows of C from row i on. bits: of the panel's numbers, at most. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minimums, const int R,
+                                                const gpunn__tiles *t, int64_t row)
+{
+    enum { LANES = GPUNN__VECTOR_LANES, V = GPUNN__TILE_VECTORS, COLUMNS = GPUNN__B(columns) };
+    const GPUNN__V(_bits) none = {0};
+    const bool            halves = bits == 6; /* a scale for each half of a group */
+    const char           *b = t->panel;
+    const gpunn__rounded *a = t->a + row * t->a_row;
+    float                *c = t->c + row * t->c_row;
+    GPUNN__VECTOR         sum[GPUNN__TILE_ROWS * V];
+    GPUNN__V(_bits) dots[GPUNN__TILE_ROWS * V];
+    int count[V];
+    GPUNN__UNROLL
+    for (int v = 0; v < V; v++)
+        count[v] = (int)gpunn__least(t->columns < v * LANES ? 0 : t->columns - v * LANES, LANES);
+    GPUNN__UNROLL
+    for (int e = 0; e < R * V; e++)
+        sum[e] = t->add ? GPUNN__V(_load)(c + e / V * t->c_row + e % V * LANES, count[e % V])
+                        : GPUNN__V(_set)(0);
+    for (int64_t g = 0; g < t->groups; g++, a++, b += GPUNN__PANEL_BYTES * COLUMNS) {
+        const float *scale = (const float *)(const void *)(b + GPUNN__GROUP * COLUMNS);
+        GPUNN__UNROLL
+        for (int half = 0; half < 2; half++) {
+            if (halves || half == 0) {
+                GPUNN__UNROLL
+                for (int e = 0; e < R * V; e++) dots[e] = none + a[e / V * t->a_row].shift[half];
+            }
+            GPUNN__B(quads)(bits, R, b + 16 * half * COLUMNS, a, t->a_row, 16 * half, dots);
+            if (!halves && half == 0) continue;
+            const float *own = scale + (halves ? half * COLUMNS : 0);
+            GPUNN__UNROLL
+            for (int e = 0; e < R * V; e++)
+                sum[e] = GPUNN__V(_fma)(__builtin_convertvector(dots[e], GPUNN__VECTOR),
+                                        GPUNN__V(_load)(own + e % V * LANES, LANES) *
+                                            GPUNN__V(_set)(a[e / V * t->a_row].scale),
+                                        sum[e]);
+        }
+        if (minimums) {
+            GPUNN__UNROLL
+            for (int e = 0; e < R * V; e++)
+                sum[e] = GPUNN__V(_fma)(GPUNN__V(_load)(scale + COLUMNS + e % V * LANES, LANES),
+                                        GPUNN__V(_set)(a[e / V * t->a_row].sum), sum[e]);
+        }
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < R * V; e++)
+        GPUNN__V(_store)(c + e / V * t->c_row + e % V * LANES, count[e % V], sum[e]);
+}
+
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile_rows)(const int bits, const bool minimums,
+                                                     const gpunn__tiles *t)
+{
+    int64_t i = 0;
+    for (; i + GPUNN__TILE_ROWS <= t->rows; i += GPUNN__TILE_ROWS)
+        GPUNN__B(tile)(bits, minimums, GPUNN__TILE_ROWS, t, i);
+    for (; i < t->rows; i++) GPUNN__B(tile)(bits, minimums, 1, t, i);
+}
+
+GPUNN__TARGET static void GPUNN__B(tiles)(gpunn_dtype format, const gpunn__tiles *t)
+{
+    if (format == GPUNN_Q6_K)
+        GPUNN__B(tile_rows)(6, false, t);
+    else if (GPUNN__SATURATES && gpunn__block_is_bytes(format))
+        GPUNN__B(tile_rows)(8, false, t);
+    else if (gpunn__block_has_minimums(format))
+        GPUNN__B(tile_rows)(5, true, t);
+    else
+        GPUNN__B(tile_rows)(5, false, t);
+}
+#undef GPUNN__B
+#undef GPUNN__SATURATES
+#undef GPUNN__TARGET
+#undef GPUNN__VECTOR
+#undef GPUNN__VECTOR_LANES
+#undef GPUNN__TILE_ROWS
+#undef GPUNN__TILE_VECTORS
 #endif
 
 #if defined(GPUNN__VECTORS) && defined(__aarch64__)
@@ -34267,21 +34737,38 @@ static gpunn__block_kernel gpunn__block_choose(gpunn_dtype format)
 #endif
 }
 
+#if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
+GPUNN__INLINE bool gpunn__blocks_by_avx2(void)
+{
+#ifdef GPUNN__LEVELS
+    return gpunn__level() >= GPUNN__LEVEL_AVX2;
+#else
+    return true;
+#endif
+}
+#endif
+
 GPUNN__INTERNAL void gpunn__block_widen(gpunn_dtype format, const void *blocks, int64_t at, float *values,
                                         int64_t n)
 {
 #if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
-#ifdef GPUNN__LEVELS
-    if (gpunn__level() >= GPUNN__LEVEL_AVX2)
-#endif
-    {
+    if (gpunn__blocks_by_avx2()) {
         gpunn__maddubs_widen(format, (const uint8_t *)blocks, at, values, n);
         return;
     }
 #endif
-#if !(defined(GPUNN__AVX2) || defined(GPUNN__AVX512)) || defined(GPUNN__LEVELS)
     gpunn__dequantize_from(format, blocks, at, values, n);
+}
+
+static void gpunn__round_row(gpunn_dtype format, const float *a, int64_t n, gpunn__rounded *to)
+{
+#if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
+    if (gpunn__blocks_by_avx2()) {
+        gpunn__maddubs_round(format, a, n, to);
+        return;
+    }
 #endif
+    gpunn__round_groups(format, a, n, to);
 }
 
 GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
@@ -34289,9 +34776,118 @@ GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n,
                                        gpunn__rounded *scratch)
 {
     const int64_t groups = k / GPUNN__GROUP;
-    for (int64_t i = 0; i < m; i++)
-        gpunn__round_groups(a + i * a_row, k, gpunn__block_zero(format), scratch + i * groups);
+    for (int64_t i = 0; i < m; i++) gpunn__round_row(format, a + i * a_row, k, scratch + i * groups);
     gpunn__block_choose(format)(format, m, n, groups, scratch, (const char *)b, c, c_row, add);
+}
+
+/* ---- by panels ----------------------------------------------------------------------------------------- */
+
+typedef struct gpunn__tile_kernels {
+    int64_t columns;   /* of a panel */
+    bool    unsigned8; /* numbers of 8 bits are unsigned in panels */
+    void (*tiles)(gpunn_dtype format, const gpunn__tiles *t);
+    /* Writes groups of eight columns, from group g on, and adds zero to the numbers. */
+    void (*pack)(gpunn_dtype format, const char *const b[8], int64_t g, int64_t groups, int zero,
+                 int64_t columns, char *to);
+} gpunn__tile_kernels;
+
+static const gpunn__tile_kernels *gpunn__tiles_choose(void)
+{
+#ifdef GPUNN__AVX512
+    static const gpunn__tile_kernels vnni = {gpunn__vnni_columns, true, gpunn__vnni_tiles,
+                                             gpunn__maddubs_pack};
+#ifdef GPUNN__LEVELS
+    if (gpunn__level() < GPUNN__LEVEL_AVX2) return NULL;
+    if (gpunn__level() == GPUNN__LEVEL_AVX512)
+#endif
+        if (__builtin_cpu_supports("avx512vnni")) return &vnni;
+#endif
+#ifdef GPUNN__AVX2
+    static const gpunn__tile_kernels maddubs = {gpunn__maddubs_columns, false, gpunn__maddubs_tiles,
+                                                gpunn__maddubs_pack};
+    return &maddubs;
+#else
+    return NULL;
+#endif
+}
+
+GPUNN__INTERNAL bool gpunn__block_has_tiles(void)
+{
+    return gpunn__tiles_choose() != NULL;
+}
+
+/* Rows, groups and columns that stay in the second-level cache, and rows in the first-level one. */
+enum { GPUNN__TILED_ROWS = 240, GPUNN__TILED_GROUPS = 32, GPUNN__TILED_COLUMNS = 64, GPUNN__TILED_NEAR = 24 };
+
+GPUNN__INTERNAL int64_t gpunn__block_tiles_floats(int64_t m, int64_t k)
+{
+    const int64_t rows = gpunn__least(m, GPUNN__TILED_ROWS),
+                  groups = gpunn__least(k / GPUNN__GROUP, GPUNN__TILED_GROUPS);
+    return groups * (rows * gpunn__rounded_floats(GPUNN__GROUP) +
+                     GPUNN__TILED_COLUMNS * GPUNN__PANEL_BYTES / (int64_t)sizeof(float));
+}
+
+/* Packs `columns` columns of B, which are `row` bytes long. The last of them fills the panel. */
+static void gpunn__pack_panel(gpunn_dtype format, const gpunn__tile_kernels *kernels, const char *b,
+                              size_t row, int64_t columns, int64_t group, int64_t groups, char *to)
+{
+    const bool shifts = format == GPUNN_Q6_K || (kernels->unsigned8 && gpunn__block_is_bytes(format));
+    for (int64_t j = 0; j < kernels->columns; j += 8) {
+        const char *column[8];
+        for (int64_t e = 0; e < 8; e++) column[e] = b + (size_t)(j + e < columns ? j + e : columns - 1) * row;
+        kernels->pack(format, column, group, groups, shifts ? gpunn__block_bias(format) : 0, kernels->columns,
+                      to + 4 * j);
+    }
+}
+
+/* Rows of C of some columns and groups. Unpacks B to panels, behind rounded rows. */
+static void gpunn__tile_columns(gpunn_dtype format, const gpunn__tile_kernels *kernels, gpunn__tiles t,
+                                int64_t columns, const char *b, size_t row, int64_t group, char *panels)
+{
+    const int64_t               width = kernels->columns, rows = t.rows;
+    float *const                c = t.c;
+    const gpunn__rounded *const a = t.a;
+    const int64_t               bytes = t.groups * GPUNN__PANEL_BYTES * width;
+    for (int64_t j = 0; j < columns; j += width)
+        gpunn__pack_panel(format, kernels, b + (size_t)j * row, row, columns - j, group, t.groups,
+                          panels + j / width * bytes);
+    for (int64_t i = 0; i < rows; i += GPUNN__TILED_NEAR)
+        for (int64_t j = 0; j < columns; j += width) {
+            t.rows = gpunn__least(rows - i, GPUNN__TILED_NEAR);
+            t.a = a + i * t.a_row;
+            t.columns = (int)gpunn__least(columns - j, width);
+            t.panel = panels + j / width * bytes;
+            t.c = c + i * t.c_row + j;
+            kernels->tiles(format, &t);
+        }
+}
+
+GPUNN__INTERNAL void gpunn__block_tiles(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
+                                        int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
+                                        float *scratch)
+{
+    const gpunn__tile_kernels *kernels = gpunn__tiles_choose();
+    const size_t               row = gpunn__block_bytes(format, k);
+    gpunn__rounded *const      rounded = (gpunn__rounded *)(void *)scratch;
+    gpunn__tiles               t;
+    t.c_row = c_row;
+    t.a = rounded;
+    for (int64_t g = 0; g < k / GPUNN__GROUP; g += GPUNN__TILED_GROUPS)
+        for (int64_t i = 0; i < m; i += GPUNN__TILED_ROWS) {
+            t.groups = gpunn__least(k / GPUNN__GROUP - g, GPUNN__TILED_GROUPS);
+            t.rows = gpunn__least(m - i, GPUNN__TILED_ROWS);
+            t.a_row = t.groups;
+            t.add = add || g > 0;
+            for (int64_t x = 0; x < t.rows; x++)
+                gpunn__round_row(format, a + (i + x) * a_row + g * GPUNN__GROUP, t.groups * GPUNN__GROUP,
+                                 rounded + x * t.a_row);
+            for (int64_t j = 0; j < n; j += GPUNN__TILED_COLUMNS) {
+                t.c = c + i * c_row + j;
+                gpunn__tile_columns(format, kernels, t, gpunn__least(n - j, GPUNN__TILED_COLUMNS),
+                                    (const char *)b + (size_t)j * row, row, g,
+                                    (char *)(rounded + t.rows * t.a_row));
+            }
+        }
 }
 
 /* ==== >>cpu/gemm ========================================================================================= *
@@ -34306,7 +34902,7 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
     gpunn_dtype  b_dtype;      /* 16 bits or blocks: b has this type, and b_row is 1; otherwise F32 */
-    bool         rounds_a;     /* with B of blocks: few rows of A are rounded to 8 bits */
+    bool         rounds_a;     /* with B of blocks: rows of A are rounded to 8 bits */
     /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
      * column], and 0 in columns jc .. width. Several threads call it at the same time. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width,
@@ -34426,6 +35022,14 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
     return g->bf16 ? gpunn__words()->rows : gpunn__gemm_choose()->rows;
 }
 
+/* Products of rows of A, rounded to 8 bits, with B of blocks by gpunn__block_tiles. For one row dot products
+ * are as fast. */
+GPUNN__INLINE bool gpunn__gemm_is_tiles(const gpunn__gemm *g)
+{
+    return gpunn__is_blocks(g->b_dtype) && gpunn__block_has_integers(g->b_dtype) && g->rounds_a && g->m > 1 &&
+           gpunn__block_has_tiles();
+}
+
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
  * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
  * A. With B of blocks, A's few rows are rounded to 8 bits, or else all of B is unpacked into panels. */
@@ -34433,7 +35037,8 @@ enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
     if (gpunn__is_blocks(g->b_dtype))
-        return g->rounds_a && g->m <= GPUNN__NARROW_ROWS && gpunn__block_has_integers(g->b_dtype);
+        return g->rounds_a && g->m <= GPUNN__NARROW_ROWS && gpunn__block_has_integers(g->b_dtype) &&
+               !gpunn__gemm_is_tiles(g);
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
@@ -34464,6 +35069,7 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
     if (gpunn__is_blocks(g->b_dtype) && gpunn__gemm_is_dots(g)) return gpunn__rounded_floats(g->m * g->k);
+    if (gpunn__gemm_is_tiles(g)) return gpunn__block_tiles_floats(g->m, g->k);
     if (g->b_dtype && gpunn__gemm_is_dots(g)) return g->bf16 ? GPUNN__NARROW_ROWS * g->k / 2 : 0;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
@@ -36589,7 +37195,7 @@ GPUNN__VECTORIZED(gpunn__gemm_finish, (const gpunn__gemm *g, int64_t i0, int64_t
     }
 }
 
-/* Both kinds of gpunn__gemm_block. Tasks for several sets of vectors call them and do not copy them. */
+/* The kinds of gpunn__gemm_block. Tasks for several sets of vectors call them and do not copy them. */
 GPUNN__NOINLINE void gpunn__gemm_by_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
                                          int64_t i1, int64_t j0, int64_t j1, float *packed)
 {
@@ -36598,6 +37204,14 @@ GPUNN__NOINLINE void gpunn__gemm_by_dots(const gpunn__gemm *g, const gpunn__gemm
     else
         kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
                       g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+    gpunn__gemm_finish(g, i0, i1, j0, j1);
+}
+GPUNN__NOINLINE void gpunn__gemm_by_tiles(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0,
+                                          int64_t j1, float *packed)
+{
+    gpunn__block_tiles(g->b_dtype, i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row,
+                       gpunn__gemm_b_at(g, 0, j0), g->c + i0 * g->c_row + j0, g->c_row, g->accumulate,
+                       packed);
     gpunn__gemm_finish(g, i0, i1, j0, j1);
 }
 GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels,
@@ -36673,7 +37287,9 @@ GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__ge
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
                                        int64_t i1, int64_t j0, int64_t j1, float *packed)
 {
-    if (gpunn__gemm_is_dots(g))
+    if (gpunn__gemm_is_tiles(g))
+        gpunn__gemm_by_tiles(g, i0, i1, j0, j1, packed);
+    else if (gpunn__gemm_is_dots(g))
         gpunn__gemm_by_dots(g, kernels, i0, i1, j0, j1, packed);
     else if (gpunn__gemm_is_row(g, kernels))
         gpunn__gemm_row(g, kernels, j0, j1, g->c);

@@ -250,10 +250,11 @@ typedef struct gpunn_model_args {
      * about 60 ms to round to Q4_K, Q5_K or Q6_K, and 120 to IQ4_NL, whose scales are searched for. A weight
      * whose rows are no multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as
      * above. gpunn_set_storage chooses for a single weight.
-     * With .inference, on a CPU, products with at most 16 rows round those to 8 bits, with an F32 scale for
-     * 32 numbers. Products with more rows, and those with NF4, compute in F32. A GPU does not round the rows.
-     * With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory that all
-     * layers share.
+     * With .inference, on a CPU, products round their rows to 8 bits, with an F32 scale for 32 numbers, as
+     * llama.cpp does. Those with NF4 compute in F32. On processors without AVX2, and in programs compiled for
+     * AVX-512 on processors without VNNI, products with more than 16 rows do, too. A GPU does not round the
+     * rows. With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory that
+     * all layers share.
      * Without .inference these are the weights that gpunn_lora freezes. Adapters are trained, blocks are not,
      * so call gpunn_lora before weights are written, loaded or run; training without it is GPUNN_ERR_STATE.
      * No rows are rounded then. The gradient of a layer's input unpacks the weight again: on a CPU part by

@@ -593,7 +593,7 @@ GPUNN__VECTORIZED(gpunn__gemm_finish, (const gpunn__gemm *g, int64_t i0, int64_t
     }
 }
 
-/* Both kinds of gpunn__gemm_block. Tasks for several sets of vectors call them and do not copy them. */
+/* The kinds of gpunn__gemm_block. Tasks for several sets of vectors call them and do not copy them. */
 GPUNN__NOINLINE void gpunn__gemm_by_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
                                          int64_t i1, int64_t j0, int64_t j1, float *packed)
 {
@@ -602,6 +602,14 @@ GPUNN__NOINLINE void gpunn__gemm_by_dots(const gpunn__gemm *g, const gpunn__gemm
     else
         kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
                       g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+    gpunn__gemm_finish(g, i0, i1, j0, j1);
+}
+GPUNN__NOINLINE void gpunn__gemm_by_tiles(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0,
+                                          int64_t j1, float *packed)
+{
+    gpunn__block_tiles(g->b_dtype, i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row,
+                       gpunn__gemm_b_at(g, 0, j0), g->c + i0 * g->c_row + j0, g->c_row, g->accumulate,
+                       packed);
     gpunn__gemm_finish(g, i0, i1, j0, j1);
 }
 GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels,
@@ -677,7 +685,9 @@ GPUNN__NOINLINE void gpunn__gemm_by_panels(const gpunn__gemm *g, const gpunn__ge
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
                                        int64_t i1, int64_t j0, int64_t j1, float *packed)
 {
-    if (gpunn__gemm_is_dots(g))
+    if (gpunn__gemm_is_tiles(g))
+        gpunn__gemm_by_tiles(g, i0, i1, j0, j1, packed);
+    else if (gpunn__gemm_is_dots(g))
         gpunn__gemm_by_dots(g, kernels, i0, i1, j0, j1, packed);
     else if (gpunn__gemm_is_row(g, kernels))
         gpunn__gemm_row(g, kernels, j0, j1, g->c);

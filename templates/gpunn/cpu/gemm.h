@@ -15,7 +15,7 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
     gpunn_dtype  b_dtype;      /* 16 bits or blocks: b has this type, and b_row is 1; otherwise F32 */
-    bool         rounds_a;     /* with B of blocks: few rows of A are rounded to 8 bits */
+    bool         rounds_a;     /* with B of blocks: rows of A are rounded to 8 bits */
     /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
      * column], and 0 in columns jc .. width. Several threads call it at the same time. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width,
@@ -135,6 +135,14 @@ GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
     return g->bf16 ? gpunn__words()->rows : gpunn__gemm_choose()->rows;
 }
 
+/* Products of rows of A, rounded to 8 bits, with B of blocks by gpunn__block_tiles. For one row dot products
+ * are as fast. */
+GPUNN__INLINE bool gpunn__gemm_is_tiles(const gpunn__gemm *g)
+{
+    return gpunn__is_blocks(g->b_dtype) && gpunn__block_has_integers(g->b_dtype) && g->rounds_a && g->m > 1 &&
+           gpunn__block_has_tiles();
+}
+
 /* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
  * without panels. They also widen B of 16 bits in registers, which costs less than panels for few rows of
  * A. With B of blocks, A's few rows are rounded to 8 bits, or else all of B is unpacked into panels. */
@@ -142,7 +150,8 @@ enum { GPUNN__NARROW_ROWS = 16 };
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
     if (gpunn__is_blocks(g->b_dtype))
-        return g->rounds_a && g->m <= GPUNN__NARROW_ROWS && gpunn__block_has_integers(g->b_dtype);
+        return g->rounds_a && g->m <= GPUNN__NARROW_ROWS && gpunn__block_has_integers(g->b_dtype) &&
+               !gpunn__gemm_is_tiles(g);
     const int64_t few = g->m < g->n ? g->m : g->n;
     const bool    narrow = g->b_dtype && g->m <= GPUNN__NARROW_ROWS;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 &&
@@ -173,6 +182,7 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
     if (gpunn__is_blocks(g->b_dtype) && gpunn__gemm_is_dots(g)) return gpunn__rounded_floats(g->m * g->k);
+    if (gpunn__gemm_is_tiles(g)) return gpunn__block_tiles_floats(g->m, g->k);
     if (g->b_dtype && gpunn__gemm_is_dots(g)) return g->bf16 ? GPUNN__NARROW_ROWS * g->k / 2 : 0;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;

@@ -39,6 +39,10 @@
         GPUNN__KERNEL))
 #endif
 #ifdef GPUNN__AVX512
+#define GPUNN__AVX512_VNNI                                                                              \
+    __attribute__((target("avx512vnni,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt," \
+                          "popcnt" GPUNN__WHOLE),                                                       \
+                   GPUNN__KERNEL))
 #define GPUNN__AVX512_BF16                                                                              \
     __attribute__((target("avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt," \
                           "popcnt" GPUNN__WHOLE),                                                       \
