@@ -1207,8 +1207,9 @@ typedef struct gpunn_model_args {
     /* Weights that only linear layers and embeddings read are stored in this format of GPUNN_BLOCK_LIST. What
      * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take
      * about 60 ms to round to Q4_K, Q5_K or Q6_K, and 120 to IQ4_NL, whose scales are searched for. A weight
-     * whose rows are no multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as
-     * above. gpunn_set_storage chooses for a single weight.
+     * whose rows are a multiple of 32 but not of 256 is stored as in llama.cpp: in Q5_0 for Q4_K, Q5_1 for
+     * Q5_K, and Q8_0 for Q6_K. Rows that are no multiple of 32 stay wider, as do biases and norms. Default:
+     * F32, or 16 bits as above. gpunn_set_storage chooses for a single weight.
      * With .inference, on a CPU, products round their rows to 8 bits, with an F32 scale for 32 numbers, as
      * llama.cpp does. Those with NF4 compute in F32. On processors without AVX2, and in programs compiled for
      * AVX-512 on processors without VNNI, products with more than 16 rows do, too. A GPU does not round the
@@ -22893,7 +22894,7 @@ GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 /* Sets `storage` of weights that are stored only in 16 bits or only as blocks. These are weights of an
  * inference-only model, or those that gpunn_lora froze, that only products and embeddings read. The dtype is
  * that of gpunn_set_storage or of the model, or 16 bits with precision BF16 or F16. Weights whose rows are no
- * whole blocks stay wider. Considers weights that have no memory yet. */
+ * whole blocks have blocks of 32 or stay wider. Considers weights that have no memory yet. */
 GPUNN__INTERNAL void gpunn__find_storage(gpunn_model *model);
 
 /* Why a model stores weights in 16 bits or blocks, for messages. */
@@ -22953,14 +22954,24 @@ static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype
     return info->half && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
 }
 
+/* The format of whole blocks for rows of this length: the requested one, or what llama.cpp takes for rows that
+ * are no multiple of 256. GPUNN_DTYPE_DEFAULT: there is none. */
+static gpunn_dtype gpunn__whole_blocks(gpunn_dtype requested, int64_t row)
+{
+    if (row % gpunn__block_length(requested) == 0) return requested;
+    if (row % GPUNN__GROUP) return GPUNN_DTYPE_DEFAULT;
+    return requested == GPUNN_Q4_K ? GPUNN_Q5_0 : requested == GPUNN_Q5_K ? GPUNN_Q5_1 : GPUNN_Q8_0;
+}
+
 /* The dtype in which a weight is stored if all its readers take it. */
 static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
 {
     const gpunn_model *model = weight->model;
     const gpunn_dtype  requested = weight->requested_storage ? weight->requested_storage : model->storage;
-    if ((model->inference || weight->base) && requested && weight->rank > 0 &&
-        weight->dim[weight->rank - 1] % gpunn__block_length(requested) == 0)
-        return requested;
+    if ((model->inference || weight->base) && requested && weight->rank > 0) {
+        const gpunn_dtype whole = gpunn__whole_blocks(requested, weight->dim[weight->rank - 1]);
+        if (whole) return whole;
+    }
     return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
 }
 

@@ -5,9 +5,10 @@
     python3 -m generator.quantize FOLDER/model.safetensors.index.json --to nf4 -o W.safetensors
 
 In C, gpunn_load(model, "W.gguf") loads it. Names are kept. Matrices and larger tensors are rounded. Q4_0 to
-Q8_0 have the bits of ggml's reference, NF4 those of bitsandbytes. Vectors, tensors whose rows are no whole
-number of blocks, integers, and what --keep names stay as they are. A million weights take about 0.3 seconds,
-and 6 for Q4_K, Q5_K, Q6_K and IQ4_NL, whose scales are searched for.
+Q8_0 have the bits of ggml's reference, NF4 those of bitsandbytes. Where rows are a multiple of 32 but not of
+256, the format is Q5_0 for Q4_K, Q5_1 for Q5_K and Q8_0 for Q6_K, as in llama.cpp. Vectors, tensors whose
+rows are no whole number of blocks, integers, and what --keep names stay as they are. A million weights take
+about 0.3 seconds, and 6 for Q4_K, Q5_K, Q6_K and IQ4_NL, whose scales are searched for.
 
 GGUF has no NF4, so that it needs a .safetensors. Weights that bitsandbytes has stored in NF4 keep their bits
 there, also with double quantisation: the scales are F32, as they are where it computes."""
@@ -52,6 +53,7 @@ class Plain:
 
 TARGETS = {"f16": Plain(1, to_f16), "bf16": Plain(30, to_bf16),
            **{name.lower(): one for name, one in FORMATS.items()}}
+SHORTER = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}  # of 32 numbers, for rows that are not of 256
 
 
 def rounded(x, target):
@@ -61,9 +63,13 @@ def rounded(x, target):
     return b"".join([target.encode(array.array("f", piece.f32_bytes())) for piece in pieces])
 
 
-def stays(name, x, target, keep):
-    return (x.kind not in FLOATS or len(x.shape) < 2 or x.shape[-1] % target.length or
-            any(fnmatch.fnmatchcase(name, pattern) for pattern in keep))
+def target_of(name, x, to, keep):
+    """The name of a tensor's type, or None if it stays as it is."""
+    if (x.kind not in FLOATS or len(x.shape) < 2 or
+            any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)):
+        return None
+    to = to if x.shape[-1] % TARGETS[to].length == 0 else SHORTER.get(to, to)
+    return to if x.shape[-1] % TARGETS[to].length == 0 else None
 
 
 def as_it_is(x):
@@ -73,10 +79,11 @@ def as_it_is(x):
     return 0, x.shape, x.f32_bytes()
 
 
-def save_blocks(path, tensors, kept, to):
-    """Writes tensors that are rounded, as names with shapes and bytes, and others as they are."""
-    block, metadata, out = FORMATS.get(to.upper()), {}, {}
-    for name, (shape, data) in tensors.items():
+def save_blocks(path, tensors, kept):
+    """Writes tensors that are rounded, as names with types, shapes and bytes, and others as they are."""
+    metadata, out = {}, {}
+    for name, (to, shape, data) in tensors.items():
+        block = FORMATS.get(to.upper())
         row = shape[-1] if block is None else shape[-1] // block.length * block.bytes
         out[name] = "U8" if block else to.upper(), (*shape[:-1], row), data
         metadata.update({BLOCKS_KEY + name: to.upper()} if block else {})
@@ -85,33 +92,35 @@ def save_blocks(path, tensors, kept, to):
     save_safetensors(path, dict(sorted(out.items(), key=lambda item: item[1][0] == "U8")), metadata)
 
 
-def save(path, tensors, kept, to):
+def save(path, tensors, kept):
     if path.endswith(".safetensors"):
-        save_blocks(path, tensors, kept, to)
+        save_blocks(path, tensors, kept)
         return
-    number = TARGETS[to].number
-    if number is None:
-        raise Refused("GGUF has no %s; write a .safetensors: -o %s" % (to.upper(), "W.safetensors"))
-    gguf.write(path, {**{name: (number, *one) for name, one in tensors.items()},
+    if any(TARGETS[to].number is None for to, _, _ in tensors.values()):
+        raise Refused("GGUF has no NF4; write a .safetensors: -o W.safetensors")
+    gguf.write(path, {**{name: (TARGETS[to].number, *one) for name, (to, *one) in tensors.items()},
                       **{name: as_it_is(x) for name, x in kept.items()}}, {})
 
 
 def convert(path, output, to, keep=()):
     """Writes the file. Returns a line for the user."""
-    target, tensors, kept = TARGETS[to], {}, {}
+    tensors, kept, counts = {}, {}, {to: 0}
     found = bitsandbytes.joined(path, tensor_files.read(path))
     for name, x in found.items():
-        if stays(name, x, target, keep):
+        target = target_of(name, x, to, keep)
+        if target is None:
             kept[name] = x
         else:
-            same = isinstance(x, BlockArray) and x.format == to.upper()
-            tensors[name] = x.shape, x.data if same else rounded(x, target)
-    save(output, tensors, kept, to)
+            same = isinstance(x, BlockArray) and x.format == target.upper()
+            tensors[name] = target, x.shape, x.data if same else rounded(x, TARGETS[target])
+            counts[target] = counts.get(target, 0) + 1
+    save(output, tensors, kept)
     before = sum(product(x.shape) * x.item_size() for x in found.values())
-    after = (sum(len(data) for _, data in tensors.values()) +
+    after = (sum(len(data) for _, _, data in tensors.values()) +
              sum(product(x.shape) * x.item_size() for x in kept.values()))
-    return "%d of %d tensors are %s; %.1f MB were %.1f MB" % (len(tensors), len(found), to, after / 1e6,
-                                                             before / 1e6)
+    return "%s of %d tensors; %.1f MB were %.1f MB" % (
+        ", ".join("%d %s" % (count, name) for name, count in counts.items()), len(found), after / 1e6,
+        before / 1e6)
 
 
 def main(arguments=None):

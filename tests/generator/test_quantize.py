@@ -117,7 +117,7 @@ class Command(unittest.TestCase):
                    "half": ("BF16", [1, 32], bytes(range(64)))}
         tensor_file.save(self.path("w.safetensors"), tensors)
         self.assertEqual(self.run_command("--to", "q4_0", "--keep", "emb*"),
-                         "3 of 7 tensors are q4_0; 0.0 MB were 0.0 MB\n")
+                         "3 q4_0 of 7 tensors; 0.0 MB were 0.0 MB\n")
         found = files.read(self.path("w.gguf"))
         block = FORMATS["Q4_0"]
         self.assertEqual(found["w"].shape, (6, 64))
@@ -194,6 +194,19 @@ class Command(unittest.TestCase):
                 self.assertEqual(found["w"].encoded(), quantize.to_bf16(values))
             else:
                 self.assertEqual(found["w"].data, FORMATS[to.upper()].encode(values))
+
+    def test_rows_that_are_no_blocks_of_256(self):
+        values = random_floats(256)
+        tensors = {"whole": ("F32", [1, 256], values.tobytes()), "rest": ("F32", [4, 64], values.tobytes()),
+                   "odd": ("F32", [16, 16], values.tobytes())}
+        tensor_file.save(self.path("w.safetensors"), tensors)
+        for to, other in ("q4_k", "q5_0"), ("q5_k", "q5_1"), ("q6_k", "q8_0"):
+            self.assertEqual(self.run_command("--to", to).split(";")[0], f"1 {to}, 1 {other} of 3 tensors")
+            found = files.read(self.path("w.gguf"))
+            for name, kind in ("whole", to), ("rest", other):
+                block = FORMATS[kind.upper()]
+                self.assertEqual(found[name].values, block.decode(block.encode(values)).tolist())
+            self.assertEqual(found["odd"].encoded(), tensors["odd"][2])
 
     def test_wrong_arguments(self):
         with self.assertRaisesRegex(SystemExit, "No such file"):

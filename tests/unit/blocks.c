@@ -339,6 +339,28 @@ static void embeddings(void **state)
     }
 }
 
+/* Rows that are no blocks of 256 have blocks of 32. */
+static void other_blocks(void **state)
+{
+    enum { K = 96, N = 2 };
+    static const struct {
+        gpunn_dtype asked, stored;
+    } cases[] = {{GPUNN_Q4_K, GPUNN_Q5_0}, {GPUNN_Q5_K, GPUNN_Q5_1}, {GPUNN_Q6_K, GPUNN_Q8_0}};
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        layer  l = layer_open(1, cases[i].asked, K, N), wanted = layer_open(1, cases[i].stored, K, N);
+        float *w = test_randoms(K * N, 3, 1), got[K * N], expected[K * N];
+        OK(l.dev, gpunn_write(l.weight, w, sizeof got));
+        OK(wanted.dev, gpunn_write(wanted.weight, w, sizeof got));
+        OK(l.dev, gpunn_read(l.weight, got, sizeof got));
+        OK(wanted.dev, gpunn_read(wanted.weight, expected, sizeof got));
+        assert_memory_equal(got, expected, sizeof got);
+        assert_memory_not_equal(got, w, sizeof got);
+        layer_close(&l), layer_close(&wanted);
+        free(w);
+    }
+}
+
 /* Written, loaded and drawn values are rounded; reading and saving give the numbers of the blocks. */
 static void storage(void **state)
 {
@@ -914,25 +936,16 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),
-        cmocka_unit_test(rows_alone),
-        cmocka_unit_test(extremes),
-        cmocka_unit_test(not_finite),
-        cmocka_unit_test(embeddings),
-        cmocka_unit_test(bytes_of_summary),
-        test_with_device(storage),
-        test_with_device(model_files),
-        cmocka_unit_test(damaged_files),
-        cmocka_unit_test(specs),
-        test_with_device(attention),
-        test_with_device(refused),
-        test_with_device(weights_of_bitsandbytes),
-        test_with_device(epilogues),
-        cmocka_unit_test(half),
-        cmocka_unit_test(tuning),
-        cmocka_unit_test(tuning_differences),
-        cmocka_unit_test(tuning_storage),
-        test_with_device(tuning_refused),
+        cmocka_unit_test(products),       cmocka_unit_test(rows_alone),
+        cmocka_unit_test(extremes),       cmocka_unit_test(not_finite),
+        cmocka_unit_test(embeddings),     cmocka_unit_test(bytes_of_summary),
+        cmocka_unit_test(other_blocks),   test_with_device(storage),
+        test_with_device(model_files),    cmocka_unit_test(damaged_files),
+        cmocka_unit_test(specs),          test_with_device(attention),
+        test_with_device(refused),        test_with_device(weights_of_bitsandbytes),
+        test_with_device(epilogues),      cmocka_unit_test(half),
+        cmocka_unit_test(tuning),         cmocka_unit_test(tuning_differences),
+        cmocka_unit_test(tuning_storage), test_with_device(tuning_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -248,8 +248,9 @@ typedef struct gpunn_model_args {
     /* Weights that only linear layers and embeddings read are stored in this format of GPUNN_BLOCK_LIST. What
      * is written or loaded is rounded to it; gpunn_read and gpunn_save give F32. A million weights take
      * about 60 ms to round to Q4_K, Q5_K or Q6_K, and 120 to IQ4_NL, whose scales are searched for. A weight
-     * whose rows are no multiple of a block stays wider, as do biases and norms. Default: F32, or 16 bits as
-     * above. gpunn_set_storage chooses for a single weight.
+     * whose rows are a multiple of 32 but not of 256 is stored as in llama.cpp: in Q5_0 for Q4_K, Q5_1 for
+     * Q5_K, and Q8_0 for Q6_K. Rows that are no multiple of 32 stay wider, as do biases and norms. Default:
+     * F32, or 16 bits as above. gpunn_set_storage chooses for a single weight.
      * With .inference, on a CPU, products round their rows to 8 bits, with an F32 scale for 32 numbers, as
      * llama.cpp does. Those with NF4 compute in F32. On processors without AVX2, and in programs compiled for
      * AVX-512 on processors without VNNI, products with more than 16 rows do, too. A GPU does not round the

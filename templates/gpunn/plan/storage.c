@@ -23,14 +23,24 @@ static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype
     return info->half && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
 }
 
+/* The format of whole blocks for rows of this length: the requested one, or what llama.cpp takes for rows that
+ * are no multiple of 256. GPUNN_DTYPE_DEFAULT: there is none. */
+static gpunn_dtype gpunn__whole_blocks(gpunn_dtype requested, int64_t row)
+{
+    if (row % gpunn__block_length(requested) == 0) return requested;
+    if (row % GPUNN__GROUP) return GPUNN_DTYPE_DEFAULT;
+    return requested == GPUNN_Q4_K ? GPUNN_Q5_0 : requested == GPUNN_Q5_K ? GPUNN_Q5_1 : GPUNN_Q8_0;
+}
+
 /* The dtype in which a weight is stored if all its readers take it. */
 static gpunn_dtype gpunn__wanted_storage(const gpunn_tensor *weight)
 {
     const gpunn_model *model = weight->model;
     const gpunn_dtype  requested = weight->requested_storage ? weight->requested_storage : model->storage;
-    if ((model->inference || weight->base) && requested && weight->rank > 0 &&
-        weight->dim[weight->rank - 1] % gpunn__block_length(requested) == 0)
-        return requested;
+    if ((model->inference || weight->base) && requested && weight->rank > 0) {
+        const gpunn_dtype whole = gpunn__whole_blocks(requested, weight->dim[weight->rank - 1]);
+        if (whole) return whole;
+    }
     return gpunn__precision_of(model) >= GPUNN_PRECISION_BF16 ? gpunn__half_of(model) : GPUNN_F32;
 }
 

@@ -18,7 +18,7 @@ GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 /* Sets `storage` of weights that are stored only in 16 bits or only as blocks. These are weights of an
  * inference-only model, or those that gpunn_lora froze, that only products and embeddings read. The dtype is
  * that of gpunn_set_storage or of the model, or 16 bits with precision BF16 or F16. Weights whose rows are no
- * whole blocks stay wider. Considers weights that have no memory yet. */
+ * whole blocks have blocks of 32 or stay wider. Considers weights that have no memory yet. */
 GPUNN__INTERNAL void gpunn__find_storage(gpunn_model *model);
 
 /* Why a model stores weights in 16 bits or blocks, for messages. */
