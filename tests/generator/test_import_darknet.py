@@ -3,15 +3,11 @@ import base64
 import json
 import math
 import os
-import random
 import struct
 
 from generator import import_darknet
 from generator.exchange import darknet
 from generator.exchange.arrays import Array
-from generator.exchange.onnx_import import Unsupported
-from generator.exchange.spec_writer import Refused
-from generator.exchange.tensor_files import FileError
 from tests.generator.test_import_onnx import HERE, Import
 
 EXPECTED = os.path.join(HERE, "expected", "darknet.json")
@@ -151,16 +147,3 @@ class Darknet(Import):
         self.refused_with("filters=1\n", weights, "net.cfg:1: this is no section")
         self.refused_with(section("convolutional"), weights, "does not begin with [net]")
         self.refused_with(NET % (1, 0, 2), weights, "needs channels, height and width")
-
-    def test_hostile_files_end_with_a_sentence(self):
-        draw = random.Random(6)
-        for name, config in DARKNETS.items():
-            for _ in range(60):
-                text = bytearray(config.encode())
-                for _ in range(draw.choice((1, 2, 4))):
-                    text[draw.randrange(len(text))] = draw.choice(b"0123456789-=,[]\nxe")
-                files = self.files(text.decode(), self.numbers(*[0.5] * 2000))
-                try:
-                    darknet.converted("net", *files)
-                except (FileError, Refused, Unsupported) as error:
-                    self.assertTrue(str(error), name)

@@ -1,24 +1,34 @@
 #!/usr/bin/env python3
-"""Runs the fuzzer on seeds of every format: python3 tests/trust/fuzz.py FUZZER [RUNS [ALTERED]].
+"""Runs the fuzzer of the readers: python3 tests/fuzz/readers.py FUZZER [RUNS [ALTERED]].
 
-Each whole spec gives ALTERED variants. GPUNN_TEST_SEED, which is printed, determines these and the fuzzer's
+It reads corpus/readers.zip and seeds of every format, then alters them until it has run RUNS inputs. Each
+whole spec gives ALTERED variants. GPUNN_TEST_SEED, which is printed, determines these and the fuzzer's
 choices. A crash prints the input as base64; save it to a file and repeat it with FUZZER FILE.
-tests/trust/corpus holds inputs of einsum, NIfTI and specs, and all inputs that once found a defect."""
+
+`readers.py --minimize FUZZER FOLDER...` writes corpus/readers.zip anew: of its inputs, the seeds and those in
+the folders, as few as run the same code. KIND/HASH is an input's name. Inputs with other names stay: they
+were written by hand or once found a fault."""
 import base64
-import copy
 import glob
+import hashlib
 import gzip
 import json
+import math
 import os
 import random
 import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, ROOT)
-from generator.exchange import gguf
+from generator import spec  # noqa: E402
+from generator.exchange import gguf  # noqa: E402
+from tests.fuzz import alter  # noqa: E402
+
+CORPUS = os.path.join(ROOT, "tests", "fuzz", "corpus", "readers.zip")
 WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F64"', '"F16"', '"BF16"',
          '"I64"', "\\u0041", "\\ud83d\\ude00", "9223372036854775807", "-1", "4294967296", "'descr'",
          "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False", "\x93NUMPY", "sigmoid(",
@@ -46,31 +56,6 @@ def words():
     return WORDS + sorted('"%s"' % name for name in names)
 
 
-def altered(rng, text):
-    """A spec with one value replaced by another of its own, or one item of a list repeated. It stays JSON,
-    which random bytes rarely are."""
-    spec, places, lists, values = (json.loads(text), [], [],
-                                   [0, -1, 2.5, 2147483647, "inf", None, True, [], {}])
-
-    def walk(part):
-        for key, item in part.items() if isinstance(part, dict) else enumerate(part):
-            places.append((part, key))
-            values.append(item)
-            if isinstance(item, (dict, list)):
-                walk(item)
-        if isinstance(part, list) and part:
-            lists.append(part)
-
-    walk(spec)
-    if rng.randrange(3):
-        part, key = rng.choice(places)
-        part[key] = copy.deepcopy(rng.choice(values))
-    else:
-        part = rng.choice(lists)
-        part += [rng.choice(part)] * rng.choice((1, 2, 3, 7, 70))
-    return json.dumps(spec)
-
-
 def gguf_files():
     """With F32, F16 and Q4_0, and both kinds of tokenizers."""
     tensors = {"a": (0, [2, 2], struct.pack("<4f", 1, 2, 3, 4)), "b": (1, [3], bytes(range(6))),
@@ -89,15 +74,53 @@ def gguf_files():
                "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.add_eos_token": True}
 
 
+def corpus():
+    """The inputs by name."""
+    with zipfile.ZipFile(CORPUS) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def adapters():
+    """Of rank 2, in PEFT's files."""
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "lora_dropout": 0.0, "bias": "none",
+              "use_rslora": False, "target_modules": ["a", "b"]}
+    sizes = {"h.a.lora_A": (2, 2), "h.a.lora_B": (3, 2), "h.b.lora_A": (2, 3), "h.b.lora_B": (2, 2)}
+    header, at = {}, 0
+    for name, shape in sizes.items():
+        header["base_model.model.%s.weight" % name] = {
+            "dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * shape[0] * shape[1]]}
+        at += 4 * shape[0] * shape[1]
+    head = json.dumps(header).encode()
+    yield json.dumps(config).encode() + b"\0" + struct.pack("<Q", len(head)) + head + bytes(at)
+
+
+def one_files():
+    """Specs with their weights, all zeros."""
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "expected", "vectors", "*.json"))):
+        model, header, at = spec.load(path), {}, 0
+        with open(path, encoding="utf-8") as file:
+            header["__metadata__"] = {"format": "pt", "gpunn_spec": file.read()}
+        for t in model.tensors:
+            if t.kind in ("parameter", "buffer"):
+                size = {"f32": 4, "i64": 8, "i32": 4}.get(t.dtype, 1) * math.prod(t.shape)
+                header[t.name] = {"dtype": {"bool": "BOOL"}.get(t.dtype, t.dtype.upper()),
+                                  "shape": list(t.shape), "data_offsets": [at, at + size]}
+                at += size
+        head = json.dumps(header).encode()
+        if len(head) + at < 8000:
+            yield struct.pack("<Q", len(head)) + head + bytes(at)
+
+
 def seeds(rng, altered_each):
     with tempfile.TemporaryDirectory() as folder:
         for tensors, metadata in gguf_files():
             gguf.write(os.path.join(folder, "seed"), tensors, metadata)
             with open(os.path.join(folder, "seed"), "rb") as file:
-                yield b"g" + file.read()
-    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "trust", "corpus", "*", "*"))):
-        with open(path, "rb") as file:
-            yield file.read()
+                whole = file.read()
+            yield b"g" + whole
+            yield b"S" + whole
+    yield from (b"a" + data for data in adapters())
+    yield from (b"o" + data for data in one_files())
     for kind, size in (8, 1), (9, 1), (11, 2), (12, 4), (13, 4), (14, 8):
         data = bytes([0, 0, kind, 2]) + struct.pack(">2I", 2, 3) + bytes(range(6 * size))
         yield b"i" + data
@@ -119,7 +142,7 @@ def seeds(rng, altered_each):
         yield kind + ('{"__metadata__":{"format":"pt","x\\n":"\\\\"},' + tensors + "} ").encode()
     header = (b'{"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},'
               b'"b":{"dtype":"F16","shape":[3],"data_offsets":[8,14]}}')
-    for kind in b"s", b"k":
+    for kind in b"s", b"k", b"S":
         yield kind + struct.pack("<Q", len(header)) + header + bytes(range(14))
     for pairs in '"a":"1","b":"2"', '"b":"2"', '"a":"2"', '"a":"1","a":"1","b":"3"', '"a":"../1"', "":
         yield b'w{"metadata":{"total_size":28},"weight_map":{' + pairs.encode() + b"}}"
@@ -132,13 +155,13 @@ def seeds(rng, altered_each):
             text = file.read()
         yield b"j" + text
         for _ in range(altered_each):
-            yield b"j" + altered(rng, text).encode()
+            yield b"j" + alter.of_json(rng, text).encode()
     with open(os.path.join(ROOT, "tests", "generator", "expected", "vectors.txt"), "rb") as file:
         for line in file:
             if line[65:66] == b"{":
                 yield b"j" + line[65:]
                 for _ in range((altered_each + 4) // 5):
-                    yield b"j" + altered(rng, line[65:]).encode()
+                    yield b"j" + alter.of_json(rng, line[65:]).encode()
     for optimizer in ('"sgd","lr":0.1,"momentum":0.9,"dampening":0.5,"weight_decay":0.1,"maximize":true',
                       '"sgd","momentum":1,"nesterov":true',
                       '"adam","betas":[0.5,0.75],"eps":0,"maximize":true', '"adamw","weight_decay":0',
@@ -148,9 +171,9 @@ def seeds(rng, altered_each):
         yield ('j{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",3]},'
                '{"op":"linear","name":"fc","inputs":["x"],"out_features":2}],'
                '"clip_grad_norm":1,"optimizer":{"type":%s}}' % optimizer).encode()
-    spec = ('{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",1],"dtype":"f64"},'
+    text = ('{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",1],"dtype":"f64"},'
             '{"op":"linear","name":"fc","inputs":["x"],"out_features":2}]}')
-    header = json.dumps({"__metadata__": {"format": "pt", "gpunn_spec": spec, "classes": "a\\u00e9\n"},
+    header = json.dumps({"__metadata__": {"format": "pt", "gpunn_spec": text, "classes": "a\\u00e9\n"},
                          "fc.weight": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
                          "fc.bias": {"dtype": "F16", "shape": [2], "data_offsets": [8, 12]}}).encode()
     yield b"o" + struct.pack("<Q", len(header)) + header + bytes(range(12))
@@ -186,7 +209,7 @@ def seeds(rng, altered_each):
             added["id"] %= 18
         yield b"y" + json.dumps(entry["file"]).encode() + b"\0" + text + b"<s>the </s> the model <mask>"
         for _ in range(altered_each):
-            yield b"y" + altered(rng, json.dumps(entry["file"])).encode() + b"\0" + text
+            yield b"y" + alter.of_json(rng, json.dumps(entry["file"])).encode() + b"\0" + text
     with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_expressions.json"),
               encoding="utf-8") as file:
         expressions = [expression for expression, _ in json.load(file)["replace"]]
@@ -204,18 +227,42 @@ def seeds(rng, altered_each):
     yield b'R"a";"b, c";b\r\n"1,5";x;-2\n" 3";y;,5\r1.5;;'
 
 
+def written(folder, inputs):
+    """The folder, with inputs that have their kind's letter and a hash as names."""
+    os.makedirs(folder)
+    for data in inputs:
+        name = "%02x-%s" % (data[0], hashlib.sha256(data).hexdigest()[:16])
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(data)
+    return folder
+
+
+def minimize(fuzzer, folders):
+    known = corpus()
+    inputs = [*seeds(random.Random(1), 0), *known.values()]
+    with tempfile.TemporaryDirectory() as folder:
+        least = written(os.path.join(folder, "least"), ())
+        subprocess.run([fuzzer, "-set_cover_merge=1", "-use_counters=0", "-max_len=8192",
+                        "-rss_limit_mb=3000", least, written(os.path.join(folder, "seeds"), inputs),
+                        *folders], check=True)
+        found = {name: data for name, data in known.items() if name[1] != "/"}
+        for path in sorted(glob.glob(least + "/*")):
+            with open(path, "rb") as file:
+                data = file.read()
+            found["%c/%s" % (data[0], hashlib.sha256(data).hexdigest()[:8])] = data
+    alter.save_zip(CORPUS, found)
+
+
 def main():
+    if sys.argv[1] == "--minimize":
+        return minimize(os.path.abspath(sys.argv[2]), sys.argv[3:])
     fuzzer, seed = os.path.abspath(sys.argv[1]), int(os.environ.get("GPUNN_TEST_SEED", 1))
     runs, altered_each = (int(sys.argv[i]) if len(sys.argv) > i else otherwise
-                          for i, otherwise in ((2, 20000), (3, 40)))
+                          for i, otherwise in ((2, 1600), (3, 1)))
     print(f"1..1\n# GPUNN_TEST_SEED={seed}")
     with tempfile.TemporaryDirectory() as folder:
-        corpus, new, found = (os.path.join(folder, name) for name in ("seeds", "new", "found"))
-        for path in corpus, new, found:
-            os.mkdir(path)
-        for i, data in enumerate(seeds(random.Random(seed), altered_each)):
-            with open(os.path.join(corpus, str(i)), "wb") as file:
-                file.write(data)
+        new, found = (written(os.path.join(folder, name), ()) for name in ("new", "found"))
+        inputs = [*corpus().values(), *seeds(random.Random(seed), altered_each)]
         dictionary = os.path.join(folder, "words")
         with open(dictionary, "w") as file:
             for word in words():
@@ -223,7 +270,8 @@ def main():
         # seeds first, all of them, then the fuzzer's own inputs
         command = [fuzzer, f"-dict={dictionary}", "-max_len=8192", "-timeout=600", "-rss_limit_mb=3000",
                    "-close_fd_mask=2", f"-runs={runs}",
-                   f"-seed={seed}", f"-artifact_prefix={found}/", new, corpus]
+                   f"-seed={seed}", f"-artifact_prefix={found}/", new,
+                   written(os.path.join(folder, "seeds"), inputs)]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         text = done.stdout.decode(errors="replace")
         bad = done.returncode != 0

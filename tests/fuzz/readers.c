@@ -1,13 +1,14 @@
 /* Every parser under libFuzzer, and the models that come out of specs: the first byte chooses which, the rest
  * is the file (or text). Built with
  *     clang -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
- * against a library built with -fsanitize=fuzzer-no-link instead of fuzzer; tests/trust/fuzz.py makes the
+ * against a library built with -fsanitize=fuzzer-no-link instead of fuzzer; tests/fuzz/readers.py makes the
  * seeds and runs it. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "gpunn.h"
@@ -116,6 +117,9 @@ static void npy(const uint8_t *data, size_t size)
             abort();
         gpunn_array_free(dev, &again);
     }
+    check_array(status, &array);
+    if (gpunn_read_npy_as(dev, file_of(data, size), GPUNN_F64, &array) != status) abort();
+    gpunn_clear_error(dev);
     check_array(status, &array);
 }
 
@@ -253,26 +257,49 @@ static void mapped_blocks(const char *path)
     gpunn_model_destroy(m);
 }
 
-/* The header of a GGUF file is JSON, and says a tokenizer or why there is none. */
-static void gguf_file(const uint8_t *data, size_t size)
+/* The header of a file of tensors, which is JSON; NULL: it cannot be read. */
+static char *header_of(const char *path)
 {
-    gpunn_array header;
-    text_error  error = {""};
-    weights(data, size, false, true);
-    mapped_blocks(file_of(data, size));
-    const gpunn_status status = gpunn_read_header(dev, file_of(data, size), &header);
+    gpunn_array        header;
+    text_error         error = {""};
+    const gpunn_status status = gpunn_read_header(dev, path, &header);
     verdict(status);
-    if (status != GPUNN_OK) return;
+    if (status != GPUNN_OK) return NULL;
     char *text = malloc(header.bytes), *again = malloc(header.bytes);
     memcpy(text, header.data, header.bytes), memcpy(again, header.data, header.bytes);
     check_array(status, &header);
     json j = json_begin("header", text, &error);
     json_skip(&j);
     if (!json_end(&j)) abort();
-    tokenizer *t = gguf_tokenizer(again, "header", &error);
+    free(text);
+    return again;
+}
+
+/* The header says a tokenizer or why there is none. */
+static void gguf_file(const uint8_t *data, size_t size)
+{
+    text_error error = {""};
+    weights(data, size, false, true);
+    mapped_blocks(file_of(data, size));
+    char *text = header_of(file_of(data, size));
+    if (text == NULL) return;
+    tokenizer *t = gguf_tokenizer(text, "header", &error);
     if ((t == NULL) != (error.text[0] != 0)) abort();
     tokenizer_free(t);
-    free(text);
+}
+
+/* One tensor of a file, by its name or as the only one, and the header. */
+static void one_tensor(const uint8_t *data, size_t size)
+{
+    const char *path = file_of(data, size);
+    gpunn_array array;
+    for (int i = 0; i < 4; i++) {
+        const gpunn_dtype  dtype = i % 2 ? GPUNN_F64 : GPUNN_F32;
+        const gpunn_status status = gpunn_read_safetensors_as(dev, path, i < 2 ? "a" : NULL, dtype, &array);
+        verdict(status);
+        check_array(status, &array);
+    }
+    free(header_of(path));
 }
 
 /* What is accepted runs forward and backward. */
@@ -457,6 +484,7 @@ static void model_file(const uint8_t *data, size_t size)
     gpunn_array_free(dev, &first);
     gpunn_array_free(dev, &second);
     gpunn_model_destroy(again);
+    run_model(m, true);
     gpunn_model_destroy(m);
 }
 
@@ -471,6 +499,44 @@ static char *part(const uint8_t **data, size_t *size, bool last, size_t *bytes)
     *data += *bytes + (end != NULL);
     *size -= *bytes + (end != NULL);
     return text;
+}
+
+static const char *write_part(const char *folder, const char *name, const void *data, size_t size)
+{
+    static char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    if (file == NULL || fwrite(data, 1, size, file) != size || fclose(file) != 0) abort();
+    return path;
+}
+
+/* A folder with an adapter_config.json, before a 0, and an adapter_model.safetensors. A failure changes no
+ * result; what is accepted runs and is merged. */
+static void adapter(const uint8_t *data, size_t size)
+{
+    static char   folder[64];
+    const float   values[4] = {1, -2, 0.5f, 3};
+    float         before[4], after[4];
+    size_t        bytes;
+    char         *config_text = part(&data, &size, false, &bytes);
+    gpunn_model  *m = gpunn_model_create(dev);
+    gpunn_tensor *x = gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *y = gpunn_linear(gpunn_linear(x, "h.a", .out_features = 3), "h.b", .out_features = 2);
+    if (gpunn_write(x, values, 16) || gpunn_forward(&y, 1) || gpunn_read(y, before, 16)) abort();
+    (void)snprintf(folder, sizeof folder, "/dev/shm/gpunn-fuzz-%d", (int)getpid());
+    (void)mkdir(folder, 0700);
+    (void)write_part(folder, "adapter_config.json", config_text, bytes);
+    const char        *path = write_part(folder, "adapter_model.safetensors", data, size);
+    const gpunn_status status = gpunn_lora_load(m, folder);
+    verdict(status);
+    if (gpunn_forward(&y, 1) || gpunn_read(y, after, 16)) abort();
+    if (status != GPUNN_OK && memcmp(before, after, sizeof before) != 0) abort();
+    if (status == GPUNN_OK && (gpunn_lora_merge(m) || gpunn_forward(&y, 1))) abort();
+    (void)unlink(path);
+    (void)unlink(write_part(folder, "adapter_config.json", "", 0));
+    (void)rmdir(folder);
+    gpunn_model_destroy(m);
+    free(config_text);
 }
 
 /* ---- einsum by its definition: labels are letters, and for the axes of "..." the digits up to '8', the last
@@ -734,6 +800,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 's': weights(data, size, false, false); break;
     case 'k': weights(data, size, true, false); break;
     case 'g': gguf_file(data, size); break;
+    case 'S': one_tensor(data, size); break;
+    case 'a': adapter(data, size); break;
     case 'w': shards(data, size); break;
     case 'e': formula(data, size); break;
     case 'j': spec(data, size); break;
