@@ -11,7 +11,7 @@ from . import (fold, onnx_attention, onnx_layers,  # noqa: F401 they fill OPERAT
                onnx_microsoft, onnx_ml, onnx_patterns, onnx_quantized)
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
-from .onnx_ops import OPERATIONS, RESULT_KINDS
+from .onnx_ops import OPERATIONS, RESULT_KINDS, op_text
 from .spec_writer import (Constant, Parameter, Refused, Value, Writer, needed_entries, named_sizes,
                           normal_axis, product, size_name)
 from ..sizes import named_dim, varies
@@ -113,7 +113,13 @@ class OnnxWriter(Writer):
         return x.dtype in ("i64", "i32")
 
     def copied(self, x):
+        if self.int8 and isinstance(x, Value) and x.dtype == "u8":
+            return x
         return super().copied(self.whole_numbers(x) if isinstance(x, Constant) and self.is_large(x) else x)
+
+    def alike(self, tensors):
+        bytes_alone = self.int8 and all(x.dtype == "u8" for x in tensors)
+        return tensors if bytes_alone else super().alike(tensors)
 
     def whole_numbers(self, x):
         if isinstance(x, Constant) and x.tensor.count() == 1 and isinstance(x.tensor.item(), fold.Size):
@@ -393,7 +399,7 @@ class Lowering:
                 return known
             result = onnx_quantized.fused(self, call, operands)
             if result is not None:
-                return [result]
+                return result if isinstance(result, list) else [result]
             result = onnx_patterns.fused(self, call, operands)
             if result is None and op_text(node) not in OPERATIONS:
                 for x in operands if node.op in SHAPERS else ():
@@ -515,10 +521,6 @@ class Lowering:
         self.run(graph, [x for node in graph.nodes for x in node.inputs])
         return [self.operand(x) if not isinstance(self.known.get(x), Missing) else self.known[x]
                 for x in graph.outputs]
-
-
-def op_text(node):
-    return "%s.%s" % (node.domain, node.op) if node.domain else node.op
 
 
 def of_initializer(name, array):

@@ -317,10 +317,14 @@ def joined_cells(w, op, x, axis, count, kernel, stride, dilation):
 
 
 def pool(w, call, op, x, window, **given):
+    return w.add(op + "%dd" % window.axes, [w.f32(w.whole(x))], (), **dict(pool_keys(call, window), **given))
+
+
+def pool_keys(call, window):
     ceil = call.get("ceil_mode", 0) and window.auto == "NOTSET"
-    return w.add(op + "%dd" % window.axes, [w.f32(w.whole(x))], (), kernel_size=alike(window.kernel),
-                 stride=None if window.strides == window.kernel else alike(window.strides),
-                 padding=unless(0, window.before), ceil_mode=True if ceil else None, **given)
+    return {"kernel_size": alike(window.kernel),
+            "stride": None if window.strides == window.kernel else alike(window.strides),
+            "padding": unless(0, window.before), "ceil_mode": True if ceil else None}
 
 
 @operation("AveragePool")

@@ -25,6 +25,11 @@ def operation(*names, kind=None):
     return register
 
 
+def op_text(node):
+    """The key of a node's op."""
+    return "%s.%s" % (node.domain, node.op) if node.domain else node.op
+
+
 def number(x, default=None):
     """The one number that an operand is. default: its value if it is left out."""
     if x is None:

@@ -1,17 +1,17 @@
 """Builds ops of 8-bit numbers from quantised ONNX graphs.
 
 In a QDQ graph a DequantizeLinear stands before each op and a QuantizeLinear behind it, perhaps after a Relu
-or Clip. In a QOperator graph one op, such as QLinearConv, does all of this. What the ops of 8-bit numbers
-cannot express stays ops of floats that round to 8 bits. int8 numbers of ONNX are stored as uint8 numbers 128
-larger."""
+or Clip. In a QOperator graph one op, such as QLinearConv, does all of this. Ops that only move numbers, or
+take the largest, do so with bytes. What the ops of 8-bit numbers cannot express stays ops of floats that
+round to 8 bits. int8 numbers of ONNX are stored as uint8 numbers 128 larger."""
 import collections
 import math
 
 from . import fold
 from .arrays import Array, transposed
-from .onnx_layers import Window, is_weight, unless
+from .onnx_layers import Window, is_weight, pool_keys, unless
 from .onnx_microsoft import DOMAIN
-from .onnx_ops import OPERATIONS
+from .onnx_ops import OPERATIONS, op_text
 from .spec_writer import Constant, Parameter, Value, normal_axis
 from ..floats import f32
 from ..sizes import any_varies
@@ -115,6 +115,8 @@ def quantize(w, call, x, scale, zero=None):
     known = scale_of(w, scale, zero, "uint8" if call.get("output_dtype", 0) in (0, 2) else None)
     if not w.int8 or known is None or call.get("block_size", 0):
         return FLOAT["QuantizeLinear"](w, call, x, scale, zero)
+    if before(x):
+        return stored(w, rescaled(w, before(x), whole(known)), known.kind)
     y = w.add("quantize_per_tensor", [w.f32(w.whole(x))], (), scale=known.scale,
               zero_point=zero_point(known.zero))
     return stored(w, y, known.kind)
@@ -124,8 +126,13 @@ def dequantize(w, call, x, scale, zero=None):
     value, known = bytes_of(w, x), scale_of(w, scale, zero, w.kind_of(x))
     if not w.int8 or value is None or known is None or w.kind_of(scale) != "float32":
         return FLOAT["DequantizeLinear"](w, call, x, scale, zero)
-    return w.as_kind(w.add("dequantize", [value], (), scale=known.scale, zero_point=zero_point(known.zero)),
-                     "float32")
+    return floats_of(w, Bytes(value, known))
+
+
+def floats_of(w, x):
+    """The floats of Bytes."""
+    return w.as_kind(w.add("dequantize", [x.value], (), scale=x.scale.scale,
+                           zero_point=zero_point(x.scale.zero)), "float32")
 
 
 # ---- what follows an op ------------------------------------------------------------------------------------
@@ -147,9 +154,9 @@ def bounds(lowering, node):
     return None if None in numbers else tuple(numbers)
 
 
-def ending(lowering, name):
-    """The Ending behind a value. None: it is not rounded to 8 bits next."""
-    low, high, nodes, node = -math.inf, math.inf, [], reader(lowering, name)
+def ending(lowering, name, low=-math.inf, high=math.inf):
+    """The Ending behind a value of these bounds. None: it is not rounded to 8 bits next."""
+    nodes, node = [], reader(lowering, name)
     while node is not None and bounds(lowering, node):
         least, most = bounds(lowering, node)
         low, high = min(max(low, least), most), min(max(high, least), most)
@@ -173,6 +180,20 @@ def bound(x, scale, usual):
     if not math.isfinite(x):
         return usual
     return min(max(round(f32(x / scale.scale)) + scale.zero, 0), 255)
+
+
+def whole(scale):
+    """An Ending without nodes and bounds."""
+    return Ending([], scale, -math.inf, math.inf)
+
+
+def rescaled(w, x, end):
+    """The value of Bytes at another Scale, within bounds: the sum of their halves."""
+    keys = result_keys(end)
+    if x.scale[:2] == end.scale[:2] and keys["quant_min"] is keys["quant_max"] is None:
+        return x.value
+    half = Bytes(x.value, x.scale._replace(scale=x.scale.scale / 2))
+    return sum_of(w, half, half, end)
 
 
 def result_keys(end):
@@ -274,6 +295,86 @@ def sum_of(w, a, b, end):
                  b_zero_point=zero_point(b.scale.zero), **result_keys(end))
 
 
+# ---- ops that move numbers or take the largest, and means --------------------------------------------------
+def max_pool(w, call, x):
+    """None: its padding or dilation is not possible for bytes."""
+    window = Window(call, x, call.get("kernel_shape", None)) if len(x.full) == 4 else None
+    if (window is None or any(call.outputs[1:]) or set(window.dilations) != {1} or not window.is_even() or
+        any(2 * p > k for p, k in zip(window.before, window.kernel))):
+        return None
+    return w.add("max_pool2d", [x], (), **pool_keys(call, window))
+
+
+MOVES = {op: OPERATIONS[op] for op in ("Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+                                       "Unsqueeze")}
+MOVES["MaxPool"] = max_pool
+
+
+def move(lowering, call, x, *rest):
+    """Such an op of bytes, or of floats that bytes stand for. These are made behind it."""
+    w, given = lowering.writer, before(x)
+    value = given.value if given else bytes_of(w, x)
+    result = None if value is None else MOVES[call.op](w, call, value, *rest)
+    if result is None:
+        return None
+    results = [floats_of(w, Bytes(y, given.scale)) if given else stored(w, y, w.kind_of(x))
+               for y in (result if isinstance(result, list) else [result])]
+    return results if isinstance(result, list) else results[0]
+
+
+def concat(lowering, call, *operands):
+    w, parts, end = lowering.writer, [before(x) for x in operands], ending(lowering, call.outputs[0])
+    if end is not None and all(parts):
+        finish(lowering, call, end)
+        return stored(w, joined(w, call, parts, end), end.scale.kind)
+    values = [bytes_of(w, x) for x in operands]
+    return stored(w, OPERATIONS["Concat"](w, call, *values), w.kind_of(operands[0])) if all(values) else None
+
+
+def joined(w, call, parts, end):
+    return OPERATIONS["Concat"](w, call, *[rescaled(w, x, end) for x in parts])
+
+
+def limit(lowering, call, x, *_):
+    """A Relu or Clip that no other op takes along."""
+    x, known = before(x), bounds(lowering, call)
+    end = known and ending(lowering, call.outputs[0], *known)
+    if x is None or not end:
+        return None
+    finish(lowering, call, end)
+    return stored(lowering.writer, rescaled(lowering.writer, x, end), end.scale.kind)
+
+
+def mean_of(w, call, x, kernel, end):
+    """Means of windows that lie inside: a convolution of each channel with ones. None: it is not possible."""
+    channels, cells = x.value.shape[1], math.prod(kernel)
+    share = f32(1 / cells)
+    ones = Array("float32", (channels, 1) + tuple(kernel), [share] * (channels * cells))
+    call = call.with_attributes(group=channels)
+    return convolution(w, call, x, Rounded(Constant(ones), [share] * channels), [], end)
+
+
+def cells_of(call, x):
+    """The kernel of a pool of means. None: its windows are not all inside."""
+    if len(x.full) != 4 or any_varies(x.full[1:]) or min(x.full[1:]) < 1:
+        return None
+    if call.op.endswith("GlobalAveragePool"):
+        return x.full[2:]
+    window = Window(call, x, call.get("kernel_shape", None))
+    inside = set(window.before + window.after) == {0} and set(window.dilations) == {1}
+    return tuple(window.kernel) if inside and not call.get("ceil_mode", 0) else None
+
+
+def mean(lowering, call, x):
+    x, end = before(x), ending(lowering, call.outputs[0])
+    kernel = x and end and cells_of(call, x.value)
+    y = kernel and mean_of(lowering.writer, call, x, kernel, end)
+    if not y:
+        return None
+    finish(lowering, call, end)
+    return y
+
+
 # ---- QOperator ---------------------------------------------------------------------------------------------
 def operand(w, x, scale, zero):
     """The Bytes of a tensor of bytes with its scale and zero point. None: it is not possible."""
@@ -283,19 +384,22 @@ def operand(w, x, scale, zero):
 
 def alone(w, scale, zero, kind):
     known = scale_of(w, scale, zero, kind)
-    return known and Ending([], known, -math.inf, math.inf)
+    return known and whole(known)
 
 
 def qlinear_conv(w, call, x, x_scale, x_zero, weight, w_scale, w_zero, scale, zero, bias=None):
     operands = (x, x_scale, x_zero, weight, w_scale, w_zero, scale, zero, bias)
     given, end = operand(w, x, x_scale, x_zero), alone(w, scale, zero, w.kind_of(x))
     own = of_integers(call, weight, w_scale, w_zero, 0) if w.int8 and given and end else None
-    units = bias_values(bias, len(own.scales)) if own else None
-    if units is None:
-        return FLOAT["QLinearConv"](w, call, *operands)
-    sums = [f32(b * f32(given.scale.scale * s)) for b, s in zip(units, own.scales)]
-    y = convolution(w, call, given, own, sums, end)
-    return FLOAT["QLinearConv"](w, call, *operands) if y is None else y
+    y = own and layer_of_units(w, call, given, own, bias, end, convolution)
+    return y or FLOAT["QLinearConv"](w, call, *operands)
+
+
+def layer_of_units(w, call, x, weight, bias, end, build):
+    """A layer whose bias is in units of its sums. None: it is not possible."""
+    units = bias_values(bias, len(weight.scales))
+    sums = [f32(b * f32(x.scale.scale * s)) for b, s in zip(units or [], weight.scales)]
+    return None if units is None else build(w, call, x, weight, sums, end)
 
 
 def qlinear_matmul(w, call, a, a_scale, a_zero, b, b_scale, b_zero, scale, zero):
@@ -349,7 +453,6 @@ def dynamic_quantize_matmul(w, call, a, b, b_scale, b_zero=None, bias=None):
     return FLOAT[DOMAIN + ".DynamicQuantizeMatMul"](w, call, a, b, b_scale, b_zero, bias) if y is None else y
 
 
-FUSED = {"Conv": conv, "Gemm": gemm, "MatMul": matmul, "Add": add, "Mul": dynamic}
 def qlinear_add(w, call, a, a_scale, a_zero, b, b_scale, b_zero, scale, zero=None):
     parts = [operand(w, *x) if w.int8 else None for x in ((a, a_scale, a_zero), (b, b_scale, b_zero))]
     end = alone(w, scale, zero, w.kind_of(a))
@@ -358,14 +461,60 @@ def qlinear_add(w, call, a, a_scale, a_zero, b, b_scale, b_zero, scale, zero=Non
     return stored(w, sum_of(w, *parts, end), end.scale.kind)
 
 
+def qlinear_mean(name):
+    """A pool of means."""
+    def lower(w, call, x, x_scale, x_zero, scale, zero=None):
+        first = not call.get("channels_last", 0)
+        given = operand(w, x, x_scale, x_zero) if w.int8 and first else None
+        end = alone(w, scale, zero, w.kind_of(x))
+        kernel = given and end and cells_of(call, given.value)
+        y = kernel and mean_of(w, call, given, kernel, end)
+        return y or FLOAT[name](w, call, x, x_scale, x_zero, scale, zero)
+    return lower
+
+
+def qlinear_concat(w, call, scale, zero, *operands):
+    groups = [operands[i:i + 3] for i in range(0, len(operands), 3)]
+    parts = [operand(w, *x) if w.int8 else None for x in groups]
+    end = alone(w, scale, zero, w.kind_of(operands[0]))
+    if not all(parts) or not end:
+        return FLOAT[DOMAIN + ".QLinearConcat"](w, call, scale, zero, *operands)
+    return stored(w, joined(w, call, parts, end), end.scale.kind)
+
+
+def qgemm(w, call, a, a_scale, a_zero, b, b_scale, b_zero, c=None, scale=None, zero=None):
+    plain = w.int8 and not call.get("transA", 0) and call.get("alpha", 1.0) == 1 and scale is not None
+    given, end = operand(w, a, a_scale, a_zero), plain and alone(w, scale, zero, w.kind_of(a))
+    rows = 0 if call.get("transB", 0) else 1
+    own = of_integers(call, b, b_scale, b_zero, rows) if given and end and is_weight(b) else None
+    y = own and layer_of_units(w, call, given, turned(own) if rows else own, c, end, linear)
+    return y or FLOAT[DOMAIN + ".QGemm"](w, call, a, a_scale, a_zero, b, b_scale, b_zero, c, scale, zero)
+
+
+def matmul_integer_to_float(lowering, call, a, b, a_scale, b_scale, a_zero=None, b_zero=None, bias=None):
+    """With a DynamicQuantizeLinear before it."""
+    start = maker(lowering, call.inputs[0], "DynamicQuantizeLinear")
+    if not start or [call.inputs[2], (call.inputs[4:5] or [""])[0]] != start.outputs[1:]:
+        return None
+    return dynamic_linear(lowering.writer, call, lowering.known.get(start.inputs[0]), b, b_scale, b_zero,
+                          bias)
+
+
+FUSED = {"Conv": conv, "Gemm": gemm, "MatMul": matmul, "Add": add, "Mul": dynamic, "Concat": concat,
+         "Relu": limit, "Clip": limit, "GlobalAveragePool": mean, "AveragePool": mean,
+         DOMAIN + ".MatMulIntegerToFloat": matmul_integer_to_float}
+FUSED.update(dict.fromkeys(MOVES, move))
 OWN = {"QuantizeLinear": quantize, "DequantizeLinear": dequantize, "QLinearConv": qlinear_conv,
        "QLinearMatMul": qlinear_matmul, DOMAIN + ".QLinearAdd": qlinear_add,
+       DOMAIN + ".QLinearConcat": qlinear_concat, DOMAIN + ".QGemm": qgemm,
        DOMAIN + ".DynamicQuantizeMatMul": dynamic_quantize_matmul}
+OWN.update({name: qlinear_mean(name) for name in (DOMAIN + ".QLinearAveragePool",
+                                                  DOMAIN + ".QLinearGlobalAveragePool")})
 FLOAT = {name: OPERATIONS[name] for name in OWN}  # the same with floats that are rounded
 OPERATIONS.update(OWN)
 
 
 def fused(lowering, call, operands):
     """The result of an op and of the nodes behind it that round to 8 bits. None: there is no such form."""
-    build = FUSED.get(call.op) if lowering.writer.int8 and not call.domain else None
+    build = FUSED.get(op_text(call)) if lowering.writer.int8 else None
     return build and build(lowering, call, *operands)

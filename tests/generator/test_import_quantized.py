@@ -124,9 +124,10 @@ class Quantized(Import):
         y = net.add("Gemm", "%s %s %s" % (y, weight, net.bias(scales, 4.0)), transB=1)
         return net.file(net.rounded(y, net.scales(4.0)))
 
-    RESNET = ["quantize_per_tensor", "quantized_conv2d", "dequantize", "max_pool2d", "quantize_per_tensor",
-              "quantized_conv2d", "quantized_conv2d", "quantized_add", "dequantize", "mean",
-              "quantize_per_tensor", "quantized_linear", "dequantize"]
+    # The sum behind the pool is a change of the scale.
+    RESNET = ["quantize_per_tensor", "quantized_conv2d", "max_pool2d", "quantized_add", "quantized_conv2d",
+              "quantized_conv2d", "quantized_add", "dequantize", "mean", "quantize_per_tensor",
+              "quantized_linear", "dequantize"]
 
     def test_resnet(self):
         for kind in RANGES:
@@ -168,6 +169,48 @@ class Quantized(Import):
         data = net.file(y, ("N", 4, 6))
         self.assertEqual(self.ops_of(data), ["quantize_per_tensor", "quantized_linear", "dequantize"])
         self.compare(data, self.image((3, 4, 6)))
+
+    def test_moves(self):
+        """Ops that only move numbers, of which one joins parts of two scales."""
+        for kind in RANGES:
+            with self.subTest(kind):
+                net = Net(kind, seed=11)
+                scales = net.scales(1 / 32)
+                x = net.rounded("x", scales)
+                net.nodes.append(node("Split", x, "low high", axis=3))
+                low = net.rounded(net.add("Transpose", "low", perm=[0, 1, 3, 2]), scales)
+                high = net.rounded(net.add("Transpose", "high", perm=[0, 1, 3, 2]), net.scales(1 / 16))
+                y = net.rounded(net.add("Concat", low + " " + high, axis=1), net.scales(1 / 16))
+                y = net.add("Slice", "%s %s" % (y, " ".join(net.known("at", (1,), [i], "int64")
+                                                            for i in (1, 6, 1, 2))))
+                y = net.add("Reshape", "%s %s" % (y, net.known("shape", (2,), [0, -1], "int64")))
+                data = net.file(net.rounded(y, scales))
+                self.assertEqual(set(self.ops_of(data)), {
+                    "quantize_per_tensor", "slice", "permute", "concat", "quantized_add", "reshape",
+                    "dequantize"})
+                self.compare(data, self.image())
+
+    def test_limits(self):
+        """A Relu and a Clip that follow no layer."""
+        net = Net(seed=4)
+        x = net.rounded(net.add("Relu", net.rounded("x", net.scales(1 / 32))), net.scales(1 / 64))
+        bounds = net.known("low", (), [0.25]), net.known("high", (), [2.25])
+        y = net.rounded(net.add("Clip", "%s %s %s" % ((x,) + bounds)), net.scales(1 / 64))
+        data = net.file(y)
+        self.assertEqual(self.ops_of(data), ["quantize_per_tensor", "quantized_add", "quantized_add",
+                                             "dequantize"])
+        self.compare(data, self.image())
+
+    def test_means(self):
+        for op, given in (("GlobalAveragePool", {}),
+                          ("AveragePool", {"kernel_shape": [4, 2], "strides": [2, 2]})):
+            with self.subTest(op):
+                net = Net(seed=6)
+                x = net.rounded("x", net.scales(1 / 32))
+                y = net.rounded(net.add(op, x, **given), net.scales(1 / 64))
+                data = net.file(y, ("N", 12, 4, 8))
+                self.assertEqual(self.ops_of(data), ["quantize_per_tensor", "quantized_conv2d", "dequantize"])
+                self.compare(data, self.image((2, 12, 4, 8)))
 
     def test_what_stays_floats(self):
         """A result that is not rounded, or twice read, uneven padding, several scales of x."""
@@ -214,6 +257,59 @@ class Quantized(Import):
                 data = net.file(y, ("N", 9), kind)
                 self.assertIn("quantized_linear", self.ops_of(data))
                 self.compare(data, self.bytes_of((40, 9), kind))
+
+    def test_bytes_that_move(self):
+        """Pools and moves of tensors of bytes."""
+        for kind in RANGES:
+            with self.subTest(kind):
+                net = Net(kind)
+                y = net.add("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+                y = net.add("Concat", y + " " + y, axis=1)
+                y = net.add("Flatten", net.add("Transpose", y, perm=[0, 2, 3, 1]))
+                y = net.add("DequantizeLinear", "%s %s" % (y, net.scales(0.5)))
+                data = net.file(y, ("N", 3, 12, 12), kind)
+                ops = [op for op in self.ops_of(data) if op not in ("integer", "cast")]
+                self.assertEqual([op for op in ops if op not in ("flatten", "reshape")],
+                                 ["max_pool2d", "concat", "permute", "dequantize"])
+                self.compare(data, self.bytes_of((2, 3, 12, 12), kind))
+
+    def same_as_floats(self, data, x, most=0):
+        """ONNX's evaluator has no ops of com.microsoft, so their other form is the reference."""
+        self.imported(data)
+        found = self.run_model(x=x)[self.written_output()].values
+        self.imported(data, int8=False)
+        wanted = self.run_model(x=x)[self.written_output()].values
+        self.assertEqual(len(found), len(wanted))
+        self.assertTrue(max(abs(a - b) for a, b in zip(found, wanted)) <= most)
+        self.assertTrue(len(set(found)) > 8)
+
+    def test_microsoft(self):
+        """QGemm, QLinearConcat and pools of means."""
+        for kind in RANGES:
+            with self.subTest(kind):
+                net = Net(kind, seed=8)
+                scales = [net.scales(1 / 32), net.scales(1 / 16), net.scales(1 / 16)]
+                parts = [net.add("com.microsoft.QLinearAveragePool", "x %s %s" % (scales[0], own),
+                                 kernel_shape=[2, 1], strides=[2, 1]) + " " + own for own in scales[:2]]
+                y = net.add("com.microsoft.QLinearConcat", " ".join([scales[2]] + parts), axis=2)
+                y = net.add("com.microsoft.QLinearGlobalAveragePool", "%s %s %s" % (y, scales[2], scales[0]))
+                y = net.add("Flatten", y)
+                (weight, scale, zero), _ = net.integers((7, 16))
+                y = net.add("com.microsoft.QGemm", " ".join([y, scales[0], weight, scale, zero,
+                                                             net.integer_bias(7), scales[1]]), transB=1)
+                data = net.file(net.add("DequantizeLinear", y + " " + scales[1]), ("N", 16, 4, 4), kind)
+                self.assertFalse([op for op in self.ops_of(data) if op in ("mul", "mean", "linear", "div")])
+                self.same_as_floats(data, self.bytes_of((4, 16, 4, 4), kind))
+
+    def test_matmul_integer_to_float(self):
+        net = Net(exact=False)
+        net.nodes.append(node("DynamicQuantizeLinear", "x", "q s z"))
+        (weight, scale, zero), _ = net.integers((6, 5), per_row=False)
+        y = net.add("com.microsoft.MatMulIntegerToFloat", "q %s s %s z %s %s" % (
+            weight, scale, zero, net.known("b", (5,), [0.5, -1.0, 0.25, 3.0, 2.0])))
+        data = net.file(y, ("N", 4, 6))
+        self.assertEqual(self.ops_of(data), ["quantized_linear_dynamic"])
+        self.same_as_floats(data, self.image((3, 4, 6)), most=2e-6)
 
     def test_sum(self):
         net = Net(seed=3)
