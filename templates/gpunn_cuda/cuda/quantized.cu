@@ -277,7 +277,7 @@ __device__ __forceinline__ int gpunn__weight_at(const gpunn__int8 &g, const gpun
 }
 
 /* Rounds and packs the weight. A block packs a column after another. */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
     gpunn__int8_pack_kernel(const gpunn__int8 g, const gpunn__columns from)
 {
     GPUNN__FOLLOW();
@@ -494,7 +494,7 @@ __device__ __forceinline__ void gpunn__int8_tile(const gpunn__int8 &g, int64_t f
 }
 
 template <int WIDTH>
-static __global__ void __launch_bounds__(GPUNN__BYTE_THREADS)
+static __global__ void __launch_bounds__(GPUNN__BYTE_THREADS, WIDTH == 1 ? 2 : 3)
     gpunn__int8_kernel(const gpunn__int8 g, int64_t tiles, int across)
 {
     GPUNN__FOLLOW();
@@ -532,7 +532,7 @@ __device__ __forceinline__ int gpunn__dot4(uint32_t a, uint32_t b, int sum)
 }
 
 template <int ROWS>
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__int8_few_kernel(const gpunn__int8 g)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 2) gpunn__int8_few_kernel(const gpunn__int8 g)
 {
     GPUNN__FOLLOW();
     const int lane = (int)threadIdx.x % 32, warps = (int)(gridDim.x * blockDim.x / 32);
@@ -741,10 +741,11 @@ static gpunn__columns gpunn__columns_of(const gpunn_step *step)
 static gpunn_status gpunn__int8_pack(gpunn__cuda *cuda, gpunn_step *step, const gpunn__int8 *g,
                                      const gpunn__columns *from)
 {
+    const unsigned blocks = gpunn__blocks(cuda, (int64_t)g->out * GPUNN__THREADS, 1);
     if (!gpunn__cuda_is_stale(cuda, step)) return GPUNN_OK;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__int8_pack_kernel, blocks, GPUNN__THREADS, *g, *from));
     if (!cuda->replayed) step->cache_version = step->state->weights_version;
-    return GPUNN__LAUNCH(cuda, gpunn__int8_pack_kernel,
-                         gpunn__blocks(cuda, (int64_t)g->out * GPUNN__THREADS, 1), GPUNN__THREADS, *g, *from);
+    return GPUNN_OK;
 }
 
 /* y of 8 bits. */
