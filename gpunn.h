@@ -2352,8 +2352,8 @@ typedef struct gpunn_rnn_args {
     gpunn_tensor *const *weights;
     /* Sequences for which it is not 0 begin anew, as after the end of an episode. [length, n] (batch_first:
      * [n, length]): the states are 0 before that step, and no gradient passes there; not with bidirectional.
-     * With .stateful also [n]: they are 0 before the first step. Of any dtype. With steps, and where length is
-     * 1, a GPU does not use cuDNN. */
+     * With .stateful also [n]: they are 0 before the first step. Of any dtype. With steps, or with a length
+     * of 1, a GPU does not use cuDNN. */
     gpunn_tensor *reset;
     /* With .stateful and a varying n, such as GPUNN_BATCH: the largest n. The states have so many rows, 0 at
      * first, and sequence i of a run continues row i. The rows from n on keep their values for a later run.
@@ -35138,8 +35138,8 @@ GPUNN__INTERNAL gpunn__gemm_share gpunn__gemm_part(int64_t m, int64_t n, int64_t
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
                                        int64_t i1, int64_t j0, int64_t j1, float *packed);
 
-/* Computes the whole product and sets g->panels. With threads = 1 everything runs in the calling thread, so a task of a thread
- * pool may call it. workspace: gpunn__gemm_workspace bytes. */
+/* Computes the whole product and sets g->panels. With threads = 1 everything runs in the calling thread, so
+ * a task of a thread pool may call it. workspace: gpunn__gemm_workspace bytes. */
 GPUNN__INTERNAL void gpunn__gemm_run(gpunn__gemm *g, int threads, void *workspace);
 
 /* Name of the chosen kernels, for the device's name. */

@@ -476,8 +476,8 @@ typedef struct gpunn_rnn_args {
     gpunn_tensor *const *weights;
     /* Sequences for which it is not 0 begin anew, as after the end of an episode. [length, n] (batch_first:
      * [n, length]): the states are 0 before that step, and no gradient passes there; not with bidirectional.
-     * With .stateful also [n]: they are 0 before the first step. Of any dtype. With steps, and where length is
-     * 1, a GPU does not use cuDNN. */
+     * With .stateful also [n]: they are 0 before the first step. Of any dtype. With steps, or with a length
+     * of 1, a GPU does not use cuDNN. */
     gpunn_tensor *reset;
     /* With .stateful and a varying n, such as GPUNN_BATCH: the largest n. The states have so many rows, 0 at
      * first, and sequence i of a run continues row i. The rows from n on keep their values for a later run.

@@ -240,8 +240,8 @@ GPUNN__INTERNAL gpunn__gemm_share gpunn__gemm_part(int64_t m, int64_t n, int64_t
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
                                        int64_t i1, int64_t j0, int64_t j1, float *packed);
 
-/* Computes the whole product and sets g->panels. With threads = 1 everything runs in the calling thread, so a task of a thread
- * pool may call it. workspace: gpunn__gemm_workspace bytes. */
+/* Computes the whole product and sets g->panels. With threads = 1 everything runs in the calling thread, so
+ * a task of a thread pool may call it. workspace: gpunn__gemm_workspace bytes. */
 GPUNN__INTERNAL void gpunn__gemm_run(gpunn__gemm *g, int threads, void *workspace);
 
 /* Name of the chosen kernels, for the device's name. */
