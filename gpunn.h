@@ -53121,7 +53121,7 @@ static void gpunn__fit_bins(gpunn__observed *o)
 {
     int power;
     (void)frexp(o->high > -o->low ? (double)o->high : -(double)o->low, &power);
-    const double width = ldexp(1.0 / GPUNN__SIDE_BINS, power);
+    const double width = ldexp(1.0 / (int)GPUNN__SIDE_BINS, power);
     if (o->width == 0) o->width = width;
     while (o->width < width) gpunn__merge_bins(o);
 }
@@ -53580,8 +53580,8 @@ typedef struct gpunn__conversion {
 /* The scale is one that rounds 0 to itself. */
 static gpunn__byte_range gpunn__range_between(double low, double high)
 {
-    gpunn__byte_range range = {(float)low, (float)high, (float)((high - low) / GPUNN__BYTE_MAX), 0};
-    if (!(range.scale >= 1e-30f)) range.scale = 1.0f / GPUNN__BYTE_MAX; /* zeros only */
+    gpunn__byte_range range = {(float)low, (float)high, (float)((high - low) / (int)GPUNN__BYTE_MAX), 0};
+    if (!(range.scale >= 1e-30f)) range.scale = 1.0f / (int)GPUNN__BYTE_MAX; /* zeros only */
     range.zero = (int)nearbyint(fmin(-low / (double)range.scale, GPUNN__BYTE_MAX));
     return range;
 }

@@ -28,7 +28,7 @@ static void gpunn__fit_bins(gpunn__observed *o)
 {
     int power;
     (void)frexp(o->high > -o->low ? (double)o->high : -(double)o->low, &power);
-    const double width = ldexp(1.0 / GPUNN__SIDE_BINS, power);
+    const double width = ldexp(1.0 / (int)GPUNN__SIDE_BINS, power);
     if (o->width == 0) o->width = width;
     while (o->width < width) gpunn__merge_bins(o);
 }

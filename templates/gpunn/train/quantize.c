@@ -50,8 +50,8 @@ typedef struct gpunn__conversion {
 /* The scale is one that rounds 0 to itself. */
 static gpunn__byte_range gpunn__range_between(double low, double high)
 {
-    gpunn__byte_range range = {(float)low, (float)high, (float)((high - low) / GPUNN__BYTE_MAX), 0};
-    if (!(range.scale >= 1e-30f)) range.scale = 1.0f / GPUNN__BYTE_MAX; /* zeros only */
+    gpunn__byte_range range = {(float)low, (float)high, (float)((high - low) / (int)GPUNN__BYTE_MAX), 0};
+    if (!(range.scale >= 1e-30f)) range.scale = 1.0f / (int)GPUNN__BYTE_MAX; /* zeros only */
     range.zero = (int)nearbyint(fmin(-low / (double)range.scale, GPUNN__BYTE_MAX));
     return range;
 }
