@@ -49,6 +49,13 @@ static bool gpunn__observe(gpunn__observed *o, const float *x, int64_t n)
     return true;
 }
 
+static int64_t gpunn__sum_bins(const int64_t *bins, int count)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < count; i++) sum += bins[i];
+    return sum;
+}
+
 /* The Kullback-Leibler divergence sum p log(p / q) between the histogram p of the numbers clipped to the
  * range of the bins [first, first + n), and what is left of them on GPUNN__BYTE_MAX levels: q is level where p
  * is not 0. As in NVIDIA's 8-bit inference with TensorRT (Migacz, 2017), q lacks what is clipped. A small
@@ -56,12 +63,10 @@ static bool gpunn__observe(gpunn__observed *o, const float *x, int64_t n)
 static double gpunn__divergence(const gpunn__observed *o, int first, int n)
 {
     const int64_t *bins = o->bins + first;
-    const double   share = 1e-3;
-    int64_t        left = 0, right = 0, inside = 0;
-    double         sum = 0;
-    for (int i = 0; i < first; i++) left += o->bins[i];
-    for (int i = first + n; i < 2 * GPUNN__SIDE_BINS; i++) right += o->bins[i];
-    for (int i = 0; i < n; i++) inside += bins[i];
+    const int64_t  left = gpunn__sum_bins(o->bins, first), inside = gpunn__sum_bins(bins, n),
+                  right = gpunn__sum_bins(bins + n, 2 * GPUNN__SIDE_BINS - first - n);
+    const double share = 1e-3;
+    double       sum = 0;
     if (inside == 0) return HUGE_VAL;
     for (int level = 0, i = 0; level < GPUNN__BYTE_MAX; level++) {
         const int end = (level + 1) * n / GPUNN__BYTE_MAX;
@@ -340,26 +345,30 @@ static gpunn__calibration *gpunn__calibration_make(const gpunn__network *network
     return c;
 }
 
+/* Adds what a tensor holds after a run. */
+static GPUNN__STATUS gpunn__record_values(gpunn__observed *o)
+{
+    gpunn_tensor *t = o->of;
+    gpunn_device *dev = t->model->dev;
+    char          layer[GPUNN__ERROR_SIZE];
+    int64_t       count;
+    float        *values = gpunn__read_floats(t, &count);
+    if (values == NULL) return dev->error.status;
+    const bool finite = gpunn__observe(o, values, count);
+    gpunn__free(dev, values, (size_t)count * sizeof *values);
+    if (finite) return GPUNN_OK;
+    return gpunn__fail(dev, GPUNN_ERR_NUMERIC,
+                       "gpunn_calibrate: %s%s has a NaN or infinite number, for which there is no range; "
+                       "leave such samples out",
+                       t->kind == GPUNN__INPUT ? "input" : gpunn_op_name(t->op),
+                       gpunn__quoted(t->layer ? t->layer : t->name, layer));
+}
+
 /* Adds the values of a run. */
 static GPUNN__STATUS gpunn__record_run(const gpunn__network *network, gpunn__calibration *c)
 {
-    gpunn_device *dev = network->model->dev;
-    gpunn_status  status = gpunn__run_shown(network);
-    for (int i = 0; status == GPUNN_OK && i < c->count; i++) {
-        gpunn_tensor *t = c->observed[i].of;
-        char          layer[GPUNN__ERROR_SIZE];
-        int64_t       count;
-        float        *values = gpunn__read_floats(t, &count);
-        if (values == NULL)
-            status = dev->error.status;
-        else if (!gpunn__observe(&c->observed[i], values, count))
-            status = gpunn__fail(dev, GPUNN_ERR_NUMERIC,
-                                 "gpunn_calibrate: %s%s has a NaN or infinite number, for which there is no "
-                                 "range; leave such samples out",
-                                 t->kind == GPUNN__INPUT ? "input" : gpunn_op_name(t->op),
-                                 gpunn__quoted(t->layer ? t->layer : t->name, layer));
-        gpunn__free(dev, values, (size_t)count * sizeof *values);
-    }
+    gpunn_status status = gpunn__run_shown(network);
+    for (int i = 0; status == GPUNN_OK && i < c->count; i++) status = gpunn__record_values(&c->observed[i]);
     return status;
 }
 
