@@ -4100,8 +4100,8 @@ GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *te
  * metadata. The file is a safetensors file with the spec in its metadata under "gpunn_spec", so gpunn_load
  * and Python's safetensors read its weights, too. Weights that are stored as blocks are written as they are:
  * U8 [rows, bytes of a row], with their format in the metadata under "gpunn_blocks:" and the name. A weight
- * that only ops of 8-bit numbers read is written as I8 under "int8:" and its name: its rounded rows, divided by
- * their scales. It is read as these integers times the scales. */
+ * that only ops of 8-bit numbers read is written as I8 under "int8:" and its name: its rounded rows, divided
+ * by their scales. It is read as these integers times the scales. */
 GPUNN_API gpunn_status gpunn_model_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_model_save(model, ...) gpunn_model_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 /* The same into memory, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
@@ -53150,8 +53150,8 @@ static int64_t gpunn__sum_bins(const int64_t *bins, int count)
 }
 
 /* The Kullback-Leibler divergence sum p log(p / q) between the histogram p of the numbers clipped to the
- * range of the bins [first, first + n), and what is left of them on GPUNN__BYTE_MAX levels: q is level where p
- * is not 0. As in NVIDIA's 8-bit inference with TensorRT (Migacz, 2017), q lacks what is clipped. A small
+ * range of the bins [first, first + n), and what is left of them on GPUNN__BYTE_MAX levels: q is level where
+ * p is not 0. As in NVIDIA's 8-bit inference with TensorRT (Migacz, 2017), q lacks what is clipped. A small
  * share of a uniform distribution is mixed into q, so that q is nowhere 0. */
 static double gpunn__divergence(const gpunn__observed *o, int first, int n)
 {

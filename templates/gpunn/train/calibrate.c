@@ -57,8 +57,8 @@ static int64_t gpunn__sum_bins(const int64_t *bins, int count)
 }
 
 /* The Kullback-Leibler divergence sum p log(p / q) between the histogram p of the numbers clipped to the
- * range of the bins [first, first + n), and what is left of them on GPUNN__BYTE_MAX levels: q is level where p
- * is not 0. As in NVIDIA's 8-bit inference with TensorRT (Migacz, 2017), q lacks what is clipped. A small
+ * range of the bins [first, first + n), and what is left of them on GPUNN__BYTE_MAX levels: q is level where
+ * p is not 0. As in NVIDIA's 8-bit inference with TensorRT (Migacz, 2017), q lacks what is clipped. A small
  * share of a uniform distribution is mixed into q, so that q is nowhere 0. */
 static double gpunn__divergence(const gpunn__observed *o, int first, int n)
 {
