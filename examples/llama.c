@@ -11,10 +11,10 @@
  *        Or one file: https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF
  * Run:   ./llama --model FOLDER --prompt "The capital of France is"
  *        ./llama --model FILE.gguf --prompt "The capital of France is"
- *        python3 -m generator.quantize FOLDER/model.safetensors --to q4_0 -o SMALL/model.gguf
+ *        python3 -m generator.quantize FOLDER/model.safetensors --to q4_0 -o FOLDER/small.gguf
+ *        ./llama --model FOLDER/small.gguf --prompt "The capital"    with the config.json beside it
+ *        python3 -m generator.quantize FOLDER/model.safetensors --to nf4 -o SMALL/model.safetensors
  *        ./llama --model SMALL --ids "1 450 7483 310 3444 338"       SMALL also has FOLDER's config.json
- *                                                  and no model.safetensors, which would be read instead;
- *                                                  to nf4: -o SMALL/model.safetensors
  *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where there is no tokenizer.json
  *        --help explains all options
  * Expect: the prompt and what follows it. Without a folder a small model with random weights writes
@@ -61,8 +61,8 @@ typedef struct config {
     double factor, low_freq_factor, high_freq_factor, original_max_position_embeddings;
     double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* of YaRN; 0: not said */
     int    ends[MAX_ENDS], end_count;                                      /* tokens that end a text */
-    /* GGUF: pairs that turn stand beside each other; there are divisors of the frequencies */
-    bool interleaved, divided;
+    /* GGUF: it tells the model; pairs that turn stand beside each other; frequencies have divisors */
+    bool of_gguf, interleaved, divided;
 } config;
 
 typedef struct llama {
@@ -440,7 +440,7 @@ static void settle_gguf(config *c)
     if (c->attention_factor > 0) c->attention_factor *= yarn_scale(c->factor, 1);
 }
 
-/* Which tensors there are says the rest. */
+/* Which tensors there are says the rest. A file of weights alone leaves of_gguf as it was. */
 static bool read_gguf(gpunn_device *dev, const char *path, config *c)
 {
     text_error error;
@@ -467,9 +467,8 @@ static bool read_gguf(gpunn_device *dev, const char *path, config *c)
     c->interleaved = strcmp(c->model_type, "llama") == 0;
     free(header);
     settle_gguf(c);
-    if (!good) return fail(error.text);
-    return (c->hidden_size && c->vocab_size) ||
-           fail("the .gguf has weights only; name it model.gguf, in a folder with config.json");
+    c->of_gguf = c->hidden_size && c->vocab_size;
+    return good || fail(error.text);
 }
 
 static bool settle(config *c)
@@ -782,27 +781,35 @@ static bool load_weights(const llama *l, const char *model, bool widen)
     if (gpunn_load(l->model, path, .map = names, .partial = true, .report = note_mismatch, .user = &m,
                    .keep_blocks = !widen) != GPUNN_OK)
         return check(l->dev, false);
-    if (m.count == 0) return !l->c.gemma || is_gguf(model) || add_ones(l);
+    if (m.count == 0) return !l->c.gemma || l->c.of_gguf || add_ones(l);
     (void)snprintf(text, sizeof text, "'%s' does not fit %s: %d of the weights differ; the first: %s", path,
-                   is_gguf(model) ? "its metadata" : "config.json", m.count, m.first);
+                   l->c.of_gguf ? "its metadata" : "config.json", m.count, m.first);
     return fail(text);
 }
 
 /* ---- text as tokens ------------------------------------------------------------------------------------ */
 
+/* A file of the model's folder, in which a .gguf of weights alone lies. */
+static void name_beside(const char *model, const char *name, char path[1024])
+{
+    const char *last = strrchr(model, '/');
+    const int   length = !is_gguf(model) ? (int)strlen(model) : last ? (int)(last - model) : 0;
+    (void)snprintf(path, 1024, "%.*s/%s", length ? length : 1, length ? model : ".", name);
+}
+
 /* The folder's tokenizer.json, or, as GPT-2's, vocab.json and merges.txt, or the .gguf's. */
-static bool read_vocabulary(llama *l, const char *folder)
+static bool read_vocabulary(llama *l, const char *model)
 {
     char       file[1024], merges[1024];
     text_error error;
-    if (is_gguf(folder)) {
-        l->pieces = gguf_tokenizer(gguf_header(l->dev, folder, &error), folder, &error);
+    if (l->c.of_gguf) {
+        l->pieces = gguf_tokenizer(gguf_header(l->dev, model, &error), model, &error);
         return l->pieces || fail(error.text);
     }
-    (void)snprintf(file, sizeof file, "%s/tokenizer.json", folder);
-    (void)snprintf(merges, sizeof merges, "%s/merges.txt", folder);
+    name_beside(model, "tokenizer.json", file);
+    name_beside(model, "merges.txt", merges);
     const bool whole = is_there(file);
-    if (!whole) (void)snprintf(file, sizeof file, "%s/vocab.json", folder);
+    if (!whole) name_beside(model, "vocab.json", file);
     if (!is_there(file))
         return fail(
             "the folder has neither tokenizer.json nor vocab.json; give the prompt as numbers, by --ids");
@@ -995,9 +1002,15 @@ static bool open_device(llama *l, const options *o)
 /* What the model is made of. */
 static bool read_model(llama *l, const char *model)
 {
-    char path[1024];
-    (void)snprintf(path, sizeof path, "%s/config.json", model);
-    return is_gguf(model) ? read_gguf(l->dev, model, &l->c) : read_config(path, &l->c);
+    char         path[1024];
+    const config usual = l->c;
+    name_beside(model, "config.json", path);
+    if (is_gguf(model) && !read_gguf(l->dev, model, &l->c)) return false;
+    if (l->c.of_gguf) return true;
+    if (is_gguf(model) && !is_there(path))
+        return fail("the .gguf has weights only; put the model's config.json beside it");
+    l->c = usual;
+    return read_config(path, &l->c);
 }
 
 /* How many tokens the cache has room for. */

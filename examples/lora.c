@@ -179,9 +179,47 @@ static bool has_blocks(gpunn_device *dev, const char *path)
 static bool blocks_stay(const tuning *t, const lora_options *o)
 {
     char path[1024];
-    if (o->plan || o->llama.model == NULL || o->llama.widen) return false;
+    if (o->llama.model == NULL || o->llama.widen) return false;
     find_weights(o->llama.model, path, sizeof path);
-    return has_blocks(t->l.dev, path);
+    return is_there(path) && has_blocks(t->l.dev, path);
+}
+
+/* Bytes of a tensor that is in blocks, of which the header tells {"dtype": ..., "shape": [...]}. */
+static double bytes_of_tensor(json *j)
+{
+    double count = 1, each = 0;
+    char  *key;
+    if (!json_object(j)) return 0;
+    while ((key = json_key(j, NULL)) != NULL) {
+        if (strcmp(key, "shape") == 0 && json_array(j)) {
+            while (json_item(j)) count *= json_number(j);
+            continue;
+        }
+        const char *type = json_string(j, NULL);
+#define BYTES(id, name, length, bytes) \
+    if (type && strcmp(type, name) == 0) each = (double)(bytes) / (length);
+        GPUNN_BLOCK_LIST(BYTES)
+#undef BYTES
+    }
+    return count * each;
+}
+
+/* Bytes of all blocks of the model's file. */
+static double bytes_of_blocks(const tuning *t, const lora_options *o)
+{
+    char       path[1024], *key;
+    text_error error;
+    double     bytes = 0;
+    find_weights(o->llama.model, path, sizeof path);
+    char *header = gguf_header(t->l.dev, path, &error);
+    json  j = json_begin(path, header, &error);
+    for (bool object = json_object(&j); object && (key = json_key(&j, NULL)) != NULL;)
+        if (strcmp(key, "__metadata__") == 0)
+            json_skip(&j);
+        else
+            bytes += bytes_of_tensor(&j);
+    free(header);
+    return bytes;
 }
 
 /* What a step will hold, before anything is allocated for it. */
@@ -198,11 +236,10 @@ static bool tell_memory(const tuning *t, const lora_options *o)
     if (!check(t->l.dev, gpunn_model_summary(t->l.model, .loss = t->loss, .batch_size = o->batch,
                                              .bytes = &bytes) == GPUNN_OK))
         return false;
-    printf("%" PRId64 " of %" PRId64 " parameters are trained; a step of %d x %d tokens takes %.1f MiB%s, "
-           "and AdamW's states %.1f MiB\n",
-           trained, all, o->batch, o->context, (double)bytes / 1048576,
-           blocks_stay(t, o) ? " beside the file's blocks" : "",
-           (double)trained * 2 * sizeof(float) / 1048576);
+    printf("%" PRId64 " of %" PRId64 " parameters are trained; a step of %d x %d tokens takes %.1f MiB, ",
+           trained, all, o->batch, o->context, (double)bytes / 1048576);
+    if (blocks_stay(t, o)) printf("the file's blocks %.1f MiB, ", bytes_of_blocks(t, o) / 1048576);
+    printf("and AdamW's states %.1f MiB\n", (double)trained * 2 * sizeof(float) / 1048576);
     fflush(stdout);
     return true;
 }
@@ -290,11 +327,13 @@ static bool tune(const llama *l, const lora_options *o, gpunn_array *weights, co
     return good;
 }
 
-/* Tells the memory of a step of a model that has no weights. */
+/* Tells the memory of a step. A model whose weights do not stay in their file needs none for it. */
 static bool plan(const llama *l, const lora_options *o)
 {
-    tuning     t = {.l = *l};
-    const bool good = build_tuning(&t, o) && adapt(&t, o) && tell_memory(&t, o);
+    tuning      t = {.l = *l};
+    gpunn_array none = {0};
+    const bool  good = build_tuning(&t, o) && (blocks_stay(&t, o) ? begin(&t, o, &none) : adapt(&t, o)) &&
+                      tell_memory(&t, o);
     gpunn_model_destroy(t.l.model);
     free(t.between);
     return good;

@@ -326,8 +326,11 @@ class Llama(unittest.TestCase):
         gguf.write(self.path("model.gguf"), tensors, {})
         os.remove(self.path("model.safetensors"))
         self.assertEqual(self.logits(), want)
-        self.from_file = self.path("model.gguf")
-        self.refuse("has weights only; name it model.gguf, in a folder with config.json")
+        self.from_file = self.path("small.gguf")
+        os.rename(self.path("model.gguf"), self.from_file)
+        self.assertEqual(self.logits(), want)
+        os.remove(self.path("config.json"))
+        self.refuse("has weights only; put the model's config.json beside it")
 
     def test_gguf_tokenizers(self):
         """The text of the folder with tokenizer.json, which depends on each token of the prompt."""

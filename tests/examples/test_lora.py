@@ -133,7 +133,8 @@ class Lora(unittest.TestCase):
         os.remove(stored)
         given = ("--adapter", self.path("given"), "--recompute")
         done = self.tuned(*given)
-        self.assertIn(b"beside the file's blocks", done.stdout)
+        self.assertIn(b"the file's blocks", done.stdout)
+        self.assertEqual(self.tuned(*given, "--plan").stdout, re.search(rb".*MiB.*\n", done.stdout).group())
         losses = [float(re.search(rb"loss (\S+)", run.stderr).group(1))
                   for run in (done, self.tuned(*given, "--widen"))]
         self.assertLess(abs(losses[0] - losses[1]), 1e-3)
@@ -146,8 +147,8 @@ class Lora(unittest.TestCase):
         rounded = self.tuned(*given, "--weights", "nf4")
         quantize.convert(stored, stored, "nf4", [])
         kept = self.tuned(*given, "--logits", self.path("kept"))
-        self.assertIn(b"beside the file's blocks", kept.stdout)
-        self.assertNotIn(b"beside", rounded.stdout)
+        self.assertIn(b"the file's blocks", kept.stdout)
+        self.assertNotIn(b"blocks", rounded.stdout)
         wide = self.tuned(*given, "--widen", "--logits", self.path("wide"))
         losses = [float(re.search(rb"loss (\S+)", run.stderr).group(1)) for run in (rounded, kept, wide)]
         self.assertLess(max(losses) - min(losses), 1e-3)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes gguf_parts-0000N-of-00003.gguf, a model split by GGUF's own package as llama.cpp's converter does: the
-tensors of put_gguf in tests/unit/load.c. python3 tests/golden/gguf_parts.py"""
+"""Writes gguf_parts-0000N-of-00003.gguf, a model split by GGUF's own package as by llama.cpp's converter. It
+has the tensors of put_gguf in tests/unit/load.c. python3 tests/golden/gguf_parts.py"""
 import os
 
 import gguf
