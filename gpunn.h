@@ -34381,7 +34381,7 @@ GPUNN__AVX2 GPUNN__INLINE void gpunn__maddubs_quads(const int bits, const int R,
 
 enum { GPUNN__B(columns) = GPUNN__VECTOR_LANES * GPUNN__TILE_VECTORS }; /* of a panel */
 
-/* R rows of C from row i on. bits: of the panel's numbers, at most. */
+/* R rows of C from `row` on. bits: of the panel's numbers, at most. Those of 8 are signed. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minimums, const int R,
                                                 const gpunn__tiles *t, int64_t row)
 {
@@ -34407,7 +34407,8 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minim
         for (int half = 0; half < 2; half++) {
             if (halves || half == 0) {
                 GPUNN__UNROLL
-                for (int e = 0; e < R * V; e++) dots[e] = none + a[e / V * t->a_row].shift[half];
+                for (int e = 0; e < R * V; e++)
+                    dots[e] = none + (bits == 8 ? 0 : a[e / V * t->a_row].shift[half]);
             }
             GPUNN__B(quads)(bits, R, b + 16 * half * COLUMNS, a, t->a_row, 16 * half, dots);
             if (!halves && half == 0) continue;
@@ -34491,7 +34492,7 @@ GPUNN__AVX512_VNNI GPUNN__INLINE void gpunn__vnni_quads(const int bits, const in
 
 enum { GPUNN__B(columns) = GPUNN__VECTOR_LANES * GPUNN__TILE_VECTORS }; /* of a panel */
 
-/* R rows of C from row i on. bits: of the panel's numbers, at most. */
+/* R rows of C from `row` on. bits: of the panel's numbers, at most. Those of 8 are signed. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minimums, const int R,
                                                 const gpunn__tiles *t, int64_t row)
 {
@@ -34517,7 +34518,8 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minim
         for (int half = 0; half < 2; half++) {
             if (halves || half == 0) {
                 GPUNN__UNROLL
-                for (int e = 0; e < R * V; e++) dots[e] = none + a[e / V * t->a_row].shift[half];
+                for (int e = 0; e < R * V; e++)
+                    dots[e] = none + (bits == 8 ? 0 : a[e / V * t->a_row].shift[half]);
             }
             GPUNN__B(quads)(bits, R, b + 16 * half * COLUMNS, a, t->a_row, 16 * half, dots);
             if (!halves && half == 0) continue;
