@@ -35292,7 +35292,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_start)(GPUNN__VECTOR sum[8][3], 
     }
 }
 
-/* Prefetches a tile of C, which is written after the products. */
+/* Prefetches a tile of C or of the residual, which is used after the products. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_prefetch)(const gpunn__panel *t, const float *c, const int R,
                                                           const int V)
 {
@@ -35377,6 +35377,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t 
     float        *c = t->c + i0 * t->c_row;
     GPUNN__V(_tile_start)(sum, t, i0, R, V);
     if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
+    if (t->residual) GPUNN__V(_tile_prefetch)(t, t->residual + i0 * t->c_row, R, V);
     GPUNN__V(_tile_products)(sum, t, i0, R, V);
     GPUNN__V(_tile_store)(sum, t, i0, c, R, V);
 }
@@ -35815,7 +35816,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_start)(GPUNN__VECTOR sum[8][3], 
     }
 }
 
-/* Prefetches a tile of C, which is written after the products. */
+/* Prefetches a tile of C or of the residual, which is used after the products. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_prefetch)(const gpunn__panel *t, const float *c, const int R,
                                                           const int V)
 {
@@ -35900,6 +35901,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t 
     float        *c = t->c + i0 * t->c_row;
     GPUNN__V(_tile_start)(sum, t, i0, R, V);
     if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
+    if (t->residual) GPUNN__V(_tile_prefetch)(t, t->residual + i0 * t->c_row, R, V);
     GPUNN__V(_tile_products)(sum, t, i0, R, V);
     GPUNN__V(_tile_store)(sum, t, i0, c, R, V);
 }
@@ -36225,7 +36227,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_start)(GPUNN__VECTOR sum[8][3], 
     }
 }
 
-/* Prefetches a tile of C, which is written after the products. */
+/* Prefetches a tile of C or of the residual, which is used after the products. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_prefetch)(const gpunn__panel *t, const float *c, const int R,
                                                           const int V)
 {
@@ -36310,6 +36312,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t 
     float        *c = t->c + i0 * t->c_row;
     GPUNN__V(_tile_start)(sum, t, i0, R, V);
     if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
+    if (t->residual) GPUNN__V(_tile_prefetch)(t, t->residual + i0 * t->c_row, R, V);
     GPUNN__V(_tile_products)(sum, t, i0, R, V);
     GPUNN__V(_tile_store)(sum, t, i0, c, R, V);
 }
@@ -36643,7 +36646,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_start)(GPUNN__VECTOR sum[8][3], 
     }
 }
 
-/* Prefetches a tile of C, which is written after the products. */
+/* Prefetches a tile of C or of the residual, which is used after the products. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile_prefetch)(const gpunn__panel *t, const float *c, const int R,
                                                           const int V)
 {
@@ -36728,6 +36731,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__V(_tile)(const gpunn__panel *t, int64_t 
     float        *c = t->c + i0 * t->c_row;
     GPUNN__V(_tile_start)(sum, t, i0, R, V);
     if (t->k >= 64) GPUNN__V(_tile_prefetch)(t, c, R, V);
+    if (t->residual) GPUNN__V(_tile_prefetch)(t, t->residual + i0 * t->c_row, R, V);
     GPUNN__V(_tile_products)(sum, t, i0, R, V);
     GPUNN__V(_tile_store)(sum, t, i0, c, R, V);
 }
