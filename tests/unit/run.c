@@ -809,7 +809,8 @@ static void test_bad_labels(void **state)
         {{1, 2, 1, 2}, {4, 4}, {2, 3}, "target length 3 (at most 2); check the lengths"},
         {{1, 2, 1, 2}, {4, 4}, {2, -2}, "target length -2 (at most 2); check the lengths"},
         {{1, 2, 1, 3}, {4, 4}, {2, 2}, "label 3 of sample 1 is outside 0 .. 2; check the targets"},
-        {{1, 2, -1, 2}, {4, 4}, {2, 2}, "label -1 of sample 1 is outside 0 .. 2; check the targets"}};
+        {{1, 2, -1, 2}, {4, 4}, {2, 2}, "label -1 of sample 1 is outside 0 .. 2; check the targets"},
+        {{1, 2, 0, 3}, {4, 4}, {0, 2}, "label 3 of sample 1 is outside 0 .. 2; check the targets"}};
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(TIMES, 2, CLASSES));
     gpunn_tensor *targets = gpunn_input(f->model, "targets", GPUNN_I64, GPUNN_SHAPE(2, MOST));
     gpunn_tensor *lengths = gpunn_input(f->model, "lengths", GPUNN_I64, GPUNN_SHAPE(2));
