@@ -199,10 +199,11 @@ def check(kind, data):
 
 
 def altered(rng, kind, data):
+    """An altered input. One without its format is altered byte by byte."""
     if rng.randrange(2):
         try:
             return KINDS[kind][1](rng, data)
-        except (ValueError, LookupError, protobuf.ProtobufError, struct.error):  # it has not its format
+        except (ValueError, TypeError, LookupError, RecursionError, protobuf.ProtobufError, struct.error):
             pass
     return alter.of_bytes(rng, data)
 
@@ -227,7 +228,8 @@ def fails(kind, data):
         check(kind, data)
         return False
     except (Exception, TooLong) as why:
-        print("# %s: %s" % (kind, "# ".join(traceback.format_exception(why)[-4:])))
+        lines = traceback.format_exception(type(why), why, why.__traceback__)
+        print("# %s: %s" % (kind, "# ".join(lines[-4:])))
         print("# input: " + base64.b64encode(data).decode(), flush=True)
         return True
 
