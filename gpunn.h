@@ -39245,9 +39245,9 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
 #endif
 
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
-    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
-    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,    GPUNN__DIRECT_V1,  GPUNN__DIRECT_V6,
+    GPUNN__DIRECT_VW,   GPUNN__DIRECT_WINOGRAD, GPUNN__V(_direct), GPUNN__V(_direct_gradient),
+    GPUNN__V(_finish),  GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -39503,9 +39503,9 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
 #endif
 
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
-    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
-    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,    GPUNN__DIRECT_V1,  GPUNN__DIRECT_V6,
+    GPUNN__DIRECT_VW,   GPUNN__DIRECT_WINOGRAD, GPUNN__V(_direct), GPUNN__V(_direct_gradient),
+    GPUNN__V(_finish),  GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -39761,9 +39761,9 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
 #endif
 
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
-    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
-    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,    GPUNN__DIRECT_V1,  GPUNN__DIRECT_V6,
+    GPUNN__DIRECT_VW,   GPUNN__DIRECT_WINOGRAD, GPUNN__V(_direct), GPUNN__V(_direct_gradient),
+    GPUNN__V(_finish),  GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -39936,9 +39936,9 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
 #endif
 
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
-    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
-    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,    GPUNN__DIRECT_V1,  GPUNN__DIRECT_V6,
+    GPUNN__DIRECT_VW,   GPUNN__DIRECT_WINOGRAD, GPUNN__V(_direct), GPUNN__V(_direct_gradient),
+    GPUNN__V(_finish),  GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
@@ -40194,9 +40194,9 @@ GPUNN__TARGET GPUNN__NOINLINE void GPUNN__V(_silu)(float *y, int64_t n)
 #endif
 
 static const gpunn__conv_kernels GPUNN__V(_conv) = {
-    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,        GPUNN__DIRECT_V1,
-    GPUNN__DIRECT_V6,   GPUNN__DIRECT_VW,           GPUNN__DIRECT_WINOGRAD,
-    GPUNN__V(_direct),  GPUNN__V(_direct_gradient), GPUNN__V(_finish), GPUNN__DIRECT_SILU};
+    GPUNN__DIRECT_WIDE, GPUNN__VECTOR_LANES,    GPUNN__DIRECT_V1,  GPUNN__DIRECT_V6,
+    GPUNN__DIRECT_VW,   GPUNN__DIRECT_WINOGRAD, GPUNN__V(_direct), GPUNN__V(_direct_gradient),
+    GPUNN__V(_finish),  GPUNN__DIRECT_SILU};
 
 #undef GPUNN__VECTOR
 #undef GPUNN__VECTOR_LANES
