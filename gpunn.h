@@ -1213,8 +1213,8 @@ typedef struct gpunn_model_args {
      * With .inference, on a CPU, products round their rows to 8 bits, with an F32 scale for 32 numbers, as
      * llama.cpp does. Those with NF4 compute in F32. On processors without AVX2, and in programs compiled for
      * AVX-512 on processors without VNNI, products with more than 16 rows do, too. A GPU does not round the
-     * rows. With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory that
-     * all layers share.
+     * rows. With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory
+     * that all layers share.
      * Without .inference these are the weights that gpunn_lora freezes. Adapters are trained, blocks are not,
      * so call gpunn_lora before weights are written, loaded or run; training without it is GPUNN_ERR_STATE.
      * No rows are rounded then. The gradient of a layer's input unpacks the weight again: on a CPU part by
@@ -22954,8 +22954,8 @@ static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype
     return info->half && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
 }
 
-/* The format of whole blocks for rows of this length: the requested one, or what llama.cpp takes for rows that
- * are no multiple of 256. GPUNN_DTYPE_DEFAULT: there is none. */
+/* The format of whole blocks for rows of this length: the requested one, or what llama.cpp takes for rows
+ * that are no multiple of 256. GPUNN_DTYPE_DEFAULT: there is none. */
 static gpunn_dtype gpunn__whole_blocks(gpunn_dtype requested, int64_t row)
 {
     if (row % gpunn__block_length(requested) == 0) return requested;
@@ -31265,10 +31265,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         return (q[0] + q[2]) + (q[1] + q[3]);                                         \
     }
 
-/* Each vector type provides unaligned memory, set, fma, min, max, load, store, gather, half and transpose. min
- * and max return b where a or b is NaN. load and store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats, each
- * group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes each
- * 4 x 4 square in four vectors. */
+/* Each vector type provides unaligned memory, set, fma, min, max, load, store, gather, half and transpose.
+ * min and max return b where a or b is NaN. load and store access the first `count` lanes; load sets the
+ * others to 0. gather loads groups of four floats, each group `stride` after the one before. half converts
+ * from F16, bfloat from BF16. transpose transposes each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float gpunn__v16 __attribute__((vector_size(64)));
 typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -33564,8 +33564,8 @@ GPUNN__INTERNAL bool gpunn__block_has_tiles(void);
 /* Floats of scratch for gpunn__block_tiles. */
 GPUNN__INTERNAL int64_t gpunn__block_tiles_floats(int64_t m, int64_t k);
 
-/* As gpunn__block_dots, for two rows or more. Panels of B are unpacked to 8 bits and stay in the cache while rows of
- * A, rounded too, stream past. The result depends neither on m nor on n, but is not that of
+/* As gpunn__block_dots, for two rows or more. Panels of B are unpacked to 8 bits and stay in the cache
+ * while rows of A, rounded too, stream past. The result depends neither on m nor on n, but is not that of
  * gpunn__block_dots to the last bit. */
 GPUNN__INTERNAL void gpunn__block_tiles(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
                                         int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
@@ -33575,7 +33575,8 @@ GPUNN__INTERNAL void gpunn__block_tiles(gpunn_dtype format, int64_t m, int64_t n
 GPUNN__INTERNAL void gpunn__block_widen(gpunn_dtype format, const void *blocks, int64_t at, float *values,
                                         int64_t n);
 
-/* The scale of a group whose largest number has these bits, and its shifts. sum: of the numbers of each half. */
+/* The scale of a group whose largest number has these bits, and its shifts. sum: of the numbers of each
+ * half. */
 GPUNN__INLINE void gpunn__round_scales(gpunn_dtype format, uint32_t most, const int32_t sum[2],
                                        gpunn__rounded *to)
 {

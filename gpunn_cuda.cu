@@ -2367,8 +2367,8 @@ typedef struct gpunn__product {
     int64_t lda, ldb, ldd;
     /* elements between products of the batch; 0: shared by all */
     int64_t stride_a, stride_b, stride_d;
-    /* of a and b; of d, residual and aux. U8: bytes with a sign, and d is I32; b is transposed, and nothing is
-     * fused */
+    /* of a and b; of d, residual and aux. U8: bytes with a sign, and d is I32; b is transposed, and nothing
+     * is fused */
     gpunn_dtype dtype, d_dtype;
     /* F32: exact products; TF32: rounds the operands if dtype is F32 */
     gpunn_precision   precision;

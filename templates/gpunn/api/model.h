@@ -254,8 +254,8 @@ typedef struct gpunn_model_args {
      * With .inference, on a CPU, products round their rows to 8 bits, with an F32 scale for 32 numbers, as
      * llama.cpp does. Those with NF4 compute in F32. On processors without AVX2, and in programs compiled for
      * AVX-512 on processors without VNNI, products with more than 16 rows do, too. A GPU does not round the
-     * rows. With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory that
-     * all layers share.
+     * rows. With more than 16 rows it unpacks the whole weight first, in the dtype of the rows, to memory
+     * that all layers share.
      * Without .inference these are the weights that gpunn_lora freezes. Adapters are trained, blocks are not,
      * so call gpunn_lora before weights are written, loaded or run; training without it is GPUNN_ERR_STATE.
      * No rows are rounded then. The gradient of a layer's input unpacks the weight again: on a CPU part by

@@ -2,7 +2,8 @@
 #include "base/math.h"
 #include "cpu/context.h"
 
-/* The scale of a group whose largest number has these bits, and its shifts. sum: of the numbers of each half. */
+/* The scale of a group whose largest number has these bits, and its shifts. sum: of the numbers of each
+ * half. */
 GPUNN__INLINE void gpunn__round_scales(gpunn_dtype format, uint32_t most, const int32_t sum[2],
                                        gpunn__rounded *to)
 {

@@ -31,8 +31,8 @@ GPUNN__INTERNAL bool gpunn__block_has_tiles(void);
 /* Floats of scratch for gpunn__block_tiles. */
 GPUNN__INTERNAL int64_t gpunn__block_tiles_floats(int64_t m, int64_t k);
 
-/* As gpunn__block_dots, for two rows or more. Panels of B are unpacked to 8 bits and stay in the cache while rows of
- * A, rounded too, stream past. The result depends neither on m nor on n, but is not that of
+/* As gpunn__block_dots, for two rows or more. Panels of B are unpacked to 8 bits and stay in the cache
+ * while rows of A, rounded too, stream past. The result depends neither on m nor on n, but is not that of
  * gpunn__block_dots to the last bit. */
 GPUNN__INTERNAL void gpunn__block_tiles(gpunn_dtype format, int64_t m, int64_t n, int64_t k, const float *a,
                                         int64_t a_row, const void *b, float *c, int64_t c_row, bool add,

@@ -85,10 +85,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         return (q[0] + q[2]) + (q[1] + q[3]);                                         \
     }
 
-/* Each vector type provides unaligned memory, set, fma, min, max, load, store, gather, half and transpose. min
- * and max return b where a or b is NaN. load and store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats, each
- * group `stride` after the one before. half converts from F16, bfloat from BF16. transpose transposes each
- * 4 x 4 square in four vectors. */
+/* Each vector type provides unaligned memory, set, fma, min, max, load, store, gather, half and transpose.
+ * min and max return b where a or b is NaN. load and store access the first `count` lanes; load sets the
+ * others to 0. gather loads groups of four floats, each group `stride` after the one before. half converts
+ * from F16, bfloat from BF16. transpose transposes each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float gpunn__v16 __attribute__((vector_size(64)));
 typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));

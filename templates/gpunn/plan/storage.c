@@ -23,8 +23,8 @@ static bool gpunn__takes_storage(const gpunn_tensor *t, int i, gpunn_dtype dtype
     return info->half && (everywhere || gpunn__op_is(t->op, GPUNN__PRODUCT));
 }
 
-/* The format of whole blocks for rows of this length: the requested one, or what llama.cpp takes for rows that
- * are no multiple of 256. GPUNN_DTYPE_DEFAULT: there is none. */
+/* The format of whole blocks for rows of this length: the requested one, or what llama.cpp takes for rows
+ * that are no multiple of 256. GPUNN_DTYPE_DEFAULT: there is none. */
 static gpunn_dtype gpunn__whole_blocks(gpunn_dtype requested, int64_t row)
 {
     if (row % gpunn__block_length(requested) == 0) return requested;
