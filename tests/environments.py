@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs test programs on machines unlike a developer's: python3 tests/footing.py PROGRAM...
+"""Runs test programs on machines unlike a developer's: python3 tests/environments.py PROGRAM...
 
 In each condition each program passes, or skips tests by name, and leaves nothing behind. So does tests/run.py
 with the first of them. The last condition is a clone under a name with spaces and umlauts, in which ninja
