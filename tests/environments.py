@@ -19,7 +19,7 @@ sys.path.insert(0, ROOT)
 from tests.examples import comma_locale  # noqa: E402
 
 NOBODY = 65534
-CLOCK = "build/trust/clock.so"  # from ROOT: a space would end an absolute path
+CLOCK = "build/robustness/clock.so"  # from ROOT: a space would end an absolute path
 
 
 def mounts(*commands):

@@ -425,7 +425,7 @@ def own_text(path):
 
 def functions_are_tested():
     """Each public function is used by a C program of tests/ that `ninja test` runs."""
-    paths = [path for folder in ("ops", "trust", "unit")
+    paths = [path for folder in ("ops", "robustness", "unit")
              for path in glob.glob(f"tests/{folder}/*.c", root_dir=ROOT)]
     assert len(paths) > 30, paths
     code = re.sub(r'"(?:\\.|[^"\\\n])*"', "", "\n".join(map(own_text, paths)))

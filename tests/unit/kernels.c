@@ -3,7 +3,7 @@
  * whose calls fail. */
 #define GPUNN_STATIC /* a copy of its own: it looks inside */
 #define GPUNN_IMPLEMENTATION
-#include "../trust/backend.h"
+#include "../robustness/backend.h"
 
 /* ---- a set of kernels over [N, 4] ---- */
 enum { TWICE_TANH, LOSS, TANH_ADD, MASK, FORK, EXP_SIN, KERNELS };

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs a test program under valgrind: python3 tests/trust/valgrind.py PROGRAM. Its TAP lines pass through. A
-finding fails it."""
+"""Runs a test program under valgrind: python3 tests/robustness/valgrind.py PROGRAM. Its TAP lines pass
+through. A finding fails it."""
 import os
 import shutil
 import subprocess

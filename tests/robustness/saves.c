@@ -582,12 +582,12 @@ int main(int argc, char **argv)
     (void)argc;
     the_disk = dlsym(RTLD_DEFAULT, "the_disk");
     if (the_disk == NULL && getenv("LD_PRELOAD") == NULL) { /* begin again with it */
-        (void)setenv("LD_PRELOAD", "build/trust/disk.so", 1);
+        (void)setenv("LD_PRELOAD", "build/robustness/disk.so", 1);
         (void)execv("/proc/self/exe", argv);
     }
     (void)unsetenv("LD_PRELOAD");
     if (the_disk == NULL) {
-        printf("1..1\nnot ok 1 - build/trust/disk.so is not loaded\n");
+        printf("1..1\nnot ok 1 - build/robustness/disk.so is not loaded\n");
         return 1;
     }
     for (int i = 0; i < COUNT(kinds); i++) {
