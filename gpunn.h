@@ -34884,8 +34884,8 @@ GPUNN__INTERNAL void gpunn__block_tiles(gpunn_dtype format, int64_t m, int64_t n
     const size_t               row = gpunn__block_bytes(format, k);
     gpunn__rounded *const      rounded = (gpunn__rounded *)(void *)scratch;
     gpunn__tiles               t;
-    t.c_row = c_row;
-    t.a = rounded;
+    memset(&t, 0, sizeof t);
+    t.c_row = c_row, t.a = rounded;
     for (int64_t g = 0; g < k / GPUNN__GROUP; g += GPUNN__TILED_GROUPS)
         for (int64_t i = 0; i < m; i += GPUNN__TILED_ROWS) {
             t.groups = gpunn__least(k / GPUNN__GROUP - g, GPUNN__TILED_GROUPS);

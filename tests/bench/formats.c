@@ -2,8 +2,8 @@
  * formats_ggml.cpp is the same with llama.cpp. Prints ms of a run of PREFILL tokens and of a token behind
  * IDS, by the clock and in user time, then peak MiB and the TOKENS likeliest tokens. LOGITS names a file for
  * the logits behind IDS. */
-#define LLAMA_WITHOUT_MAIN /* the model and its files are llama.c's */
-#include "../../examples/llama.c"
+#define LLAMA_WITHOUT_MAIN        /* the model and its files are llama.c's */
+#include "../../examples/llama.c" /* NOLINT(bugprone-suspicious-include) */
 
 #include <sys/resource.h>
 

@@ -300,10 +300,12 @@ static int stream_close(void *fd)
 {
     return close((int)(intptr_t)fd);
 }
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): the C library's names are reserved */
 FILE *fopen(const char *restrict file, const char *restrict mode)
 {
     static const cookie_io_functions_t calls = {stream_read, stream_write, stream_seek, stream_close};
     const int                          makes = O_WRONLY | O_CREAT | (strchr(mode, 'x') ? O_EXCL : O_TRUNC);
     const int                          fd = *mode == 'r' ? open(file, O_RDONLY) : open(file, makes, 0666);
-    return fd < 0 ? NULL : fopencookie((void *)(intptr_t)fd, mode, calls);
+    void *const                        cookie = (void *)(intptr_t)fd; /* NOLINT(performance-no-int-to-ptr) */
+    return fd < 0 ? NULL : fopencookie(cookie, mode, calls);
 }
