@@ -25813,8 +25813,10 @@ static bool gpunn__join_strips(gpunn__builder *b)
         step->fused->strips = -1;
         plan->slots[slot].bytes = 0;
     }
-    for (gpunn__slot *slot = plan->slots; slot < plan->slots + plan->slot_count; slot++)
+    for (int i = 0; i < plan->slot_count; i++) {
+        gpunn__slot *slot = &plan->slots[i];
         while (slot->last < plan->step_count && plan->steps[slot->last].fused->strips < 0) slot->last++;
+    }
     return true;
 }
 
@@ -34386,7 +34388,8 @@ enum { GPUNN__B(columns) = GPUNN__VECTOR_LANES * GPUNN__TILE_VECTORS }; /* of a 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minimums, const int R,
                                                 const gpunn__tiles *t, int64_t row)
 {
-    enum { LANES = GPUNN__VECTOR_LANES, V = GPUNN__TILE_VECTORS, COLUMNS = GPUNN__B(columns) };
+    enum { LANES = GPUNN__VECTOR_LANES, V = GPUNN__TILE_VECTORS };
+    const int columns = GPUNN__B(columns);
     const GPUNN__V(_bits) none = {0};
     const bool            halves = bits == 6; /* a scale for each half of a group */
     const char           *b = t->panel;
@@ -34402,8 +34405,8 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minim
     for (int e = 0; e < R * V; e++)
         sum[e] = t->add ? GPUNN__V(_load)(c + e / V * t->c_row + e % V * LANES, count[e % V])
                         : GPUNN__V(_set)(0);
-    for (int64_t g = 0; g < t->groups; g++, a++, b += GPUNN__PANEL_BYTES * COLUMNS) {
-        const float *scale = (const float *)(const void *)(b + GPUNN__GROUP * COLUMNS);
+    for (int64_t g = 0; g < t->groups; g++, a++, b += GPUNN__PANEL_BYTES * columns) {
+        const float *scale = (const float *)(const void *)(b + GPUNN__GROUP * columns);
         GPUNN__UNROLL
         for (int half = 0; half < 2; half++) {
             if (halves || half == 0) {
@@ -34411,9 +34414,9 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minim
                 for (int e = 0; e < R * V; e++)
                     dots[e] = none + (bits == 8 ? 0 : a[e / V * t->a_row].shift[half]);
             }
-            GPUNN__B(quads)(bits, R, b + 16 * half * COLUMNS, a, t->a_row, 16 * half, dots);
+            GPUNN__B(quads)(bits, R, b + 16 * half * columns, a, t->a_row, 16 * half, dots);
             if (!halves && half == 0) continue;
-            const float *own = scale + (halves ? half * COLUMNS : 0);
+            const float *own = scale + (halves ? half * columns : 0);
             GPUNN__UNROLL
             for (int e = 0; e < R * V; e++)
                 sum[e] = GPUNN__V(_fma)(__builtin_convertvector(dots[e], GPUNN__VECTOR),
@@ -34424,7 +34427,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minim
         if (minimums) {
             GPUNN__UNROLL
             for (int e = 0; e < R * V; e++)
-                sum[e] = GPUNN__V(_fma)(GPUNN__V(_load)(scale + COLUMNS + e % V * LANES, LANES),
+                sum[e] = GPUNN__V(_fma)(GPUNN__V(_load)(scale + columns + e % V * LANES, LANES),
                                         GPUNN__V(_set)(a[e / V * t->a_row].sum), sum[e]);
         }
     }
@@ -34497,7 +34500,8 @@ enum { GPUNN__B(columns) = GPUNN__VECTOR_LANES * GPUNN__TILE_VECTORS }; /* of a 
 GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minimums, const int R,
                                                 const gpunn__tiles *t, int64_t row)
 {
-    enum { LANES = GPUNN__VECTOR_LANES, V = GPUNN__TILE_VECTORS, COLUMNS = GPUNN__B(columns) };
+    enum { LANES = GPUNN__VECTOR_LANES, V = GPUNN__TILE_VECTORS };
+    const int columns = GPUNN__B(columns);
     const GPUNN__V(_bits) none = {0};
     const bool            halves = bits == 6; /* a scale for each half of a group */
     const char           *b = t->panel;
@@ -34513,8 +34517,8 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minim
     for (int e = 0; e < R * V; e++)
         sum[e] = t->add ? GPUNN__V(_load)(c + e / V * t->c_row + e % V * LANES, count[e % V])
                         : GPUNN__V(_set)(0);
-    for (int64_t g = 0; g < t->groups; g++, a++, b += GPUNN__PANEL_BYTES * COLUMNS) {
-        const float *scale = (const float *)(const void *)(b + GPUNN__GROUP * COLUMNS);
+    for (int64_t g = 0; g < t->groups; g++, a++, b += GPUNN__PANEL_BYTES * columns) {
+        const float *scale = (const float *)(const void *)(b + GPUNN__GROUP * columns);
         GPUNN__UNROLL
         for (int half = 0; half < 2; half++) {
             if (halves || half == 0) {
@@ -34522,9 +34526,9 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minim
                 for (int e = 0; e < R * V; e++)
                     dots[e] = none + (bits == 8 ? 0 : a[e / V * t->a_row].shift[half]);
             }
-            GPUNN__B(quads)(bits, R, b + 16 * half * COLUMNS, a, t->a_row, 16 * half, dots);
+            GPUNN__B(quads)(bits, R, b + 16 * half * columns, a, t->a_row, 16 * half, dots);
             if (!halves && half == 0) continue;
-            const float *own = scale + (halves ? half * COLUMNS : 0);
+            const float *own = scale + (halves ? half * columns : 0);
             GPUNN__UNROLL
             for (int e = 0; e < R * V; e++)
                 sum[e] = GPUNN__V(_fma)(__builtin_convertvector(dots[e], GPUNN__VECTOR),
@@ -34535,7 +34539,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(tile)(const int bits, const bool minim
         if (minimums) {
             GPUNN__UNROLL
             for (int e = 0; e < R * V; e++)
-                sum[e] = GPUNN__V(_fma)(GPUNN__V(_load)(scale + COLUMNS + e % V * LANES, LANES),
+                sum[e] = GPUNN__V(_fma)(GPUNN__V(_load)(scale + columns + e % V * LANES, LANES),
                                         GPUNN__V(_set)(a[e / V * t->a_row].sum), sum[e]);
         }
     }
@@ -34838,7 +34842,7 @@ GPUNN__INTERNAL int64_t gpunn__block_tiles_floats(int64_t m, int64_t k)
     const int64_t rows = gpunn__least(m, GPUNN__TILED_ROWS),
                   groups = gpunn__least(k / GPUNN__GROUP, GPUNN__TILED_GROUPS);
     return groups * (rows * gpunn__rounded_floats(GPUNN__GROUP) +
-                     GPUNN__TILED_COLUMNS * GPUNN__PANEL_BYTES / (int64_t)sizeof(float));
+                     (int64_t)GPUNN__TILED_COLUMNS * GPUNN__PANEL_BYTES / (int64_t)sizeof(float));
 }
 
 /* Packs `columns` columns of B, which are `row` bytes long. The last of them fills the panel. */
@@ -36938,7 +36942,7 @@ static void gpunn__plain_row(int64_t k, int64_t n, const float *x, const float *
     enum { WIDTH = 3 * GPUNN__PLAIN_LANES };
     gpunn__panel t;
     memset(&t, 0, sizeof t);
-    t.rows = t.a_col = 1, t.k = k, t.a = x, t.add = add, t.relu = relu;
+    t.rows = t.a_col = 1, t.k = k, t.a = x, t.add = add, t.relu = relu, t.most = INFINITY;
     for (int64_t j = 0; j < n; j += WIDTH, packed += k * WIDTH) {
         t.columns = n - j < WIDTH ? n - j : (int64_t)WIDTH;
         t.b = packed, t.b_row = gpunn__round_up(t.columns, GPUNN__PLAIN_LANES);

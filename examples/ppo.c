@@ -857,7 +857,7 @@ int main(int argc, char **argv)
                       .snapshot = 10};
     const option known[] = {
         {"--world cart|maze|pendulum|blind|duel",
-         "to act in; blind: a cart whose speeds cannot be seen; duel: two players race for a coin",
+         "to act in; blind: a cart without its speeds; duel: two players race for a coin",
          .choice = &s.world},
         {"--recurrent", "a network with a GRU, which remembers", .flag = &s.recurrent},
         {"--environments N", "stepped together", .number = &s.envs, .lowest = 1, .highest = 1e6},

@@ -296,7 +296,7 @@ GPUNN__INTERNAL int64_t gpunn__block_tiles_floats(int64_t m, int64_t k)
     const int64_t rows = gpunn__least(m, GPUNN__TILED_ROWS),
                   groups = gpunn__least(k / GPUNN__GROUP, GPUNN__TILED_GROUPS);
     return groups * (rows * gpunn__rounded_floats(GPUNN__GROUP) +
-                     GPUNN__TILED_COLUMNS * GPUNN__PANEL_BYTES / (int64_t)sizeof(float));
+                     (int64_t)GPUNN__TILED_COLUMNS * GPUNN__PANEL_BYTES / (int64_t)sizeof(float));
 }
 
 /* Packs `columns` columns of B, which are `row` bytes long. The last of them fills the panel. */

@@ -318,7 +318,7 @@ static void gpunn__plain_row(int64_t k, int64_t n, const float *x, const float *
     enum { WIDTH = 3 * GPUNN__PLAIN_LANES };
     gpunn__panel t;
     memset(&t, 0, sizeof t);
-    t.rows = t.a_col = 1, t.k = k, t.a = x, t.add = add, t.relu = relu;
+    t.rows = t.a_col = 1, t.k = k, t.a = x, t.add = add, t.relu = relu, t.most = INFINITY;
     for (int64_t j = 0; j < n; j += WIDTH, packed += k * WIDTH) {
         t.columns = n - j < WIDTH ? n - j : (int64_t)WIDTH;
         t.b = packed, t.b_row = gpunn__round_up(t.columns, GPUNN__PLAIN_LANES);

@@ -140,8 +140,10 @@ static bool gpunn__join_strips(gpunn__builder *b)
         step->fused->strips = -1;
         plan->slots[slot].bytes = 0;
     }
-    for (gpunn__slot *slot = plan->slots; slot < plan->slots + plan->slot_count; slot++)
+    for (int i = 0; i < plan->slot_count; i++) {
+        gpunn__slot *slot = &plan->slots[i];
         while (slot->last < plan->step_count && plan->steps[slot->last].fused->strips < 0) slot->last++;
+    }
     return true;
 }
 
