@@ -26422,7 +26422,7 @@ static void gpunn__mark_varying(gpunn__builder *b)
         for (int i = 0; i < t->input_count; i++) {
             if (t->inputs[i] == NULL || !b->tensors[t->inputs[i]->id].varies) continue;
             varies = true;
-            b->plan->packs_anew = b->plan->packs_anew || (b->needed[id] && packed >> i & 1);
+            b->plan->packs_anew = b->plan->packs_anew || (b->needed[id] && i < 4 && packed >> i & 1);
         }
         b->tensors[id].varies = varies;
     }
@@ -32589,12 +32589,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *ste
     r.partial = partial_bytes ? (double *)step->workspace : NULL;
     r.x = (const float *)step->in[0].data;
     r.scale = step->attr->mean ? (double)out->count / (double)in->count : 1;
+    r.reference = action == GPUNN__FORWARD ? NULL : (const float *)step->out.data;
     if (action == GPUNN__FORWARD) {
         r.y = (float *)out->data;
         gpunn__reduce_run(cpu, in, &r);
         return GPUNN_OK;
     }
-    r.reference = (const float *)step->out.data;
     r.equal = NULL;
     if (kind == GPUNN__MAX) {
         float *equal = (float *)(void *)((char *)step->workspace + partial_bytes);
@@ -60308,16 +60308,16 @@ static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t
 static GPUNN__STATUS gpunn__classes_add(gpunn__classes *c, int samples)
 {
     gpunn_device *dev = c->logits->model->dev;
-    const size_t  first = gpunn_tensor_bytes(c->logits) >> c->logits->doubles,
-                 second = gpunn_tensor_bytes(c->labels);
-    char *host = (char *)gpunn__realloc(dev, NULL, 0, first + second);
+    const size_t  first = gpunn_tensor_bytes(c->labels), second = (first + 7) / 8 * 8, /* aligned */
+        bytes = gpunn_tensor_bytes(c->logits) >> c->logits->doubles;
+    char *host = (char *)gpunn__realloc(dev, NULL, 0, second + bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
-    gpunn_status status = gpunn_read(c->labels, host, second); /* first, so that both are aligned */
-    if (status == GPUNN_OK) status = gpunn_read_as(c->logits, GPUNN_F32, host + second, first);
+    gpunn_status status = gpunn_read(c->labels, host, first);
+    if (status == GPUNN_OK) status = gpunn_read_as(c->logits, GPUNN_F32, host + second, bytes);
     for (int64_t i = 0; i < samples && status == GPUNN_OK; i++)
         gpunn__classes_count(c, (const float *)(const void *)(host + second) + i * c->classes,
                              gpunn__label_at(host, c->labels->dtype, i));
-    gpunn__free(dev, host, first + second);
+    gpunn__free(dev, host, second + bytes);
     return status;
 }
 

@@ -342,12 +342,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *ste
     r.partial = partial_bytes ? (double *)step->workspace : NULL;
     r.x = (const float *)step->in[0].data;
     r.scale = step->attr->mean ? (double)out->count / (double)in->count : 1;
+    r.reference = action == GPUNN__FORWARD ? NULL : (const float *)step->out.data;
     if (action == GPUNN__FORWARD) {
         r.y = (float *)out->data;
         gpunn__reduce_run(cpu, in, &r);
         return GPUNN_OK;
     }
-    r.reference = (const float *)step->out.data;
     r.equal = NULL;
     if (kind == GPUNN__MAX) {
         float *equal = (float *)(void *)((char *)step->workspace + partial_bytes);

@@ -749,7 +749,7 @@ static void gpunn__mark_varying(gpunn__builder *b)
         for (int i = 0; i < t->input_count; i++) {
             if (t->inputs[i] == NULL || !b->tensors[t->inputs[i]->id].varies) continue;
             varies = true;
-            b->plan->packs_anew = b->plan->packs_anew || (b->needed[id] && packed >> i & 1);
+            b->plan->packs_anew = b->plan->packs_anew || (b->needed[id] && i < 4 && packed >> i & 1);
         }
         b->tensors[id].varies = varies;
     }

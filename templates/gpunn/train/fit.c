@@ -243,16 +243,16 @@ static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t
 static GPUNN__STATUS gpunn__classes_add(gpunn__classes *c, int samples)
 {
     gpunn_device *dev = c->logits->model->dev;
-    const size_t  first = gpunn_tensor_bytes(c->logits) >> c->logits->doubles,
-                 second = gpunn_tensor_bytes(c->labels);
-    char *host = (char *)gpunn__realloc(dev, NULL, 0, first + second);
+    const size_t  first = gpunn_tensor_bytes(c->labels), second = (first + 7) / 8 * 8, /* aligned */
+        bytes = gpunn_tensor_bytes(c->logits) >> c->logits->doubles;
+    char *host = (char *)gpunn__realloc(dev, NULL, 0, second + bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
-    gpunn_status status = gpunn_read(c->labels, host, second); /* first, so that both are aligned */
-    if (status == GPUNN_OK) status = gpunn_read_as(c->logits, GPUNN_F32, host + second, first);
+    gpunn_status status = gpunn_read(c->labels, host, first);
+    if (status == GPUNN_OK) status = gpunn_read_as(c->logits, GPUNN_F32, host + second, bytes);
     for (int64_t i = 0; i < samples && status == GPUNN_OK; i++)
         gpunn__classes_count(c, (const float *)(const void *)(host + second) + i * c->classes,
                              gpunn__label_at(host, c->labels->dtype, i));
-    gpunn__free(dev, host, first + second);
+    gpunn__free(dev, host, second + bytes);
     return status;
 }
 
