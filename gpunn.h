@@ -4043,8 +4043,9 @@ typedef struct gpunn_quantization_args {
  * Activations have one scale and zero point per tensor, weights a scale for each output channel. A batch norm
  * is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its result; dropout is
  * left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each result, and sums of
- * two values of one shape, of which one is quantised. The errors are measured in one run of each model, on
- * the inputs as they are: those of the last batch of the calibration.
+ * two values of one shape, of which one is quantised. Max pools of images, concats, reshapes, permutes and
+ * slices between them move bytes. What a concat joins has one scale. The errors are measured in one run of
+ * each model, on the inputs as they are: those of the last batch of the calibration.
  * Returns NULL on failure. GPUNN_ERR_STATE: the model has no calibration of these weights, or has ops of
  * 8-bit numbers or adapters. GPUNN_ERR_ARGUMENT: no layer is left that may be quantised, or a pattern is
  * wrong. GPUNN_ERR_UNSUPPORTED: the device is a GPU. */
@@ -53091,8 +53092,12 @@ GPUNN__INTERNAL void          gpunn__network_free(gpunn__network *network);
 /* Number of operands of a unit that are values of 8 bits. */
 GPUNN__INTERNAL int gpunn__unit_operands(const gpunn__node_unit *unit);
 
-/* Whether the op moves elements of its first operand, so that bytes can be moved in their place. */
+/* Whether the op moves elements of its first operand, so that bytes can be moved in their place. A max pool
+ * moves the greatest. */
 GPUNN__INTERNAL bool gpunn__moves_elements(const gpunn_tensor *t);
+
+/* Whether it is a concat whose operands can be bytes of one range. */
+GPUNN__INTERNAL bool gpunn__joins_elements(const gpunn_tensor *t);
 
 /* The tensor whose range is that of t: t itself, or what t takes its elements from. */
 GPUNN__INTERNAL const gpunn_tensor *gpunn__range_root(const gpunn_tensor *t);
@@ -53225,13 +53230,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_floats(const gpunn_model *model, cons
 GPUNN__INTERNAL bool gpunn__moves_elements(const gpunn_tensor *t)
 {
     return t->op == GPUNN_OP_RESHAPE || t->op == GPUNN_OP_PERMUTE || t->op == GPUNN_OP_SLICE ||
-           t->op == GPUNN_OP_DROPOUT;
+           t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_MAX_POOL2D;
 }
 
 GPUNN__INTERNAL const gpunn_tensor *gpunn__range_root(const gpunn_tensor *t)
 {
-    while (t->kind == GPUNN__VALUE && (gpunn__moves_elements(t) || t->op == GPUNN_OP_MAX_POOL2D ||
-                                       t->op == GPUNN_OP_ADAPTIVE_MAX_POOL2D))
+    while (t->kind == GPUNN__VALUE && (gpunn__moves_elements(t) || t->op == GPUNN_OP_ADAPTIVE_MAX_POOL2D))
         t = t->inputs[0];
     return t;
 }
@@ -53246,6 +53250,13 @@ static bool gpunn__varies(const gpunn_tensor *t)
 {
     const gpunn__kind kind = gpunn__range_root(t)->kind;
     return t->dtype == GPUNN_F32 && (kind == GPUNN__VALUE || kind == GPUNN__INPUT);
+}
+
+GPUNN__INTERNAL bool gpunn__joins_elements(const gpunn_tensor *t)
+{
+    bool all = t->op == GPUNN_OP_CONCAT;
+    for (int i = 0; all && i < t->input_count; i++) all = gpunn__varies(t->inputs[i]);
+    return all;
 }
 
 static bool gpunn__is_parameter(const gpunn_tensor *t, bool optional)
@@ -53339,6 +53350,13 @@ static void gpunn__show_unit(const gpunn__node_unit *unit, bool *shown)
         shown[unit->first->inputs[i]->id] = shown[gpunn__range_root(unit->first->inputs[i])->id] = true;
 }
 
+/* Marks what has the range of a concat. */
+static void gpunn__show_joined(const gpunn_tensor *t, bool *shown)
+{
+    for (int i = 0; i < t->input_count && gpunn__joins_elements(t); i++)
+        shown[gpunn__range_root(t->inputs[i])->id] = true;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__network_find(gpunn_model *model, gpunn_tensor *const *outputs, int count,
                                                   gpunn__network *network)
 {
@@ -53360,6 +53378,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__network_find(gpunn_model *model, gpunn_tens
         if (network->needed[id] && gpunn__is_unit(model->tensors[id]))
             network->units[network->unit_count++] = gpunn__unit_of(network, model->tensors[id]);
     for (int i = 0; i < network->unit_count; i++) gpunn__show_unit(&network->units[i], network->shown);
+    for (int id = model->tensor_count - 1; id >= 0; id--)
+        if (network->shown[id]) gpunn__show_joined(model->tensors[id], network->shown);
     return GPUNN_OK;
 }
 
@@ -53612,6 +53632,45 @@ static gpunn__byte_range gpunn__range_of_record(const gpunn__observed *o, gpunn_
     return gpunn__range_between(fmax((double)o->low, -bound), fmin((double)o->high, bound));
 }
 
+static gpunn__byte_range *gpunn__range_of(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    return &c->at[gpunn__range_root(t)->id].range;
+}
+
+/* Takes a range into another. */
+static void gpunn__join_range(gpunn__byte_range *range, const gpunn__byte_range *other)
+{
+    const float low = fminf(range->low, other->low), high = fmaxf(range->high, other->high);
+    *range = gpunn__range_between((double)low, (double)high);
+}
+
+/* Gives a concat and its operands one range. Returns whether one has grown. */
+static bool gpunn__join_ranges(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    gpunn__byte_range all = *gpunn__range_of(c, t);
+    bool              grown = false;
+    for (int i = 0; i < t->input_count; i++) gpunn__join_range(&all, gpunn__range_of(c, t->inputs[i]));
+    for (int i = -1; i < t->input_count; i++) {
+        gpunn__byte_range *own = gpunn__range_of(c, i < 0 ? t : t->inputs[i]);
+        grown = grown || own->low > all.low || own->high < all.high;
+        *own = all;
+    }
+    return grown;
+}
+
+/* Repeats it, as concats may share operands. */
+static void gpunn__join_all(const gpunn__conversion *c)
+{
+    bool grown = true;
+    while (grown) {
+        grown = false;
+        for (int id = 0; id < c->from->tensor_count; id++) {
+            const gpunn_tensor *t = c->from->tensors[id];
+            if (c->network.shown[id] && gpunn__joins_elements(t)) grown |= gpunn__join_ranges(c, t);
+        }
+    }
+}
+
 static GPUNN__STATUS gpunn__find_ranges(gpunn__conversion *c)
 {
     for (int id = 0; id < c->from->tensor_count; id++) {
@@ -53623,12 +53682,8 @@ static GPUNN__STATUS gpunn__find_ranges(gpunn__conversion *c)
                                "gpunn_calibrate again");
         c->at[id].range = gpunn__range_of_record(o, c->args->method);
     }
+    gpunn__join_all(c);
     return GPUNN_OK;
-}
-
-static const gpunn__byte_range *gpunn__range_of(const gpunn__conversion *c, const gpunn_tensor *t)
-{
-    return &c->at[gpunn__range_root(t)->id].range;
 }
 
 /* A bound of floats as a byte. */
@@ -53880,6 +53935,13 @@ static GPUNN__STATUS gpunn__measure_unit(const gpunn__conversion *c, gpunn__quan
 
 /* ---- which units are quantised ------------------------------------------------------------------------- */
 
+/* Whether the op moves or joins elements, as bytes if one of its operands is bytes. */
+static bool gpunn__moves_bytes(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__VALUE &&
+           (gpunn__moves_elements(t) || (c->network.shown[t->id] && gpunn__joins_elements(t)));
+}
+
 static bool gpunn__is_named(const gpunn_quantization_args *args, const char *layer)
 {
     for (int i = 0; args->wide && args->wide[i]; i++)
@@ -53936,8 +53998,9 @@ static GPUNN__STATUS gpunn__decide(gpunn__conversion *c)
         if (next < c->network.unit_count && c->network.units[next].first == t) {
             gpunn__begin_unit(c, &c->network.units[next], &c->units[next]);
             status = gpunn__decide_unit(c, &c->units[next++]);
-        } else if (t->kind == GPUNN__VALUE && gpunn__moves_elements(t))
-            c->at[id].native = c->at[t->inputs[0]->id].native;
+        } else
+            for (int i = 0; i < t->input_count && gpunn__moves_bytes(c, t); i++)
+                c->at[id].native |= c->at[t->inputs[i]->id].native;
     }
     return status;
 }
@@ -53967,8 +54030,7 @@ static void gpunn__find_wants(gpunn__conversion *c)
     for (int id = c->from->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = c->from->tensors[id];
         gpunn__converted   *at = &c->at[id];
-        const bool          moves = t->kind == GPUNN__VALUE && gpunn__moves_elements(t),
-                   drops = t->op == GPUNN_OP_DROPOUT,
+        const bool          moves = gpunn__moves_bytes(c, t), drops = t->op == GPUNN_OP_DROPOUT,
                    wanted = at->wants_wide || at->wants_bytes ||
                             (c->network.needed[id] && t->op == GPUNN_OP_ASSIGN);
         if (at->inside || !(wanted || at->unit)) continue;
@@ -54065,7 +54127,7 @@ static bool gpunn__convert_tensor(const gpunn__conversion *c, const gpunn_tensor
 {
     gpunn__converted *at = &c->at[t->id];
     const bool        assigns = c->network.needed[t->id] && t->op == GPUNN_OP_ASSIGN,
-               moves = t->kind == GPUNN__VALUE && gpunn__moves_elements(t);
+               moves = gpunn__moves_bytes(c, t);
     if (at->unit) return gpunn__convert_unit(c, at->unit);
     if (at->inside || !(at->wants_wide || at->wants_bytes || assigns)) return true;
     if (t->op == GPUNN_OP_DROPOUT) {

@@ -967,6 +967,61 @@ static void test_quantize_bounds(void **state)
     gpunn_model_destroy(small);
 }
 
+/* A convolution whose results have nearly this mean. */
+static gpunn_tensor *shifted_conv(fixture *f, gpunn_tensor *x, const char *layer, int stride, float mean)
+{
+    const float   bias[5] = {mean, mean, mean, mean, mean};
+    char          name[32];
+    gpunn_tensor *y = MADE(
+        f->dev, gpunn_conv2d(x, layer, .out_channels = 5, .kernel_size = 3, .padding = 1, .stride = stride));
+    (void)snprintf(name, sizeof name, "%s.bias", layer);
+    OK(f->dev, gpunn_write(gpunn_find(f->model, name), bias, sizeof bias));
+    return y;
+}
+
+/* Maxima and concats of bytes stay bytes. Values that concats join, directly or by way of others, have one
+ * range. */
+static void test_quantize_joined(void **state)
+{
+    enum { PIXELS_ = 4 * 3 * 9 * 9, OUT = 4 * 3 };
+    static const char *const bytes[] = {"pooled", "ab", "bc", "joined", "top"};
+    gpunn_device            *dev = ((fixture *)*state)->dev;
+    gpunn_model             *model = ((fixture *)*state)->model;
+    numbers                  random = {8};
+    report                   r = {0};
+    float                    image[PIXELS_], exact[2][OUT], found[2][OUT];
+    for (int i = 0; i < PIXELS_; i++) image[i] = (float)(next(&random) % 1000) * 0.002f - 1;
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 9, 9));
+    gpunn_tensor *a = gpunn_max_pool2d(shifted_conv(*state, x, "a", 1, -4), .kernel_size = 2,
+                                       .ceil_mode = true),
+                 *b = shifted_conv(*state, x, "b", 2, 0), *c = shifted_conv(*state, x, "c", 2, 6);
+    gpunn_tensor *ab = gpunn_concat((gpunn_tensor *[]){a, b}, 2, 1),
+                 *bc = gpunn_concat((gpunn_tensor *[]){b, c}, 2, 1);
+    gpunn_tensor *joined = gpunn_concat((gpunn_tensor *[]){bc, gpunn_tanh(c)}, 2, 1);
+    gpunn_tensor *top = gpunn_max_pool2d(joined, .kernel_size = 3, .stride = 2, .padding = 1);
+    gpunn_tensor *named[] = {a, ab, bc, joined, top};
+    for (int i = 0; i < COUNT(named); i++) MADE(dev, gpunn_set_name(named[i], bytes[i]));
+    gpunn_tensor *y[] = {MADE(dev, gpunn_linear(gpunn_flatten(ab), "left", .out_features = 3)),
+                         MADE(dev, gpunn_linear(gpunn_flatten(top), "right", .out_features = 3))};
+    OK(dev, gpunn_write(x, image, sizeof image));
+    OK(dev, gpunn_calibrate(model, .outputs = {y[0], y[1]}));
+    gpunn_model *small = MADE(dev, gpunn_quantize(model, .report = take_layer, .user = &r));
+    for (int i = 0; i < COUNT(bytes); i++)
+        assert_int_equal(gpunn_tensor_dtype(gpunn_find(small, bytes[i])), GPUNN_U8);
+    for (int i = 0; i < 3; i++)
+        assert_true(r.layers[i].low == r.layers[0].low && r.layers[i].high == r.layers[0].high);
+    assert_true(r.layers[0].low < -4 && r.layers[0].high > 6 && r.layers[3].high < 6);
+    for (int i = 0; i < 2; i++) {
+        gpunn_tensor *bytes_y = gpunn_spec_output(small, i);
+        OK(dev, gpunn_forward(&y[i], 1));
+        OK(dev, gpunn_forward(&bytes_y, 1));
+        OK(dev, gpunn_read(y[i], exact[i], sizeof exact[0]));
+        OK(dev, gpunn_read(bytes_y, found[i], sizeof found[0]));
+        assert_true(decibels(exact[i], found[i], OUT) > 30);
+    }
+    gpunn_model_destroy(small);
+}
+
 /* The batches of a loader are recorded as those that are written. */
 static void test_calibrate_loader(void **state)
 {
@@ -1203,6 +1258,7 @@ int main(void)
         test_with_device(test_quantize_wide),
         test_with_device(test_quantize_entropy),
         test_with_device(test_quantize_bounds),
+        test_with_device(test_quantize_joined),
         test_with_device(test_calibrate_loader),
         test_with_device(test_quantize_copies),
         test_with_device(test_quantize_refused),

@@ -121,13 +121,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_floats(const gpunn_model *model, cons
 GPUNN__INTERNAL bool gpunn__moves_elements(const gpunn_tensor *t)
 {
     return t->op == GPUNN_OP_RESHAPE || t->op == GPUNN_OP_PERMUTE || t->op == GPUNN_OP_SLICE ||
-           t->op == GPUNN_OP_DROPOUT;
+           t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_MAX_POOL2D;
 }
 
 GPUNN__INTERNAL const gpunn_tensor *gpunn__range_root(const gpunn_tensor *t)
 {
-    while (t->kind == GPUNN__VALUE && (gpunn__moves_elements(t) || t->op == GPUNN_OP_MAX_POOL2D ||
-                                       t->op == GPUNN_OP_ADAPTIVE_MAX_POOL2D))
+    while (t->kind == GPUNN__VALUE && (gpunn__moves_elements(t) || t->op == GPUNN_OP_ADAPTIVE_MAX_POOL2D))
         t = t->inputs[0];
     return t;
 }
@@ -142,6 +141,13 @@ static bool gpunn__varies(const gpunn_tensor *t)
 {
     const gpunn__kind kind = gpunn__range_root(t)->kind;
     return t->dtype == GPUNN_F32 && (kind == GPUNN__VALUE || kind == GPUNN__INPUT);
+}
+
+GPUNN__INTERNAL bool gpunn__joins_elements(const gpunn_tensor *t)
+{
+    bool all = t->op == GPUNN_OP_CONCAT;
+    for (int i = 0; all && i < t->input_count; i++) all = gpunn__varies(t->inputs[i]);
+    return all;
 }
 
 static bool gpunn__is_parameter(const gpunn_tensor *t, bool optional)
@@ -235,6 +241,13 @@ static void gpunn__show_unit(const gpunn__node_unit *unit, bool *shown)
         shown[unit->first->inputs[i]->id] = shown[gpunn__range_root(unit->first->inputs[i])->id] = true;
 }
 
+/* Marks what has the range of a concat. */
+static void gpunn__show_joined(const gpunn_tensor *t, bool *shown)
+{
+    for (int i = 0; i < t->input_count && gpunn__joins_elements(t); i++)
+        shown[gpunn__range_root(t->inputs[i])->id] = true;
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__network_find(gpunn_model *model, gpunn_tensor *const *outputs, int count,
                                                   gpunn__network *network)
 {
@@ -256,6 +269,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__network_find(gpunn_model *model, gpunn_tens
         if (network->needed[id] && gpunn__is_unit(model->tensors[id]))
             network->units[network->unit_count++] = gpunn__unit_of(network, model->tensors[id]);
     for (int i = 0; i < network->unit_count; i++) gpunn__show_unit(&network->units[i], network->shown);
+    for (int id = model->tensor_count - 1; id >= 0; id--)
+        if (network->shown[id]) gpunn__show_joined(model->tensors[id], network->shown);
     return GPUNN_OK;
 }
 

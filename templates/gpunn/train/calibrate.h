@@ -50,8 +50,12 @@ GPUNN__INTERNAL void          gpunn__network_free(gpunn__network *network);
 /* Number of operands of a unit that are values of 8 bits. */
 GPUNN__INTERNAL int gpunn__unit_operands(const gpunn__node_unit *unit);
 
-/* Whether the op moves elements of its first operand, so that bytes can be moved in their place. */
+/* Whether the op moves elements of its first operand, so that bytes can be moved in their place. A max pool
+ * moves the greatest. */
 GPUNN__INTERNAL bool gpunn__moves_elements(const gpunn_tensor *t);
+
+/* Whether it is a concat whose operands can be bytes of one range. */
+GPUNN__INTERNAL bool gpunn__joins_elements(const gpunn_tensor *t);
 
 /* The tensor whose range is that of t: t itself, or what t takes its elements from. */
 GPUNN__INTERNAL const gpunn_tensor *gpunn__range_root(const gpunn_tensor *t);

@@ -62,6 +62,45 @@ static gpunn__byte_range gpunn__range_of_record(const gpunn__observed *o, gpunn_
     return gpunn__range_between(fmax((double)o->low, -bound), fmin((double)o->high, bound));
 }
 
+static gpunn__byte_range *gpunn__range_of(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    return &c->at[gpunn__range_root(t)->id].range;
+}
+
+/* Takes a range into another. */
+static void gpunn__join_range(gpunn__byte_range *range, const gpunn__byte_range *other)
+{
+    const float low = fminf(range->low, other->low), high = fmaxf(range->high, other->high);
+    *range = gpunn__range_between((double)low, (double)high);
+}
+
+/* Gives a concat and its operands one range. Returns whether one has grown. */
+static bool gpunn__join_ranges(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    gpunn__byte_range all = *gpunn__range_of(c, t);
+    bool              grown = false;
+    for (int i = 0; i < t->input_count; i++) gpunn__join_range(&all, gpunn__range_of(c, t->inputs[i]));
+    for (int i = -1; i < t->input_count; i++) {
+        gpunn__byte_range *own = gpunn__range_of(c, i < 0 ? t : t->inputs[i]);
+        grown = grown || own->low > all.low || own->high < all.high;
+        *own = all;
+    }
+    return grown;
+}
+
+/* Repeats it, as concats may share operands. */
+static void gpunn__join_all(const gpunn__conversion *c)
+{
+    bool grown = true;
+    while (grown) {
+        grown = false;
+        for (int id = 0; id < c->from->tensor_count; id++) {
+            const gpunn_tensor *t = c->from->tensors[id];
+            if (c->network.shown[id] && gpunn__joins_elements(t)) grown |= gpunn__join_ranges(c, t);
+        }
+    }
+}
+
 static GPUNN__STATUS gpunn__find_ranges(gpunn__conversion *c)
 {
     for (int id = 0; id < c->from->tensor_count; id++) {
@@ -73,12 +112,8 @@ static GPUNN__STATUS gpunn__find_ranges(gpunn__conversion *c)
                                "gpunn_calibrate again");
         c->at[id].range = gpunn__range_of_record(o, c->args->method);
     }
+    gpunn__join_all(c);
     return GPUNN_OK;
-}
-
-static const gpunn__byte_range *gpunn__range_of(const gpunn__conversion *c, const gpunn_tensor *t)
-{
-    return &c->at[gpunn__range_root(t)->id].range;
 }
 
 /* A bound of floats as a byte. */
@@ -330,6 +365,13 @@ static GPUNN__STATUS gpunn__measure_unit(const gpunn__conversion *c, gpunn__quan
 
 /* ---- which units are quantised ------------------------------------------------------------------------- */
 
+/* Whether the op moves or joins elements, as bytes if one of its operands is bytes. */
+static bool gpunn__moves_bytes(const gpunn__conversion *c, const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__VALUE &&
+           (gpunn__moves_elements(t) || (c->network.shown[t->id] && gpunn__joins_elements(t)));
+}
+
 static bool gpunn__is_named(const gpunn_quantization_args *args, const char *layer)
 {
     for (int i = 0; args->wide && args->wide[i]; i++)
@@ -386,8 +428,9 @@ static GPUNN__STATUS gpunn__decide(gpunn__conversion *c)
         if (next < c->network.unit_count && c->network.units[next].first == t) {
             gpunn__begin_unit(c, &c->network.units[next], &c->units[next]);
             status = gpunn__decide_unit(c, &c->units[next++]);
-        } else if (t->kind == GPUNN__VALUE && gpunn__moves_elements(t))
-            c->at[id].native = c->at[t->inputs[0]->id].native;
+        } else
+            for (int i = 0; i < t->input_count && gpunn__moves_bytes(c, t); i++)
+                c->at[id].native |= c->at[t->inputs[i]->id].native;
     }
     return status;
 }
@@ -417,8 +460,7 @@ static void gpunn__find_wants(gpunn__conversion *c)
     for (int id = c->from->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = c->from->tensors[id];
         gpunn__converted   *at = &c->at[id];
-        const bool          moves = t->kind == GPUNN__VALUE && gpunn__moves_elements(t),
-                   drops = t->op == GPUNN_OP_DROPOUT,
+        const bool          moves = gpunn__moves_bytes(c, t), drops = t->op == GPUNN_OP_DROPOUT,
                    wanted = at->wants_wide || at->wants_bytes ||
                             (c->network.needed[id] && t->op == GPUNN_OP_ASSIGN);
         if (at->inside || !(wanted || at->unit)) continue;
@@ -515,7 +557,7 @@ static bool gpunn__convert_tensor(const gpunn__conversion *c, const gpunn_tensor
 {
     gpunn__converted *at = &c->at[t->id];
     const bool        assigns = c->network.needed[t->id] && t->op == GPUNN_OP_ASSIGN,
-               moves = t->kind == GPUNN__VALUE && gpunn__moves_elements(t);
+               moves = gpunn__moves_bytes(c, t);
     if (at->unit) return gpunn__convert_unit(c, at->unit);
     if (at->inside || !(at->wants_wide || at->wants_bytes || assigns)) return true;
     if (t->op == GPUNN_OP_DROPOUT) {
