@@ -923,6 +923,14 @@ static void test_quantize_entropy(void **state)
     assert_true(found.high > 1 && found.high < 4 && found.low < -1 && found.low > -4);
     const gpunn_quantized_layer parts = range_of(dev, x, 2, MANY, GPUNN_RANGE_ENTROPY);
     assert_true(parts.low == found.low && parts.high == found.high); /* the bins have grown in between */
+    for (int i = MANY; i < 2 * MANY; i++) x[i] = i % 100 ? 0 : (float)(i % 13 - 6); /* a few, up to 6 */
+    x[MANY] = 60;
+    for (int sign = 0; sign < 2; sign++) { /* the many are counted still, on either side of 0 */
+        found = range_of(dev, x, 1, 2 * MANY, GPUNN_RANGE_ENTROPY);
+        const gpunn_quantized_layer both = range_of(dev, x, 2, MANY, GPUNN_RANGE_ENTROPY);
+        assert_true(both.low == found.low && both.high == found.high);
+        for (int i = 0; i < 2 * MANY; i++) x[i] = -x[i];
+    }
     free(x);
 }
 
@@ -1018,6 +1026,37 @@ static void test_quantize_joined(void **state)
         OK(dev, gpunn_read(y[i], exact[i], sizeof exact[0]));
         OK(dev, gpunn_read(bytes_y, found[i], sizeof found[0]));
         assert_true(decibels(exact[i], found[i], OUT) > 30);
+    }
+    gpunn_model_destroy(small);
+}
+
+/* Maxima of floats have the range of what they are taken from. Those of the samples are all above 0. */
+static void test_quantize_maxima(void **state)
+{
+    static const char *const names[][3] = {
+        {"a", "a.weight", "a.bias"}, {"b", "b.weight", "b.bias"}, {"c", "c.weight", "c.bias"}};
+    gpunn_device *dev = ((fixture *)*state)->dev;
+    gpunn_model  *model = ((fixture *)*state)->model;
+    const float   difference[2] = {10, -10}, zero = 0;
+    const float   samples[2][8] = {{-9, 1, 0.5f, -2, 0, -3, -9, -1}, {-1, 0, -9, -8, 0.2f, 1, -4, -3}},
+                others[8] = {-5, -7, -8, -5.1f, -5.5f, -9, -6, -7};
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 2, 2)), *y[3];
+    gpunn_tensor *most[] = {
+        gpunn_adaptive_max_pool2d(x, 1, 1), gpunn_max_pool2d(x, .kernel_size = 2),
+        gpunn_max_pool1d(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 2, 4)), .kernel_size = 4)};
+    for (int i = 0; i < COUNT(most); i++) {
+        y[i] = MADE(dev, gpunn_linear(gpunn_flatten(most[i]), names[i][0], .out_features = 1));
+        OK(dev, gpunn_write(gpunn_find(model, names[i][1]), difference, sizeof difference));
+        OK(dev, gpunn_write(gpunn_find(model, names[i][2]), &zero, sizeof zero));
+    }
+    OK(dev, gpunn_write(x, samples, sizeof samples));
+    OK(dev, gpunn_calibrate(model, .outputs = {y[0], y[1], y[2]}));
+    gpunn_model *small = MADE(dev, gpunn_quantize(model));
+    OK(dev, gpunn_write_shape(gpunn_find(small, "x"), others, GPUNN_SHAPE(1, 2, 2, 2)));
+    for (int i = 0; i < COUNT(most); i++) {
+        gpunn_tensor *result = gpunn_spec_output(small, i);
+        OK(dev, gpunn_forward(&result, 1));
+        assert_true(fabsf(gpunn_item(result) - 5) <= 0.5f);
     }
     gpunn_model_destroy(small);
 }
@@ -1259,6 +1298,7 @@ int main(void)
         test_with_device(test_quantize_entropy),
         test_with_device(test_quantize_bounds),
         test_with_device(test_quantize_joined),
+        test_with_device(test_quantize_maxima),
         test_with_device(test_calibrate_loader),
         test_with_device(test_quantize_copies),
         test_with_device(test_quantize_refused),
