@@ -4038,14 +4038,14 @@ typedef struct gpunn_quantization_args {
     void *user;                                                     /* first argument of report */
 } gpunn_quantization_args;
 /* Makes a model for evaluation (.inference) from a calibrated one, which stays as it is. It computes the
- * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs and named values keep their names, the
- * other ops, and values between them, stay F32. gpunn_model_save writes it to one file, weights in 8 bits.
- * Activations have one scale and zero point per tensor, weights a scale for each output channel. A batch norm
- * is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its result; dropout is
- * left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each result, and sums of
- * two values of one shape, of which one is quantised. Max pools of images, concats, reshapes, permutes and
- * slices between them move bytes. What a concat joins has one scale. The errors are measured in one run of
- * each model, on the inputs as they are: those of the last batch of the calibration.
+ * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs, named values and metadata are kept;
+ * the other ops, and values between them, stay F32. gpunn_model_save writes it to one file, weights in 8
+ * bits. Activations have one scale and zero point per tensor, weights a scale for each output channel. A
+ * batch norm is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its
+ * result; dropout is left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each
+ * result, and sums of two values of one shape, of which one is quantised. Max pools of images, concats,
+ * reshapes, permutes and slices between them move bytes. What a concat joins has one scale. The errors are
+ * measured in one run of each model, on the inputs as they are: those of the last batch of the calibration.
  * Returns NULL on failure. GPUNN_ERR_STATE: the model has no calibration of these weights, or has ops of
  * 8-bit numbers or adapters. GPUNN_ERR_ARGUMENT: no layer is left that may be quantised, or a pattern is
  * wrong. GPUNN_ERR_UNSUPPORTED: the device is a GPU. */
@@ -54157,6 +54157,20 @@ static GPUNN__STATUS gpunn__copy_values(const gpunn__conversion *c, bool states)
     return status;
 }
 
+/* Copies the program's texts. */
+static GPUNN__STATUS gpunn__copy_metadata(const gpunn__conversion *c)
+{
+    gpunn_status status = GPUNN_OK;
+#ifdef GPUNN_NO_SPECS
+    (void)c;
+#else
+    const gpunn__spec *spec = &c->from->spec;
+    for (int i = 0; i < spec->metadata_count && status == GPUNN_OK; i++)
+        status = gpunn_set_metadata(c->to, spec->metadata[i].key, spec->metadata[i].value);
+#endif
+    return status;
+}
+
 /* Makes the calibrated outputs those of the new model's spec. */
 static GPUNN__STATUS gpunn__set_results(const gpunn__conversion *c)
 {
@@ -54181,6 +54195,7 @@ static GPUNN__STATUS gpunn__build_quantized(gpunn__conversion *c)
     for (int i = 0; i < c->network.unit_count && status == GPUNN_OK; i++)
         if (c->at[c->units[i].unit->first->id].unit) status = gpunn__write_unit(c, &c->units[i]);
     if (status == GPUNN_OK) status = gpunn__copy_values(c, false);
+    if (status == GPUNN_OK) status = gpunn__copy_metadata(c);
     return status == GPUNN_OK ? gpunn__set_results(c) : status;
 }
 

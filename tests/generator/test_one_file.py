@@ -1,5 +1,6 @@
 """A model as one file, NAME.gpunn: the generator, run_model and the converters read and write it as they do
 the two files, whose bytes it gives."""
+import array
 import os
 import shutil
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-from generator import export_onnx, import_onnx, spec
+from generator import export_onnx, floats, import_onnx, spec
 from generator.exchange import header, spec_writer
 from generator.json_text import SpecError
 from tests import tensor_file
@@ -96,6 +97,28 @@ class OneFile(unittest.TestCase):
         export(net, (x,), self.path("t.gpunn"), None)
         self.assertEqual(header.spec_in(self.path("t.gpunn")), self.bytes_of("t.json"))
         self.assertEqual(tensor_file.load(self.path("t.gpunn")), tensor_file.load(self.path("t.safetensors")))
+
+    def test_of_8_bits(self):
+        """A file of gpunn_quantize, which tests/unit/quantized.c writes: integers -127 .. 127, and the scale
+        of each row."""
+        path = os.path.join(ROOT, "tests", "golden", "quantized.gpunn")
+        model, tensors = spec.load(path), tensor_file.load(path)
+        named = {t.name: t for t in model.tensors}
+        self.assertEqual([t.op for t in model.tensors if t.op.startswith("quant") or t.op == "dequantize"],
+                         ["quantize_per_tensor", "quantized_conv2d", "quantized_conv2d", "quantized_conv2d",
+                          "quantized_add", "quantized_linear", "dequantize"])
+        self.assertEqual({t.dtype for t in model.tensors if t.op in ("max_pool2d", "concat", "permute")},
+                         {"u8"})
+        for k, layer in enumerate(("stem", "left", "right", "head")):
+            dtype, shape, rows = tensors["int8:%s.weight" % layer]
+            scales = array.array("f", tensors[layer + ".weight_scale"][2])
+            self.assertEqual((dtype, tuple(shape)), ("I8", named[layer + ".weight"].shape))
+            width = len(rows) // len(scales)
+            for i, byte in enumerate(array.array("b", rows)):
+                row = [j * (5 + k) % 17 - 8 for j in range(i // width * width, (i // width + 1) * width)]
+                scale = floats.f32(max(map(abs, row)) / 127)
+                self.assertEqual((byte, scales[i // width]),
+                                 (round(floats.f32(row[i % width] / scale)), scale))
 
     def test_hostile(self):
         data = self.bytes_of("net.gpunn")

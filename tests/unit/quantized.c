@@ -840,6 +840,61 @@ static void test_quantize_classifier(void **state)
     gpunn_model_destroy(loaded);
 }
 
+/* A small one of all 8-bit ops that gpunn_quantize makes, whose numbers are exact in floats on a CPU. Its file
+ * is the one that the generator's tests read. GPUNN_TEST_RENEW=1 writes it anew. */
+static gpunn_model *integer_model(gpunn_device *dev, gpunn_model *model)
+{
+    static const char *const names[] = {"stem.weight", "left.weight", "right.weight", "head.weight",
+                                        "stem.bias",   "right.bias",  "head.bias"};
+    float                    values[8 * 16];
+    gpunn_tensor            *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 7, 6));
+    gpunn_tensor            *h = gpunn_relu(gpunn_conv2d(x, "stem", .out_channels = 4, .kernel_size = 1));
+    h = gpunn_max_pool2d(h, .kernel_size = 3, .stride = 2, .padding = 1);
+    gpunn_tensor *left = gpunn_conv2d(h, "left", .out_channels = 4, .kernel_shape = {2, 3}, .strides = {1, 2},
+                                      .padding = 1, .no_bias = true),
+                 *right = gpunn_clamp(gpunn_conv2d(h, "right", .out_channels = 4, .kernel_shape = {2, 3},
+                                                   .strides = {1, 2}, .padding = 1, .groups = 2),
+                                      -100, 800);
+    gpunn_tensor *both[] = {gpunn_add(left, right), right};
+    gpunn_tensor *y = gpunn_linear(gpunn_permute(gpunn_concat(both, 2, 1), GPUNN_AXES(0, 2, 3, 1)), "head",
+                                   .out_features = 3);
+    MADE(dev, gpunn_set_name(y, "y"));
+    for (int k = 0; k < COUNT(names); k++) {
+        gpunn_tensor *t = MADE(dev, gpunn_find(model, names[k]));
+        for (int i = 0; i < COUNT(values); i++) values[i] = (float)(i * (5 + k) % 17 - 8);
+        OK(dev, gpunn_write(t, values, gpunn_tensor_bytes(t)));
+    }
+    for (int i = 0; i < 2 * 7 * 6; i++) values[i] = (float)(i * 7 % 23 - 11);
+    OK(dev, gpunn_write_shape(x, values, GPUNN_SHAPE(1, 2, 7, 6)));
+    OK(dev, gpunn_set_metadata(model, "classes", "a, b, c"));
+    OK(dev, gpunn_calibrate(model, .outputs = {y}));
+    return MADE(dev, gpunn_quantize(model));
+}
+
+static void test_quantize_file(void **state)
+{
+    (void)state;
+    static const char path[] = "tests/golden/quantized.gpunn";
+    gpunn_device     *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
+    gpunn_model      *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_model      *small = integer_model(dev, model);
+    gpunn_array       file;
+    assert_string_equal(gpunn_get_metadata(small, "classes"), "a, b, c");
+    if (getenv("GPUNN_TEST_RENEW")) OK(dev, gpunn_model_save(small, path, .name = "quantized"));
+    OK(dev, gpunn_model_save_memory(small, &file, .name = "quantized"));
+    char *bytes = malloc(file.bytes + 1);
+    FILE *golden = fopen(path, "rb");
+    assert_non_null(golden);
+    assert_int_equal(fread(bytes, 1, file.bytes + 1, golden), file.bytes);
+    assert_memory_equal(bytes, file.data, file.bytes);
+    (void)fclose(golden);
+    free(bytes);
+    gpunn_array_free(dev, &file);
+    gpunn_model_destroy(small);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
 /* Layers that are named, or that lose too much, stay as they are. */
 static void test_quantize_wide(void **state)
 {
@@ -1294,6 +1349,7 @@ int main(void)
         test_with_device(test_quantize_linear),
         test_with_device(test_quantize_biases),
         test_with_device(test_quantize_classifier),
+        cmocka_unit_test(test_quantize_file),
         test_with_device(test_quantize_wide),
         test_with_device(test_quantize_entropy),
         test_with_device(test_quantize_bounds),

@@ -587,6 +587,20 @@ static GPUNN__STATUS gpunn__copy_values(const gpunn__conversion *c, bool states)
     return status;
 }
 
+/* Copies the program's texts. */
+static GPUNN__STATUS gpunn__copy_metadata(const gpunn__conversion *c)
+{
+    gpunn_status status = GPUNN_OK;
+#ifdef GPUNN_NO_SPECS
+    (void)c;
+#else
+    const gpunn__spec *spec = &c->from->spec;
+    for (int i = 0; i < spec->metadata_count && status == GPUNN_OK; i++)
+        status = gpunn_set_metadata(c->to, spec->metadata[i].key, spec->metadata[i].value);
+#endif
+    return status;
+}
+
 /* Makes the calibrated outputs those of the new model's spec. */
 static GPUNN__STATUS gpunn__set_results(const gpunn__conversion *c)
 {
@@ -611,6 +625,7 @@ static GPUNN__STATUS gpunn__build_quantized(gpunn__conversion *c)
     for (int i = 0; i < c->network.unit_count && status == GPUNN_OK; i++)
         if (c->at[c->units[i].unit->first->id].unit) status = gpunn__write_unit(c, &c->units[i]);
     if (status == GPUNN_OK) status = gpunn__copy_values(c, false);
+    if (status == GPUNN_OK) status = gpunn__copy_metadata(c);
     return status == GPUNN_OK ? gpunn__set_results(c) : status;
 }
 
