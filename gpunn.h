@@ -61547,7 +61547,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  *                 (gpunn_conv1d with .stateful). gpunn_forward_prepare plans a run ahead. gpunn_grad
  *                 differentiates attention, pools, interpolate, and ops whose sizes vary. Ops of 8-bit
  *                 numbers: gpunn_quantize_per_tensor, gpunn_quantized_conv2d and others; import_onnx makes
- *                 them of quantised models.
+ *                 them of quantised models, gpunn_calibrate and gpunn_quantize of your own.
  *       files     Weights of F8, integers and BOOL load as floats. gpunn_model_save and gpunn_model_load
  *                 keep a model in one file. GGUF loads, and gpunn_read_header shows files' metadata.
  *       weights   Evaluation models, and the frozen weights below adapters, are stored in GGUF's blocks of 4
