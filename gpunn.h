@@ -23714,7 +23714,7 @@ static bool gpunn__merges_activation(const gpunn__builder *b, const gpunn_tensor
 {
     return !b->plan->training && b->model->dev->info.merged_activations && gpunn__op_elementwise(t->op) &&
            t->input_count == 1 && gpunn__op_is(head->op, GPUNN__CONVOLUTION) &&
-           b->plan->tensors[head->id].channels_last;
+           b->plan->tensors[head->id].channels_last && gpunn__has_layouts(head);
 }
 
 /* Returns the node after `end` if it can be merged, or NULL. Into a linear or convolution, in

@@ -142,6 +142,8 @@ static gpunn_tensor *slim(gpunn_tensor *h, int n)
     X(clamped_sum, gpunn_hardtanh(gpunn_add(CONV(.out_channels = 40, .kernel_size = 1), h), 0, 0.3f))   \
     X(gelu_tanh, gpunn_gelu_tanh(CONV(.out_channels = 33, .kernel_size = 3)))                           \
     X(leaky, gpunn_leaky_relu(DEPTHWISE(3, .stride = 1), 0.2f))                                         \
+    X(one_plane,                                                                                        \
+      gpunn_tanh(gpunn_conv2d(gpunn_slice(h, 1, 0, 1, 1), "a", .out_channels = 1, .kernel_size = 3)))   \
     X(norm_pointwise, NORMED_OF(.out_channels = 33, .kernel_size = 1, .no_bias = true))                 \
     X(norm_window, NORMED_OF(.out_channels = 17, .kernel_size = 3, .stride = 2))                        \
     X(norm_groups, gpunn_silu(NORMED_OF(.out_channels = 34, .kernel_size = 3, .groups = 2)))            \

@@ -79,11 +79,11 @@ static built images(gpunn_model *model, bool sized, int64_t t, int64_t s)
     const int64_t H = sized ? gpunn_size(model, "H", .multiple = 4, .min = 8, .max = 64) : t;
     const int64_t W = dim_of(model, sized, "W", s);
     built         b = {{NULL}, NULL, NULL};
-    gpunn_tensor *x = b.input[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, H, W));
+    gpunn_tensor *x = b.input[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, H, W));
     gpunn_tensor *c1 = gpunn_relu(
         gpunn_batch_norm2d(gpunn_conv2d(x, "c1", .out_channels = 16, .kernel_size = 3, .padding = 1), "n1"));
-    gpunn_tensor *c2 = gpunn_conv2d(c1, "c2", .out_channels = 16, .kernel_size = 3, .stride = 2,
-                                    .padding = 1);
+    gpunn_tensor *c2 = gpunn_silu(
+        gpunn_conv2d(c1, "c2", .out_channels = 16, .kernel_size = 3, .stride = 2, .padding = 1));
     gpunn_tensor *c3 = gpunn_max_pool2d(gpunn_group_norm(c2, "n2", .num_groups = 4), .kernel_size = 2,
                                         .strides = {2, 1}, .padding = 1);
     gpunn_tensor *up = gpunn_conv_transpose2d(c3, "u1", .out_channels = 8, .kernel_size = 2,
