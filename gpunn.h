@@ -4038,17 +4038,18 @@ typedef struct gpunn_quantization_args {
     void *user;                                                     /* first argument of report */
 } gpunn_quantization_args;
 /* Makes a model for evaluation (.inference) from a calibrated one, which stays as it is. It computes the
- * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs, named values and metadata are kept;
- * the other ops, and values between them, stay F32. gpunn_model_save writes it to one file, weights in 8
- * bits. Activations have one scale and zero point per tensor, weights a scale for each output channel. A
- * batch norm is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its
- * result; dropout is left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each
- * result, and sums of two values of one shape, of which one is quantised. Max pools of images, concats,
- * reshapes, permutes and slices between them move bytes. What a concat joins has one scale. The errors are
- * measured in one run of each model, on the inputs as they are: those of the last batch of the calibration.
+ * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs, named values and metadata are kept,
+ * and doubles stay doubles (gpunn_set_dtype); the other ops, and values between them, stay F32.
+ * gpunn_model_save writes it to one file, weights in 8 bits. Activations have one scale and zero point per
+ * tensor, weights a scale for each output channel. A batch norm is folded into the layer before it; relu,
+ * relu6, hardtanh and clamp become bounds of its result; dropout is left out. Layers are gpunn_linear and
+ * gpunn_conv2d with at most 32768 inputs for each result, and sums of two values of one shape, of which
+ * one is quantised. Max pools of images, concats, reshapes, permutes and slices between them move bytes.
+ * What a concat joins has one scale. The errors are measured in one run of each model, on the inputs as
+ * they are: those of the last batch of the calibration.
  * Returns NULL on failure. GPUNN_ERR_STATE: the model has no calibration of these weights, or has ops of
  * 8-bit numbers or adapters. GPUNN_ERR_ARGUMENT: no layer is left that may be quantised, or a pattern is
- * wrong. GPUNN_ERR_UNSUPPORTED: the device is a GPU. */
+ * wrong. */
 GPUNN_API gpunn_model *gpunn_quantize_(gpunn_model *model, gpunn_quantization_args args);
 #define gpunn_quantize(...) gpunn_quantize_(GPUNN_NAMED(gpunn_quantization_args, __VA_ARGS__))
 
@@ -54087,21 +54088,22 @@ static gpunn_tensor *gpunn__copy_tensor(const gpunn__conversion *c, const gpunn_
     return copy;
 }
 
-/* Names the floats of a tensor as before, or else its bytes. */
-static bool gpunn__keep_name(const gpunn__converted *at, const char *name)
+/* Names the floats of a tensor as before, or else its bytes. The program holds the floats as before. */
+static bool gpunn__keep_border(const gpunn__converted *at, const gpunn_tensor *t)
 {
-    gpunn_tensor *t = at->wide ? at->wide : at->bytes;
-    return name == NULL || t->name || gpunn_set_name(t, name) != NULL;
+    gpunn_tensor *to = at->wide ? at->wide : at->bytes;
+    if (at->wide && t->doubles) at->wide->doubles = true;
+    return t->name == NULL || to->name || gpunn_set_name(to, t->name) != NULL;
 }
 
-/* Makes the other form of a tensor, if both are wanted, and names it. False on failure. */
+/* Makes the other form of a tensor, if both are wanted, and keeps its name and dtype. False on failure. */
 static bool gpunn__complete(const gpunn__conversion *c, const gpunn_tensor *t)
 {
     gpunn__converted        *at = &c->at[t->id];
     const gpunn__byte_range *range = gpunn__range_of(c, t);
     if (at->bytes && at->wants_wide && (at->wide = gpunn__to_floats(at->bytes, range)) == NULL) return false;
     if (!at->bytes && at->wants_bytes && (at->bytes = gpunn__to_bytes(at->wide, range)) == NULL) return false;
-    return gpunn__keep_name(at, t->name);
+    return gpunn__keep_border(at, t);
 }
 
 /* Gives the bytes of a layer its name, for reports and specs, if it is free. */
@@ -54133,7 +54135,7 @@ static bool gpunn__convert_tensor(const gpunn__conversion *c, const gpunn_tensor
     if (t->op == GPUNN_OP_DROPOUT) {
         at->wide = c->at[t->inputs[0]->id].wide;
         at->bytes = c->at[t->inputs[0]->id].bytes;
-        return gpunn__keep_name(at, t->name);
+        return gpunn__keep_border(at, t);
     }
     gpunn_tensor *copy = gpunn__copy_tensor(c, t, moves && at->native);
     if (copy) *(moves && at->native ? &at->bytes : &at->wide) = copy;

@@ -1170,6 +1170,7 @@ static void test_quantize_copies(void **state)
                                              .no_bias = true));
     MADE(dev, gpunn_assign(runs, gpunn_add_scalar(runs, 1)));
     MADE(dev, gpunn_set_name(y, "scores"));
+    OK(dev, gpunn_set_dtype(y, GPUNN_F64));
     OK(dev, gpunn_write_shape(x, tokens, GPUNN_SHAPE(2, LENGTH)));
     OK(dev, gpunn_write(runs, counted, sizeof counted));
     OK(dev, gpunn_calibrate(model, .outputs = {y}));
@@ -1178,13 +1179,13 @@ static void test_quantize_copies(void **state)
     assert_ptr_equal(result, gpunn_spec_output(small, 0));
     const float now = gpunn_item(runs);
     assert_true(now == 9 && gpunn_item(gpunn_find(small, "runs")) == now);
-    assert_int_equal(gpunn_tensor_dtype(result), GPUNN_F32);
+    assert_int_equal(gpunn_tensor_dtype(result), GPUNN_F64);
     OK(dev, gpunn_write_shape(gpunn_find(small, "tokens"), tokens, GPUNN_SHAPE(3, 4)));
     OK(dev, gpunn_write_shape(x, tokens, GPUNN_SHAPE(3, 4)));
     OK(dev, gpunn_forward(&result, 1));
     OK(dev, gpunn_forward(&y, 1));
-    OK(dev, gpunn_read(result, found, sizeof found));
-    OK(dev, gpunn_read(y, exact, sizeof exact));
+    OK(dev, gpunn_read_as(result, GPUNN_F32, found, sizeof found));
+    OK(dev, gpunn_read_as(y, GPUNN_F32, exact, sizeof exact));
     assert_true(decibels(exact, found, COUNT(found)) > 25);
     gpunn_model *loaded = reloaded(dev, small);
     result = gpunn_spec_output(loaded, 0);

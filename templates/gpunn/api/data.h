@@ -341,17 +341,18 @@ typedef struct gpunn_quantization_args {
     void *user;                                                     /* first argument of report */
 } gpunn_quantization_args;
 /* Makes a model for evaluation (.inference) from a calibrated one, which stays as it is. It computes the
- * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs, named values and metadata are kept;
- * the other ops, and values between them, stay F32. gpunn_model_save writes it to one file, weights in 8
- * bits. Activations have one scale and zero point per tensor, weights a scale for each output channel. A
- * batch norm is folded into the layer before it; relu, relu6, hardtanh and clamp become bounds of its
- * result; dropout is left out. Layers are gpunn_linear and gpunn_conv2d with at most 32768 inputs for each
- * result, and sums of two values of one shape, of which one is quantised. Max pools of images, concats,
- * reshapes, permutes and slices between them move bytes. What a concat joins has one scale. The errors are
- * measured in one run of each model, on the inputs as they are: those of the last batch of the calibration.
+ * outputs of gpunn_calibrate: gpunn_spec_output returns them. Inputs, named values and metadata are kept,
+ * and doubles stay doubles (gpunn_set_dtype); the other ops, and values between them, stay F32.
+ * gpunn_model_save writes it to one file, weights in 8 bits. Activations have one scale and zero point per
+ * tensor, weights a scale for each output channel. A batch norm is folded into the layer before it; relu,
+ * relu6, hardtanh and clamp become bounds of its result; dropout is left out. Layers are gpunn_linear and
+ * gpunn_conv2d with at most 32768 inputs for each result, and sums of two values of one shape, of which
+ * one is quantised. Max pools of images, concats, reshapes, permutes and slices between them move bytes.
+ * What a concat joins has one scale. The errors are measured in one run of each model, on the inputs as
+ * they are: those of the last batch of the calibration.
  * Returns NULL on failure. GPUNN_ERR_STATE: the model has no calibration of these weights, or has ops of
  * 8-bit numbers or adapters. GPUNN_ERR_ARGUMENT: no layer is left that may be quantised, or a pattern is
- * wrong. GPUNN_ERR_UNSUPPORTED: the device is a GPU. */
+ * wrong. */
 GPUNN_API gpunn_model *gpunn_quantize_(gpunn_model *model, gpunn_quantization_args args);
 #define gpunn_quantize(...) gpunn_quantize_(GPUNN_NAMED(gpunn_quantization_args, __VA_ARGS__))
 

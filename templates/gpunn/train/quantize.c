@@ -517,21 +517,22 @@ static gpunn_tensor *gpunn__copy_tensor(const gpunn__conversion *c, const gpunn_
     return copy;
 }
 
-/* Names the floats of a tensor as before, or else its bytes. */
-static bool gpunn__keep_name(const gpunn__converted *at, const char *name)
+/* Names the floats of a tensor as before, or else its bytes. The program holds the floats as before. */
+static bool gpunn__keep_border(const gpunn__converted *at, const gpunn_tensor *t)
 {
-    gpunn_tensor *t = at->wide ? at->wide : at->bytes;
-    return name == NULL || t->name || gpunn_set_name(t, name) != NULL;
+    gpunn_tensor *to = at->wide ? at->wide : at->bytes;
+    if (at->wide && t->doubles) at->wide->doubles = true;
+    return t->name == NULL || to->name || gpunn_set_name(to, t->name) != NULL;
 }
 
-/* Makes the other form of a tensor, if both are wanted, and names it. False on failure. */
+/* Makes the other form of a tensor, if both are wanted, and keeps its name and dtype. False on failure. */
 static bool gpunn__complete(const gpunn__conversion *c, const gpunn_tensor *t)
 {
     gpunn__converted        *at = &c->at[t->id];
     const gpunn__byte_range *range = gpunn__range_of(c, t);
     if (at->bytes && at->wants_wide && (at->wide = gpunn__to_floats(at->bytes, range)) == NULL) return false;
     if (!at->bytes && at->wants_bytes && (at->bytes = gpunn__to_bytes(at->wide, range)) == NULL) return false;
-    return gpunn__keep_name(at, t->name);
+    return gpunn__keep_border(at, t);
 }
 
 /* Gives the bytes of a layer its name, for reports and specs, if it is free. */
@@ -563,7 +564,7 @@ static bool gpunn__convert_tensor(const gpunn__conversion *c, const gpunn_tensor
     if (t->op == GPUNN_OP_DROPOUT) {
         at->wide = c->at[t->inputs[0]->id].wide;
         at->bytes = c->at[t->inputs[0]->id].bytes;
-        return gpunn__keep_name(at, t->name);
+        return gpunn__keep_border(at, t);
     }
     gpunn_tensor *copy = gpunn__copy_tensor(c, t, moves && at->native);
     if (copy) *(moves && at->native ? &at->bytes : &at->wide) = copy;
