@@ -53,10 +53,14 @@ class DeviceEmitter(Emitter):
     def __init__(self, plan, name, gradient=False, storage=STORAGES["f32"]):
         super().__init__(plan, name)
         self.gradient, self.storage = gradient, storage
-        self.names.taken.update(("dx", "dy", "slope", "sum", "eight", "w", "b") + tuple(
-            "d%d" % k for step in plan.steps for k in range(len(step.operands))))
         self.gradients = {}  # names of the arrays of gradients, by block
         self.read = set()  # blocks that some line reads
+
+    def locals(self):
+        """With those of the kernels in the comment."""
+        return super().locals() + (
+            "active", "dx", "dy", "slope", "sum", "eight", "w", "b", "lane", "thread", *(
+                "d%d" % k for step in self.plan.steps for k in range(len(step.operands))))
 
     def named(self, block):
         if block.kind == "scratch" and self.gradient:
@@ -293,7 +297,6 @@ class WarpEmitter(DeviceEmitter):
         self.lanes, self.tiles = set(), {}
         # weights: lengths of fields by block, and those of products, (field, K, N) by id
         self.plain, self.packed = {}, {}
-        self.names.taken.update(("active",))
 
     def named(self, block):
         if block.kind == "weight":

@@ -108,7 +108,7 @@ class Emitter:
         self.plan, self.name, self.NAME, self.length = plan, name, name.upper(), length
         self.quantized = quantized or {}
         self.names, self.fields, self.function_names = scalar.Names(), scalar.Names(), scalar.Names()
-        self.names.taken.update(LOCALS + ("length",) * bool(length))
+        self.names.taken.update(self.locals())
         self.field = {t.id: self.fields.new(self.word(t)) for t in plan.weights + plan.states}
         self.next = {state: self.fields.new(self.field[state] + "_next") for state, _ in plan.rings.values()}
         outputs = [plan.tensors[i] for i in plan.outputs]
@@ -123,6 +123,10 @@ class Emitter:
         self.can_fail = False
 
     # ---- names ----
+    def locals(self):
+        """Names of the lines' own variables, which no tensor may have."""
+        return LOCALS + ("length",) * bool(self.length)
+
     @staticmethod
     def word(t):
         label = re.sub(r"[^A-Za-z0-9_]", "_", t.label or t.name or "") or "t%d" % t.id

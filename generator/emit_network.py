@@ -17,11 +17,13 @@ class BlockEmitter(Emitter):
     def __init__(self, plan, name, operands):
         super().__init__(plan, name)
         self.operands = operands  # ids of the program's tensors
-        self.names.taken.update(("begin", "call", "end", "first", "n", "packed", "row", "s", "stat", "sums"))
         self.each = False         # whether steps are within a loop over samples s
         self.packs, self.packed = [], []
         self.floats = plan.sizes().get("f32", 0)
         self.samples = next((count for count in BLOCKS if count * self.floats <= NEAR), BLOCKS[-1])
+
+    def locals(self):
+        return super().locals() + ("begin", "call", "end", "first", "lanes", "packed", "row", "s")
 
     # ---- where values lie ----
     def named(self, block):

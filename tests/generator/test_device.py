@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import unittest
 from generator import emit_device, floats, inference, spec, stamp
 from generator.emit_inference import STORED
 from tests import tensor_file
+from tests.generator import names
 
 from .test_run_model import call, difference
 
@@ -440,6 +442,20 @@ class Device(unittest.TestCase):
         with self.assertRaisesRegex(inference.Refused,
                                     "hash_grid_encoding 'hashed': it reads weights in F32 alone"):
             self.plan("fields", "f16")
+
+    def test_names_of_variables(self):
+        """The input may have the name of any variable of the functions."""
+        def text_of(name):
+            plan = emit_device.plan_of(spec.parse(json.dumps({"gpunn_spec": 1, "tensors": [
+                {"op": "input", "name": name, "shape": ["N", 8]},
+                {"op": "linear", "name": "_l", "inputs": [name], "out_features": 8},
+                {"op": "tanh", "name": "_t", "inputs": ["_l"]},
+                {"op": "layer_norm", "name": "_y", "inputs": ["_t"]}]})), "f16")
+            text = emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), "m", "f16", warp=True)
+            return "".join(re.findall(r"void m_(?:forward|forward_warp|input_gradient)\(.*?\n}\n", text,
+                                      re.DOTALL))
+        found, tried = names.hidden(text_of)
+        self.assertEqual((found, tried > 9), ([], True))
 
     def test_refusals_of_warps(self):
         rows = ({"op": "reshape", "id": "r", "inputs": ["x"], "shape": ["N", 3, 2]},

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from generator import __main__ as program
 from generator import emit_c, emit_cuda, partition, spec, tiling, training
+from tests.generator import names as variables
 
 
 def model_of(*tensors, outputs=("y",), **rest):
@@ -59,6 +60,21 @@ class Network(unittest.TestCase):
         _, made = self.network(linear("a", "x", 1), total, linear("c", "b", 16), linear("y", "c", 3))
         self.assertTrue(made.network)
         self.assertNotRegex(emit_cuda.emit_cuda(made), r"own\[ *[]+]")
+
+    def test_names_of_variables(self):
+        """Tensors may have the names of the C function's own variables."""
+        def text_of(place, name):
+            names = dict({"input": "_x", "value": "_a", "output": "_y"}, **{place: name})
+            model = model_of({"op": "input", "name": names["input"], "shape": ["N", 8]},
+                             linear("_l", names["input"], 16), relu(names["value"], "_l"),
+                             {"op": "softmax", "name": "_s", "inputs": [names["value"]], "dim": 1},
+                             linear(names["output"], "_s", 3), outputs=(names["output"],))
+            text = emit_c.emit_header(partition.partition(model))
+            begin = text.index("model_network_evaluation_samples(")
+            return text[begin:text.index("\n}\n", begin)]
+        for place in "input", "value", "output":
+            found, tried = variables.hidden(lambda name, place=place: text_of(place, name))
+            self.assertEqual((found, tried > 7), ([], True), place)
 
     def test_lookups(self):
         """What a sample reads of tables counts, not the tables."""
