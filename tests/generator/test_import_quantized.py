@@ -170,6 +170,52 @@ class Quantized(Import):
         self.assertEqual(self.ops_of(data), ["quantize_per_tensor", "quantized_linear", "dequantize"])
         self.compare(data, self.image((3, 4, 6)))
 
+    def of_weight(self, shape, values, scale=0.25, zero=0, kind="int8", **given):
+        """The ops of a product of rounded numbers with such a weight."""
+        net = Net(seed=7)
+        x = net.rounded("x", net.scales(1 / 32))
+        weight = net.add("DequantizeLinear", "%s %s %s" % (
+            net.known("weight", shape, values, kind), net.known("scale", (), [scale]),
+            net.known("zero", (), [zero], kind)))
+        y = net.rounded(net.add("Gemm", "%s %s" % (x, weight), **given), net.scales(1 / 8))
+        return self.ops_of(net.file(y, ("N", shape[1 if given else 0])))
+
+    def test_limits_of_weights(self):
+        """Weights of 8 bits without a zero point, and sums that are exact."""
+        for possible, shape, values, given in (
+                (True, (2, 1), [127, -128], {}), (True, (1, 2), [127, -128], {"transB": 1}),
+                (True, (2, 1), [255, 0], {"kind": "uint8", "zero": 128}),
+                (False, (2, 1), [255, 0], {"kind": "uint8", "zero": 127}),
+                (False, (2, 1), [255, 0], {"kind": "uint8", "zero": 129}),
+                (True, (2, 1), [1, 2], {"scale": 0.0}), (False, (2, 1), [1, 2], {"scale": -0.5}),
+                (False, (2, 1), [1, 2], {"scale": math.inf}),
+                (True, (32768, 1), [1] * 32768, {}), (False, (32769, 1), [1] * 32769, {})):
+            with self.subTest("%s %s %s" % (shape, values[:2], given)):
+                self.assertEqual("quantized_linear" in self.of_weight(shape, values, **given), possible)
+
+    def test_biases(self):
+        """Of QLinearConv, in units of its sums: up to 2^22."""
+        for bias, possible in ((1 << 22, True), (-1 << 22, True), ((1 << 22) + 1, False)):
+            net = Net()
+            y = net.add("QLinearConv", " ".join(
+                ["x", net.scales()] + net.integers((1, 3, 1, 1))[0] +
+                [net.scales(), net.known("bias", (1,), [bias], "int32")]))
+            ops = self.ops_of(net.file(y, ("N", 3, 4, 4), "uint8"))
+            self.assertEqual("quantized_conv2d" in ops, possible)
+
+    def test_scales_that_stay(self):
+        """Numbers that are rounded twice in the same way, and a kind without a zero point."""
+        net = Net()
+        scales = net.scales(1 / 32)
+        self.assertEqual(self.ops_of(net.file(net.rounded(net.rounded("x", scales), scales))),
+                         ["quantize_per_tensor", "dequantize"])
+        for given in {}, {"output_dtype": 2}:
+            net = Net()
+            scale = net.known("scale", (), [0.5])
+            y = net.add("QuantizeLinear", "x " + scale, **given)
+            data = net.file(net.add("DequantizeLinear", y + " " + scale))
+            self.assertEqual(self.ops_of(data), ["quantize_per_tensor", "dequantize"])
+
     def test_moves(self):
         """Ops that only move numbers, of which one joins parts of two scales."""
         for kind in RANGES:
@@ -245,6 +291,7 @@ class Quantized(Import):
                     y = net.add("QLinearConv", " ".join(
                         ["x", scales] + parts + [net.scales(0.2), net.integer_bias(shape[0])]), **given)
                     data = net.file(y, ("N", 3, 12, 12), kind)
+                    self.assertNotIn("quantized_conv2d", self.ops_of(data, int8=False))
                     self.assertIn("quantized_conv2d", self.ops_of(data))
                     self.compare(data, self.bytes_of((2, 3, 12, 12), kind))
 
@@ -255,6 +302,7 @@ class Quantized(Import):
                 scales, parts = net.scales(0.02), net.integers((9, 7), per_row=False)[0]
                 y = net.add("QLinearMatMul", " ".join(["x", scales] + parts + [net.scales(0.1)]))
                 data = net.file(y, ("N", 9), kind)
+                self.assertNotIn("quantized_linear", self.ops_of(data, int8=False))
                 self.assertIn("quantized_linear", self.ops_of(data))
                 self.compare(data, self.bytes_of((40, 9), kind))
 
@@ -298,7 +346,9 @@ class Quantized(Import):
                 y = net.add("com.microsoft.QGemm", " ".join([y, scales[0], weight, scale, zero,
                                                              net.integer_bias(7), scales[1]]), transB=1)
                 data = net.file(net.add("DequantizeLinear", y + " " + scales[1]), ("N", 16, 4, 4), kind)
-                self.assertFalse([op for op in self.ops_of(data) if op in ("mul", "mean", "linear", "div")])
+                self.assertEqual([op for op in self.ops_of(data) if op not in ("integer", "cast")], [
+                    "quantized_conv2d", "quantized_conv2d", "quantized_add", "quantized_add", "concat",
+                    "quantized_conv2d", "reshape", "quantized_linear", "dequantize"])
                 self.same_as_floats(data, self.bytes_of((4, 16, 4, 4), kind))
 
     def test_matmul_integer_to_float(self):
@@ -316,7 +366,10 @@ class Quantized(Import):
         added = net.add("com.microsoft.QLinearAdd", " ".join(
             ["x", net.scales(0.5), "x", net.scales(0.25), net.scales(0.5)]))
         own = net.add("DequantizeLinear", "%s %s" % (added, net.scales(1.0)))
-        self.assertEqual(self.ops_of(net.file(own, ("N", 4), "uint8")), ["quantized_add", "dequantize"])
+        data = net.file(own, ("N", 4), "uint8")
+        self.assertNotIn("quantized_add", self.ops_of(data, int8=False))
+        self.assertEqual(self.ops_of(data), ["quantized_add", "dequantize"])
+        self.same_as_floats(data, self.bytes_of((40, 4), "uint8"))
 
     def bytes_of(self, shape, kind):
         draw, (low, high) = random.Random(len(shape)), RANGES[kind]
@@ -326,7 +379,7 @@ class Quantized(Import):
     def dynamic(self, bias):
         net = Net(exact=False)
         net.nodes.append(node("DynamicQuantizeLinear", "x", "q s z"))
-        (weight, scale, zero), _ = net.integers((6, 5), per_row=False)
+        (weight, scale, zero), _ = net.integers((6, 5), per_row=False, zero=3)
         y = net.add("MatMulInteger", "q %s z %s" % (weight, zero))
         y = net.add("Mul", "%s %s" % (net.add("Cast", y, to=1), net.add("Mul", "s " + scale)))
         return net.file(net.add("Add", "%s %s" % (y, net.known("b", (5,), [0.5, -1.0, 0.25, 3.0, 2.0])))

@@ -4,8 +4,8 @@ import math
 import random
 import unittest
 
-from generator import partition, spec
-from generator.program import WHOLE
+from generator import ir, lower, partition, spec
+from generator.program import WHOLE, Operand
 from tests.generator import interpret
 
 
@@ -512,6 +512,55 @@ class Programs(unittest.TestCase):
                 self.assertTrue(given)
                 for one in program.operands:
                     self.assertEqual(one.half, half if one in given and one.dtype == "f32" else None, one)
+
+
+class Limits(unittest.TestCase):
+    """The largest launch fits, and one that is larger by one does not."""
+
+    def check(self, write, limit, reason):
+        """write(graph, size): an expression."""
+        for size in limit, limit + 1:
+            root = write(ir.Graph(), size)
+            if size == limit:
+                lower.check([root], [root], [], 6)
+            else:
+                self.assertRaisesRegex(lower.Infeasible, reason, lower.check, [root], [root], [], 6)
+
+    @staticmethod
+    def load(graph, number, place=WHOLE):
+        return graph.load(Operand("x%d" % number, "value", number, "f32", place, (0, 6)))
+
+    @staticmethod
+    def repeated(step, node, count):
+        for _ in range(count):
+            node = step(node)
+        return node
+
+    def test_operations(self):
+        self.check(lambda graph, size: self.repeated(
+            lambda node: graph.op("exp", node), self.load(graph, 0), size - 1), lower.MOST_NODES, "200 op")
+
+    def test_tensors(self):
+        def write(graph, size):
+            first, *rest = [self.load(graph, i) for i in range(size)]
+            for node in rest:
+                first = graph.op("add", first, node)
+            return first
+        self.check(write, lower.MOST_STREAMS, "8 tensors")
+
+    def test_reductions(self):
+        self.check(lambda graph, size: self.repeated(
+            lambda node: graph.rowred("sum", graph.op("exp", node)), self.load(graph, 0), size),
+            lower.MOST_DEPTH, "reductions of rows")
+
+    def test_registers(self):
+        """All columns are read before the first two of them are added."""
+        def write(graph, size):
+            *rest, last = [self.load(graph, i, (1, 6)) for i in range(size)]
+            for node in reversed(rest):
+                last = graph.op("add", node, last)
+            return last
+        self.check(write, lower.MOST_REGISTERS, "registers")
 
 
 if __name__ == "__main__":

@@ -321,6 +321,9 @@ class Step(unittest.TestCase):
         self.assertEqual((first, second, plan.count(table)), (0, plan.count(grid), 35))
         self.assertEqual((plan.terms(grid), plan.terms(table)), (8, 2))
         self.assertEqual(plan.summed(), 18 * 3 + 3 + 1 + 2)
+        self.assertEqual(list(plan.products_back()), [(18, 3, True, True)])
+        # 8 corners of each of 4 levels, with 2 features
+        self.assertEqual(tiling.hashes(plan), [4 * 8 * (tiling.CORNER + 2) / tiling.LANES])
         self.assertEqual(text.count("exact_add(sums"), 3)
         self.assertNotIn("hash_gradient", emit_c.emit_header(made))
         # with the evaluation's kernel
@@ -374,6 +377,8 @@ class Step(unittest.TestCase):
         self.assertEqual([model.tensors[i].name or model.tensors[i].label for i, _ in plan.sums()],
                          ["b.weight", "b.bias"])
         self.assertEqual(plan.summed(), 16 * 3 + 3 + 1)
+        self.assertEqual(list(plan.products_back()), [(8, 16, False, False), (16, 3, False, True)])
+        self.assertEqual(plan.multiplications(), 8 * 16 + 2 * 16 * 3)
         self.assertFalse(plan.wants(next(t.id for t in model.tensors if t.op == "linear")))
 
     def test_others_are_none(self):

@@ -93,6 +93,10 @@ class Blocks(unittest.TestCase):
             bits << 16 for bits in array.array("H", quantize.to_bf16(values))]).tobytes())
         for value, found in zip(values, wide):
             self.assertTrue(found == bf16(value) or math.isnan(value) and math.isnan(found), value)
+        # ties to even, and the NaN of the smallest number
+        bits = array.array("I", [0x3f808000, 0x3f818000, 0x3f828000, 0xbf838000, 0x3f808001, 0x7f800001])
+        self.assertEqual(array.array("H", quantize.to_bf16(array.array("f", bits.tobytes()))).tolist(),
+                         [0x3f80, 0x3f82, 0x3f82, 0xbf84, 0x3f81, 0x7fc0])
 
 
 class Command(unittest.TestCase):
@@ -114,10 +118,11 @@ class Command(unittest.TestCase):
                    "bias": ("F32", [64], values[:64].tobytes()),
                    "embed": ("F32", [2, 64], values[:128].tobytes()),
                    "count": ("I64", [2, 1], struct.pack("<2q", 1, -2)),
+                   "bytes": ("U8", [2, 2], bytes((0, 1, 128, 255))),
                    "half": ("BF16", [1, 32], bytes(range(64)))}
         tensor_file.save(self.path("w.safetensors"), tensors)
         self.assertEqual(self.run_command("--to", "q4_0", "--keep", "emb*"),
-                         "3 q4_0 of 7 tensors; 0.0 MB were 0.0 MB\n")
+                         "3 q4_0 of 8 tensors; 0.0 MB were 0.0 MB\n")
         found = files.read(self.path("w.gguf"))
         block = FORMATS["Q4_0"]
         self.assertEqual(found["w"].shape, (6, 64))
@@ -125,6 +130,7 @@ class Command(unittest.TestCase):
             self.assertEqual(found[name].values, block.decode(block.encode(values)).tolist())
         for name in "odd", "bias", "embed", "count":
             self.assertEqual(found[name].encoded(), tensors[name][2])
+        self.assertEqual((found["bytes"].kind, found["bytes"].values), ("float32", [0, 1, 128, 255]))
         for to in "f16", "bf16", "q8_0":
             self.run_command("--to", to)
             self.assertEqual(files.read(self.path("w.gguf"))["bias"].encoded(), tensors["bias"][2])
@@ -186,7 +192,7 @@ class Command(unittest.TestCase):
             "w": ("F32", [6, 64], values.tobytes()), "bias": ("BF16", [3], bytes(range(6)))})
         with self.assertRaisesRegex(SystemExit, "GGUF has no NF4; write a .safetensors"):
             self.run_command("--to", "nf4")
-        for to in "nf4", "q4_0", "bf16":
+        for to in "bf16", "nf4", "q4_0":
             quantize.convert(self.path("w.safetensors"), self.path("out.safetensors"), to)
             found = tensor_files.read(self.path("out.safetensors"))
             self.assertEqual(found["bias"].encoded(), bytes(range(6)))
@@ -194,6 +200,11 @@ class Command(unittest.TestCase):
                 self.assertEqual(found["w"].encoded(), quantize.to_bf16(values))
             else:
                 self.assertEqual(found["w"].data, FORMATS[to.upper()].encode(values))
+                self.assertEqual(list(found), ["bias", "w"])  # blocks last
+        # blocks that are given are kept, or rounded to another format
+        for to, wanted in ("q4_0", found["w"].data), ("q8_0", FORMATS["Q8_0"].encode(found["w"].values)):
+            quantize.convert(self.path("out.safetensors"), self.path("w.safetensors"), to)
+            self.assertEqual(tensor_files.read(self.path("w.safetensors"))["w"].data, wanted)
 
     def test_rows_that_are_no_blocks_of_256(self):
         values = random_floats(256)
