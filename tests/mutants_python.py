@@ -6,10 +6,10 @@
 As tests/mutants.py does for C. The modules are changed as they are imported, and no file is written. The
 function gpunn__mutant chooses the mutant that acts. Only code within functions is changed.
 
-The fast subset of the tests is found by a run without a mutant, each test in a process of its own. Tests that
-start a program, such as a compiler, are left out, and so are those longer than SLOWEST seconds. The others
-run for the mutants that they reach. tests/equivalent_mutants_generator.txt names mutants that change
-nothing."""
+The fast subset of the tests is found by a run without a mutant, each test in a process of its own. Tests
+longer than SLOWEST seconds are left out. The others run for the mutants that they reach. A test ends where it
+would start a program that is not in build/, such as a compiler. A mutant that only such tests reach is killed
+or counts as not reached. tests/equivalent_mutants_generator.txt names mutants that change nothing."""
 import argparse
 import ast
 import builtins
@@ -33,6 +33,7 @@ from mutants import ROOT, Mutant
 FOLDER, EQUIVALENT = "generator/", "tests/equivalent_mutants_generator.txt"
 SLOWEST, LEAST_SECONDS, TIMES_USUAL = 2, 5, 5  # of the processor
 MEMORY = 4 << 30
+BUILT = os.path.join(ROOT, "build", "")
 SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult,
          ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
          ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn,
@@ -80,7 +81,7 @@ def changes(node, place):
         yield from (ast.Constant(node.value + 1), ast.Constant(node.value - 1))
     elif isinstance(node, ast.Call):
         for i, (one, two) in enumerate(zip(node.args, node.args[1:])):
-            if isinstance(one, NAMED) and isinstance(two, NAMED):
+            if isinstance(one, NAMED) and isinstance(two, NAMED) and ast.dump(one) != ast.dump(two):
                 yield ast.Call(node.func, node.args[:i] + [two, one] + node.args[i + 2:], node.keywords)
     if place[1] in ("test", "ifs"):
         yield ast.UnaryOp(ast.Not(), node)
@@ -149,22 +150,23 @@ class Importer(importlib.machinery.SourceFileLoader):
 
 
 class Switch:
-    """The mutant that acts, and those that were reached. started: whether a test would start a program."""
-    number, reached, started = 0, set(), False
+    """The mutant that acts, and those that were reached. ended: whether a test ended at a program."""
+    number, reached, ended = 0, set(), False
 
     def __call__(self, number):
         self.reached.add(number)
         return number == self.number
 
 
-def start_no_program(event, arguments):
-    if event in ("subprocess.Popen", "os.posix_spawn", "os.system"):
-        switch.started = True
+def end_at_programs(event, arguments):
+    starts = event in ("subprocess.Popen", "os.posix_spawn", "os.system")
+    if starts and not str(arguments[0]).startswith(BUILT):
+        switch.ended = True
         raise unittest.SkipTest("a program")
 
 
 def run(tests, number, seconds):
-    """{passed, skipped, reached, seconds} of tests with a mutant; None if they crash or run too long."""
+    """{passed, whole, reached, seconds} of tests with a mutant; None if they crash or run too long."""
     source, target = os.pipe()
     child = os.fork()
     if child == 0:
@@ -183,7 +185,7 @@ def run_here(tests, number, seconds, target):
     with open(os.devnull, "w", encoding="ascii") as nowhere:
         for stream in 1, 2:
             os.dup2(nowhere.fileno(), stream)
-    sys.addaudithook(start_no_program)
+    sys.addaudithook(end_at_programs)
     switch.number = number
     switch.reached.clear()
     result = unittest.TestResult()
@@ -191,7 +193,7 @@ def run_here(tests, number, seconds, target):
     with contextlib.suppress(BaseException):
         unittest.TestSuite(tests).run(result)
         os.write(target, json.dumps(
-            {"passed": result.wasSuccessful(), "skipped": switch.started or bool(result.skipped),
+            {"passed": result.wasSuccessful(), "whole": not switch.ended and not result.skipped,
              "seconds": time.process_time(), "reached": sorted(switch.reached)}).encode())
     os._exit(0)
 
@@ -209,23 +211,25 @@ def usual(index):
     return index, run([tests[index]], 0, SLOWEST + 1)
 
 
-def verdict(number, indices, seconds):
-    """(number, "killed", "survived" or "not reached")."""
+def verdict(number, indices, seconds, whole):
+    """(number, "killed", "survived" or "not reached"). whole: whether a whole test reaches it."""
     if not indices:
         return number, "not reached"
     limit = int(max(LEAST_SECONDS, TIMES_USUAL * seconds))
     result = run([tests[index] for index in indices], number, limit)
-    return number, "survived" if result and result["passed"] else "killed"
+    left = "survived" if whole else "not reached"
+    return number, left if result and result["passed"] else "killed"
 
 
 def fast_tests(pool):
     """{index: result} of the tests that run for mutants, the quickest first."""
     results = {index: result for index, result in pool.map(usual, range(len(tests)))
-               if result and not result["skipped"] and result["seconds"] < SLOWEST}
+               if result and result["seconds"] < SLOWEST}
     failed = [tests[index].id() for index, result in results.items() if not result["passed"]]
     if failed:
         sys.exit(f"without a mutant these tests fail: {', '.join(failed)}")
-    print(f"{len(results)} of {len(tests)} tests are fast", flush=True)
+    ended = sum(not result["whole"] for result in results.values())
+    print(f"{len(results)} of {len(tests)} tests are fast, and {ended} of them end at a program", flush=True)
     return dict(sorted(results.items(), key=lambda item: item[1]["seconds"]))
 
 
@@ -236,7 +240,8 @@ def judge(drawn, jobs):
         for number in drawn:
             reaching = [index for index, result in fast.items() if number in result["reached"]]
             seconds = sum(fast[index]["seconds"] for index in reaching)
-            verdicts.append(pool.submit(verdict, number, reaching, seconds))
+            whole = any(fast[index]["whole"] for index in reaching)
+            verdicts.append(pool.submit(verdict, number, reaching, seconds, whole))
         mutants.report(FOLDER, drawn, concurrent.futures.as_completed(verdicts))
 
 
