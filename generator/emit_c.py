@@ -374,7 +374,7 @@ class _Launch:
         """The elements after which some narrow operand starts anew. None: none does, or they do too often."""
         periods = []
         for slot in function.parameters:
-            if slot.kind == "load" and slot.key.place[1] != 1 and slot.key.place != WHOLE:
+            if slot.kind == "load":
                 div, mod = slot.key.place
                 period = div if div > 1 else mod if slot.key.stride == 1 else 0
                 if period >= SHORT:

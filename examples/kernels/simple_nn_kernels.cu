@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates 393e3b5261e3
+ * gpunn 0.2, templates c9514ad691f1
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0x9c8d10b68bdb8282ull
+#if SIMPLE_NN_KERNELS_STAMP != 0x6ccc8dd8acd8e9ffull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu do not match: renew both (see their first lines)"
 #endif
 

@@ -1,6 +1,6 @@
 /* simple_nn_inference.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.2, templates 393e3b5261e3
+ * gpunn 0.2, templates c9514ad691f1
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/plain_c/simple_nn --inference --outputs t9 --weights examples/plain_c/simple_nn.safetensors
  */

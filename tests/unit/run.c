@@ -954,6 +954,30 @@ static void test_bad_boxes(void **state)
     }
 }
 
+/* A box of no sample is an error on a CPU. On a GPU it adds nothing to the gradient of x. */
+static void test_gradient_of_bad_boxes(void **state)
+{
+    fixture      *f = *state;
+    float         boxes[] = {0, 0, 0, 2, 2, 1, 0, 0, 2, 2}, gradient[2][8];
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 2, 2));
+    gpunn_tensor *t = gpunn_input(f->model, "boxes", GPUNN_F32, GPUNN_SHAPE(2, 5));
+    MADE(f->dev, gpunn_retain_grad(x));
+    gpunn_tensor *y = gpunn_roi_align(x, t, .output_size = 2, .sampling_ratio = 2);
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    OK(f->dev, write_floats(x, FLOATS(1, 2, 3, 4, 5, 6, 7, 8), 8));
+    for (int missing = 0; missing < 2; missing++) {
+        boxes[5] = missing ? -1 : 1;
+        OK(f->dev, gpunn_write(t, boxes, sizeof boxes));
+        if (missing && f->backend->type == GPUNN_DEVICE_CPU) {
+            FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_ARGUMENT, "roi_align: box 1 has sample number -1");
+            return;
+        }
+        OK(f->dev, gpunn_backward(loss));
+        OK(f->dev, gpunn_read_grad(x, gradient[missing], sizeof *gradient));
+    }
+    for (int i = 0; i < 8; i++) assert_true(gradient[1][i] == (i < 4 ? gradient[0][i] : 0));
+}
+
 /* All labels ignored: the gradient is 0, as torch's; the mean is -0. */
 static void test_all_ignored(void **state)
 {
@@ -1428,6 +1452,7 @@ int main(void)
                 {"no labels", test_no_labels},
                 {"bad classes", test_bad_classes},
                 {"bad boxes", test_bad_boxes},
+                {"gradient of bad boxes", test_gradient_of_bad_boxes},
                 {"all ignored", test_all_ignored},
                 {"dropout", test_dropout},
                 {"metrics", test_metrics},
