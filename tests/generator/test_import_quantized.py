@@ -376,19 +376,24 @@ class Quantized(Import):
         return Array(kind, shape, [draw.randint(low, high) for _ in range(math.prod(shape))])
 
     # ---- dynamic ----
-    def dynamic(self, bias):
+    def dynamic(self, bias, shape=(6, 5)):
         net = Net(exact=False)
         net.nodes.append(node("DynamicQuantizeLinear", "x", "q s z"))
-        (weight, scale, zero), _ = net.integers((6, 5), per_row=False, zero=3)
+        (weight, scale, zero), _ = net.integers(shape, per_row=False, zero=3)
         y = net.add("MatMulInteger", "q %s z %s" % (weight, zero))
         y = net.add("Mul", "%s %s" % (net.add("Cast", y, to=1), net.add("Mul", "s " + scale)))
         return net.file(net.add("Add", "%s %s" % (y, net.known("b", (5,), [0.5, -1.0, 0.25, 3.0, 2.0])))
-                        if bias else y, ("N", 4, 6))
+                        if bias else y, ("N", 4, shape[0]))
 
     def test_dynamic(self):
+        for rows, possible in (32768, True), (32769, False):
+            ops = self.ops_of(self.dynamic(False, (rows, 1)))
+            self.assertEqual("quantized_linear_dynamic" in ops, possible)
         for bias in (False, True):
             data = self.dynamic(bias)
             self.assertEqual(self.ops_of(data), ["quantized_linear_dynamic"])
+            self.same_as_floats(data, self.image((3, 4, 6)), most=2e-6)
+            self.imported(data)
             self.compare(data, self.image((3, 4, 6)), most=2e-6)
 
     def test_zeros_have_a_scale(self):
