@@ -33618,20 +33618,6 @@ static void gpunn__round_groups(gpunn_dtype format, const float *a, int64_t n, g
     }
 }
 
-/* What dot products subtract from unsigned numbers of this format, by `shift`. */
-GPUNN__INLINE int gpunn__block_zero(gpunn_dtype format)
-{
-    return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__block_bias(format) : 0;
-}
-
-/* Whether there are kernels of a format. Those that do not saturate gain a tenth of the time or more only for
- * blocks of 32 numbers without minimums, whose numbers are signed. */
-GPUNN__INLINE bool gpunn__block_fits(gpunn_dtype format, bool saturates)
-{
-    return gpunn__block_has_integers(format) &&
-           (saturates || (gpunn__block_length(format) == GPUNN__GROUP && !gpunn__block_has_minimums(format)));
-}
-
 /* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */
 typedef void (*gpunn__block_kernel)(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
                                     const gpunn__rounded *a, const char *b, float *c, int64_t c_row,
@@ -33652,6 +33638,29 @@ typedef struct gpunn__tiles {
 } gpunn__tiles;
 
 #if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
+/* Bytes of B between what is computed and what is prefetched. 8 to 32 KiB are equally fast; a row or two
+ * are up to 1.5 times slower. */
+enum { GPUNN__AHEAD = 16384 };
+
+/* Eight groups of a row of A and of four of B. */
+typedef struct gpunn__last_groups {
+    gpunn__rounded a[8];
+    uint8_t        b[4][8 * (GPUNN__GROUP + 2)];
+} gpunn__last_groups;
+
+/* Copies the last groups, blocks of 32 numbers, and zeros behind them. Returns A's and sets b to B's. */
+static const gpunn__rounded *gpunn__pad_groups(gpunn__last_groups *tail, int64_t groups, size_t bytes,
+                                               const gpunn__rounded *a, const uint8_t *b[4])
+{
+    memset(tail, 0, sizeof *tail);
+    memcpy(tail->a, a, (size_t)groups * sizeof *a);
+    for (int e = 0; e < 4; e++) {
+        memcpy(tail->b[e], b[e], (size_t)groups * bytes);
+        b[e] = tail->b[e];
+    }
+    return tail->a;
+}
+
 #define GPUNN__B(name) gpunn__maddubs_##name
 #define GPUNN__SATURATES 1
 #ifdef GPUNN__AVX2
@@ -33659,22 +33668,23 @@ typedef struct gpunn__tiles {
 #else
 #define GPUNN__TARGET GPUNN__AVX512
 #endif
-GPUNN__TARGET GPUNN__INLINE __m256i gpunn__maddubs_sums(__m256i sums, __m256i u, __m256i s)
-{
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
-}
-/* Products with weights of blocks, for one set of instructions. GPUNN__B(sums)(sums, u, s) adds products
- * of unsigned and signed bytes to eight sums, each of four products. With GPUNN__SATURATES sums of two
- * products may be at most 32767. GPUNN__TARGET is an attribute of the functions. */
+/* Products with weights of blocks, for one set of instructions. With GPUNN__SATURATES they are those of AVX2,
+ * whose sums of two products of bytes may be at most 32767; else those of VNNI, which sums four.
+ * GPUNN__TARGET is an attribute of the functions. */
 
-/* The numbers of group j of a block, without `zero` of gpunn__block_zero. Signed, if gpunn__is_signed. */
+GPUNN__TARGET GPUNN__INLINE float GPUNN__B(half)(const uint8_t *at)
+{
+    uint16_t bits;
+    memcpy(&bits, at, sizeof bits);
+    return _cvtsh_ss(bits);
+}
+
+#if GPUNN__SATURATES
+/* The numbers of group j of a block, plus gpunn__block_bias unless they have 8 bits. */
 GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, const uint8_t *block, int j)
 {
     const __m256i four = _mm256_set1_epi8(15);
-    if (format == GPUNN_Q8_0) {
-        const __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)(block + 2));
-        return GPUNN__SATURATES ? q : _mm256_xor_si256(q, _mm256_set1_epi8((char)-128));
-    }
+    if (format == GPUNN_Q8_0) return _mm256_loadu_si256((const __m256i *)(const void *)(block + 2));
     if (gpunn__block_length(format) == GPUNN__GROUP) {
         const bool     five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
         const uint8_t *at = block + (format == GPUNN_Q4_1 || format == GPUNN_Q5_1 ? 4 : 2) + (five ? 4 : 0);
@@ -33683,7 +33693,7 @@ GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, con
         if (format == GPUNN_IQ4_NL) {
             const int64_t low = (int64_t)GPUNN__IQ4_NL_LOW, high = (int64_t)GPUNN__IQ4_NL_HIGH;
             const __m256i bytes = _mm256_shuffle_epi8(_mm256_setr_epi64x(low, high, low, high), q);
-            return GPUNN__SATURATES ? _mm256_xor_si256(bytes, _mm256_set1_epi8((char)-128)) : bytes;
+            return _mm256_xor_si256(bytes, _mm256_set1_epi8((char)-128));
         }
         if (!five) return q;
         int32_t bits; /* bit i is the highest of number i */
@@ -33706,15 +33716,7 @@ GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, con
     const __m256i  bits = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)(const void *)more),
                                            _mm_cvtsi32_si128(six ? j % 4 * 2 : j));
     const __m256i  high = _mm256_slli_epi16(_mm256_and_si256(bits, _mm256_set1_epi8(six ? 3 : 1)), 4);
-    const __m256i  all = _mm256_or_si256(q, high);
-    return six ? _mm256_sub_epi8(all, _mm256_set1_epi8(32)) : all;
-}
-
-GPUNN__TARGET GPUNN__INLINE float GPUNN__B(half)(const uint8_t *at)
-{
-    uint16_t bits;
-    memcpy(&bits, at, sizeof bits);
-    return _cvtsh_ss(bits);
+    return _mm256_or_si256(q, high);
 }
 
 /* Scales and minimum of group j of a block. The scale of a half of the group is in half of the vector. */
@@ -33735,56 +33737,230 @@ GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(scales)(const gpunn_dtype format, co
     return _mm256_set1_ps(d * (float)s);
 }
 
-GPUNN__TARGET GPUNN__INLINE float GPUNN__B(total)(__m256 v)
+#endif
+
+/* The F16 numbers at the same place of 8 blocks of 32. */
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(halves)(const uint8_t *at, size_t bytes)
 {
-    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+    int16_t x[8];
+    GPUNN__UNROLL
+    for (int i = 0; i < 8; i++) memcpy(&x[i], at + (size_t)i * bytes, sizeof x[i]);
+    return _mm256_cvtph_ps(_mm_setr_epi16(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]));
 }
 
-/* Four products: of one row of A with four of B, or of four rows of A with one of B. */
-GPUNN__TARGET GPUNN__INLINE void GPUNN__B(four)(const gpunn_dtype format, const bool one_a, int64_t groups,
-                                                const gpunn__rounded *const a[4], const char *const b[4],
-                                                const char *ahead, float *sums)
+/* Scales of 8 groups times `scale`, in Q6_K of their halves. Returns the groups' minimums. */
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(factors)(const gpunn_dtype format, const uint8_t *block,
+                                                     const __m256 scale[2], __m256 factor[2])
 {
-    const int  each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
-    const int  bytes = (int)gpunn__block_bytes(format, gpunn__block_length(format));
-    const bool sign = format == GPUNN_Q6_K || (gpunn__block_is_bytes(format) && GPUNN__SATURATES);
-    const bool zero = gpunn__block_length(format) == GPUNN__GROUP && format != GPUNN_Q4_1 &&
-                      format != GPUNN_Q5_1 && !sign;
-    __m256        sum[4];
-    float         least[4] = {0, 0, 0, 0};
-    const int64_t blocks = groups / each;
+    const bool   minimums = gpunn__block_has_minimums(format);
+    const size_t bytes = gpunn__block_bytes(format, gpunn__block_length(format));
+    if (gpunn__block_length(format) == GPUNN__GROUP) {
+        factor[0] = _mm256_mul_ps(scale[0], GPUNN__B(halves)(block, bytes));
+        return minimums ? GPUNN__B(halves)(block + 2, bytes) : _mm256_setzero_ps();
+    }
+    const __m128i packed = _mm_loadu_si128((const __m128i *)(const void *)(block + (minimums ? 0 : 192)));
+    if (!minimums) {
+        const __m256 d = _mm256_set1_ps(GPUNN__B(half)(block + gpunn__block_scale_at(format)));
+        for (int i = 0; i < 2; i++) {
+            const __m256i s = _mm256_cvtepi8_epi32(i ? _mm_srli_si128(packed, 8) : packed);
+            factor[i] = _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(s), d), scale[i]);
+        }
+        return _mm256_setzero_ps();
+    }
+    /* as gpunn__group_scales: bytes of 8 scales, then of 8 minimums */
+    const __m128i low = _mm_and_si128(
+        _mm_srlv_epi32(_mm_shuffle_epi32(packed, 0xed), _mm_setr_epi32(0, 0, 0, 4)),
+        _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
+    const __m128i high = _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(packed, 0x84), 2),
+                                       _mm_setr_epi32(0, 0x30303030, 0, 0x30303030));
+    const __m128i all = _mm_or_si128(low, high);
+    const __m128  d = _mm_cvtph_ps(packed);
+    const __m256  s = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(all));
+    const __m256  m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(all, 8)));
+    factor[0] = _mm256_mul_ps(_mm256_mul_ps(s, _mm256_broadcastss_ps(d)), scale[0]);
+    return _mm256_mul_ps(m, _mm256_broadcastss_ps(_mm_sub_ps(_mm_setzero_ps(), _mm_movehdup_ps(d))));
+}
+
+/* Scales of 8 groups of A, in Q6_K one for each half, and their sums. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(scales_of_a)(const gpunn_dtype format, const gpunn__rounded *a,
+                                                       __m256 scale[2], __m256 *sum)
+{
+    __m256 x[4];
     GPUNN__UNROLL
-    for (int e = 0; e < 4; e++) sum[e] = _mm256_setzero_ps();
-    for (int64_t x = 0, g = 0; x < blocks; x++) {
-        if (ahead) ahead = gpunn__prefetch(ahead, (one_a ? 4 : 1) * bytes);
-        for (int j = 0; j < each; j++, g++) {
-            __m256i q = _mm256_setzero_si256();
-            __m256  scale = _mm256_setzero_ps();
-            float   minimum = 0;
+    for (int i = 0; i < 4; i++)
+        x[i] = _mm256_set_m128(_mm_loadu_ps(&a[i + 4].scale), _mm_loadu_ps(&a[i].scale));
+    const __m256 low = _mm256_unpacklo_ps(x[0], x[1]), high = _mm256_unpacklo_ps(x[2], x[3]);
+    *sum = _mm256_shuffle_ps(low, high, 0xee);
+    scale[0] = scale[1] = _mm256_shuffle_ps(low, high, 0x44);
+    if (format != GPUNN_Q6_K) return;
+    scale[0] = _mm256_permutevar8x32_ps(scale[0], _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+    scale[1] = _mm256_permutevar8x32_ps(scale[1], _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+}
+
+#if GPUNN__SATURATES
+/* Adds the dot products of 8 groups of a row of A with those of four rows of B, by the factors of B's. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(span)(const gpunn_dtype format, const gpunn__rounded *a,
+                                                const uint8_t *const b[4], __m256 factors[4][2],
+                                                __m256 sum[4])
+{
+    const bool   large = gpunn__block_length(format) > GPUNN__GROUP;
+    const bool   bias = gpunn__block_bias(format) > 0 && !gpunn__block_is_bytes(format);
+    const size_t bytes = gpunn__block_bytes(format, gpunn__block_length(format));
+    float        factor[4][16];
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) {
+        _mm256_storeu_ps(factor[e], factors[e][0]);
+        if (format == GPUNN_Q6_K) _mm256_storeu_ps(factor[e] + 8, factors[e][1]);
+    }
+    for (int j = 0; j < 8; j += 2) {
+        GPUNN__UNROLL
+        for (int h = 0; h < 2; h++) {
+            const int     g = j + h;
+            const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)a[g].q);
+            const __m256i from = _mm256_set_m128i(format == GPUNN_Q6_K ? _mm_cvtsi32_si128(a[g].shift[1])
+                                                                       : _mm_setzero_si128(),
+                                                  _mm_cvtsi32_si128(a[g].shift[0]));
             GPUNN__UNROLL
             for (int e = 0; e < 4; e++) {
-                const gpunn__rounded *r = a[one_a ? 0 : e] + g;
-                if (one_a || e == 0) {
-                    const uint8_t *block = (const uint8_t *)b[e] + x * bytes;
-                    q = GPUNN__B(load)(format, block, j);
-                    scale = GPUNN__B(scales)(format, block, j, &minimum);
-                }
-                const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)r->q);
-                const __m256i from = zero ? _mm256_zextsi128_si256(_mm_cvtsi32_si128(r->shift[0]))
-                                          : _mm256_setzero_si256();
-                const __m256i dots = sign ? GPUNN__B(sums)(from, _mm256_abs_epi8(q), _mm256_sign_epi8(y, q))
-                                          : GPUNN__B(sums)(from, q, y);
-                sum[e] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots),
-                                         _mm256_mul_ps(scale, _mm256_set1_ps(r->scale)), sum[e]);
-                least[e] += minimum * r->sum;
+                const uint8_t *block = b[e] + (large ? 0 : (size_t)g * bytes);
+                const __m256i  q = GPUNN__B(load)(format, block, large ? g : 0);
+                const __m256i  two = gpunn__block_is_bytes(format)
+                                         ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(y, q))
+                                         : _mm256_maddubs_epi16(q, y);
+                const __m256i  four = _mm256_madd_epi16(two, _mm256_set1_epi16(1));
+                const __m256i  dots = bias ? _mm256_add_epi32(four, from) : four;
+                const __m256   own = format == GPUNN_Q6_K ? _mm256_set_m128(_mm_set1_ps(factor[e][2 * g + 1]),
+                                                                            _mm_set1_ps(factor[e][2 * g]))
+                                                          : _mm256_set1_ps(factor[e][g]);
+                sum[e] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), own, sum[e]);
             }
         }
     }
-    GPUNN__UNROLL
-    for (int e = 0; e < 4; e++) sums[e] = GPUNN__B(total)(sum[e]) + least[e];
 }
+#define GPUNN__SUM __m256
+#define GPUNN__NO_SUM _mm256_setzero_ps()
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(eight)(__m256 sum)
+{
+    return sum;
+}
+#else
+/* The numbers of groups 2 j and 2 j + 1 of a block of 256, plus gpunn__block_bias. */
+GPUNN__TARGET GPUNN__INLINE __m512i GPUNN__B(load_large)(const gpunn_dtype format, const uint8_t *block,
+                                                         int j)
+{
+    const bool     six = format == GPUNN_Q6_K;
+    const uint8_t *low = six ? block + 64 * (j / 2) : block + (format == GPUNN_Q5_K ? 48 : 16) + 32 * j;
+    const uint8_t *high = six ? block + 128 + 32 * (j / 2) : block + 16;
+    const __m512i  packed = six ? _mm512_srl_epi64(_mm512_loadu_si512(low), _mm_cvtsi32_si128(j % 2 * 4))
+                                : _mm512_srlv_epi64(GPUNN__B(twice)(low), GPUNN__B(pair)(0, 4));
+    const __m512i  q = _mm512_and_si512(packed, _mm512_set1_epi8(15));
+    if (format == GPUNN_Q4_K) return q;
+    /* rotates by the number of the first further bit less 4, so that it becomes bit 4 */
+    const __m512i turns = _mm512_add_epi64(GPUNN__B(pair)(60, six ? 62 : 61),
+                                           _mm512_set1_epi64(six ? j % 2 * 4 : 2 * j));
+    const __m512i bits = _mm512_rorv_epi64(GPUNN__B(twice)(high), turns);
+    return _mm512_or_si512(q, _mm512_and_si512(bits, _mm512_set1_epi8(six ? 48 : 16)));
+}
+
+/* The numbers of blocks 2 j and 2 j + 1 of 32, plus gpunn__block_bias. */
+GPUNN__TARGET GPUNN__INLINE __m512i GPUNN__B(load_small)(const gpunn_dtype format, const uint8_t *block,
+                                                         int j)
+{
+    const bool   five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
+    const size_t bytes = gpunn__block_bytes(format, GPUNN__GROUP);
+    block += 2 * (size_t)j * bytes + (gpunn__block_has_minimums(format) ? 4 : 2);
+    if (format == GPUNN_Q8_0)
+        return _mm512_xor_si512(GPUNN__B(join)(block, block + bytes), _mm512_set1_epi8((char)-128));
+    const uint8_t *at = block + (five ? 4 : 0);
+    const __m128i  one = _mm_loadu_si128((const __m128i *)(const void *)at);
+    const __m128i  two = _mm_loadu_si128((const __m128i *)(const void *)(at + bytes));
+    const __m512i  packed = _mm512_inserti64x4(_mm512_broadcast_i32x4(one), _mm256_broadcastsi128_si256(two),
+                                               1);
+    const __m512i  q = _mm512_and_si512(_mm512_srlv_epi64(packed, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)),
+                                        _mm512_set1_epi8(15));
+    if (format == GPUNN_IQ4_NL) {
+        const int64_t low = (int64_t)GPUNN__IQ4_NL_LOW, high = (int64_t)GPUNN__IQ4_NL_HIGH;
+        return _mm512_shuffle_epi8(_mm512_set4_epi64(high, low, high, low), q);
+    }
+    if (!five) return q;
+    const uint64_t bits = gpunn__four_bytes(block) | (uint64_t)gpunn__four_bytes(block + bytes) << 32;
+    return _mm512_mask_add_epi8(q, bits, q, _mm512_set1_epi8(16));
+}
+
+/* As gpunn__maddubs_span. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(span)(const gpunn_dtype format, const gpunn__rounded *a,
+                                                const uint8_t *const b[4], __m256 factors[4][2],
+                                                __m512 sum[4])
+{
+    const bool    six = format == GPUNN_Q6_K, large = gpunn__block_length(format) > GPUNN__GROUP;
+    const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    __m512i       index = six ? fours : _mm512_srli_epi32(fours, 1);
+    __m512        factor[4];
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) {
+        factor[e] = _mm512_zextps256_ps512(factors[e][0]);
+        if (six) factor[e] = _mm512_insertf32x8(factor[e], factors[e][1], 1);
+    }
+    for (int j = 0; j < 4; j++, a += 2) {
+        const __m512i y = GPUNN__B(join)(a[0].q, a[1].q);
+        const __m128i shifts = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)a[0].shift),
+                                                  _mm_loadl_epi64((const __m128i *)(const void *)a[1].shift));
+        const __m512i from = gpunn__block_bias(format) ? _mm512_maskz_permutexvar_epi32(
+                                                             0x1111, fours, _mm512_zextsi128_si512(shifts))
+                                                       : _mm512_setzero_si512();
+        GPUNN__UNROLL
+        for (int e = 0; e < 4; e++) {
+            const __m512i q = large ? GPUNN__B(load_large)(format, b[e], j)
+                                    : GPUNN__B(load_small)(format, b[e], j);
+            const __m512i dots = _mm512_dpbusd_epi32(from, q, y);
+            sum[e] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), _mm512_permutexvar_ps(index, factor[e]),
+                                     sum[e]);
+        }
+        index = _mm512_add_epi32(index, _mm512_set1_epi32(six ? 4 : 2));
+    }
+}
+#define GPUNN__SUM __m512
+#define GPUNN__NO_SUM _mm512_setzero_ps()
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(eight)(__m512 sum)
+{
+    return _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
+}
+#endif
+
+/* Dot products of a row of A with four of B. */
+GPUNN__TARGET GPUNN__INLINE __m128 GPUNN__B(four)(const gpunn_dtype format, int64_t groups,
+                                                  const gpunn__rounded *a, const char *const b[4],
+                                                  const char *ahead)
+{
+    const int          each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
+    const size_t       bytes = gpunn__block_bytes(format, gpunn__block_length(format));
+    GPUNN__SUM         sum[4];
+    __m256             least[4];
+    gpunn__last_groups tail;
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) sum[e] = GPUNN__NO_SUM, least[e] = _mm256_setzero_ps();
+    for (int64_t g = 0; g < groups; g += 8, a += 8) {
+        const uint8_t *block[4];
+        __m256         scale[2], sums, factor[4][2];
+        if (ahead) ahead = gpunn__prefetch(ahead, 4 * (int)bytes * (8 / each));
+        GPUNN__UNROLL
+        for (int e = 0; e < 4; e++) block[e] = (const uint8_t *)b[e] + (size_t)(g / each) * bytes;
+        if (each == 1 && groups - g < 8) a = gpunn__pad_groups(&tail, groups - g, bytes, a, block);
+        GPUNN__B(scales_of_a)(format, a, scale, &sums);
+        GPUNN__UNROLL
+        for (int e = 0; e < 4; e++) {
+            const __m256 minimum = GPUNN__B(factors)(format, block[e], scale, factor[e]);
+            least[e] = _mm256_fmadd_ps(minimum, sums, least[e]);
+        }
+        GPUNN__B(span)(format, a, block, factor, sum);
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) least[e] = _mm256_add_ps(GPUNN__B(eight)(sum[e]), least[e]);
+    const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(least[0], least[1]), _mm256_hadd_ps(least[2], least[3]));
+    return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+#undef GPUNN__SUM
+#undef GPUNN__NO_SUM
 
 /* C [m, n] of one format. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__B(format)(const gpunn_dtype format, int64_t m, int64_t n,
@@ -33794,22 +33970,14 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(format)(const gpunn_dtype format, int6
     const size_t row = gpunn__block_bytes(format, groups * GPUNN__GROUP);
     float        sums[4];
     for (int64_t j = 0; j < n; j += 4) {
-        const gpunn__rounded *rows[4];
-        const char           *columns[4], *ahead = n - j < 8 ? NULL : b + (size_t)(j + 4) * row;
-        const int64_t         count = n - j < 4 ? n - j : 4, most = m - m % 4;
+        const char   *columns[4];
+        const char   *ahead = (size_t)(n - j) * row < GPUNN__AHEAD + 4 * row
+                                  ? NULL
+                                  : b + (size_t)j * row + GPUNN__AHEAD;
+        const int64_t count = n - j < 4 ? n - j : 4;
         for (int64_t e = 0; e < 4; e++) columns[e] = b + (size_t)(j + (e < count ? e : 0)) * row;
-        for (int64_t i = 0; i < most; i += 4)
-            for (int64_t x = 0; x < count; x++) {
-                for (int64_t e = 0; e < 4; e++) rows[e] = a + (i + e) * groups;
-                GPUNN__B(four)(format, false, groups, rows, columns + x, NULL, sums);
-                for (int64_t e = 0; e < 4; e++) {
-                    float *to = c + (i + e) * c_row + j + x;
-                    *to = add ? *to + sums[e] : sums[e];
-                }
-            }
-        for (int64_t i = most; i < m; i++) {
-            rows[0] = a + i * groups;
-            GPUNN__B(four)(format, true, groups, rows, columns, ahead, sums);
+        for (int64_t i = 0; i < m; i++) {
+            _mm_storeu_ps(sums, GPUNN__B(four)(format, groups, a + i * groups, columns, ahead));
             for (int64_t x = 0; x < count; x++) {
                 float *to = c + i * c_row + j + x;
                 *to = add ? *to + sums[x] : sums[x];
@@ -33823,10 +33991,9 @@ GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int6
                                              bool add)
 {
     switch ((int)format) {
-#define GPUNN__X(id, name, length, bytes)                            \
-    case id:                                                         \
-        if (gpunn__block_fits(id, GPUNN__SATURATES))                 \
-            GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add); \
+#define GPUNN__X(id, name, length, bytes)                                                           \
+    case id:                                                                                        \
+        if (gpunn__block_has_integers(id)) GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add); \
         return;
         GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
@@ -33862,7 +34029,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(numbers)(const gpunn_dtype format, con
         return;
     }
     float         minimum = -0.0f;
-    const int     zero = gpunn__block_is_bytes(format) ? 0 : gpunn__block_zero(format);
+    const int     zero = gpunn__block_is_bytes(format) ? 0 : gpunn__block_bias(format);
     const __m256  scale = GPUNN__B(scales)(format, block, j, &minimum);
     const __m256i q = _mm256_sub_epi8(GPUNN__B(load)(format, block, j), _mm256_set1_epi8((char)zero));
     GPUNN__UNROLL
@@ -34002,25 +34169,47 @@ GPUNN__TARGET static void GPUNN__B(pack)(gpunn_dtype format, const char *const b
 #endif
 
 #ifdef GPUNN__AVX512
+/* g++ warns of undefined vectors inside its own intrinsics (gcc's bug 105593). */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #define GPUNN__B(name) gpunn__vnni_##name
 #define GPUNN__SATURATES 0
 #define GPUNN__TARGET GPUNN__AVX512_VNNI
-GPUNN__TARGET GPUNN__INLINE __m256i gpunn__vnni_sums(__m256i sums, __m256i u, __m256i s)
+GPUNN__TARGET GPUNN__INLINE __m512i gpunn__vnni_join(const void *low, const void *high)
 {
-    return _mm256_dpbusd_epi32(sums, u, s);
+    const __m256i one = _mm256_loadu_si256((const __m256i *)low);
+    return _mm512_inserti64x4(_mm512_zextsi256_si512(one), _mm256_loadu_si256((const __m256i *)high), 1);
 }
-/* Products with weights of blocks, for one set of instructions. GPUNN__B(sums)(sums, u, s) adds products
- * of unsigned and signed bytes to eight sums, each of four products. With GPUNN__SATURATES sums of two
- * products may be at most 32767. GPUNN__TARGET is an attribute of the functions. */
+/* The same 32 bytes in both halves. */
+GPUNN__TARGET GPUNN__INLINE __m512i gpunn__vnni_twice(const uint8_t *at)
+{
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)at));
+}
+/* A number of 64 bits for each half. */
+GPUNN__TARGET GPUNN__INLINE __m512i gpunn__vnni_pair(int64_t low, int64_t high)
+{
+    return _mm512_setr_epi64(low, low, low, low, high, high, high, high);
+}
+/* Products with weights of blocks, for one set of instructions. With GPUNN__SATURATES they are those of AVX2,
+ * whose sums of two products of bytes may be at most 32767; else those of VNNI, which sums four.
+ * GPUNN__TARGET is an attribute of the functions. */
 
-/* The numbers of group j of a block, without `zero` of gpunn__block_zero. Signed, if gpunn__is_signed. */
+GPUNN__TARGET GPUNN__INLINE float GPUNN__B(half)(const uint8_t *at)
+{
+    uint16_t bits;
+    memcpy(&bits, at, sizeof bits);
+    return _cvtsh_ss(bits);
+}
+
+#if GPUNN__SATURATES
+/* The numbers of group j of a block, plus gpunn__block_bias unless they have 8 bits. */
 GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, const uint8_t *block, int j)
 {
     const __m256i four = _mm256_set1_epi8(15);
-    if (format == GPUNN_Q8_0) {
-        const __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)(block + 2));
-        return GPUNN__SATURATES ? q : _mm256_xor_si256(q, _mm256_set1_epi8((char)-128));
-    }
+    if (format == GPUNN_Q8_0) return _mm256_loadu_si256((const __m256i *)(const void *)(block + 2));
     if (gpunn__block_length(format) == GPUNN__GROUP) {
         const bool     five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
         const uint8_t *at = block + (format == GPUNN_Q4_1 || format == GPUNN_Q5_1 ? 4 : 2) + (five ? 4 : 0);
@@ -34029,7 +34218,7 @@ GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, con
         if (format == GPUNN_IQ4_NL) {
             const int64_t low = (int64_t)GPUNN__IQ4_NL_LOW, high = (int64_t)GPUNN__IQ4_NL_HIGH;
             const __m256i bytes = _mm256_shuffle_epi8(_mm256_setr_epi64x(low, high, low, high), q);
-            return GPUNN__SATURATES ? _mm256_xor_si256(bytes, _mm256_set1_epi8((char)-128)) : bytes;
+            return _mm256_xor_si256(bytes, _mm256_set1_epi8((char)-128));
         }
         if (!five) return q;
         int32_t bits; /* bit i is the highest of number i */
@@ -34052,15 +34241,7 @@ GPUNN__TARGET GPUNN__INLINE __m256i GPUNN__B(load)(const gpunn_dtype format, con
     const __m256i  bits = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)(const void *)more),
                                            _mm_cvtsi32_si128(six ? j % 4 * 2 : j));
     const __m256i  high = _mm256_slli_epi16(_mm256_and_si256(bits, _mm256_set1_epi8(six ? 3 : 1)), 4);
-    const __m256i  all = _mm256_or_si256(q, high);
-    return six ? _mm256_sub_epi8(all, _mm256_set1_epi8(32)) : all;
-}
-
-GPUNN__TARGET GPUNN__INLINE float GPUNN__B(half)(const uint8_t *at)
-{
-    uint16_t bits;
-    memcpy(&bits, at, sizeof bits);
-    return _cvtsh_ss(bits);
+    return _mm256_or_si256(q, high);
 }
 
 /* Scales and minimum of group j of a block. The scale of a half of the group is in half of the vector. */
@@ -34081,56 +34262,230 @@ GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(scales)(const gpunn_dtype format, co
     return _mm256_set1_ps(d * (float)s);
 }
 
-GPUNN__TARGET GPUNN__INLINE float GPUNN__B(total)(__m256 v)
+#endif
+
+/* The F16 numbers at the same place of 8 blocks of 32. */
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(halves)(const uint8_t *at, size_t bytes)
 {
-    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+    int16_t x[8];
+    GPUNN__UNROLL
+    for (int i = 0; i < 8; i++) memcpy(&x[i], at + (size_t)i * bytes, sizeof x[i]);
+    return _mm256_cvtph_ps(_mm_setr_epi16(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]));
 }
 
-/* Four products: of one row of A with four of B, or of four rows of A with one of B. */
-GPUNN__TARGET GPUNN__INLINE void GPUNN__B(four)(const gpunn_dtype format, const bool one_a, int64_t groups,
-                                                const gpunn__rounded *const a[4], const char *const b[4],
-                                                const char *ahead, float *sums)
+/* Scales of 8 groups times `scale`, in Q6_K of their halves. Returns the groups' minimums. */
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(factors)(const gpunn_dtype format, const uint8_t *block,
+                                                     const __m256 scale[2], __m256 factor[2])
 {
-    const int  each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
-    const int  bytes = (int)gpunn__block_bytes(format, gpunn__block_length(format));
-    const bool sign = format == GPUNN_Q6_K || (gpunn__block_is_bytes(format) && GPUNN__SATURATES);
-    const bool zero = gpunn__block_length(format) == GPUNN__GROUP && format != GPUNN_Q4_1 &&
-                      format != GPUNN_Q5_1 && !sign;
-    __m256        sum[4];
-    float         least[4] = {0, 0, 0, 0};
-    const int64_t blocks = groups / each;
+    const bool   minimums = gpunn__block_has_minimums(format);
+    const size_t bytes = gpunn__block_bytes(format, gpunn__block_length(format));
+    if (gpunn__block_length(format) == GPUNN__GROUP) {
+        factor[0] = _mm256_mul_ps(scale[0], GPUNN__B(halves)(block, bytes));
+        return minimums ? GPUNN__B(halves)(block + 2, bytes) : _mm256_setzero_ps();
+    }
+    const __m128i packed = _mm_loadu_si128((const __m128i *)(const void *)(block + (minimums ? 0 : 192)));
+    if (!minimums) {
+        const __m256 d = _mm256_set1_ps(GPUNN__B(half)(block + gpunn__block_scale_at(format)));
+        for (int i = 0; i < 2; i++) {
+            const __m256i s = _mm256_cvtepi8_epi32(i ? _mm_srli_si128(packed, 8) : packed);
+            factor[i] = _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(s), d), scale[i]);
+        }
+        return _mm256_setzero_ps();
+    }
+    /* as gpunn__group_scales: bytes of 8 scales, then of 8 minimums */
+    const __m128i low = _mm_and_si128(
+        _mm_srlv_epi32(_mm_shuffle_epi32(packed, 0xed), _mm_setr_epi32(0, 0, 0, 4)),
+        _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
+    const __m128i high = _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(packed, 0x84), 2),
+                                       _mm_setr_epi32(0, 0x30303030, 0, 0x30303030));
+    const __m128i all = _mm_or_si128(low, high);
+    const __m128  d = _mm_cvtph_ps(packed);
+    const __m256  s = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(all));
+    const __m256  m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(all, 8)));
+    factor[0] = _mm256_mul_ps(_mm256_mul_ps(s, _mm256_broadcastss_ps(d)), scale[0]);
+    return _mm256_mul_ps(m, _mm256_broadcastss_ps(_mm_sub_ps(_mm_setzero_ps(), _mm_movehdup_ps(d))));
+}
+
+/* Scales of 8 groups of A, in Q6_K one for each half, and their sums. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(scales_of_a)(const gpunn_dtype format, const gpunn__rounded *a,
+                                                       __m256 scale[2], __m256 *sum)
+{
+    __m256 x[4];
     GPUNN__UNROLL
-    for (int e = 0; e < 4; e++) sum[e] = _mm256_setzero_ps();
-    for (int64_t x = 0, g = 0; x < blocks; x++) {
-        if (ahead) ahead = gpunn__prefetch(ahead, (one_a ? 4 : 1) * bytes);
-        for (int j = 0; j < each; j++, g++) {
-            __m256i q = _mm256_setzero_si256();
-            __m256  scale = _mm256_setzero_ps();
-            float   minimum = 0;
+    for (int i = 0; i < 4; i++)
+        x[i] = _mm256_set_m128(_mm_loadu_ps(&a[i + 4].scale), _mm_loadu_ps(&a[i].scale));
+    const __m256 low = _mm256_unpacklo_ps(x[0], x[1]), high = _mm256_unpacklo_ps(x[2], x[3]);
+    *sum = _mm256_shuffle_ps(low, high, 0xee);
+    scale[0] = scale[1] = _mm256_shuffle_ps(low, high, 0x44);
+    if (format != GPUNN_Q6_K) return;
+    scale[0] = _mm256_permutevar8x32_ps(scale[0], _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+    scale[1] = _mm256_permutevar8x32_ps(scale[1], _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+}
+
+#if GPUNN__SATURATES
+/* Adds the dot products of 8 groups of a row of A with those of four rows of B, by the factors of B's. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(span)(const gpunn_dtype format, const gpunn__rounded *a,
+                                                const uint8_t *const b[4], __m256 factors[4][2],
+                                                __m256 sum[4])
+{
+    const bool   large = gpunn__block_length(format) > GPUNN__GROUP;
+    const bool   bias = gpunn__block_bias(format) > 0 && !gpunn__block_is_bytes(format);
+    const size_t bytes = gpunn__block_bytes(format, gpunn__block_length(format));
+    float        factor[4][16];
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) {
+        _mm256_storeu_ps(factor[e], factors[e][0]);
+        if (format == GPUNN_Q6_K) _mm256_storeu_ps(factor[e] + 8, factors[e][1]);
+    }
+    for (int j = 0; j < 8; j += 2) {
+        GPUNN__UNROLL
+        for (int h = 0; h < 2; h++) {
+            const int     g = j + h;
+            const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)a[g].q);
+            const __m256i from = _mm256_set_m128i(format == GPUNN_Q6_K ? _mm_cvtsi32_si128(a[g].shift[1])
+                                                                       : _mm_setzero_si128(),
+                                                  _mm_cvtsi32_si128(a[g].shift[0]));
             GPUNN__UNROLL
             for (int e = 0; e < 4; e++) {
-                const gpunn__rounded *r = a[one_a ? 0 : e] + g;
-                if (one_a || e == 0) {
-                    const uint8_t *block = (const uint8_t *)b[e] + x * bytes;
-                    q = GPUNN__B(load)(format, block, j);
-                    scale = GPUNN__B(scales)(format, block, j, &minimum);
-                }
-                const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)r->q);
-                const __m256i from = zero ? _mm256_zextsi128_si256(_mm_cvtsi32_si128(r->shift[0]))
-                                          : _mm256_setzero_si256();
-                const __m256i dots = sign ? GPUNN__B(sums)(from, _mm256_abs_epi8(q), _mm256_sign_epi8(y, q))
-                                          : GPUNN__B(sums)(from, q, y);
-                sum[e] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots),
-                                         _mm256_mul_ps(scale, _mm256_set1_ps(r->scale)), sum[e]);
-                least[e] += minimum * r->sum;
+                const uint8_t *block = b[e] + (large ? 0 : (size_t)g * bytes);
+                const __m256i  q = GPUNN__B(load)(format, block, large ? g : 0);
+                const __m256i  two = gpunn__block_is_bytes(format)
+                                         ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(y, q))
+                                         : _mm256_maddubs_epi16(q, y);
+                const __m256i  four = _mm256_madd_epi16(two, _mm256_set1_epi16(1));
+                const __m256i  dots = bias ? _mm256_add_epi32(four, from) : four;
+                const __m256   own = format == GPUNN_Q6_K ? _mm256_set_m128(_mm_set1_ps(factor[e][2 * g + 1]),
+                                                                            _mm_set1_ps(factor[e][2 * g]))
+                                                          : _mm256_set1_ps(factor[e][g]);
+                sum[e] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), own, sum[e]);
             }
         }
     }
-    GPUNN__UNROLL
-    for (int e = 0; e < 4; e++) sums[e] = GPUNN__B(total)(sum[e]) + least[e];
 }
+#define GPUNN__SUM __m256
+#define GPUNN__NO_SUM _mm256_setzero_ps()
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(eight)(__m256 sum)
+{
+    return sum;
+}
+#else
+/* The numbers of groups 2 j and 2 j + 1 of a block of 256, plus gpunn__block_bias. */
+GPUNN__TARGET GPUNN__INLINE __m512i GPUNN__B(load_large)(const gpunn_dtype format, const uint8_t *block,
+                                                         int j)
+{
+    const bool     six = format == GPUNN_Q6_K;
+    const uint8_t *low = six ? block + 64 * (j / 2) : block + (format == GPUNN_Q5_K ? 48 : 16) + 32 * j;
+    const uint8_t *high = six ? block + 128 + 32 * (j / 2) : block + 16;
+    const __m512i  packed = six ? _mm512_srl_epi64(_mm512_loadu_si512(low), _mm_cvtsi32_si128(j % 2 * 4))
+                                : _mm512_srlv_epi64(GPUNN__B(twice)(low), GPUNN__B(pair)(0, 4));
+    const __m512i  q = _mm512_and_si512(packed, _mm512_set1_epi8(15));
+    if (format == GPUNN_Q4_K) return q;
+    /* rotates by the number of the first further bit less 4, so that it becomes bit 4 */
+    const __m512i turns = _mm512_add_epi64(GPUNN__B(pair)(60, six ? 62 : 61),
+                                           _mm512_set1_epi64(six ? j % 2 * 4 : 2 * j));
+    const __m512i bits = _mm512_rorv_epi64(GPUNN__B(twice)(high), turns);
+    return _mm512_or_si512(q, _mm512_and_si512(bits, _mm512_set1_epi8(six ? 48 : 16)));
+}
+
+/* The numbers of blocks 2 j and 2 j + 1 of 32, plus gpunn__block_bias. */
+GPUNN__TARGET GPUNN__INLINE __m512i GPUNN__B(load_small)(const gpunn_dtype format, const uint8_t *block,
+                                                         int j)
+{
+    const bool   five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1;
+    const size_t bytes = gpunn__block_bytes(format, GPUNN__GROUP);
+    block += 2 * (size_t)j * bytes + (gpunn__block_has_minimums(format) ? 4 : 2);
+    if (format == GPUNN_Q8_0)
+        return _mm512_xor_si512(GPUNN__B(join)(block, block + bytes), _mm512_set1_epi8((char)-128));
+    const uint8_t *at = block + (five ? 4 : 0);
+    const __m128i  one = _mm_loadu_si128((const __m128i *)(const void *)at);
+    const __m128i  two = _mm_loadu_si128((const __m128i *)(const void *)(at + bytes));
+    const __m512i  packed = _mm512_inserti64x4(_mm512_broadcast_i32x4(one), _mm256_broadcastsi128_si256(two),
+                                               1);
+    const __m512i  q = _mm512_and_si512(_mm512_srlv_epi64(packed, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)),
+                                        _mm512_set1_epi8(15));
+    if (format == GPUNN_IQ4_NL) {
+        const int64_t low = (int64_t)GPUNN__IQ4_NL_LOW, high = (int64_t)GPUNN__IQ4_NL_HIGH;
+        return _mm512_shuffle_epi8(_mm512_set4_epi64(high, low, high, low), q);
+    }
+    if (!five) return q;
+    const uint64_t bits = gpunn__four_bytes(block) | (uint64_t)gpunn__four_bytes(block + bytes) << 32;
+    return _mm512_mask_add_epi8(q, bits, q, _mm512_set1_epi8(16));
+}
+
+/* As gpunn__maddubs_span. */
+GPUNN__TARGET GPUNN__INLINE void GPUNN__B(span)(const gpunn_dtype format, const gpunn__rounded *a,
+                                                const uint8_t *const b[4], __m256 factors[4][2],
+                                                __m512 sum[4])
+{
+    const bool    six = format == GPUNN_Q6_K, large = gpunn__block_length(format) > GPUNN__GROUP;
+    const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    __m512i       index = six ? fours : _mm512_srli_epi32(fours, 1);
+    __m512        factor[4];
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) {
+        factor[e] = _mm512_zextps256_ps512(factors[e][0]);
+        if (six) factor[e] = _mm512_insertf32x8(factor[e], factors[e][1], 1);
+    }
+    for (int j = 0; j < 4; j++, a += 2) {
+        const __m512i y = GPUNN__B(join)(a[0].q, a[1].q);
+        const __m128i shifts = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)a[0].shift),
+                                                  _mm_loadl_epi64((const __m128i *)(const void *)a[1].shift));
+        const __m512i from = gpunn__block_bias(format) ? _mm512_maskz_permutexvar_epi32(
+                                                             0x1111, fours, _mm512_zextsi128_si512(shifts))
+                                                       : _mm512_setzero_si512();
+        GPUNN__UNROLL
+        for (int e = 0; e < 4; e++) {
+            const __m512i q = large ? GPUNN__B(load_large)(format, b[e], j)
+                                    : GPUNN__B(load_small)(format, b[e], j);
+            const __m512i dots = _mm512_dpbusd_epi32(from, q, y);
+            sum[e] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), _mm512_permutexvar_ps(index, factor[e]),
+                                     sum[e]);
+        }
+        index = _mm512_add_epi32(index, _mm512_set1_epi32(six ? 4 : 2));
+    }
+}
+#define GPUNN__SUM __m512
+#define GPUNN__NO_SUM _mm512_setzero_ps()
+GPUNN__TARGET GPUNN__INLINE __m256 GPUNN__B(eight)(__m512 sum)
+{
+    return _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
+}
+#endif
+
+/* Dot products of a row of A with four of B. */
+GPUNN__TARGET GPUNN__INLINE __m128 GPUNN__B(four)(const gpunn_dtype format, int64_t groups,
+                                                  const gpunn__rounded *a, const char *const b[4],
+                                                  const char *ahead)
+{
+    const int          each = (int)(gpunn__block_length(format) / GPUNN__GROUP);
+    const size_t       bytes = gpunn__block_bytes(format, gpunn__block_length(format));
+    GPUNN__SUM         sum[4];
+    __m256             least[4];
+    gpunn__last_groups tail;
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) sum[e] = GPUNN__NO_SUM, least[e] = _mm256_setzero_ps();
+    for (int64_t g = 0; g < groups; g += 8, a += 8) {
+        const uint8_t *block[4];
+        __m256         scale[2], sums, factor[4][2];
+        if (ahead) ahead = gpunn__prefetch(ahead, 4 * (int)bytes * (8 / each));
+        GPUNN__UNROLL
+        for (int e = 0; e < 4; e++) block[e] = (const uint8_t *)b[e] + (size_t)(g / each) * bytes;
+        if (each == 1 && groups - g < 8) a = gpunn__pad_groups(&tail, groups - g, bytes, a, block);
+        GPUNN__B(scales_of_a)(format, a, scale, &sums);
+        GPUNN__UNROLL
+        for (int e = 0; e < 4; e++) {
+            const __m256 minimum = GPUNN__B(factors)(format, block[e], scale, factor[e]);
+            least[e] = _mm256_fmadd_ps(minimum, sums, least[e]);
+        }
+        GPUNN__B(span)(format, a, block, factor, sum);
+    }
+    GPUNN__UNROLL
+    for (int e = 0; e < 4; e++) least[e] = _mm256_add_ps(GPUNN__B(eight)(sum[e]), least[e]);
+    const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(least[0], least[1]), _mm256_hadd_ps(least[2], least[3]));
+    return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+#undef GPUNN__SUM
+#undef GPUNN__NO_SUM
 
 /* C [m, n] of one format. */
 GPUNN__TARGET GPUNN__INLINE void GPUNN__B(format)(const gpunn_dtype format, int64_t m, int64_t n,
@@ -34140,22 +34495,14 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(format)(const gpunn_dtype format, int6
     const size_t row = gpunn__block_bytes(format, groups * GPUNN__GROUP);
     float        sums[4];
     for (int64_t j = 0; j < n; j += 4) {
-        const gpunn__rounded *rows[4];
-        const char           *columns[4], *ahead = n - j < 8 ? NULL : b + (size_t)(j + 4) * row;
-        const int64_t         count = n - j < 4 ? n - j : 4, most = m - m % 4;
+        const char   *columns[4];
+        const char   *ahead = (size_t)(n - j) * row < GPUNN__AHEAD + 4 * row
+                                  ? NULL
+                                  : b + (size_t)j * row + GPUNN__AHEAD;
+        const int64_t count = n - j < 4 ? n - j : 4;
         for (int64_t e = 0; e < 4; e++) columns[e] = b + (size_t)(j + (e < count ? e : 0)) * row;
-        for (int64_t i = 0; i < most; i += 4)
-            for (int64_t x = 0; x < count; x++) {
-                for (int64_t e = 0; e < 4; e++) rows[e] = a + (i + e) * groups;
-                GPUNN__B(four)(format, false, groups, rows, columns + x, NULL, sums);
-                for (int64_t e = 0; e < 4; e++) {
-                    float *to = c + (i + e) * c_row + j + x;
-                    *to = add ? *to + sums[e] : sums[e];
-                }
-            }
-        for (int64_t i = most; i < m; i++) {
-            rows[0] = a + i * groups;
-            GPUNN__B(four)(format, true, groups, rows, columns, ahead, sums);
+        for (int64_t i = 0; i < m; i++) {
+            _mm_storeu_ps(sums, GPUNN__B(four)(format, groups, a + i * groups, columns, ahead));
             for (int64_t x = 0; x < count; x++) {
                 float *to = c + i * c_row + j + x;
                 *to = add ? *to + sums[x] : sums[x];
@@ -34169,10 +34516,9 @@ GPUNN__TARGET static void GPUNN__B(products)(gpunn_dtype format, int64_t m, int6
                                              bool add)
 {
     switch ((int)format) {
-#define GPUNN__X(id, name, length, bytes)                            \
-    case id:                                                         \
-        if (gpunn__block_fits(id, GPUNN__SATURATES))                 \
-            GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add); \
+#define GPUNN__X(id, name, length, bytes)                                                           \
+    case id:                                                                                        \
+        if (gpunn__block_has_integers(id)) GPUNN__B(format)(id, m, n, groups, a, b, c, c_row, add); \
         return;
         GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
@@ -34208,7 +34554,7 @@ GPUNN__TARGET GPUNN__INLINE void GPUNN__B(numbers)(const gpunn_dtype format, con
         return;
     }
     float         minimum = -0.0f;
-    const int     zero = gpunn__block_is_bytes(format) ? 0 : gpunn__block_zero(format);
+    const int     zero = gpunn__block_is_bytes(format) ? 0 : gpunn__block_bias(format);
     const __m256  scale = GPUNN__B(scales)(format, block, j, &minimum);
     const __m256i q = _mm256_sub_epi8(GPUNN__B(load)(format, block, j), _mm256_set1_epi8((char)zero));
     GPUNN__UNROLL
@@ -34345,6 +34691,9 @@ GPUNN__TARGET static void GPUNN__B(pack)(gpunn_dtype format, const char *const b
 #undef GPUNN__B
 #undef GPUNN__SATURATES
 #undef GPUNN__TARGET
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 #endif
 
 #ifdef GPUNN__AVX2
@@ -34587,7 +34936,7 @@ GPUNN__INLINE void gpunn__neon_load(const gpunn_dtype format, const uint8_t *blo
 {
     const bool  small = gpunn__block_length(format) == GPUNN__GROUP, six = format == GPUNN_Q6_K;
     const bool  five = format == GPUNN_Q5_0 || format == GPUNN_Q5_1 || format == GPUNN_Q5_K;
-    const int   zero = six ? 32 : gpunn__block_zero(format); /* Q8_0 is signed already */
+    const int   zero = gpunn__block_bias(format); /* Q8_0 is signed already */
     uint8x16_t  low[2], high[2];
     const void *at = block + (format == GPUNN_Q4_1 || format == GPUNN_Q5_1 ? 4 : 2) + (five ? 4 : 0);
     if (format == GPUNN_Q8_0) {
@@ -34737,16 +35086,15 @@ GPUNN__PRIVATE void gpunn__plain_block_products(gpunn_dtype format, int64_t m, i
         }
 }
 
-static gpunn__block_kernel gpunn__block_choose(gpunn_dtype format)
+static gpunn__block_kernel gpunn__block_choose(void)
 {
-    (void)format;
 #ifdef GPUNN__LEVELS
     const int level = gpunn__level();
     if (level < GPUNN__LEVEL_AVX2) return gpunn__plain_block_products;
     if (level < GPUNN__LEVEL_AVX512) return gpunn__maddubs_products;
 #endif
 #ifdef GPUNN__AVX512
-    if (gpunn__block_fits(format, false) && __builtin_cpu_supports("avx512vnni")) return gpunn__vnni_products;
+    if (__builtin_cpu_supports("avx512vnni")) return gpunn__vnni_products;
 #endif
 #if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
     return gpunn__maddubs_products;
@@ -34797,7 +35145,7 @@ GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n,
 {
     const int64_t groups = k / GPUNN__GROUP;
     for (int64_t i = 0; i < m; i++) gpunn__round_row(format, a + i * a_row, k, scratch + i * groups);
-    gpunn__block_choose(format)(format, m, n, groups, scratch, (const char *)b, c, c_row, add);
+    gpunn__block_choose()(format, m, n, groups, scratch, (const char *)b, c, c_row, add);
 }
 
 /* ---- by panels ----------------------------------------------------------------------------------------- */
@@ -34851,7 +35199,7 @@ GPUNN__INTERNAL int64_t gpunn__block_tiles_floats(int64_t m, int64_t k)
 static void gpunn__pack_panel(gpunn_dtype format, const gpunn__tile_kernels *kernels, const char *b,
                               size_t row, int64_t columns, int64_t group, int64_t groups, char *to)
 {
-    const bool shifts = format == GPUNN_Q6_K || (kernels->unsigned8 && gpunn__block_is_bytes(format));
+    const bool shifts = kernels->unsigned8 && gpunn__block_is_bytes(format);
     for (int64_t j = 0; j < kernels->columns; j += 8) {
         const char *column[8];
         for (int64_t e = 0; e < 8; e++) column[e] = b + (size_t)(j + e < columns ? j + e : columns - 1) * row;

@@ -178,6 +178,8 @@ static void products(void **state)
             check_product(f, sizes[i][0], sizes[i][1], sizes[i][2], i % 3 == 1);
         for (int k = (int)formats[f].length; k <= 192 && formats[f].length < 256; k += k)
             for (int m = 1; m <= 17; m += 8) check_product(f, m, k, 9, m == 9);
+        for (int k = 288; k <= 480 && formats[f].length == 32; k += 64) /* not whole spans of 8 groups */
+            check_product(f, 1, k, 7, k == 352);
     }
 }
 

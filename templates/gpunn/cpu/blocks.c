@@ -41,20 +41,6 @@ static void gpunn__round_groups(gpunn_dtype format, const float *a, int64_t n, g
     }
 }
 
-/* What dot products subtract from unsigned numbers of this format, by `shift`. */
-GPUNN__INLINE int gpunn__block_zero(gpunn_dtype format)
-{
-    return gpunn__block_length(format) == GPUNN__GROUP ? gpunn__block_bias(format) : 0;
-}
-
-/* Whether there are kernels of a format. Those that do not saturate gain a tenth of the time or more only for
- * blocks of 32 numbers without minimums, whose numbers are signed. */
-GPUNN__INLINE bool gpunn__block_fits(gpunn_dtype format, bool saturates)
-{
-    return gpunn__block_has_integers(format) &&
-           (saturates || (gpunn__block_length(format) == GPUNN__GROUP && !gpunn__block_has_minimums(format)));
-}
-
 /* The kernels for one set of instructions: C [m, n] as in gpunn__block_dots, with A in groups. */
 typedef void (*gpunn__block_kernel)(gpunn_dtype format, int64_t m, int64_t n, int64_t groups,
                                     const gpunn__rounded *a, const char *b, float *c, int64_t c_row,
@@ -75,6 +61,29 @@ typedef struct gpunn__tiles {
 } gpunn__tiles;
 
 #if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
+/* Bytes of B between what is computed and what is prefetched. 8 to 32 KiB are equally fast; a row or two
+ * are up to 1.5 times slower. */
+enum { GPUNN__AHEAD = 16384 };
+
+/* Eight groups of a row of A and of four of B. */
+typedef struct gpunn__last_groups {
+    gpunn__rounded a[8];
+    uint8_t        b[4][8 * (GPUNN__GROUP + 2)];
+} gpunn__last_groups;
+
+/* Copies the last groups, blocks of 32 numbers, and zeros behind them. Returns A's and sets b to B's. */
+static const gpunn__rounded *gpunn__pad_groups(gpunn__last_groups *tail, int64_t groups, size_t bytes,
+                                               const gpunn__rounded *a, const uint8_t *b[4])
+{
+    memset(tail, 0, sizeof *tail);
+    memcpy(tail->a, a, (size_t)groups * sizeof *a);
+    for (int e = 0; e < 4; e++) {
+        memcpy(tail->b[e], b[e], (size_t)groups * bytes);
+        b[e] = tail->b[e];
+    }
+    return tail->a;
+}
+
 #define GPUNN__B(name) gpunn__maddubs_##name
 #define GPUNN__SATURATES 1
 #ifdef GPUNN__AVX2
@@ -82,22 +91,38 @@ typedef struct gpunn__tiles {
 #else
 #define GPUNN__TARGET GPUNN__AVX512
 #endif
-GPUNN__TARGET GPUNN__INLINE __m256i gpunn__maddubs_sums(__m256i sums, __m256i u, __m256i s)
-{
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
-}
 #include "cpu/blocks_products.inc"
 #endif
 
 #ifdef GPUNN__AVX512
+/* g++ warns of undefined vectors inside its own intrinsics (gcc's bug 105593). */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #define GPUNN__B(name) gpunn__vnni_##name
 #define GPUNN__SATURATES 0
 #define GPUNN__TARGET GPUNN__AVX512_VNNI
-GPUNN__TARGET GPUNN__INLINE __m256i gpunn__vnni_sums(__m256i sums, __m256i u, __m256i s)
+GPUNN__TARGET GPUNN__INLINE __m512i gpunn__vnni_join(const void *low, const void *high)
 {
-    return _mm256_dpbusd_epi32(sums, u, s);
+    const __m256i one = _mm256_loadu_si256((const __m256i *)low);
+    return _mm512_inserti64x4(_mm512_zextsi256_si512(one), _mm256_loadu_si256((const __m256i *)high), 1);
+}
+/* The same 32 bytes in both halves. */
+GPUNN__TARGET GPUNN__INLINE __m512i gpunn__vnni_twice(const uint8_t *at)
+{
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)at));
+}
+/* A number of 64 bits for each half. */
+GPUNN__TARGET GPUNN__INLINE __m512i gpunn__vnni_pair(int64_t low, int64_t high)
+{
+    return _mm512_setr_epi64(low, low, low, low, high, high, high, high);
 }
 #include "cpu/blocks_products.inc"
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 #endif
 
 #ifdef GPUNN__AVX2
@@ -189,16 +214,15 @@ GPUNN__PRIVATE void gpunn__plain_block_products(gpunn_dtype format, int64_t m, i
         }
 }
 
-static gpunn__block_kernel gpunn__block_choose(gpunn_dtype format)
+static gpunn__block_kernel gpunn__block_choose(void)
 {
-    (void)format;
 #ifdef GPUNN__LEVELS
     const int level = gpunn__level();
     if (level < GPUNN__LEVEL_AVX2) return gpunn__plain_block_products;
     if (level < GPUNN__LEVEL_AVX512) return gpunn__maddubs_products;
 #endif
 #ifdef GPUNN__AVX512
-    if (gpunn__block_fits(format, false) && __builtin_cpu_supports("avx512vnni")) return gpunn__vnni_products;
+    if (__builtin_cpu_supports("avx512vnni")) return gpunn__vnni_products;
 #endif
 #if defined(GPUNN__AVX2) || defined(GPUNN__AVX512)
     return gpunn__maddubs_products;
@@ -249,7 +273,7 @@ GPUNN__INTERNAL void gpunn__block_dots(gpunn_dtype format, int64_t m, int64_t n,
 {
     const int64_t groups = k / GPUNN__GROUP;
     for (int64_t i = 0; i < m; i++) gpunn__round_row(format, a + i * a_row, k, scratch + i * groups);
-    gpunn__block_choose(format)(format, m, n, groups, scratch, (const char *)b, c, c_row, add);
+    gpunn__block_choose()(format, m, n, groups, scratch, (const char *)b, c, c_row, add);
 }
 
 /* ---- by panels ----------------------------------------------------------------------------------------- */
@@ -303,7 +327,7 @@ GPUNN__INTERNAL int64_t gpunn__block_tiles_floats(int64_t m, int64_t k)
 static void gpunn__pack_panel(gpunn_dtype format, const gpunn__tile_kernels *kernels, const char *b,
                               size_t row, int64_t columns, int64_t group, int64_t groups, char *to)
 {
-    const bool shifts = format == GPUNN_Q6_K || (kernels->unsigned8 && gpunn__block_is_bytes(format));
+    const bool shifts = kernels->unsigned8 && gpunn__block_is_bytes(format);
     for (int64_t j = 0; j < kernels->columns; j += 8) {
         const char *column[8];
         for (int64_t e = 0; e < 8; e++) column[e] = b + (size_t)(j + e < columns ? j + e : columns - 1) * row;
