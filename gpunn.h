@@ -120,8 +120,9 @@
  *     GPUNN_NO_SIMD      plain C kernels
  *     GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS, GPUNN_NO_GGUF, GPUNN_NO_DERIVATIVES,
  *     GPUNN_NO_PROFILE   leave out gpunn_group_open; loaders, gpunn_fit, gpunn_evaluate and files of arrays;
- *                        specs and model files; .gguf files; gpunn_grad and the functions after it;
- *                        gpunn_profile. Compiling takes less time. Define them wherever gpunn.h is included
+ *                        specs and model files; .gguf files, weights in their blocks and gpunn_read_header;
+ *                        gpunn_grad and the functions after it; gpunn_profile. Compiling takes less time.
+ *                        Define them wherever gpunn.h is included
  *     GPUNN_NO_IMPLEMENTATION   ignores GPUNN_IMPLEMENTATION: for linking a file that defines it with an
  *                        implementation that is already compiled
  *
@@ -3906,12 +3907,14 @@ GPUNN_API gpunn_status gpunn_read_safetensors_as(gpunn_device *dev, const char *
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 #endif
+#ifndef GPUNN_NO_GGUF
 /* Reads what the header of a safetensors or GGUF file says, as JSON: {"__metadata__": {"key": value, ...},
  * "tensor": {"dtype": "F32", "shape": [2, 3]}, ...}, sorted by name. Values of GGUF's metadata are numbers,
  * booleans, texts and lists of them; those of safetensors are texts. dtype is the file's name of the type.
  * out is U8 [bytes], and its last byte is a 0; free it with gpunn_array_free. After a failure out is empty.
  * What is not UTF-8 becomes U+FFFD, and F64 numbers are rounded to F32. Infinity and NaN are texts. */
 GPUNN_API gpunn_status gpunn_read_header(gpunn_device *dev, const char *path, gpunn_array *out);
+#endif
 /* Frees what a reader put into an array, which is then empty; NULL is allowed. */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array);
 /* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal
@@ -6377,10 +6380,22 @@ GPUNN__SHARED const float *gpunn__nf4_numbers(void)
     return numbers;
 }
 
-/* Whether the dtype is a format of blocks. */
-GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
+/* Whether the dtype is a format of blocks, which a program may leave out. */
+GPUNN__SHARED bool gpunn__names_blocks(gpunn_dtype dtype)
 {
     return dtype > GPUNN__BLOCKS && dtype < GPUNN__BLOCKS_END;
+}
+
+/* Whether the dtype is a format of blocks that the program has. Without any, compilers drop the code for
+ * them. */
+GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
+{
+#ifdef GPUNN_NO_GGUF
+    (void)dtype;
+    return false;
+#else
+    return gpunn__names_blocks(dtype);
+#endif
 }
 
 /* Numbers in a block. 1 for other dtypes. */
@@ -6977,9 +6992,11 @@ GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHA
 #undef GPUNN__SIGNATURE
 /* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
 typedef struct gpunn__archive gpunn__archive;
+#ifndef GPUNN_NO_GGUF
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
 /* The integer of a key of a GGUF file's metadata, or `none`. */
 GPUNN__INTERNAL int64_t gpunn__gguf_integer(const gpunn__archive *a, const char *key, int64_t none);
+#endif
 /* Frees the blocks that gpunn_load has kept (>>io/load). */
 GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model);
 /* Binds a parameter to blocks, which runs only read. See run/bind.c. */
@@ -8903,7 +8920,7 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
         GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
     };
-    if (gpunn__is_blocks(dtype)) return formats[dtype - GPUNN__BLOCKS - 1];
+    if (gpunn__names_blocks(dtype)) return formats[dtype - GPUNN__BLOCKS - 1];
     return (int)dtype >= 0 && dtype < GPUNN_DTYPE_COUNT ? names[dtype] : names[0];
 }
 
@@ -9499,6 +9516,10 @@ GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 /* Logs a warning if the device lacks the model's precision. Call it once the model is on its device. */
 GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model);
 
+/* Fails if the dtype is a format of blocks and the program leaves those out. name: what has the dtype. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_blocks(gpunn_device *dev, const char *caller, const char *name,
+                                                  gpunn_dtype dtype);
+
 /* Whether a model on this device can store its weights as .weights says. */
 GPUNN__INTERNAL bool gpunn__weights_fit(gpunn_device *dev, const char *caller, const gpunn_model_args *args);
 
@@ -9566,10 +9587,20 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
 
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_blocks(gpunn_device *dev, const char *caller, const char *name,
+                                                  gpunn_dtype dtype)
+{
+    if (gpunn__is_blocks(dtype) || !gpunn__names_blocks(dtype)) return GPUNN_OK;
+    return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                       "%s '%s': this program leaves out blocks of %s; compile it without GPUNN_NO_GGUF",
+                       caller, name, gpunn_dtype_name(dtype));
+}
+
 GPUNN__INTERNAL bool gpunn__weights_fit(gpunn_device *dev, const char *caller, const gpunn_model_args *args)
 {
     const char *const name = gpunn_dtype_name(args->weights);
     if (args->weights == GPUNN_DTYPE_DEFAULT || args->weights == GPUNN_F32) return true;
+    if (gpunn__check_blocks(dev, caller, ".weights", args->weights) != GPUNN_OK) return false;
     if (!gpunn__is_blocks(args->weights))
         (void)gpunn__fail(dev, GPUNN_ERR_DTYPE,
                           "%s: .weights cannot be %s; use GPUNN_F32 or blocks, such as GPUNN_Q4_K", caller,
@@ -28218,6 +28249,8 @@ static GPUNN__STATUS gpunn__cast_beside(gpunn_device *dev, bool near, void *to, 
 static GPUNN__STATUS gpunn__check_as(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype)
 {
     if (gpunn_dtype_size(dtype) && dtype != GPUNN_F16 && dtype != GPUNN_BF16) return GPUNN_OK;
+    const gpunn_status status = gpunn__check_blocks(t->model->dev, caller, gpunn__called(t), dtype);
+    if (status != GPUNN_OK) return status;
     return gpunn__fail(
         t->model->dev, GPUNN_ERR_DTYPE,
         "%s '%s': elements of dtype %s cannot be converted; use f32, f64, i64, i32, u8 or bool", caller,
@@ -28867,6 +28900,9 @@ GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dt
 {
     static const char caller[] = "gpunn_set_storage";
     if (parameter == NULL) return gpunn__fail_null(NULL, caller, "tensor");
+    const gpunn_status known = gpunn__check_blocks(parameter->model->dev, caller, gpunn__called(parameter),
+                                                   dtype);
+    if (known != GPUNN_OK) return known;
     if (dtype != GPUNN_F32 && !gpunn__is_blocks(dtype))
         return gpunn__fail(parameter->model->dev, GPUNN_ERR_DTYPE,
                            "%s '%s': nothing can be stored as %s; use f32 or blocks, such as Q4_K", caller,
@@ -28899,6 +28935,10 @@ GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *m
         if (status == GPUNN_OK && !t->model->inference) gpunn__freeze(t);
         return status;
     }
+    const gpunn_status known = t ? gpunn__check_blocks(t->model->dev, "gpunn_bind_as", gpunn__called(t),
+                                                       dtype)
+                                 : GPUNN_OK;
+    if (known != GPUNN_OK) return known;
     if (t && memory && dtype != own)
         return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",
@@ -52102,6 +52142,7 @@ struct gpunn_loader {
     gpunn__batch   ring[GPUNN__MAX_WORKERS + 1];
 };
 
+#ifndef GPUNN_NO_LOADERS
 /* The whole state, for checkpoints. position: number of batches delivered, 0 to gpunn_loader_batches. */
 GPUNN__INTERNAL void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position);
 
@@ -52112,6 +52153,7 @@ GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader);
  * batch begins at that position. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position,
                                                       int64_t batch);
+#endif
 
 #ifndef GPUNN_NO_LOADERS
 /* ---- order --------------------------------------------------------------------------------------------- */
@@ -54719,7 +54761,11 @@ GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 #undef GPUNN__X
 };
 /* clang-format on */
+#ifdef GPUNN_NO_GGUF
+enum { GPUNN__ENCODING_COUNT = GPUNN__Q8_0 }; /* those before blocks */
+#else
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
+#endif
 
 /* The format of the blocks in which the elements are, or GPUNN_DTYPE_DEFAULT. */
 GPUNN__INTERNAL gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding);
@@ -54734,8 +54780,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn
 
 GPUNN__INTERNAL gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding)
 {
-    return encoding->id < GPUNN__Q8_0 ? GPUNN_DTYPE_DEFAULT
-                                      : (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
+    const gpunn_dtype dtype = (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
+    return encoding->id >= GPUNN__Q8_0 && gpunn__is_blocks(dtype) ? dtype : GPUNN_DTYPE_DEFAULT;
 }
 
 GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding)
@@ -55194,6 +55240,12 @@ static GPUNN__STATUS gpunn__find_formats(gpunn__archive *a)
         gpunn__entry *note = &a->notes.items[i];
         gpunn__slice  name = {note->name.at + prefix, note->name.length - prefix};
         if (note->name.length <= prefix || memcmp(note->name.at, gpunn__blocks_key, prefix) != 0) continue;
+#ifdef GPUNN_NO_GGUF
+        return gpunn__fail(a->reader.dev, GPUNN_ERR_UNSUPPORTED,
+                           "'%s' has blocks of %s, which this program leaves out; compile it without "
+                           "GPUNN_NO_GGUF",
+                           gpunn__tail(a->reader.path), gpunn__printable(&note->text, format));
+#endif
         if (!gpunn__take_blocks(gpunn__table_find(&a->tensors, "", name.at), &note->text))
             return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
                                "'%s' is damaged: its metadata says that '%s' has blocks of '%s', which its "
@@ -57993,6 +58045,7 @@ GPUNN_API gpunn_status gpunn_read_header(gpunn_device *dev, const char *path, gp
 }
 
 #endif
+#ifndef GPUNN_NO_SPECS
 /* ==== >>io/spec_writer =================================================================================== *
  * Writes a model as JSON. gpunn_spec_save writes it and gpunn_spec_load reads it. */
 /* The name of an optimizer's kind, such as "adam". */
@@ -58019,7 +58072,6 @@ GPUNN__INTERNAL void gpunn__emit_spec(gpunn__writer *w, const gpunn_model *model
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_spec(const gpunn_model *model, const char *caller,
                                                 const gpunn_spec_args *args);
 
-#ifndef GPUNN_NO_SPECS
 /* ---- saving -------------------------------------------------------------------------------------------- */
 
 static const char *const gpunn__init_names[] = {"zeros",   "zeros",  "constant",
@@ -59042,6 +59094,9 @@ static bool gpunn__get_storage(gpunn__loading *l, int object, gpunn_tensor *t)
     if (item == 0) return true;
     if (!gpunn__get_choice(l, object, "storage", GPUNN__WORDS(words), &chosen)) return false;
     t->requested_storage = chosen ? (gpunn_dtype)(GPUNN__BLOCKS + chosen) : GPUNN_F32;
+    if (chosen && !gpunn__is_blocks(t->requested_storage))
+        return gpunn__wrong(l, item, "this program leaves out blocks of %s; compile it without GPUNN_NO_GGUF",
+                            words[chosen]);
     const int64_t row = t->rank > 0 ? t->dim[t->rank - 1] : 1;
     return row % gpunn__block_length(t->requested_storage) == 0 ||
            gpunn__wrong(l, item, "a row of %lld numbers is no whole number of blocks of %s", (long long)row,

@@ -244,8 +244,8 @@ extern "C" {
 #ifndef GPUNN_NO_GGUF
 #include "io/gguf.c"
 #endif
-#include "io/spec_writer.h"
 #ifndef GPUNN_NO_SPECS
+#include "io/spec_writer.h"
 #include "io/spec_writer.c"
 #include "io/spec_reader.c"
 #include "io/model_file.c"

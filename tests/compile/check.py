@@ -418,18 +418,39 @@ def parts_alone(name, ending, command):
 
 LEFT_OUT = {"RANKS": "gpunn_group_open_",
             "LOADERS": "gpunn_loader_create_ gpunn_fit_ gpunn_evaluate gpunn_read_idx",
-            "SPECS": "gpunn_spec_save_ gpunn_spec_load_", "GGUF": "gpunn__gguf_header",
+            "SPECS": "gpunn_spec_save_ gpunn_spec_load_", "GGUF": "gpunn_read_header",
             "DERIVATIVES": "gpunn_grad_ gpunn_jvp gpunn_laplacian_", "PROFILE": "gpunn_profile_"}
 
-LOADS_GGUF = """#define GPUNN_IMPLEMENTATION
+USES_BLOCKS = """#define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+static void told(gpunn_device *dev)
+{
+    puts(gpunn_error(dev));
+    gpunn_clear_error(dev);
+}
 int main(void)
 {
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
-    gpunn_model  *model = gpunn_model_create(dev);
-    (void)gpunn_parameter(model, "w", GPUNN_SHAPE(2), (gpunn_init){GPUNN_INIT_CONSTANT, 0, 0});
+    gpunn_model  *model = gpunn_model_create(dev, .inference = true);
+    gpunn_tensor *w = gpunn_parameter(model, "w", GPUNN_SHAPE(256), (gpunn_init){GPUNN_INIT_CONSTANT, 7, 0});
+    float         memory[256] = {0};
     (void)gpunn_load(model, "weights.gguf");
-    puts(gpunn_error(dev));
+    told(dev);
+    (void)gpunn_load(model, "blocks.safetensors");
+    told(dev);
+    (void)gpunn_set_storage(w, GPUNN_Q8_0);
+    told(dev);
+    (void)gpunn_bind_as(w, GPUNN_Q4_K, memory, 144);
+    told(dev);
+    (void)gpunn_write_as(w, GPUNN_NF4, memory, 144);
+    told(dev);
+    (void)gpunn_model_create(dev, .inference = true, .weights = GPUNN_Q4_0);
+    told(dev);
+    (void)gpunn_spec_load(dev, "model.json");
+    told(dev);
+    (void)gpunn_read(w, memory, sizeof memory);
+    printf("%g\\n", (double)memory[31]);
+    gpunn_model_destroy(model);
     gpunn_device_close(dev);
 }
 """
@@ -445,16 +466,26 @@ def left_out(folder):
     call(f"{strict} {' '.join(f'-DGPUNN_NO_{macro}' for macro in LEFT_OUT)} -I{ROOT} app.c -o app.out "
          "-lm -lpthread", folder)
     call("./app.out", folder)
+    call(f"{need('gcc')} -std=c99 {STRICT} {' '.join(f'-DGPUNN_NO_{macro}' for macro in LEFT_OUT)} "
+         f"-DGPUNN_IMPLEMENTATION -fsyntax-only -x c {HEADER}", folder)
     names = set(re.findall(r" [Tt] (gpunn_\w+)", call("nm app.out", folder)))
     found = names & set(" ".join(LEFT_OUT.values()).split())
     if found or "gpunn_linear_" not in names:
         raise Failure(f"not left out: {sorted(found)}")
-    for name, text in (("weights.gguf", "GGUF" + "\0" * 20), ("gguf.c", LOADS_GGUF)):
+    header = ('{"__metadata__":{"gpunn_blocks:w":"Q8_0"},'
+              '"w":{"dtype":"U8","shape":[34],"data_offsets":[0,34]}}')
+    spec = ('{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",32]},'
+            '{"op":"linear","name":"fc","inputs":["x"],"out_features":2,'
+            '"parameters":{"weight":{"storage":"Q8_0"}}}],"outputs":["fc"]}')
+    for name, text in (("weights.gguf", "GGUF" + "\0" * 20), ("blocks.c", USES_BLOCKS), ("model.json", spec),
+                       ("blocks.safetensors", chr(len(header)) + "\0" * 7 + header + "\0" * 34)):
         with open(os.path.join(folder, name), "w") as out:
             out.write(text)
-    call(f"{strict} -DGPUNN_NO_GGUF -I{ROOT} gguf.c -o gguf.out -lm -lpthread", folder)
-    if "compile it without GPUNN_NO_GGUF" not in call("./gguf.out", folder):
-        raise Failure("a program without GGUF does not say so")
+    call(f"{strict} -DGPUNN_NO_GGUF -I{ROOT} blocks.c -o blocks.out -lm -lpthread", folder)
+    lines = call("./blocks.out", folder).splitlines()
+    if lines[-1] != "7" or len(lines) != 8 or \
+            not all(line.endswith("compile it without GPUNN_NO_GGUF") for line in lines[:-1]):
+        raise Failure("a program without GGUF and blocks says\n" + "\n".join(lines))
 
 
 def own_ops(folder):

@@ -209,12 +209,14 @@ GPUNN_API gpunn_status gpunn_read_safetensors_as(gpunn_device *dev, const char *
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 #endif
+#ifndef GPUNN_NO_GGUF
 /* Reads what the header of a safetensors or GGUF file says, as JSON: {"__metadata__": {"key": value, ...},
  * "tensor": {"dtype": "F32", "shape": [2, 3]}, ...}, sorted by name. Values of GGUF's metadata are numbers,
  * booleans, texts and lists of them; those of safetensors are texts. dtype is the file's name of the type.
  * out is U8 [bytes], and its last byte is a 0; free it with gpunn_array_free. After a failure out is empty.
  * What is not UTF-8 becomes U+FFFD, and F64 numbers are rounded to F32. Infinity and NaN are texts. */
 GPUNN_API gpunn_status gpunn_read_header(gpunn_device *dev, const char *path, gpunn_array *out);
+#endif
 /* Frees what a reader put into an array, which is then empty; NULL is allowed. */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array);
 /* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal

@@ -120,8 +120,9 @@
  *     GPUNN_NO_SIMD      plain C kernels
  *     GPUNN_NO_RANKS, GPUNN_NO_LOADERS, GPUNN_NO_SPECS, GPUNN_NO_GGUF, GPUNN_NO_DERIVATIVES,
  *     GPUNN_NO_PROFILE   leave out gpunn_group_open; loaders, gpunn_fit, gpunn_evaluate and files of arrays;
- *                        specs and model files; .gguf files; gpunn_grad and the functions after it;
- *                        gpunn_profile. Compiling takes less time. Define them wherever gpunn.h is included
+ *                        specs and model files; .gguf files, weights in their blocks and gpunn_read_header;
+ *                        gpunn_grad and the functions after it; gpunn_profile. Compiling takes less time.
+ *                        Define them wherever gpunn.h is included
  *     GPUNN_NO_IMPLEMENTATION   ignores GPUNN_IMPLEMENTATION: for linking a file that defines it with an
  *                        implementation that is already compiled
  *

@@ -72,9 +72,11 @@ GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHA
 #undef GPUNN__SIGNATURE
 /* Reads and checks the header of a GGUF file, which begins with these bytes (>>io/gguf). */
 typedef struct gpunn__archive gpunn__archive;
+#ifndef GPUNN_NO_GGUF
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gguf_header(gpunn__archive *a, const unsigned char head[8]);
 /* The integer of a key of a GGUF file's metadata, or `none`. */
 GPUNN__INTERNAL int64_t gpunn__gguf_integer(const gpunn__archive *a, const char *key, int64_t none);
+#endif
 /* Frees the blocks that gpunn_load has kept (>>io/load). */
 GPUNN__INTERNAL void gpunn__free_kept(gpunn_model *model);
 /* Binds a parameter to blocks, which runs only read. See run/bind.c. */

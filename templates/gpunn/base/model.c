@@ -30,10 +30,20 @@ GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
     dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
 
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_blocks(gpunn_device *dev, const char *caller, const char *name,
+                                                  gpunn_dtype dtype)
+{
+    if (gpunn__is_blocks(dtype) || !gpunn__names_blocks(dtype)) return GPUNN_OK;
+    return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                       "%s '%s': this program leaves out blocks of %s; compile it without GPUNN_NO_GGUF",
+                       caller, name, gpunn_dtype_name(dtype));
+}
+
 GPUNN__INTERNAL bool gpunn__weights_fit(gpunn_device *dev, const char *caller, const gpunn_model_args *args)
 {
     const char *const name = gpunn_dtype_name(args->weights);
     if (args->weights == GPUNN_DTYPE_DEFAULT || args->weights == GPUNN_F32) return true;
+    if (gpunn__check_blocks(dev, caller, ".weights", args->weights) != GPUNN_OK) return false;
     if (!gpunn__is_blocks(args->weights))
         (void)gpunn__fail(dev, GPUNN_ERR_DTYPE,
                           "%s: .weights cannot be %s; use GPUNN_F32 or blocks, such as GPUNN_Q4_K", caller,

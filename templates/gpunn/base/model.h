@@ -16,6 +16,10 @@ GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 /* Logs a warning if the device lacks the model's precision. Call it once the model is on its device. */
 GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model);
 
+/* Fails if the dtype is a format of blocks and the program leaves those out. name: what has the dtype. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_blocks(gpunn_device *dev, const char *caller, const char *name,
+                                                  gpunn_dtype dtype);
+
 /* Whether a model on this device can store its weights as .weights says. */
 GPUNN__INTERNAL bool gpunn__weights_fit(gpunn_device *dev, const char *caller, const gpunn_model_args *args);
 

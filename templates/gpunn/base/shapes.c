@@ -24,7 +24,7 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
         GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
     };
-    if (gpunn__is_blocks(dtype)) return formats[dtype - GPUNN__BLOCKS - 1];
+    if (gpunn__names_blocks(dtype)) return formats[dtype - GPUNN__BLOCKS - 1];
     return (int)dtype >= 0 && dtype < GPUNN_DTYPE_COUNT ? names[dtype] : names[0];
 }
 

@@ -41,10 +41,22 @@ GPUNN__SHARED const float *gpunn__nf4_numbers(void)
     return numbers;
 }
 
-/* Whether the dtype is a format of blocks. */
-GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
+/* Whether the dtype is a format of blocks, which a program may leave out. */
+GPUNN__SHARED bool gpunn__names_blocks(gpunn_dtype dtype)
 {
     return dtype > GPUNN__BLOCKS && dtype < GPUNN__BLOCKS_END;
+}
+
+/* Whether the dtype is a format of blocks that the program has. Without any, compilers drop the code for
+ * them. */
+GPUNN__SHARED bool gpunn__is_blocks(gpunn_dtype dtype)
+{
+#ifdef GPUNN_NO_GGUF
+    (void)dtype;
+    return false;
+#else
+    return gpunn__names_blocks(dtype);
+#endif
 }
 
 /* Numbers in a block. 1 for other dtypes. */

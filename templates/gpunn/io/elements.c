@@ -4,8 +4,8 @@
 
 GPUNN__INTERNAL gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding)
 {
-    return encoding->id < GPUNN__Q8_0 ? GPUNN_DTYPE_DEFAULT
-                                      : (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
+    const gpunn_dtype dtype = (gpunn_dtype)(GPUNN_Q8_0 + (encoding->id - GPUNN__Q8_0));
+    return encoding->id >= GPUNN__Q8_0 && gpunn__is_blocks(dtype) ? dtype : GPUNN_DTYPE_DEFAULT;
 }
 
 GPUNN__INTERNAL size_t gpunn__encoding_length(const gpunn__encoding *encoding)

@@ -58,7 +58,11 @@ GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 #undef GPUNN__X
 };
 /* clang-format on */
+#ifdef GPUNN_NO_GGUF
+enum { GPUNN__ENCODING_COUNT = GPUNN__Q8_0 }; /* those before blocks */
+#else
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
+#endif
 
 /* The format of the blocks in which the elements are, or GPUNN_DTYPE_DEFAULT. */
 GPUNN__INTERNAL gpunn_dtype gpunn__blocks_of(const gpunn__encoding *encoding);

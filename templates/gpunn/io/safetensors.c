@@ -241,6 +241,12 @@ static GPUNN__STATUS gpunn__find_formats(gpunn__archive *a)
         gpunn__entry *note = &a->notes.items[i];
         gpunn__slice  name = {note->name.at + prefix, note->name.length - prefix};
         if (note->name.length <= prefix || memcmp(note->name.at, gpunn__blocks_key, prefix) != 0) continue;
+#ifdef GPUNN_NO_GGUF
+        return gpunn__fail(a->reader.dev, GPUNN_ERR_UNSUPPORTED,
+                           "'%s' has blocks of %s, which this program leaves out; compile it without "
+                           "GPUNN_NO_GGUF",
+                           gpunn__tail(a->reader.path), gpunn__printable(&note->text, format));
+#endif
         if (!gpunn__take_blocks(gpunn__table_find(&a->tensors, "", name.at), &note->text))
             return gpunn__fail(a->reader.dev, GPUNN_ERR_FORMAT,
                                "'%s' is damaged: its metadata says that '%s' has blocks of '%s', which its "

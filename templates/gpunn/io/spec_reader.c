@@ -397,6 +397,9 @@ static bool gpunn__get_storage(gpunn__loading *l, int object, gpunn_tensor *t)
     if (item == 0) return true;
     if (!gpunn__get_choice(l, object, "storage", GPUNN__WORDS(words), &chosen)) return false;
     t->requested_storage = chosen ? (gpunn_dtype)(GPUNN__BLOCKS + chosen) : GPUNN_F32;
+    if (chosen && !gpunn__is_blocks(t->requested_storage))
+        return gpunn__wrong(l, item, "this program leaves out blocks of %s; compile it without GPUNN_NO_GGUF",
+                            words[chosen]);
     const int64_t row = t->rank > 0 ? t->dim[t->rank - 1] : 1;
     return row % gpunn__block_length(t->requested_storage) == 0 ||
            gpunn__wrong(l, item, "a row of %lld numbers is no whole number of blocks of %s", (long long)row,

@@ -302,6 +302,9 @@ GPUNN_API gpunn_status gpunn_set_storage(gpunn_tensor *parameter, gpunn_dtype dt
 {
     static const char caller[] = "gpunn_set_storage";
     if (parameter == NULL) return gpunn__fail_null(NULL, caller, "tensor");
+    const gpunn_status known = gpunn__check_blocks(parameter->model->dev, caller, gpunn__called(parameter),
+                                                   dtype);
+    if (known != GPUNN_OK) return known;
     if (dtype != GPUNN_F32 && !gpunn__is_blocks(dtype))
         return gpunn__fail(parameter->model->dev, GPUNN_ERR_DTYPE,
                            "%s '%s': nothing can be stored as %s; use f32 or blocks, such as Q4_K", caller,
@@ -334,6 +337,10 @@ GPUNN_API gpunn_status gpunn_bind_as(gpunn_tensor *t, gpunn_dtype dtype, void *m
         if (status == GPUNN_OK && !t->model->inference) gpunn__freeze(t);
         return status;
     }
+    const gpunn_status known = t ? gpunn__check_blocks(t->model->dev, "gpunn_bind_as", gpunn__called(t),
+                                                       dtype)
+                                 : GPUNN_OK;
+    if (known != GPUNN_OK) return known;
     if (t && memory && dtype != own)
         return gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
                            "gpunn_bind_as '%s': the memory holds %s, but the tensor is %s; %s",

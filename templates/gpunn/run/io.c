@@ -213,6 +213,8 @@ static GPUNN__STATUS gpunn__cast_beside(gpunn_device *dev, bool near, void *to, 
 static GPUNN__STATUS gpunn__check_as(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype)
 {
     if (gpunn_dtype_size(dtype) && dtype != GPUNN_F16 && dtype != GPUNN_BF16) return GPUNN_OK;
+    const gpunn_status status = gpunn__check_blocks(t->model->dev, caller, gpunn__called(t), dtype);
+    if (status != GPUNN_OK) return status;
     return gpunn__fail(
         t->model->dev, GPUNN_ERR_DTYPE,
         "%s '%s': elements of dtype %s cannot be converted; use f32, f64, i64, i32, u8 or bool", caller,

@@ -72,6 +72,7 @@ struct gpunn_loader {
     gpunn__batch   ring[GPUNN__MAX_WORKERS + 1];
 };
 
+#ifndef GPUNN_NO_LOADERS
 /* The whole state, for checkpoints. position: number of batches delivered, 0 to gpunn_loader_batches. */
 GPUNN__INTERNAL void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position);
 
@@ -82,5 +83,6 @@ GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader);
  * batch begins at that position. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position,
                                                       int64_t batch);
+#endif
 
 #endif /* GPUNN__TRAIN_LOADER_H */
