@@ -34195,8 +34195,10 @@ GPUNN__TARGET static void GPUNN__B(pack)(gpunn_dtype format, const char *const b
                                          int64_t groups, int zero, int64_t lanes, char *to)
 {
     switch ((int)format) {
-#define GPUNN__X(id, name, length, bytes) \
-    case id: GPUNN__B(pack_format)(id, b, g, groups, zero, lanes, to); return;
+#define GPUNN__X(id, name, length, bytes)                                                            \
+    case id:                                                                                         \
+        if (gpunn__block_has_integers(id)) GPUNN__B(pack_format)(id, b, g, groups, zero, lanes, to); \
+        return;
         GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
     default: return;
@@ -34720,8 +34722,10 @@ GPUNN__TARGET static void GPUNN__B(pack)(gpunn_dtype format, const char *const b
                                          int64_t groups, int zero, int64_t lanes, char *to)
 {
     switch ((int)format) {
-#define GPUNN__X(id, name, length, bytes) \
-    case id: GPUNN__B(pack_format)(id, b, g, groups, zero, lanes, to); return;
+#define GPUNN__X(id, name, length, bytes)                                                            \
+    case id:                                                                                         \
+        if (gpunn__block_has_integers(id)) GPUNN__B(pack_format)(id, b, g, groups, zero, lanes, to); \
+        return;
         GPUNN_BLOCK_LIST(GPUNN__X)
 #undef GPUNN__X
     default: return;
